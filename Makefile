@@ -1,0 +1,81 @@
+# make tour   run every kernel of the ladder on this machine and hold each against float64
+# make test   lint, the tests, and every notebook's stored output
+# Everything runs in .venv, which is made when it is missing or its lists changed.
+
+# The first Python on the PATH that is new enough; `make PYTHON=/path/to/python tour` names another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; \
+	done; true)
+WORKERS ?= 2
+BIN := .venv/bin
+NBVAL := $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
+	-p no:cacheprovider --nbval-cell-timeout 120
+
+# What keeps the environment from being made, as one line with the way out; empty when nothing does.
+hurdle = $(shell \
+	if [ -z "$(PYTHON)" ] && ! command -v python3 >/dev/null 2>&1; then \
+	echo "no python3 on the PATH: install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv) or run: make PYTHON=/path/to/python"; \
+	elif [ -z "$(PYTHON)" ]; then \
+	echo "python3 is too old (`python3 -V 2>&1`): install Python 3.11 or newer, or run: make PYTHON=/path/to/python"; \
+	elif ! command -v "$(PYTHON)" >/dev/null 2>&1; then \
+	echo "PYTHON=$(PYTHON) is not a program: name a Python 3.11 or newer"; \
+	elif ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	echo "$(PYTHON) is too old (`"$(PYTHON)" -V 2>&1`): name Python 3.11 or newer"; \
+	elif ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
+	fi)
+
+.PHONY: help venv tour test unit lab notebooks notebook-test lint bench hooks readme clean
+help:
+	@echo "make tour       every kernel on this machine, each held against float64, with figures in tour/"
+	@echo "make test       lint, tests and notebooks, as CI runs them"
+	@echo "make lab        JupyterLab on the first notebook"
+	@echo "make notebooks  run every notebook and store its outputs"
+	@echo "make lint       ruff and the file-format checks"
+	@echo "make bench      how fast the simulator runs on this machine"
+	@echo "make readme     write the README's ladder table anew"
+	@echo "make venv       only make .venv        make clean  remove it"
+
+venv: .venv/.stamp
+
+.venv/.stamp: pyproject.toml requirements.lock
+	@$(if $(strip $(hurdle)),$(error $(strip $(hurdle))))
+	@echo "making .venv (about 1 GB; some minutes the first time)"
+	@"$(PYTHON)" -m venv .venv
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -r requirements.lock
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+tour: venv
+	@$(BIN)/attn-course tour
+
+test: lint unit notebook-test
+
+unit: venv
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+
+notebook-test: venv
+	$(NBVAL) -n $(WORKERS) --dist loadfile notebooks
+
+lab: venv
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+notebooks: venv
+	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
+	--ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/python tools/check_format.py
+
+bench: venv
+	@$(BIN)/attn-course bench
+
+readme: venv
+	$(BIN)/python tools/readme_ladder.py
+
+hooks: venv
+	$(BIN)/pre-commit install
+
+clean:
+	rm -rf .venv tour

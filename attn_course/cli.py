@@ -1,0 +1,47 @@
+"""The command `attn-course`: a parser, and one line for a learner instead of a traceback."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from .commands import bench, run, tour
+
+COMMANDS = (tour, run, bench)
+TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attn-course",
+        description="CUDA attention kernels, run on a GPU or simulated, held against float64.",
+        epilog=f"Set {TRACEBACK_VARIABLE}=1 to see where an error arose.")
+    parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(parsers)
+    return parser
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an error is one the package raises on purpose, worded for the user.
+
+    Its own classes, and the built-in ValueError, TypeError and OSError with a message.
+    """
+    own = type(error).__module__.split(".")[0] == "attn_course"
+    return own or type(error) in (ValueError, TypeError) or isinstance(error, OSError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand. Returns 0, 1 when something disagrees, 2 for a call that cannot run."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        return parsed.execute(parsed)
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE) or not is_ours(error):
+            raise
+        print(f"attn-course: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""What the subcommands share: the arguments that name a run, its inputs, tables and JSON files."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..attention import METHODS
+from ..backend import BACKENDS
+from ..data import seeded_qkv
+from ..verify import LaunchRecord, Verdict
+
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One attention call as the command line names it; shape is (B, H, L, D)."""
+
+    method: str
+    shape: tuple[int, int, int, int]
+    kv_length: int | None
+    causal: bool
+    dtype: str
+    seed: int
+    backend: str | None
+
+    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Seeded random q (B, H, L, D), k and v (B, H, kv_length or L, D) of the dtype."""
+        arrays = seeded_qkv(self.shape, self.kv_length, self.seed)
+        return tuple(array.astype(self.dtype) for array in arrays)
+
+
+def shape_argument(text: str) -> tuple[int, int, int, int]:
+    """'2,12,196,64' -> (2, 12, 196, 64); argparse shows the message of what it refuses."""
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if len(shape) != 4 or min(shape, default=0) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a shape: give batch, heads, tokens and head dimension, each at "
+            "least 1, as B,H,L,D (for example 2,12,196,64)"
+        )
+    return shape
+
+
+def positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", choices=BACKENDS, help=(
+        "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if CuPy sees one, else the "
+        "simulator"))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", type=Path,
+                        help="also write the result to this file ('-': only JSON, to the screen)")
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """METHOD and the options that name an attention call."""
+    parser.add_argument("method", metavar="METHOD", help=f"one of: {', '.join(METHODS)}")
+    parser.add_argument("--shape", type=shape_argument, default=(1, 2, 64, 32), metavar="B,H,L,D",
+                        help="batch, heads, tokens, head dimension (default: 1,2,64,32)")
+    parser.add_argument("--kv-length", type=positive, metavar="N",
+                        help="number of keys and values, where it differs from L")
+    parser.add_argument("--causal", action="store_true", help="a query sees no later key")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
+    add_backend(parser)
+
+
+def workload(arguments: argparse.Namespace) -> Workload:
+    """The workload that :func:`add_workload`'s arguments name."""
+    names = ("method", "shape", "kv_length", "causal", "dtype", "seed", "backend")
+    return Workload(**{name: getattr(arguments, name) for name in names})
+
+
+def write_json(path: Path | None, record: dict) -> None:
+    """Write a record where --json asks for it: a file, '-' for standard output, or nowhere."""
+    if path is None:
+        return
+    text = json.dumps(finite(record), indent=1) + "\n"
+    if str(path) == "-":
+        print(text, end="")
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def finite(value):
+    """The value with every float that JSON cannot hold (NaN, infinity) as its name."""
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
+
+
+def verdict_record(verdict: Verdict) -> dict:
+    """A verdict as plain data for JSON."""
+    return {
+        "name": verdict.name,
+        "backend": verdict.backend,
+        "max_abs_error": verdict.comparison.max_abs_error,
+        "relative_error": verdict.comparison.relative_error,
+        "agrees": verdict.agrees,
+        "message": verdict.comparison.message,
+        "seconds": verdict.seconds,
+        "steps": [asdict(launch) for launch in verdict.launches],
+    }
+
+
+def dimensions(extents: Sequence[int]) -> str:
+    """(7, 7, 24) -> '7x7x24', as launch geometry is written in tables; ends of 1 left out."""
+    kept = list(extents)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "x".join(map(str, kept))
+
+
+def launch_cells(launch: LaunchRecord) -> tuple[str, str, str]:
+    """Grid, block and shared memory of a launch for a table."""
+    return dimensions(launch.grid), dimensions(launch.block), f"{launch.shared_bytes:,}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Rows of cells as aligned text; the columns numbered in `right` are set flush right."""
+    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+
+    def line(cells):
+        placed = (cell.rjust(width) if i in right else cell.ljust(width)
+                  for i, (cell, width) in enumerate(zip(cells, widths, strict=True)))
+        return "  ".join(placed).rstrip()
+
+    return "\n".join([line(heads), line(["-" * width for width in widths]), *map(line, rows)])

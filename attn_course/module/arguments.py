@@ -1,0 +1,191 @@
+"""The check and conversion of a kernel call's arguments, the same for both backends.
+
+CuPy itself passes whatever bytes a value has: a float64 array read as float, or a Python float
+(8 bytes) read as a 4-byte parameter, gives wrong numbers without a word. Here each is refused.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..backend import is_device_array
+from .errors import ArgumentError
+from .signature import Entry, Parameter
+
+_FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+_SIGNED = {"char", "signed char", "short", "int", "long", "long long", "int8_t", "int16_t",
+           "int32_t", "int64_t", "ptrdiff_t"}
+
+
+def bind(kernel: str, entry: Entry, arguments, backend: str) -> list:
+    """One value per parameter, ready to launch.
+
+    An array stays the array; None is a null pointer; what goes by value becomes a NumPy scalar,
+    or a zero-dimensional array for a struct, of exactly the parameter's size.
+    Raises ArgumentError naming the kernel, the parameter and the way out.
+    """
+    if not isinstance(arguments, (tuple, list)):
+        raise ArgumentError(
+            f"{kernel}: the arguments must come as a tuple; for a single one write (x,)")
+    expected = entry.parameters
+    if len(arguments) != len(expected):
+        listed = ", ".join(parameter.text for parameter in expected) or "none"
+        raise ArgumentError(
+            f"{kernel} takes {len(expected)} argument{'s' * (len(expected) != 1)}, "
+            f"got {len(arguments)}. Its parameters: {listed}")
+    return [_bind_one(kernel, position, parameter, value, backend) for position, (parameter, value)
+            in enumerate(zip(expected, arguments, strict=True), start=1)]
+
+
+class _Refusal:
+    """Raises ArgumentError with the kernel and the parameter in front of the message."""
+
+    def __init__(self, kernel: str, position: int, parameter: Parameter):
+        self.where = f"{kernel}, argument {position} ({parameter.text})"
+
+    def __call__(self, message: str):
+        raise ArgumentError(f"{self.where}: {message}")
+
+
+def _bind_one(kernel, position, parameter, value, backend):
+    refuse = _Refusal(kernel, position, parameter)
+    is_array = isinstance(value, np.ndarray) or is_device_array(value)
+    ctype = parameter.ctype
+    known_pointer = ctype is not None and ctype.pointers > 0
+    known_value = ctype is not None and ctype.pointers == 0 and bool(ctype.base)
+    if parameter.kind not in ("u64", "b64", "s64"):
+        known_pointer, known_value = False, True
+    if known_pointer or (not known_value and (is_array or value is None)):
+        return _bind_pointer(refuse, parameter, value, is_array, backend)
+    if parameter.is_struct:
+        return _bind_struct(refuse, parameter, value)
+    if is_array:
+        refuse(f"got an array of shape {value.shape}; this parameter is a single value. "
+               "Pass array.item() or the number itself")
+    return _bind_scalar(refuse, parameter, value)
+
+
+def _bind_pointer(refuse, parameter: Parameter, value, is_array: bool, backend: str):
+    if value is None:
+        return None
+    if not is_array:
+        return _bind_address(refuse, value, backend)
+    _check_place(refuse, value, backend)
+    _check_dtype(refuse, parameter, value)
+    if not value.flags.c_contiguous:
+        library = "cupy" if backend == "gpu" else "np"
+        refuse(f"the array (shape {value.shape}, strides {value.strides}) is not contiguous, and a "
+               f"kernel sees memory, not strides. Pass {library}.ascontiguousarray(...)")
+    reads_only = parameter.ctype is not None and parameter.ctype.const
+    if isinstance(value, np.ndarray) and not value.flags.writeable and not reads_only:
+        refuse("the array is read-only and the kernel may write to it. Pass a copy (array.copy()), "
+               "or declare the parameter as a pointer to const")
+    return value
+
+
+def _check_place(refuse, value, backend: str) -> None:
+    on_host = isinstance(value, np.ndarray)
+    if backend == "gpu" and on_host:
+        refuse("got a NumPy array, which is in host memory; the GPU needs cupy.asarray(...)")
+    if backend == "gpu" and not type(value).__module__.startswith("cupy"):
+        refuse(f"got a {type(value).__name__}; pass it as a CuPy array: cupy.asarray(...)")
+    if backend == "simulator" and not on_host:
+        refuse("got an array in GPU memory; the simulator works on NumPy arrays: "
+               "pass cupy.asnumpy(...)")
+
+
+def _check_dtype(refuse, parameter: Parameter, value) -> None:
+    accepted = parameter.ctype.dtypes if parameter.ctype else ()
+    dtype = np.dtype(value.dtype)
+    if not accepted or (dtype.name in accepted and dtype.isnative) or dtype.fields:
+        return
+    numpy_name = next((n for n in accepted if n != "bfloat16"), accepted[0])
+    remedy = f"Pass .astype(np.{numpy_name})"
+    if dtype.kind in "iu" and np.dtype(numpy_name).kind in "iu":
+        same_size = dtype.itemsize == np.dtype(numpy_name).itemsize
+        remedy += f", or .view(np.{numpy_name}) for the same bits" if same_size else ""
+    if accepted[0] == "bfloat16":
+        remedy = ("NumPy has no bfloat16 of its own: pass an array of ml_dtypes.bfloat16, or the "
+                  "raw bits as np.uint16")
+    refuse(f"the array holds {dtype.name if dtype.isnative else dtype.str}, "
+           f"the kernel reads {accepted[0]}. {remedy}")
+
+
+def _bind_address(refuse, value, backend: str):
+    """What CuPy takes for a pointer besides arrays: a device address, or one of its own objects."""
+    if backend == "gpu" and type(value).__module__.split(".")[0] in ("cupy", "cupy_backends"):
+        return value
+    if backend == "gpu" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return np.uint64(value)
+    if isinstance(value, (list, tuple)):
+        refuse("got a list; pass an array: np.array(values, dtype=...)")
+    refuse(f"got {type(value).__name__} {value!r}; this parameter is a pointer and takes an array")
+
+
+def _bind_struct(refuse, parameter: Parameter, value):
+    """A parameter that PTX sees as bytes: a struct, a vector such as int3, or a half."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = np.frombuffer(bytes(value), dtype=np.uint8)
+        value = value.view(f"V{value.size}")[0] if value.size else value
+    if isinstance(value, np.generic):
+        value = np.array(value)
+    if not isinstance(value, np.ndarray) or (value.size != 1 and value.nbytes != parameter.size):
+        refuse(f"got {type(value).__name__} {value!r}; this parameter is passed as "
+               f"{parameter.size} bytes. Pass a NumPy value of that size: a structured scalar, "
+               "np.float16(x) for a half, or np.array([x, y, z], dtype) for a vector")
+    if value.nbytes != parameter.size:
+        refuse(f"the value has {value.nbytes} bytes (dtype {value.dtype}), "
+               f"the parameter {parameter.size}")
+    base = parameter.ctype.base if parameter.ctype else ""
+    if base in ("half", "__half") and value.dtype != np.float16:
+        refuse(f"got {value.dtype}; pass np.float16(x)")
+    image = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return image.view(f"V{parameter.size}").reshape(())
+
+
+def _bind_scalar(refuse, parameter: Parameter, value):
+    base = parameter.ctype.base if parameter.ctype else ""
+    kind = {"float": "f32", "double": "f64"}.get(base, parameter.kind)
+    if not isinstance(value, (bool, int, float, complex, np.generic)):
+        refuse(f"got {type(value).__name__}; this parameter is a single "
+               f"{'number' if kind in _FLOAT_DTYPES else 'integer'} of {parameter.size} bytes")
+    if kind in _FLOAT_DTYPES:
+        return _bind_float(refuse, parameter, value, kind)
+    return _bind_integer(refuse, parameter, value)
+
+
+def _bind_float(refuse, parameter: Parameter, value, kind: str):
+    wanted = _FLOAT_DTYPES[kind]
+    if isinstance(value, wanted) or (kind == "f64" and isinstance(value, float)):
+        return wanted(value)
+    remedy = f"Pass np.{wanted.__name__}(x)"
+    if isinstance(value, (np.generic, complex)):
+        refuse(f"got {type(value).__name__}; the kernel reads {wanted.__name__}. {remedy}")
+    if isinstance(value, float):  # np.float64 is a float too and was dealt with above
+        refuse(f"got the Python float {value!r}, which has 8 bytes; the kernel reads "
+               f"{parameter.size}. {remedy}")
+    refuse(f"got the integer {value!r}; its bits are no floating-point number. {remedy}")
+
+
+def _bind_integer(refuse, parameter: Parameter, value):
+    signed = parameter.ctype is None or not parameter.ctype.base or parameter.ctype.base in _SIGNED
+    wanted = np.dtype(f"{'i' if signed else 'u'}{parameter.size}").type
+    if isinstance(value, (float, complex, np.inexact)):
+        refuse(f"got {value!r}; this parameter is an integer. "
+               f"Pass int(x) or np.{wanted.__name__}(x)")
+    if isinstance(value, np.generic) and not isinstance(value, np.bool_):
+        if value.dtype.kind not in "iu":
+            refuse(f"got {type(value).__name__}; pass np.{wanted.__name__}(x)")
+        if value.itemsize != parameter.size:
+            refuse(f"got {type(value).__name__} ({value.itemsize} bytes); the kernel reads "
+                   f"{parameter.size}. Pass int(x) or np.{wanted.__name__}(x)")
+    number = int(value)
+    info = np.iinfo(wanted)
+    # Where the source's type is not known, both readings of the bits are allowed.
+    unknown = parameter.ctype is None or not parameter.ctype.base
+    largest = 2 ** (8 * parameter.size) - 1 if unknown else int(info.max)
+    if parameter.ctype is not None and parameter.ctype.base == "bool":
+        largest = 1
+    if not int(info.min) <= number <= largest:
+        refuse(f"{number} does not fit: the parameter takes {info.min} to {largest}")
+    return np.array(number % 2 ** (8 * parameter.size), f"u{parameter.size}").view(wanted)[()]

@@ -1,0 +1,155 @@
+"""Attention and the rest of a transformer block in plain float64 NumPy.
+
+This is the oracle that every kernel is held against, so it favours formulas over speed and
+imports nothing of the course. All functions take array-likes and return float64.
+"""
+
+import math
+
+import numpy as np
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def _as_float64(name: str, array, dimensions: int) -> np.ndarray:
+    array = np.asarray(array, dtype=np.float64)
+    if array.ndim != dimensions:
+        raise ValueError(f"{name} has shape {array.shape}; it needs {dimensions} dimensions")
+    return array
+
+
+def _repeat_heads(name: str, array: np.ndarray, query_heads: int) -> np.ndarray:
+    """(B, H_kv, m, d) -> (B, H, m, d): each key/value head serves H / H_kv query heads in a row."""
+    heads = array.shape[1]
+    if heads == 0 or query_heads % heads:
+        raise ValueError(f"q has {query_heads} heads, not a multiple of the {heads} of {name}")
+    return np.repeat(array, query_heads // heads, axis=1)
+
+
+def causal_mask(queries: int, keys: int) -> np.ndarray:
+    """(n, m) bool, True where query i may see key j: j <= i + (m - n).
+
+    The last query sees every key (aligned to the end). With more queries than keys the first
+    n - m queries see nothing at all.
+    """
+    return np.arange(keys)[None, :] <= np.arange(queries)[:, None] + (keys - queries)
+
+
+def attention_scores(q, k, *, causal=False, scale=None, bias=None) -> np.ndarray:
+    """Scaled, biased and masked scores, float64 (B, H, n, m); -inf where a key is masked.
+
+    q (B, H, n, d), k (B, H_kv, m, d); scale defaults to 1/sqrt(d); bias broadcasts to
+    (B, H, n, m) and is added after scaling.
+    """
+    q = _as_float64("q", q, 4)
+    k = _repeat_heads("k", _as_float64("k", k, 4), q.shape[1])
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q {q.shape} and k {k.shape} differ in batch or head dimension")
+    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    scores = (q @ k.swapaxes(-1, -2)) * scale
+    if bias is not None:
+        scores = scores + np.asarray(bias, dtype=np.float64)
+    if causal:
+        scores = np.where(causal_mask(q.shape[2], k.shape[2]), scores, -np.inf)
+    return scores
+
+
+def softmax(scores) -> np.ndarray:
+    """Softmax over the last axis; a row of -inf gives zeros."""
+    scores = np.asarray(scores, dtype=np.float64)
+    maximum = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(maximum), 0.0, maximum))
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights / np.where(total == 0.0, 1.0, total)
+
+
+def log_sum_exp(scores) -> np.ndarray:
+    """Natural logarithm of the sum of exponentials over the last axis; -inf for a row of -inf."""
+    scores = np.asarray(scores, dtype=np.float64)
+    maximum = scores.max(axis=-1)
+    shift = np.where(np.isneginf(maximum), 0.0, maximum)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(scores - shift[..., None]).sum(axis=-1)) + shift
+
+
+def attention(q, k, v, *, causal=False, scale=None, bias=None, return_lse=False):
+    """softmax(q k^T * scale + bias) v in float64.
+
+    Args:
+        q: (B, H, n, d).  k: (B, H_kv, m, d).  v: (B, H_kv, m, d_v); H a multiple of H_kv.
+        causal: query i sees key j only where j <= i + (m - n).
+        scale: defaults to 1/sqrt(d).
+        bias: added to the scaled scores; broadcasts to (B, H, n, m); -inf masks a key.
+        return_lse: also return the log-sum-exp of the scores, (B, H, n).
+
+    Returns:
+        (B, H, n, d_v), zeros in rows that see no key; with ``return_lse`` a pair.
+
+    Raises:
+        ValueError: shapes that do not belong together.
+    """
+    scores = attention_scores(q, k, causal=causal, scale=scale, bias=bias)
+    v = _repeat_heads("v", _as_float64("v", v, 4), scores.shape[1])
+    if v.shape[0] != scores.shape[0] or v.shape[2] != scores.shape[3]:
+        raise ValueError(f"v {v.shape} does not fit scores of shape {scores.shape}")
+    out = softmax(scores) @ v
+    return (out, log_sum_exp(scores)) if return_lse else out
+
+
+def layer_norm(x, gamma=None, beta=None, *, eps=1e-5) -> np.ndarray:
+    """(x - mean) / sqrt(variance + eps) * gamma + beta over the last axis; biased variance."""
+    x = np.asarray(x, dtype=np.float64)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    out = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
+    if gamma is not None:
+        out = out * np.asarray(gamma, dtype=np.float64)
+    return out if beta is None else out + np.asarray(beta, dtype=np.float64)
+
+
+def gelu(x, *, approximation="erf") -> np.ndarray:
+    """x times the normal distribution function of x (Hendrycks and Gimpel, arXiv:1606.08415).
+
+    approximation: ``"erf"``, the definition, or ``"tanh"``, the paper's approximation.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    if approximation == "erf":
+        return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+    if approximation == "tanh":
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    raise ValueError(f"approximation {approximation!r}: choose 'erf' or 'tanh'")
+
+
+def _split_heads(x: np.ndarray, heads: int) -> np.ndarray:
+    batch, length, width = x.shape
+    if width % heads:
+        raise ValueError(f"a width of {width} does not divide into {heads} heads")
+    return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+
+def transformer_block(x, weights, *, heads, causal=False, eps=1e-5, approximation="erf"):
+    """A pre-norm transformer block: x + attention(norm(x)), then y + mlp(norm(y)).
+
+    Args:
+        x: (B, L, E).
+        weights: mapping of names to arrays. Matrices act from the right: ``w_q``, ``w_k``,
+            ``w_v``, ``w_o`` (E, E), ``w_1`` (E, F), ``w_2`` (F, E). Optional: their biases
+            ``b_q`` .. ``b_2`` and the norms' ``gamma_1``, ``beta_1``, ``gamma_2``, ``beta_2`` (E,).
+        heads: E is divided into this many heads.
+
+    Returns:
+        (B, L, E) float64.
+    """
+    x = _as_float64("x", x, 3)
+
+    def linear(name, value):
+        return value @ np.asarray(weights[f"w_{name}"], np.float64) + weights.get(f"b_{name}", 0.0)
+
+    def norm(number, value):
+        gamma, beta = weights.get(f"gamma_{number}"), weights.get(f"beta_{number}")
+        return layer_norm(value, gamma, beta, eps=eps)
+
+    normed = norm(1, x)
+    q, k, v = (_split_heads(linear(name, normed), heads) for name in "qkv")
+    mixed = attention(q, k, v, causal=causal)  # (B, H, L, E / H)
+    y = x + linear("o", mixed.transpose(0, 2, 1, 3).reshape(x.shape))
+    return y + linear("2", gelu(linear("1", norm(2, y)), approximation=approximation))

@@ -1,0 +1,161 @@
+"""Control flow of one function: basic blocks, and which registers are live where.
+
+A block's key is its place in program order: (index,) in the kernel itself, (call site, index) in a
+device function called from there, and so on. Python orders tuples the way the machine wants to
+run them: of several groups of lanes, the one with the lowest key runs first, so that the two
+sides of a branch meet again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from .parser import Address, Function, Immediate, Instruction, Inverted, Pair, Register, Symbol, Vector
+
+Key = tuple[int, ...]
+WARP_SYNC = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
+_EXITS = ("ret", "exit", "trap")
+
+
+@dataclass(frozen=True)
+class Terminator:
+    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap"."""
+
+    kind: str
+    instruction: Instruction | None = None
+    slot: int = -1  # predicate (branch) or index (table)
+    negated: bool = False
+    target: Key | None = None
+    fall: Key | None = None
+    targets: tuple[Key, ...] = ()
+    counted: bool = True  # False for the branch that stands in for a guard
+    action: object = None  # what a barrier or a call needs besides
+
+
+@dataclass
+class Block:
+    key: Key
+    instructions: list[Instruction]
+    terminator: Terminator
+    successors: tuple[Key, ...] = ()
+    operations: list[Callable] = field(default_factory=list)
+    uses: tuple[int, ...] = ()  # slots read before they are written
+    definitions: int = 0  # bit mask of slots
+    live_in: int = 0
+    members: object = None  # warp-level block: reads the mask of lanes that must be together
+
+
+def is_exit(instruction: Instruction) -> bool:
+    return instruction.opcode.split(".")[0] in _EXITS
+
+
+def is_barrier(opcode: str) -> bool:
+    parts = opcode.split(".")
+    return parts[0] in ("bar", "barrier") and "warp" not in parts and "cluster" not in parts
+
+
+def is_warp_level(opcode: str) -> bool:
+    return opcode.startswith(WARP_SYNC)
+
+
+def ends_block(instruction: Instruction) -> bool:
+    root = instruction.opcode.split(".")[0]
+    return root in ("bra", "brx", "call") or is_exit(instruction) or is_barrier(instruction.opcode)
+
+
+def leaders(function: Function) -> list[int]:
+    """Indices of the instructions that start a block."""
+    starts = {0} | set(function.labels.values())
+    for instruction in function.body:
+        i = instruction.index
+        if ends_block(instruction):
+            starts.add(i + 1)
+        if is_warp_level(instruction.opcode):
+            starts.add(i)
+        if instruction.guard is not None and not instruction.opcode.startswith("bra"):
+            starts |= {i, i + 1}
+    return sorted(s for s in starts if s <= len(function.body))
+
+
+def registers_in(operand) -> Iterator[str]:
+    match operand:
+        case Register(name):
+            if name != "_":
+                yield name
+        case Inverted(inner):
+            yield from registers_in(inner)
+        case Vector(items):
+            for item in items:
+                yield from registers_in(item)
+        case Pair(first, second):
+            yield from registers_in(first)
+            yield from registers_in(second)
+        case Address(base, _, extra):
+            yield from registers_in(base)
+            for item in extra:
+                yield from registers_in(item)
+        case tuple():
+            for item in operand:
+                yield from registers_in(item)
+        case Immediate() | Symbol() | None:
+            return
+
+
+_NO_RESULT = (
+    "st", "red", "bra", "brx", "bar", "barrier", "ret", "exit", "trap", "membar", "fence",
+    "prefetch", "prefetchu", "nanosleep", "brkpt", "pmevent", "call", "cp", "discard",
+    "applypriority", "setmaxnreg", "griddepcontrol",
+)  # fmt: skip
+
+
+def has_result(opcode: str) -> bool:
+    parts = opcode.split(".")
+    if parts[0] in ("bar", "barrier"):
+        return "red" in parts
+    return parts[0] not in _NO_RESULT
+
+
+def reads_and_writes(instruction: Instruction) -> tuple[set[str], set[str]]:
+    """Register names an instruction reads and writes (its guard included)."""
+    operands = instruction.operands
+    writes: set[str] = set()
+    if has_result(instruction.opcode) and operands:
+        writes = set(registers_in(operands[0]))
+        operands = operands[1:]
+    reads = {name for operand in operands for name in registers_in(operand)}
+    if instruction.guard is not None:
+        reads.add(instruction.guard.name)
+    parts = instruction.opcode.split(".")
+    if parts[0] in ("addc", "subc", "madc"):
+        reads.add("%carry")
+    if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
+        writes.add("%carry")
+    return reads, writes
+
+
+def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) -> None:
+    """Fill in `live_in`: backward data flow over slot bit masks until nothing changes."""
+    order = sorted(blocks, reverse=True)
+    for key in order:
+        blocks[key].live_in = uses[key] | always
+    changed = True
+    while changed:
+        changed = False
+        for key in order:
+            block = blocks[key]
+            out = always
+            for successor in block.successors:
+                if successor in blocks:
+                    out |= blocks[successor].live_in
+            live = uses[key] | (out & ~block.definitions) | always
+            if live != block.live_in:
+                block.live_in, changed = live, True
+
+
+def live_out(blocks: dict[Key, Block], block: Block, always: int) -> int:
+    out = always
+    for successor in block.successors:
+        if successor in blocks:
+            out |= blocks[successor].live_in
+    return out

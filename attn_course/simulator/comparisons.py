@@ -1,0 +1,175 @@
+"""Comparisons, predicates, signs and extremes of PTX on NumPy values.
+
+Ordered float comparisons (eq .. ge) are false if an operand is NaN, the unordered ones (equ .. geu)
+true; `num` asks that neither is NaN, `nan` that one is. lo, ls, hi and hs are the unsigned names of
+lt, le, gt and ge, whose types are unsigned already.
+"""
+
+import numpy as np
+
+from attn_course.simulator import halves, numerics
+
+
+def _unordered(ufunc):
+    """The comparison that is also true where an operand is NaN."""
+    return lambda a, b: ufunc(a, b) | _has_nan(a, b)
+
+
+def _has_nan(a, b):
+    return np.isnan(a) | np.isnan(b)
+
+
+def _ordered_not_equal(a, b):
+    return np.less(a, b) | np.greater(a, b)
+
+
+OPERATORS = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
+    "equ": _unordered(np.equal), "neu": np.not_equal, "ltu": _unordered(np.less),
+    "leu": _unordered(np.less_equal), "gtu": _unordered(np.greater),
+    "geu": _unordered(np.greater_equal),
+    "num": lambda a, b: ~_has_nan(a, b), "nan": _has_nan,
+}  # fmt: skip
+COMBINERS = {"": None, "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
+_FLOATS = ("f16", "bf16", "f32", "f64")
+
+
+def _operands(kind, ftz):
+    """What turns a source value of `kind` into one that NumPy compares."""
+    if kind in ("f16", "bf16"):
+        if ftz:
+            return lambda x: halves.widen(halves.flush_f16(x), kind)
+        return lambda x: halves.widen(x, kind)
+    return None
+
+
+def _comparison(name, kind, ftz):
+    compare = OPERATORS[name]
+    if name == "ne" and kind in _FLOATS:
+        compare = _ordered_not_equal
+    prepare = _operands(kind, ftz)
+    if prepare:
+        return lambda a, b: compare(prepare(a), prepare(b))
+    if not ftz:
+        return compare
+
+    def flushed(a, b):
+        if numerics.has_subnormal(a, b):
+            return compare(numerics.flush(a), numerics.flush(b))
+        return compare(a, b)
+
+    return flushed
+
+
+def _halves_of(x):
+    return x.astype(np.uint16), (x >> np.uint32(16)).astype(np.uint16)
+
+
+def predicate(name, combine):
+    """Builder of setp: two predicates, the comparison (combined with a third operand) and that of its
+    complement; for packed types the comparisons of the lower and of the upper halves."""
+    join = COMBINERS[combine]
+
+    def build(types, modifiers):
+        kind = types[-1]
+        packed = kind.endswith("x2")
+        compare = _comparison(name, kind.removesuffix("x2"), "ftz" in modifiers)
+
+        def both(a, b):
+            if packed:
+                (a_low, a_high), (b_low, b_high) = _halves_of(a), _halves_of(b)
+                return compare(a_low, b_low), compare(a_high, b_high)
+            out = compare(a, b)
+            return out, ~out
+
+        if join is None:
+            return both
+
+        def joined(a, b, c):
+            p, q = both(a, b)
+            return join(p, c), join(q, c)
+
+        return joined
+
+    return build
+
+
+_TRUE = {
+    "u32": np.uint32(0xFFFFFFFF), "s32": np.int32(-1), "f32": np.float32(1),
+    "u16": np.uint16(0xFFFF), "s16": np.int16(-1),
+    "f16": np.uint16(0x3C00), "bf16": np.uint16(0x3F80),
+}  # fmt: skip
+
+
+def value(name, combine):
+    """Builder of set: all ones, or 1.0, where the comparison holds, else 0."""
+    join = COMBINERS[combine]
+
+    def build(types, modifiers):
+        target, kind = types
+        packed = kind.endswith("x2")
+        compare = _comparison(name, kind.removesuffix("x2"), "ftz" in modifiers)
+        one = _TRUE[target.removesuffix("x2")]
+        if packed and target in ("u32", "s32"):
+            one = np.uint16(0xFFFF)
+
+        def choose(truth, third):
+            truth = join(truth, *third) if join else truth
+            return np.where(truth, one, one.dtype.type(0))[()]
+
+        def run(a, b, *third):
+            if not packed:
+                return choose(compare(a, b), third)
+            (a_low, a_high), (b_low, b_high) = _halves_of(a), _halves_of(b)
+            low = choose(compare(a_low, b_low), third)
+            word = halves.pack(choose(compare(a_high, b_high), third), low)
+            return word.view(np.int32) if target == "s32" else word
+
+        return run
+
+    return build
+
+
+def _smallest_normal(x):
+    return np.finfo(x.dtype).smallest_normal
+
+
+TESTS = {
+    "finite": np.isfinite,
+    "infinite": np.isinf,
+    "number": lambda x: ~np.isnan(x),
+    "notanumber": np.isnan,
+    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= _smallest_normal(x)),
+    "subnormal": lambda x: (np.abs(x) < _smallest_normal(x)) & (x != 0),
+}
+
+
+def test(name):
+    """Builder of testp."""
+    return lambda types, modifiers: TESTS[name]
+
+
+def extremum(largest, modifiers):
+    """min or max of float32 or float64 with .ftz, .NaN and .xorsign.abs."""
+    choose = numerics.extremum(largest, "NaN" in modifiers)
+    if "xorsign" in modifiers:
+        plain = choose
+
+        def choose(a, b):
+            negative = np.signbit(a) != np.signbit(b)
+            magnitude = plain(np.abs(a), np.abs(b))
+            return np.where(negative, -magnitude, magnitude)[()]
+
+    return numerics.flushing(choose) if "ftz" in modifiers else choose
+
+
+def sign_operation(name, ftz):
+    """abs or neg of a float: the sign bit cleared or flipped; with .ftz a subnormal becomes zero."""
+    ufunc = np.abs if name == "abs" else np.negative
+
+    def compute(a):
+        return ufunc(numerics.flush(a)) if ftz and numerics.has_subnormal(a) else ufunc(a)
+
+    return compute

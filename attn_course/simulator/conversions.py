@@ -1,0 +1,192 @@
+"""cvt: every conversion between integers and floats, with PTX's rounding and saturation.
+
+A conversion is built once, at decode, from the two type names and the modifiers, and then maps NumPy
+values of the source's dtype to the result's (see isa.DTYPE). Rules from the PTX ISA's section on cvt:
+
+- Float to integer always saturates. NaN gives 0, except where the source is .f64 or the result has 64
+  bits: there it gives the pattern with only the top bit set.
+- Integer to integer wraps, or with .sat clamps.
+- NaN results are canonical: 0x7fffffff (.f32, .tf32), 0x7fff (.f16, .bf16).
+"""
+
+import numpy as np
+
+from attn_course.simulator import halves, numerics
+
+_INTEGER = {f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}") for k in "su" for w in (8, 16, 32, 64)}
+_ROUNDERS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_U32 = np.uint32
+
+
+def conversion(target, source, modifiers):
+    """The function of ``cvt.<modifiers>.<target>.<source>``; modifiers is a set of names."""
+    mode = next((m for m in ("rz", "rm", "rp", "rna") if m in modifiers), "rn")
+    integral = next((_ROUNDERS[m] for m in _ROUNDERS if m in modifiers), None)
+    ftz, sat, relu = (name in modifiers for name in ("ftz", "sat", "relu"))
+    if source in _INTEGER:
+        if target in _INTEGER:
+            return _integer_to_integer(target, sat)
+        return _integer_to_float(target, mode, sat)
+    if target in _INTEGER:
+        return _float_to_integer(target, source, integral or np.trunc, ftz)
+    if source == target and integral:
+        return _float_to_integral(target, integral, ftz, sat)
+    return _float_to_float(target, source, mode, ftz, sat, relu)
+
+
+def packing(target, mode, relu, sat=False):
+    """cvt.<mode>.f16x2.f32 d, a, b: `a` to the upper half, `b` to the lower (or bf16x2)."""
+    one = _float_to_float(target[:-2], "f32", mode, False, sat, relu)
+    return lambda a, b: halves.pack(one(a), one(b))
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def _integer_to_integer(target, sat):
+    dtype = _INTEGER[target]
+    if not sat:
+        return lambda x: x.astype(dtype)
+    limits = np.iinfo(dtype)
+
+    def clamped(x):
+        own = np.iinfo(x.dtype)
+        low, high = max(limits.min, own.min), min(limits.max, own.max)
+        return np.clip(x, x.dtype.type(low), x.dtype.type(high)).astype(dtype)
+
+    return clamped
+
+
+def _exact(x):
+    """Integer `x` as float64, exact for 32 bits, else rounded to odd."""
+    if x.dtype.itemsize < 8:
+        return x.astype(np.float64)
+    shift = x.dtype.type(32)
+    high, low = (x >> shift).astype(np.float64) * 2.0**32, (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    return numerics.round_to_odd(*numerics.two_sum(high, low))
+
+
+def _integer_to_float(target, mode, sat):
+    dtype = {"f32": np.float32, "f64": np.float64}.get(target)
+
+    def convert(x):
+        if mode == "rn" and dtype:
+            out = x.astype(dtype)
+        elif target == "f64":
+            out = _directed_double(x, mode)
+        elif target == "f32":
+            out = numerics.round_f32(_exact(x), mode)
+        else:
+            return halves.clamp(halves.narrow(_exact(x), target, mode), target, sat, False)
+        return numerics.saturate(out) if sat else out
+
+    return convert
+
+
+def _directed_double(x, mode):
+    if x.dtype.itemsize < 8:
+        return x.astype(np.float64)
+    shift = x.dtype.type(32)
+    high, low = (x >> shift).astype(np.float64) * 2.0**32, (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    return numerics.step(*numerics.two_sum(high, low), mode)
+
+
+# --- floats to integers ---------------------------------------------------------------------------
+
+
+def _as_double(x, source, ftz):
+    if source in ("f16", "bf16"):
+        return halves.widen(x, source)
+    if source == "f32":
+        x = numerics.flush(x) if ftz else x
+        return x.astype(np.float64)
+    return x
+
+
+def _float_to_integer(target, source, integral, ftz):
+    dtype = _INTEGER[target]
+    limits = np.iinfo(dtype)
+    top_bit = source == "f64" or dtype.itemsize == 8
+    nan = dtype.type(2 ** (limits.bits - 1) if dtype.kind == "u" else limits.min) if top_bit else dtype.type(0)
+    # 2^bits, the first float64 too large: the largest 64-bit integers are no float64 themselves
+    beyond = np.float64(limits.max + 1)
+
+    def convert(x):
+        whole = integral(_as_double(x, source, ftz))
+        inside = (whole >= limits.min) & (whole < beyond)
+        out = np.where(inside, whole, 0.0).astype(dtype)
+        if np.all(inside):
+            return out[()]
+        edge = np.where(whole > 0, dtype.type(limits.max), dtype.type(limits.min))
+        return np.where(inside, out, np.where(np.isnan(whole), nan, edge))[()]
+
+    return convert
+
+
+def _float_to_integral(kind, integral, ftz, sat):
+    def convert(x):
+        if kind in ("f16", "bf16"):
+            return halves.clamp(halves.narrow(integral(halves.widen(x, kind)), kind), kind, sat, False)
+        out = integral(numerics.flush(x) if ftz else x)
+        out = numerics.canonical(out) if kind == "f32" else out
+        return numerics.saturate(out) if sat else out
+
+    return convert
+
+
+# --- floats to floats -----------------------------------------------------------------------------
+
+
+def _float_to_float(target, source, mode, ftz, sat, relu):
+    if target == "tf32":
+        return _to_tf32(mode, relu)
+    if target in ("f16", "bf16"):
+        return _to_half(target, source, mode, ftz, sat, relu)
+    if target == "f64":
+        convert = _to_double(source, ftz)
+    else:
+        convert = _to_single(source, mode, ftz)
+    return (lambda x: numerics.saturate(convert(x))) if sat else convert
+
+
+def _to_half(target, source, mode, ftz, sat, relu):
+    def convert(x):
+        bits = halves.narrow(_as_double(x, source, ftz), target, mode)
+        return halves.clamp(bits, target, sat, relu)
+
+    return convert
+
+
+def _to_double(source, ftz):
+    return lambda x: _as_double(x, source, ftz)
+
+
+def _to_single(source, mode, ftz):
+    if source in ("f16", "bf16"):
+        return lambda x: halves.widen_single(x, source)
+    if source == "f32":
+        return lambda x: numerics.canonical(numerics.flush(x) if ftz else x)
+
+    def convert(x):
+        out = numerics.canonical(numerics.round_f32(x, mode))
+        return numerics.flush(out) if ftz else out
+
+    return convert
+
+
+def _to_tf32(mode, relu):
+    """tf32 keeps 10 bits of fraction in the upper 19 bits of a word; rna rounds ties away from zero."""
+
+    def convert(x):
+        bits = x.view(_U32)
+        if mode == "rz":
+            rounded = bits
+        else:
+            odd = (bits >> _U32(13)) & _U32(1)
+            rounded = bits + (_U32(0x1000) if mode == "rna" else _U32(0xFFF) + odd)
+        out = rounded & _U32(0xFFFFE000)
+        if relu:
+            out = np.where(np.signbit(x), _U32(0), out)[()]
+        return np.where(np.isnan(x), _U32(0x7FFFFFFF), out)[()]
+
+    return convert

@@ -1,0 +1,173 @@
+"""Arithmetic on .f16, .bf16 and their packed pairs, which registers hold as bits (uint16, uint32).
+
+Values are widened to float64, where sums and products of these formats are exact or can be rounded to
+odd, and rounded once. A NaN result is the canonical 0x7fff of both formats.
+"""
+
+import numpy as np
+
+from attn_course.simulator import numerics
+
+CANONICAL = np.uint16(0x7FFF)
+_U16 = np.uint16
+_U32 = np.uint32
+
+
+def widen(bits, kind):
+    """uint16 bits of kind "f16" or "bf16" as float64, exactly."""
+    if kind == "f16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(_U32) << _U32(16)).view(np.float32).astype(np.float64)
+
+
+def widen_single(bits, kind):
+    """uint16 bits of kind "f16" or "bf16" as float32, exactly; NaN becomes float32's canonical one."""
+    if kind == "f16":
+        return numerics.canonical(bits.view(np.float16).astype(np.float32))
+    return (bits.astype(_U32) << _U32(16)).view(np.float32)
+
+
+def narrow(x, kind, mode="rn"):
+    """float64 `x` (exact, or rounded to odd) rounded to uint16 bits of `kind`; NaN is canonical."""
+    if mode != "rn":
+        bits = _narrow_directed(x, kind, mode)
+    elif kind == "f16":
+        bits = x.astype(np.float16).view(_U16)
+    else:
+        bits = _round_top_half(odd_single(x).view(_U32))
+    return np.where(np.isnan(x), CANONICAL, bits)[()]
+
+
+def odd_single(x):
+    """float64 `x` rounded to odd in float32, so that a further rounding is still correct."""
+    near = round_toward_zero(x)
+    inexact = near.astype(np.float64) != x
+    return (near.view(_U32) | inexact.astype(_U32)).view(np.float32)
+
+
+def round_toward_zero(x):
+    """float64 `x` cut to float32; overflow gives the largest finite number, infinity stays."""
+    return numerics.round_f32(x, "rz")
+
+
+def _round_top_half(bits):
+    """The upper 16 bits of float32 `bits`, rounded to nearest even."""
+    odd = (bits >> _U32(16)) & _U32(1)
+    return ((bits + _U32(0x7FFF) + odd) >> _U32(16)).astype(_U16)
+
+
+def _narrow_directed(x, kind, mode):
+    nearest = narrow(x, kind)
+    back = widen(nearest, kind)
+    # neighbours in value are neighbours in bits, once the sign is set apart
+    toward_zero = np.abs(back) > np.abs(x)
+    away = np.abs(back) < np.abs(x)
+    down, up = (True, False) if mode == "rm" else (False, True)
+    negative = np.signbit(x)
+    if mode == "rz":
+        change = -toward_zero.astype(np.int32)
+    else:
+        outward = np.where(negative, down, up)  # whether this mode rounds away from zero here
+        change = np.where(outward, away.astype(np.int32), -toward_zero.astype(np.int32))
+    return (nearest.astype(np.int32) + change).astype(_U16)
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+def _sum(a, b):
+    return numerics.round_to_odd(*numerics.two_sum(a, b))
+
+
+_ARITHMETIC = {
+    "add": _sum,
+    "sub": lambda a, b: _sum(a, -b),
+    "mul": np.multiply,
+    "fma": lambda a, b, c: numerics.round_to_odd(*numerics.two_sum(a * b, c)),
+}
+
+
+def flush_f16(bits):
+    """f16 `bits` with subnormals replaced by zero of the same sign."""
+    subnormal = (bits & _U16(0x7C00)) == 0
+    return np.where(subnormal, bits & _U16(0x8000), bits)[()]
+
+
+def arithmetic(name, kind, ftz=False, sat=False, relu=False):
+    """add, sub, mul or fma on uint16 bits of `kind`."""
+    exact = _ARITHMETIC[name]
+
+    def compute(*values):
+        if ftz:
+            values = tuple(map(flush_f16, values))
+        x = exact(*(widen(value, kind) for value in values))
+        out = clamp(narrow(x, kind), kind, sat, relu)
+        return flush_f16(out) if ftz else out
+
+    return compute
+
+
+def clamp(bits, kind, sat, relu):
+    """.sat (to [0, 1], NaN to 0) or .relu (negative to 0, NaN stays canonical) applied to bits."""
+    if sat:
+        one = _U16(0x3C00 if kind == "f16" else 0x3F80)
+        positive = (bits < _U16(0x8000)) & ~_is_nan(bits, kind)
+        return np.where(positive, np.minimum(bits, one), _U16(0))[()]
+    if relu:
+        return np.where((bits >= _U16(0x8000)) & ~_is_nan(bits, kind), _U16(0), bits)[()]
+    return bits
+
+
+def _is_nan(bits, kind):
+    return (bits & _U16(0x7FFF)) > _U16(0x7C00 if kind == "f16" else 0x7F80)
+
+
+def extremum(largest, kind, ftz=False, keep_nan=False, by_magnitude=False):
+    """min or max on uint16 bits; see numerics.extremum. With `by_magnitude`, .xorsign.abs."""
+    choose = numerics.extremum(largest, keep_nan)
+
+    def compute(a, b):
+        if ftz:
+            a, b = flush_f16(a), flush_f16(b)
+        if by_magnitude:
+            sign = (a ^ b) & _U16(0x8000)
+            a, b = a & _U16(0x7FFF), b & _U16(0x7FFF)
+            return narrow(choose(widen(a, kind), widen(b, kind)), kind) | sign
+        return narrow(choose(widen(a, kind), widen(b, kind)), kind)
+
+    return compute
+
+
+def sign_operation(name, ftz=False):
+    """abs or neg: the sign bit cleared or flipped."""
+
+    def compute(a):
+        a = flush_f16(a) if ftz else a
+        return a & _U16(0x7FFF) if name == "abs" else a ^ _U16(0x8000)
+
+    return compute
+
+
+def through_double(function, kind):
+    """A one-operand float64 function on uint16 bits of `kind` (ex2.approx, tanh.approx)."""
+
+    def compute(a):
+        return narrow(function(widen(a, kind)), kind)
+
+    return compute
+
+
+def paired(operation):
+    """An operation on uint16 values applied to both halves of packed uint32 values."""
+
+    def both(*values):
+        low = operation(*(value.astype(_U16) for value in values))
+        high = operation(*((value >> _U32(16)).astype(_U16) for value in values))
+        return pack(high, low)
+
+    return both
+
+
+def pack(high, low):
+    """Two uint16 values as one uint32."""
+    return (high.astype(_U32) << _U32(16)) | low

@@ -1,0 +1,495 @@
+"""The table of pure PTX operations: instruction text -> a NumPy function of its operands.
+
+``lookup("fma.rn.ftz.f32")`` decodes an instruction once into an `Operation`; running it is then one
+call with NumPy values (an array with one element a lane, or a scalar where all lanes agree). Memory,
+control flow, barriers, shuffles, votes and special registers are not here: they need the machine.
+
+A `Row` is one instruction form: its name with the parts that change its meaning ("mul.wide"), the
+types it takes, the modifiers it understands, its operands, and what builds the function. An operand
+signature such as "T T -> T" names PTX types, or stands for them: T is the instruction's (last) type,
+D the first one of two (the result's), W the type of twice T's width.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_course.simulator import approximations, comparisons, conversions, halves, integers, numerics
+
+_UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
+DTYPE = {
+    **{prefix + width: np.dtype(kind) for prefix in "ub" for width, kind in _UNSIGNED.items()},
+    **{f"s{width}": np.dtype(f"i{width // 8}") for width in (8, 16, 32, 64)},
+    **{kind: np.dtype(np.uint16) for kind in ("f16", "bf16")},
+    **{kind: np.dtype(np.uint32) for kind in ("f16x2", "bf16x2", "tf32")},
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "pred": np.dtype(np.bool_),
+}
+
+
+class UnknownInstruction(Exception):
+    """An instruction text that the table does not understand; says which part."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One decoded instruction.
+
+    sources and results are PTX types (keys of DTYPE), in operand order. `fn` takes one NumPy value per
+    source, of the dtype DTYPE names, and returns the result, or a tuple of them if there are several.
+    With reads_carry it takes the carry flag (bool) as a last argument more; with writes_carry it returns
+    (result, carry).
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    results: tuple[str, ...]
+    fn: Callable
+    reads_carry: bool = False
+    writes_carry: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One instruction form of the table.
+
+    build(types, modifiers) makes the function; types is the tuple of type names in the text, modifiers
+    the frozenset of the remaining parts. Types are alternatives, "a/b" a pair, of which either may list
+    several: "f32,f64/s32".
+    """
+
+    types: str
+    operands: str
+    build: Callable
+    modifiers: str = ""
+    carry: str = ""
+
+    def type_choices(self) -> list[tuple[str, ...]]:
+        """Every tuple of type names this row accepts."""
+        return [
+            choice
+            for alternative in self.types.split()
+            for choice in itertools.product(*(part.split(",") for part in alternative.split("/")))
+        ]
+
+
+def _plain(function):
+    """A row whose function depends on neither type nor modifiers."""
+    return lambda types, modifiers: function
+
+
+def _mode(modifiers):
+    return next((mode for mode in ("rz", "rm", "rp") if mode in modifiers), "rn")
+
+
+def _float(name):
+    """An IEEE float32 or float64 instruction, from its rounding, .ftz and .sat."""
+
+    def build(types, modifiers):
+        ftz, sat = "ftz" in modifiers, "sat" in modifiers
+        return numerics.arithmetic(name, types[-1], _mode(modifiers), ftz, sat)
+
+    return build
+
+
+def _half(name):
+    """An .f16 or .bf16 instruction, packed or not."""
+
+    def build(types, modifiers):
+        kind = types[-1].removesuffix("x2")
+        flags = {flag: flag in modifiers for flag in ("ftz", "sat", "relu")}
+        compute = halves.arithmetic(name, kind, **flags)
+        return halves.paired(compute) if types[-1].endswith("x2") else compute
+
+    return build
+
+
+def _saturating(ufunc):
+    def build(types, modifiers):
+        return integers.saturating(ufunc) if "sat" in modifiers else ufunc
+
+    return build
+
+
+def _carrying(step, name, product=None):
+    """The .cc rows: `name` says by its first part whether the carry is read."""
+    reads = name.startswith(("addc", "subc", "madc"))
+    writes = name.endswith("cc")
+    return lambda types, modifiers: integers.carrying(step, reads, writes, product)
+
+
+INTEGERS = "s16 u16 s32 u32 s64 u64"
+WORDS = "s32 u32 s64 u64"
+BITS = "b16 b32 b64"
+HALVES = "f16 f16x2 bf16 bf16x2"
+ROUNDING = "rn rz rm rp"
+
+
+def _minmax(largest):
+    def integer(types, modifiers):
+        ufunc = np.maximum if largest else np.minimum
+        if "relu" not in modifiers:
+            return ufunc
+        return lambda a, b: np.maximum(ufunc(a, b), np.int32(0))
+
+    def single(types, modifiers):
+        return comparisons.extremum(largest, modifiers)
+
+    def half(types, modifiers):
+        kind = types[-1].removesuffix("x2")
+        compute = halves.extremum(
+            largest, kind, "ftz" in modifiers, "NaN" in modifiers, "xorsign" in modifiers
+        )
+        return halves.paired(compute) if types[-1].endswith("x2") else compute
+
+    return (
+        Row("s16 u16 u32 s64 u64", "T T -> T", integer),
+        Row("s32", "T T -> T", integer, "relu"),
+        Row("f32 f64", "T T -> T", single, "ftz NaN xorsign abs"),
+        Row(HALVES, "T T -> T", half, "ftz NaN xorsign abs"),
+    )
+
+
+def _sign(name):
+    def integer(types, modifiers):
+        return np.abs if name == "abs" else np.negative
+
+    def single(types, modifiers):
+        return comparisons.sign_operation(name, "ftz" in modifiers)
+
+    def half(types, modifiers):
+        compute = halves.sign_operation(name, "ftz" in modifiers)
+        return halves.paired(compute) if types[-1].endswith("x2") else compute
+
+    return (
+        Row("s16 s32 s64", "T -> T", integer),
+        Row("f32 f64", "T -> T", single, "ftz"),
+        Row(HALVES, "T -> T", half, "ftz"),
+    )
+
+
+def _approximate(name):
+    def single(types, modifiers):
+        return approximations.approximation(name, "ftz" in modifiers)
+
+    return Row("f32", "T -> T", single, "approx ftz")
+
+
+def _approximate_half(function):
+    def build(types, modifiers):
+        compute = halves.through_double(function, types[-1].removesuffix("x2"))
+        return halves.paired(compute) if types[-1].endswith("x2") else compute
+
+    return Row(HALVES, "T -> T", build, "approx ftz")
+
+
+def _approximate_double(name):
+    def build(types, modifiers):
+        return approximations.approximation_f64(name, "ftz" in modifiers)
+
+    return Row("f64", "T -> T", build, "approx ftz")
+
+
+def _ieee_or_approximate(name):
+    """rcp and sqrt: the text chooses .approx or an IEEE rounding."""
+
+    def single(types, modifiers):
+        if "approx" in modifiers:
+            return approximations.approximation(name, "ftz" in modifiers)
+        return _float(name)(types, modifiers)
+
+    def double(types, modifiers):
+        if "approx" in modifiers:
+            return approximations.approximation_f64(name, "ftz" in modifiers)
+        return _float(name)(types, modifiers)
+
+    return (
+        Row("f32", "T -> T", single, f"approx ftz {ROUNDING}"),
+        Row("f64", "T -> T", double, f"approx ftz {ROUNDING}"),
+    )
+
+
+def _division(types, modifiers):
+    if "approx" in modifiers:
+        return approximations.divide_approximately("ftz" in modifiers)
+    return _float("div")(types, modifiers)  # .full promises 2 ulp; this gives the nearest
+
+
+def _select(a, b, chosen):
+    if isinstance(chosen, np.ndarray):
+        return np.where(chosen, a, b)
+    return a if chosen else b
+
+
+def _sign_select(types, modifiers):
+    """slct: a where c >= 0 (-0.0 counts, NaN does not), else b."""
+    ftz = "ftz" in modifiers
+
+    def select(a, b, c):
+        return _select(a, b, (numerics.flush(c) if ftz else c) >= 0)
+
+    return select
+
+
+def _funnel(left, clamp):
+    return Row("b32", "T T u32 -> T", _plain(integers.funnel(left, clamp)))
+
+
+def _dot(shape):
+    def build(types, modifiers):
+        signed = [kind.startswith("s") for kind in types]
+        if shape == "bytes":
+            return integers.dot_bytes(*signed)
+        return integers.dot_halves(*signed, shape == "high")
+
+    return tuple(
+        Row(f"{a}/{b}", f"{a} {b} {'s32' if 's' in a + b else 'u32'} -> "
+            f"{'s32' if 's' in a + b else 'u32'}", build)
+        for a in ("s32", "u32") for b in ("s32", "u32")
+    )  # fmt: skip
+
+
+def _mad(high):
+    def build(types, modifiers):
+        product = integers.multiply_high if high else np.multiply
+        if "sat" in modifiers:
+            return integers.multiply_add_high_saturating
+        return lambda a, b, c: product(a, b) + c
+
+    return build
+
+
+def _mad_24(high):
+    product = integers.multiply_24(high)
+
+    def build(types, modifiers):
+        return lambda a, b, c: product(a, b) + c
+
+    return build
+
+
+def _wide_mad(a, b, c):
+    return integers.multiply_wide(a, b) + c
+
+
+def _identity(x):
+    return x
+
+
+def _copy_row():
+    return Row("b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64 pred b8 u8 s8", "T -> T", _plain(_identity))
+
+
+ROWS: dict[str, tuple[Row, ...]] = {
+    "mov": (_copy_row(),),
+    "add": (
+        Row("s16 u16 u32 s64 u64", "T T -> T", _plain(np.add)),
+        Row("s32", "T T -> T", _saturating(np.add), "sat"),
+        Row("f32 f64", "T T -> T", _float("add"), f"{ROUNDING} ftz sat"),
+        Row(HALVES, "T T -> T", _half("add"), "rn ftz sat"),
+    ),
+    "sub": (
+        Row("s16 u16 u32 s64 u64", "T T -> T", _plain(np.subtract)),
+        Row("s32", "T T -> T", _saturating(np.subtract), "sat"),
+        Row("f32 f64", "T T -> T", _float("sub"), f"{ROUNDING} ftz sat"),
+        Row(HALVES, "T T -> T", _half("sub"), "rn ftz sat"),
+    ),
+    "mul": (
+        Row("f32 f64", "T T -> T", _float("mul"), f"{ROUNDING} ftz sat"),
+        Row(HALVES, "T T -> T", _half("mul"), "rn ftz sat"),
+    ),
+    "mul.lo": (Row(INTEGERS, "T T -> T", _plain(np.multiply)),),
+    "mul.hi": (Row(INTEGERS, "T T -> T", _plain(integers.multiply_high)),),
+    "mul.wide": (Row("s16 u16 s32 u32", "T T -> W", _plain(integers.multiply_wide)),),
+    "mul24.lo": (Row("s32 u32", "T T -> T", _plain(integers.multiply_24(False))),),
+    "mul24.hi": (Row("s32 u32", "T T -> T", _plain(integers.multiply_24(True))),),
+    "mad": (Row("f32 f64", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),),
+    "mad.lo": (Row(INTEGERS, "T T T -> T", _mad(False)),),
+    "mad.hi": (
+        Row("s16 u16 u32 s64 u64", "T T T -> T", _mad(True)),
+        Row("s32", "T T T -> T", _mad(True), "sat"),
+    ),
+    "mad.wide": (Row("s16 u16 s32 u32", "T T W -> W", _plain(_wide_mad)),),
+    "mad24.lo": (Row("s32 u32", "T T T -> T", _mad_24(False)),),
+    "mad24.hi": (Row("s32 u32", "T T T -> T", _mad_24(True)),),
+    "fma": (
+        Row("f32 f64", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),
+        Row(HALVES, "T T T -> T", _half("fma"), "rn ftz sat relu"),
+    ),
+    "sad": (Row(INTEGERS, "T T T -> T", _plain(integers.sum_of_differences)),),
+    "div": (
+        Row(INTEGERS, "T T -> T", _plain(integers.divide)),
+        Row("f32 f64", "T T -> T", _division, f"{ROUNDING} approx full ftz"),
+    ),
+    "rem": (Row(INTEGERS, "T T -> T", _plain(integers.remainder)),),
+    "abs": _sign("abs"),
+    "neg": _sign("neg"),
+    "min": _minmax(False),
+    "max": _minmax(True),
+    "copysign": (Row("f32 f64", "T T -> T", _plain(numerics.copy_sign)),),
+    "rcp": _ieee_or_approximate("rcp"),
+    "sqrt": _ieee_or_approximate("sqrt"),
+    "rsqrt": (_approximate("rsqrt"), _approximate_double("rsqrt")),
+    "ex2": (_approximate("ex2"), _approximate_half(np.exp2)),
+    "lg2": (_approximate("lg2"),),
+    "sin": (_approximate("sin"),),
+    "cos": (_approximate("cos"),),
+    "tanh": (_approximate("tanh"), _approximate_half(np.tanh)),
+    "popc": (Row("b32 b64", "T -> u32", _plain(integers.population)),),
+    "clz": (Row("b32 b64", "T -> u32", _plain(integers.leading_zeros)),),
+    "bfind": (Row(WORDS, "T -> u32", _plain(integers.find_leading(False))),),
+    "bfind.shiftamt": (Row(WORDS, "T -> u32", _plain(integers.find_leading(True))),),
+    "fns": (Row("b32", "b32 u32 s32 -> b32", _plain(integers.find_nth)),),
+    "brev": (Row("b32 b64", "T -> T", _plain(integers.reverse_bits)),),
+    "bfe": (Row(WORDS, "T u32 u32 -> T", _plain(integers.extract_field)),),
+    "bfi": (Row("b32 b64", "T T u32 u32 -> T", _plain(integers.insert_field)),),
+    "bmsk.clamp": (Row("b32", "u32 u32 -> T", _plain(integers.bit_mask(True))),),
+    "bmsk.wrap": (Row("b32", "u32 u32 -> T", _plain(integers.bit_mask(False))),),
+    "szext.clamp": (Row("s32 u32", "T u32 -> T", _plain(integers.extend(True))),),
+    "szext.wrap": (Row("s32 u32", "T u32 -> T", _plain(integers.extend(False))),),
+    "dp4a": _dot("bytes"),
+    "dp2a.lo": _dot("low"),
+    "dp2a.hi": _dot("high"),
+    "and": (Row(f"{BITS} pred", "T T -> T", _plain(np.bitwise_and)),),
+    "or": (Row(f"{BITS} pred", "T T -> T", _plain(np.bitwise_or)),),
+    "xor": (Row(f"{BITS} pred", "T T -> T", _plain(np.bitwise_xor)),),
+    "not": (Row(f"{BITS} pred", "T -> T", _plain(np.invert)),),
+    "cnot": (Row(BITS, "T -> T", _plain(integers.conditional_not)),),
+    "lop3": (Row("b32", "T T T u32 -> T", _plain(integers.logic3_lanes)),),
+    "shl": (Row(BITS, "T u32 -> T", _plain(integers.shift_left)),),
+    "shr": (Row(f"{BITS} {INTEGERS}", "T u32 -> T", _plain(integers.shift_right)),),
+    "shf.l.wrap": (_funnel(True, False),),
+    "shf.l.clamp": (_funnel(True, True),),
+    "shf.r.wrap": (_funnel(False, False),),
+    "shf.r.clamp": (_funnel(False, True),),
+    "selp": (Row(f"{BITS} {INTEGERS} f32 f64", "T T pred -> T", _plain(_select)),),
+    "slct": (
+        Row("b16,b32,b64,u16,u32,u64,s16,s32,s64,f32,f64/s32,f32", "D D T -> D", _sign_select, "ftz"),
+    ),
+}  # fmt: skip
+
+
+def _add_permutations():
+    ROWS["prmt"] = (Row("b32", "T T T -> T", _plain(integers.permute())),)
+    for mode in integers.PERMUTE_MODES:
+        # the mode stands behind the type: prmt.b32.f4e
+        ROWS[f"prmt.{mode}"] = (Row("b32", "T T T -> T", _plain(integers.permute(mode))),)
+
+
+def _add_carry_rows():
+    add, subtract = integers.add_carry, integers.subtract_borrow
+    for name, step in (("add.cc", add), ("addc", add), ("addc.cc", add),
+                       ("sub.cc", subtract), ("subc", subtract), ("subc.cc", subtract)):  # fmt: skip
+        ROWS[name] = (Row(WORDS, "T T -> T", _carrying(step, name), carry=_carry_use(name)),)
+    for half, product in (("lo", np.multiply), ("hi", integers.multiply_high)):
+        for name in (f"mad.{half}.cc", f"madc.{half}", f"madc.{half}.cc"):
+            build = _carrying(add, name, product)
+            ROWS[name] = (Row(WORDS, "T T T -> T", build, carry=_carry_use(name)),)
+
+
+def _carry_use(name):
+    reads = name.startswith(("addc", "subc", "madc"))
+    return " ".join(["reads"] * reads + ["writes"] * name.endswith("cc"))
+
+
+_NUMBERS = "s16,u16,s32,u32,s64,u64,f32,f64,b16,b32,b64,f16,bf16"
+
+
+def _add_comparisons():
+    for name in comparisons.OPERATORS:
+        for combine in comparisons.COMBINERS:
+            suffix = f".{combine}" if combine else ""
+            third = " pred" if combine else ""
+            setp, set_value = comparisons.predicate(name, combine), comparisons.value(name, combine)
+            ROWS[f"setp.{name}{suffix}"] = (
+                Row(_NUMBERS.replace(",", " "), f"T T{third} -> pred pred", setp, "ftz"),
+                Row("f16x2 bf16x2", f"T T{third} -> pred pred", setp, "ftz"),
+            )
+            ROWS[f"set.{name}{suffix}"] = (
+                Row(f"u32,s32,f32/{_NUMBERS}", f"T T{third} -> D", set_value, "ftz"),
+                Row("f16,u16,s16/f16", f"T T{third} -> D", set_value, "ftz"),
+                Row("bf16,u16,s16/bf16", f"T T{third} -> D", set_value),
+                Row("f16x2/f16x2", f"T T{third} -> D", set_value, "ftz"),
+                Row("bf16x2/bf16x2", f"T T{third} -> D", set_value),
+                Row("u32,s32/f16x2,bf16x2", f"T T{third} -> D", set_value, "ftz"),
+            )
+    for test in comparisons.TESTS:
+        ROWS[f"testp.{test}"] = (Row("f32 f64", "T -> pred", comparisons.test(test)),)
+
+
+def _convert(types, modifiers):
+    return conversions.conversion(*types, modifiers)
+
+
+def _convert_pair(types, modifiers):
+    return conversions.packing(types[0], _mode(modifiers), "relu" in modifiers)
+
+
+def _add_conversions():
+    whole = "u8,u16,u32,u64,s8,s16,s32,s64"
+    exact_modes = "rni rzi rmi rpi"
+    ROWS["cvt"] = (
+        Row(f"{whole}/{whole}", "T -> D", _convert, "sat"),
+        Row(f"f16,bf16,f32,f64/{whole}", "T -> D", _convert, f"{ROUNDING} sat"),
+        Row(f"{whole}/f16,bf16,f32,f64", "T -> D", _convert, f"{exact_modes} ftz sat"),
+        Row("tf32/f32", "T -> b32", _convert, "rna rn rz relu"),
+        Row("f16,bf16,f32,f64/f16,bf16,f32,f64", "T -> D", _convert, f"{ROUNDING} {exact_modes} ftz sat relu"),
+        Row("f16x2,bf16x2/f32", "T T -> D", _convert_pair, "rn rz relu"),
+    )
+
+
+_add_permutations()
+_add_carry_rows()
+_add_comparisons()
+_add_conversions()
+
+
+# --- decoding -------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def lookup(opcode: str) -> Operation:
+    """The operation that the full dotted text names, such as "setp.lt.and.u32".
+
+    Raises UnknownInstruction, with the text and the part that is not understood.
+    """
+    _, row, types, modifiers = find_row(opcode)
+    letters = {"T": types[-1], "D": types[0]}
+    if types[-1][1:] in ("16", "32"):
+        letters["W"] = f"{types[-1][0]}{2 * int(types[-1][1:])}"
+    sources, results = (
+        tuple(letters.get(part, part) for part in side.split()) for side in row.operands.split("->")
+    )
+    reads, writes = "reads" in row.carry, "writes" in row.carry
+    return Operation(opcode, sources, results, row.build(types, modifiers), reads, writes)
+
+
+def find_row(opcode: str):
+    """(row name, Row, types, modifiers) of an instruction text; raises UnknownInstruction."""
+    base, *parts = opcode.split(".")
+    types = tuple(part for part in parts if part in DTYPE)
+    parts = [part for part in parts if part not in DTYPE]
+    name, modifiers = _split_name(base, parts)
+    if name not in ROWS:
+        raise UnknownInstruction(f"{opcode}: no operation '{'.'.join([base, *parts])}'")
+    fitting = [row for row in ROWS[name] if types in row.type_choices()]
+    if not fitting:
+        raise UnknownInstruction(f"{opcode}: '{name}' does not take type '{'.'.join(types) or 'none'}'")
+    for row in fitting:
+        if modifiers <= set(row.modifiers.split()):
+            return name, row, types, modifiers
+    unknown = sorted(modifiers - set(fitting[0].modifiers.split()))
+    raise UnknownInstruction(f"{opcode}: '{name}' has no modifier '.{unknown[0]}' for this type")
+
+
+def _split_name(base, parts):
+    """(row name, modifiers): the longest leading run of parts that names rows."""
+    for count in range(len(parts), 0, -1):
+        name = ".".join([base, *parts[:count]])
+        if name in ROWS:
+            return name, frozenset(parts[count:])
+    return base, frozenset(parts)

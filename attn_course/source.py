@@ -1,0 +1,132 @@
+"""What a kernel file says about itself: its header fields, tunable constants and entry points.
+
+Every file under ``kernels/`` begins with a comment of fixed fields. This module is their one
+parser; the ladder, the notebooks and the tests all read headers through it.
+"""
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+KERNEL_FOLDER = Path(__file__).resolve().parent.parent / "kernels"
+
+_FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
+_CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
+_CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
+_GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
+_ENTRY = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^;{]*?\)\s+)?(\w+)\s*\('
+)
+
+
+class HeaderError(ValueError):
+    """A kernel file whose header comment does not have the fixed fields."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """The fixed fields of a kernel file's first comment, in the order in which they stand."""
+
+    idea: str
+    changes_from: str  # a file of the same folder, or "nothing"
+    shapes: str
+    launch: str
+    needs: str
+    expect: str
+    limits: str
+
+
+def field_title(attribute: str) -> str:
+    """The name of a :class:`Header` attribute in a file: ``changes_from`` -> ``Changes from``."""
+    return attribute.replace("_", " ").capitalize()
+
+
+FIELDS = {field_title(field.name): field.name for field in fields(Header)}
+
+
+def _text_and_origin(path_or_text: str | Path) -> tuple[str, str]:
+    """Source text and a name for messages. A string with a line break or ``//`` is source."""
+    if isinstance(path_or_text, Path):
+        return path_or_text.read_text(encoding="utf-8"), path_or_text.name
+    if "\n" in path_or_text or path_or_text.lstrip().startswith("//"):
+        return path_or_text, "the given source"
+    path = Path(path_or_text)
+    return path.read_text(encoding="utf-8"), path.name
+
+
+def _header_fields(text: str, origin: str) -> dict[str, str]:
+    """The leading ``//`` lines as field name -> text, continuation lines joined by a space."""
+    found: dict[str, str] = {}
+    current = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.startswith("//"):
+            break
+        match = _FIELD_LINE.fullmatch(line.rstrip())
+        if match and match["name"] in FIELDS:
+            current = match["name"]
+            if current in found:
+                raise HeaderError(f"{origin}, line {number}: the field '{current}:' stands twice")
+            found[current] = match["text"]
+        elif current and (more := _CONTINUATION.fullmatch(line.rstrip())):
+            found[current] += " " + more["text"]
+        else:
+            raise HeaderError(
+                f"{origin}, line {number}: {line!r} is neither a field ({', '.join(FIELDS)}) nor "
+                "an indented continuation of one"
+            )
+    return found
+
+
+def read_header(path_or_text: str | Path) -> Header:
+    """Parse the header of a ``.cu`` file (a path) or of source text.
+
+    Raises:
+        HeaderError: a field is missing, doubled, empty or out of order; the message names it.
+        FileNotFoundError: the path names no file.
+    """
+    text, origin = _text_and_origin(path_or_text)
+    found = _header_fields(text, origin)
+    missing = [title for title in FIELDS if title not in found]
+    if missing:
+        raise HeaderError(
+            f"{origin}: the header has no field '{missing[0]}:'; write a comment line "
+            f"'// {missing[0]}: ...' at the top of the file"
+        )
+    if list(found) != list(FIELDS):
+        raise HeaderError(f"{origin}: the header's fields must stand in this order: {list(FIELDS)}")
+    return Header(**{FIELDS[title]: value for title, value in found.items()})
+
+
+def read_constants(path_or_text: str | Path) -> dict[str, int]:
+    """Tunable constants and their defaults: each ``#ifndef NAME`` followed by ``#define NAME 32``.
+
+    Raises:
+        HeaderError: an ``#ifndef`` that is not followed by the integer default of the same name.
+    """
+    text, origin = _text_and_origin(path_or_text)
+    constants = {name: int(value) for name, value in _CONSTANT.findall(text)}
+    for name in _GUARD.findall(text):
+        if name not in constants:
+            raise HeaderError(f"{origin}: '#ifndef {name}' needs '#define {name} <integer>' below")
+    return constants
+
+
+def read_entries(path_or_text: str | Path) -> tuple[str, ...]:
+    """Names of the ``extern "C" __global__`` kernels, in the order of the file."""
+    text, _ = _text_and_origin(path_or_text)
+    return tuple(_ENTRY.findall(text))
+
+
+def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
+    """The file of a kernel: ``"02_scores_tiled"`` -> ``.../kernels/02_scores_tiled.cu``.
+
+    ``name`` may carry the ``.cu`` ending and a subfolder (``"broken/no_barrier"``).
+
+    Raises:
+        FileNotFoundError: no such kernel; the message lists those that exist.
+    """
+    path = folder / (name if name.endswith(".cu") else f"{name}.cu")
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
+        raise FileNotFoundError(f"no kernel {name!r} in {folder}; there are: {known}")
+    return path

@@ -1,0 +1,143 @@
+"""Every kernel file's header says what the file does, and says it about this file."""
+
+import re
+
+import pytest
+
+from attn_course.ladder import LADDER
+from attn_course.source import (
+    FIELDS,
+    KERNEL_FOLDER,
+    HeaderError,
+    kernel_path,
+    read_constants,
+    read_entries,
+    read_header,
+)
+
+LADDER_FILES = sorted(KERNEL_FOLDER.glob("*.cu"))
+ALL_FILES = sorted(KERNEL_FOLDER.rglob("*.cu"))
+GOOD = "".join(f"// {title}: {title} text\n" for title in FIELDS)
+
+
+def short_name(path):
+    return str(path.relative_to(KERNEL_FOLDER))
+
+
+def header_text(path):
+    """The first comment of a file, all its // lines together."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("//")), len(lines))
+    return "\n".join(lines[:end])
+
+
+def names(text, word):
+    return re.search(rf"\b{re.escape(word)}\b", text) is not None
+
+
+def test_there_are_kernels():
+    assert len(LADDER_FILES) >= 6
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
+def test_header_parses(path):
+    header = read_header(path)
+    for attribute in FIELDS.values():
+        assert getattr(header, attribute).strip()
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
+def test_changes_from_names_a_file(path):
+    source = read_header(path).changes_from
+    if source == "nothing":
+        return
+    name = source.split()[0].rstrip(",;")
+    assert name.endswith(".cu") and name != path.name
+    assert (path.parent / name).is_file() or (KERNEL_FOLDER / name).is_file(), source
+
+
+@pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
+def test_constants_and_entries_are_named(path):
+    text = header_text(path)
+    entries = read_entries(path)
+    assert entries, 'no extern "C" __global__ kernel found'
+    unnamed = [word for word in (*read_constants(path), *entries) if not names(text, word)]
+    assert not unnamed, f"the header does not name {unnamed}"
+
+
+@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
+def test_every_pointer_has_its_shape(path):
+    """A pointer parameter on a line of its own carries a (shape) comment."""
+    pointers = re.findall(r"^    (?:const )?float\* \w+,.*$", path.read_text(), re.MULTILINE)
+    assert pointers
+    for line in pointers:
+        assert re.search(r"// \([\w, *+/]+\)", line), line
+
+
+@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
+def test_every_barrier_says_what_would_break(path):
+    for line in path.read_text().splitlines():
+        if "__syncthreads()" in line:
+            assert "// barrier:" in line, line
+
+
+@pytest.mark.parametrize("step", LADDER, ids=lambda step: step.file)
+def test_ladder_row_fits_its_file(step):
+    assert step.file.startswith(f"{step.number:02d}_")
+    assert step.entry in read_entries(step.path)
+    source = step.path.read_text()
+    parameters = re.search(rf"{step.entry}\((.*?)\)\s*\{{", source, re.DOTALL).group(1)
+    parameters = re.sub(r"//.*", "", parameters)
+    declared = [part.split()[-1].lstrip("*") for part in parameters.split(",")]
+    assert declared == list(step.arguments)
+    assert step.idea == step.header.idea and step.needs == step.header.needs
+
+
+@pytest.mark.parametrize("title", FIELDS)
+def test_missing_field_is_named(title):
+    text = "".join(line for line in GOOD.splitlines(True) if not line.startswith(f"// {title}:"))
+    with pytest.raises(HeaderError, match=f"no field '{title}:'"):
+        read_header(text)
+
+
+def test_continuation_lines_are_joined():
+    header = read_header(GOOD.replace("Idea text", "first\n//        second"))
+    assert header.idea == "first second"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "// Idea: again\n", "stands twice"),
+        ("// stray\n" + GOOD, "line 1"),
+        (GOOD + "//unindented\n", "neither a field"),
+        ("\n".join(reversed(GOOD.splitlines())), "in this order"),
+        ("int x;\n", "no field 'Idea:'"),
+    ],
+)
+def test_malformed_headers_are_refused(text, message):
+    with pytest.raises(HeaderError, match=message):
+        read_header(text)
+
+
+def test_constants():
+    text = "#ifndef TILE\n#define TILE 16  // side\n#endif\n#ifndef PAD\n#define PAD 1\n#endif\n"
+    assert read_constants(text) == {"TILE": 16, "PAD": 1}
+    with pytest.raises(HeaderError, match="#ifndef TILE"):
+        read_constants("#ifndef TILE\n#define SIZE 3\n#endif\n")
+
+
+def test_entries():
+    text = (
+        'extern "C" __global__ void one(int n) {}\n'
+        'extern "C" __global__ void __launch_bounds__(TILE * (2 + 1))\n    two(int n) {}\n'
+        "__device__ void helper(int n) {}\n"
+    )
+    assert read_entries(text) == ("one", "two")
+
+
+def test_kernel_path():
+    assert kernel_path("02_scores_tiled") == kernel_path("02_scores_tiled.cu")
+    assert kernel_path("02_scores_tiled").is_file()
+    with pytest.raises(FileNotFoundError, match="01_scores_naive"):
+        kernel_path("99_missing")

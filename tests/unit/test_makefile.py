@@ -1,0 +1,96 @@
+"""The Makefile on a bare machine: a missing tool gives one clear line, not a page of noise."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD = '#!/bin/sh\nif [ "$1" = -V ]; then echo "Python 3.8.10"; exit 0; fi\nexit 1\n'
+NO_VENV = '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exit 0;; esac\n'
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A copy of the project's build files, and a PATH with make and a shell but no Python."""
+    if shutil.which("make") is None:
+        pytest.skip("no make on this machine")
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("make", "sh", "touch", "rm"):
+        (programs / name).symlink_to(shutil.which(name))
+    return tmp_path
+
+
+def make(folder, *arguments):
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env={"PATH": str(folder / "bin")}, text=True,
+        capture_output=True, timeout=60,
+    )
+
+
+def put_python(folder, script):
+    path = folder / "bin" / "python3"
+    path.write_text(script)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("script", "arguments", "words"), [
+    (None, (), ("no python3", "apt-get install")),
+    (OLD, (), ("too old (Python 3.8.10)", "3.11")),
+    (OLD, ("PYTHON=python3",), ("too old (Python 3.8.10)", "3.11")),
+    (NO_VENV, (), ("no venv module", "python3-venv")),
+    (None, ("PYTHON=/nowhere/python",), ("is not a program",)),
+])
+def test_a_missing_tool_gives_one_line(bare, script, arguments, words):
+    if script:
+        put_python(bare, script)
+    result = make(bare, "tour", *arguments)
+    assert result.returncode != 0
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert all(word in result.stderr for word in words)
+    assert not (bare / ".venv").exists()
+
+
+def planned(folder, target):
+    """The commands that make would run."""
+    result = make(folder, "-n", target, f"PYTHON={sys.executable}")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("target", ["venv", "tour", "test", "lab", "notebooks", "lint", "bench"])
+def test_every_target_makes_the_environment_first(bare, target):
+    assert "-m venv .venv" in planned(bare, target).splitlines()[1]
+
+
+def test_the_environment_is_renewed_when_its_lists_change(bare):
+    stamp = bare / ".venv" / ".stamp"
+    stamp.parent.mkdir()
+    stamp.touch()
+    assert "-m venv" not in planned(bare, "lint")
+    (bare / "requirements.lock").touch()
+    assert "-m venv" in planned(bare, "lint")
+
+
+def test_the_lock_covers_every_direct_dependency():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
+    assert all("==" in line for line in lines if line and not line.startswith("#"))
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    names = {name.split(">")[0].split("[")[0].strip().lower() for name in wanted}
+    assert names <= locked
+
+
+def test_environment_yml_repeats_no_dependency():
+    text = (ROOT / "environment.yml").read_text()
+    entries = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
+    assert entries == ["- conda-forge", "- python>=3.11,<3.14", "- pip", "- pip:", "- -e .[test]"]
