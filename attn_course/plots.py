@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -57,8 +58,9 @@ def _draw_slice(axes: Axes, image: np.ndarray, origins: np.ndarray, chosen: int,
         colour, width = (ORANGE, 2.0) if number == chosen else (PAPER, 1.2)
         _outline(axes, row, column, *extent, edgecolor=colour, linewidth=width)
         axes.annotate(
-            str(number), (column + extent[1] + 2, row + extent[0] / 2), color=colour, fontsize=9,
-            fontweight="bold", va="center",
+            str(number), (column - 0.5, row - 0.5), (3, -3), textcoords="offset points",
+            color=colour, fontsize=9, fontweight="bold", va="top",
+            bbox={"facecolor": INK, "edgecolor": "none", "pad": 1.5},
         )
     axes.set_title("the slice and its windows")
     _bare(axes)
@@ -78,7 +80,8 @@ def _draw_head(axes: Axes, window: np.ndarray, weights: np.ndarray, top: float,
     """One head's attention of the query over its window; returns the image for a colour bar."""
     overlay = np.kron(weights, np.ones((token, token)))
     axes.imshow(window, cmap="gray", interpolation="nearest")
-    image = axes.imshow(overlay, cmap="inferno", alpha=0.8, vmin=0, vmax=top,
+    # Square-root scale: a softmax row has few large weights, and the small ones tell as much.
+    image = axes.imshow(overlay, cmap="inferno", alpha=0.8, norm=PowerNorm(0.5, 0, top),
                         interpolation="nearest")
     row, column = query_at
     _outline(axes, row * token, column * token, token, token, edgecolor="#7CF5FF", linewidth=1.8)
@@ -143,7 +146,7 @@ def attention_over_slice(
         for axes, head, one in zip(others, heads, maps, strict=False):
             drawn = _draw_head(axes, cut, one, maps.max(), at, token_pixels, f"head {head}")
         bar = right.colorbar(drawn, ax=cells, shrink=0.9, pad=0.03)
-        bar.set_label("attention weight")
+        bar.set_label("attention weight (square-root scale)", fontsize=9)
         bar.outline.set_visible(False)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
@@ -331,9 +334,10 @@ def error_profile(
         axes = figure.subplots()
         for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
             picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
-            axes.plot(np.maximum(picked, floor), np.linspace(0, 1, len(picked)), lw=2,
-                      color=PALETTE[number % len(PALETTE)], alpha=0.9, label=label,
-                      ls=("-", "--", ":", "-.")[number // len(PALETTE) % 4])
+            # Lines that coincide stay visible through each other's gaps.
+            axes.plot(np.maximum(picked, floor), np.linspace(0, 1, len(picked)), label=label,
+                      lw=2.2, color=PALETTE[number % len(PALETTE)],
+                      ls=("-", "-", (0, (4, 4)), (0, (1, 3)))[number % 4])
         if tolerance is not None:
             axes.axvline(tolerance, color=INK, lw=1.2, ls=(0, (4, 3)))
             axes.annotate("tolerance", (tolerance, 0.04), (-4, 0), textcoords="offset points",

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """A case's result. seconds: median of the repeats; instructions: lane-instructions a launch."""
+    """A case's result. shape: (BH, n, d); seconds: median of the repeats; instructions:
+    lane-instructions a launch."""
 
     name: str
+    shape: tuple[int, int, int]
     seconds: float
     fastest: float
     slowest: float
@@ -55,7 +58,7 @@ CASES = (
     Case("01_scores_naive", 1, 24, 196, 64),
     Case("02_scores_tiled TILE=16", 2, 24, 196, 64, ("-DTILE=16",)),
     # The shape that Numba's CUDA simulator was timed on.
-    Case("02_scores_tiled TILE=16, one head of 128", 2, 1, 128, 64, ("-DTILE=16",)),
+    Case("02_scores_tiled TILE=16, one head", 2, 1, 128, 64, ("-DTILE=16",)),
 )
 AGAINST_NUMBA = CASES[2].name
 
@@ -88,7 +91,7 @@ def execute(arguments) -> int:
     if arguments.json != Path("-"):
         print(report(timings))
     common.write_json(arguments.json, {
-        "machine": machine(), "repeats": arguments.repeats,
+        "machine": machine(), "date": date.today().isoformat(), "repeats": arguments.repeats,
         "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
     })
     return 0
@@ -134,16 +137,16 @@ def measure(case: Case, repeats: int) -> Timing:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return Timing(case.name, statistics.median(seconds), min(seconds), max(seconds),
-                  count_instructions(case))
+    return Timing(case.name, (case.bh, case.n, case.d), statistics.median(seconds), min(seconds),
+                  max(seconds), count_instructions(case))
 
 
 def report(timings: list[Timing]) -> str:
     """The table for people, with the ratio to Numba's simulator where its time is recorded."""
-    rows = [(t.name, f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
+    rows = [(t.name, str(t.shape), f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
              f"{t.instructions / 1e6:,.1f}", f"{t.per_second / 1e6:,.0f}") for t in timings]
-    heads = ("kernel on the simulator", "seconds", "range", "M lane-instructions", "M a second")
-    lines = [machine(), common.table(heads, rows, right=(1, 3, 4))]
+    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions", "M a second")
+    lines = [machine(), common.table(heads, rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
     if ours and NUMBA_RECORD.is_file():
         record = json.loads(NUMBA_RECORD.read_text())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .. import data, plots
+from .. import data, plots, reference
 from ..attention import METHODS
 from ..backend import resolve_backend
 from ..ladder import LADDER
@@ -15,7 +15,6 @@ from . import common
 
 HEADS = ("step", "computes", "grid", "block", "shared bytes", "largest error", "relative",
          "seconds", "float64")
-QUERY_TOKEN = 6 * data.WINDOW + 7  # near the middle of the window, so that all sides show
 
 
 def add(parsers) -> None:
@@ -102,8 +101,9 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
     figures = {
         f"attention_window_{number}.png": plots.attention_over_slice(
             windows.slice, np.array(windows.window_origins), weights[number], window=number,
-            query=QUERY_TOKEN, token_pixels=data.PATCH, grid=(data.WINDOW, data.WINDOW),
-            title=f"where one token of window {number} looks: softmax weights, {backend}")
+            query=telling_query(weights[number]), token_pixels=data.PATCH,
+            grid=(data.WINDOW, data.WINDOW),
+            title=f"where a token of window {number} looks: weights of kernel 05, {backend}")
         for number in range(len(weights))
     }
     scores = found["02_scores_tiled"].outputs["s"][0]
@@ -117,10 +117,19 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
     return paths
 
 
+def telling_query(weights: np.ndarray) -> int:
+    """The query whose attention is spread over half of its window; weights (heads, 196, 196).
+
+    The spread is the perplexity, exp(entropy), averaged over heads: 1 for a single point, 196 for
+    no preference at all. Neither extreme shows much on a map.
+    """
+    p = weights.astype(np.float64)
+    entropy = -(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1)  # (heads, 196)
+    return int(np.abs(np.exp(entropy).mean(axis=0) - weights.shape[-1] / 2).argmin())
+
+
 def error_figure(windows: data.MriWindows, verdicts: list[Verdict]):
     """Errors of every method's output against float64, as a distribution."""
-    from .. import reference
-
     expected = reference.attention(windows.q, windows.k, windows.v)
     methods = [verdict for verdict in verdicts if verdict.name in METHODS]
     return plots.error_profile(

@@ -19,7 +19,7 @@ from ..compile import (
 )
 from ..source import KERNEL_FOLDER
 from .errors import ArgumentError, KernelNotFoundError, LaunchError
-from .gpu import CupyModules
+from .gpu import CupyModules, newer_arch
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import join, read_aliases, read_declarations, read_entries
@@ -90,12 +90,19 @@ class RawModule:
 
     @cached_property
     def arch(self) -> str:
-        """What the PTX is compiled for: the options' -arch, else the header's, else compute_80."""
+        """What the PTX is compiled for, as "compute_90".
+
+        The options' -arch, else what the header needs, else compute_80; on a GPU the GPU's own
+        architecture where that is newer.
+        """
         if self.kind == ".ptx":
             target = re.search(r"^\.target\s+sm_(\w+)", self.ptx(), re.MULTILINE)
             return f"compute_{target.group(1)}" if target else "compute_80"
-        return (requested_arch(self.options) or default_arch(self.code or "")).replace(
-            "sm_", "compute_")
+        requested = requested_arch(self.options)
+        if requested:
+            return requested.replace("sm_", "compute_")
+        least = default_arch(self.code or "")
+        return newer_arch(least) if self.backend == "gpu" else least
 
     def compiled(self, build: str = "optimised") -> Compiled:
         """The PTX of a build with its mangled names and the compiler's warnings."""

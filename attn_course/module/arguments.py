@@ -87,11 +87,17 @@ def _check_place(refuse, value, backend: str) -> None:
     on_host = isinstance(value, np.ndarray)
     if backend == "gpu" and on_host:
         refuse("got a NumPy array, which is in host memory; the GPU needs cupy.asarray(...)")
-    if backend == "gpu" and not type(value).__module__.startswith("cupy"):
+    if backend == "gpu" and not _is_cupys(value):
         refuse(f"got a {type(value).__name__}; pass it as a CuPy array: cupy.asarray(...)")
     if backend == "simulator" and not on_host:
         refuse("got an array in GPU memory; the simulator works on NumPy arrays: "
                "pass cupy.asnumpy(...)")
+
+
+def _is_cupys(value) -> bool:
+    """Whether CuPy made the value's type or a base of it, told without importing CuPy."""
+    packages = {base.__module__.split(".")[0] for base in type(value).__mro__}
+    return bool(packages & {"cupy", "cupy_backends"})
 
 
 def _check_dtype(refuse, parameter: Parameter, value) -> None:
@@ -113,7 +119,7 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
 
 def _bind_address(refuse, value, backend: str):
     """What CuPy takes for a pointer besides arrays: a device address, or one of its own objects."""
-    if backend == "gpu" and type(value).__module__.split(".")[0] in ("cupy", "cupy_backends"):
+    if backend == "gpu" and _is_cupys(value):
         return value
     if backend == "gpu" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return np.uint64(value)

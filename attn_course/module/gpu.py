@@ -25,6 +25,15 @@ def _cubin_folder() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="attn-course-")
 
 
+def newer_arch(arch: str) -> str:
+    """The current GPU's architecture where it is newer than `arch` ("compute_80"), else `arch`."""
+    import cupy
+
+    capability = int(cupy.cuda.Device().compute_capability)
+    own = int("".join(filter(str.isdigit, arch)))
+    return f"compute_{capability}" if capability > own else arch
+
+
 class CupyModules:
     """The `cupy.RawModule` objects behind one of ours.
 

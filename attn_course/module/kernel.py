@@ -18,7 +18,7 @@ from .limits import (
     check_total_shared,
     simulated_limits,
 )
-from .signature import Entry
+from .signature import Entry, Parameter
 
 
 class Kernel:
@@ -167,7 +167,7 @@ class SimulatorKernel(Kernel):
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
-        arguments = [_image(value, parameter.size)
+        arguments = [_image(value, parameter)
                      for value, parameter in zip(values, self.entry.parameters, strict=True)]
         names = tuple(parameter.name for parameter in self.entry.parameters)
         with self.module.shared_variables(build) as program:
@@ -175,12 +175,11 @@ class SimulatorKernel(Kernel):
                            observers=observers, names=names, warp_order=self.warp_order)
 
 
-def _image(value, size: int) -> np.ndarray | bytes:
+def _image(value, parameter: Parameter) -> np.ndarray | bytes:
     """What the simulator takes: the array itself, or the bytes of a value."""
     if value is None:
-        return bytes(size)
-    if isinstance(value, np.ndarray) and not (value.shape == () and value.dtype.kind == "V"
-                                              and value.nbytes == size):
+        return bytes(parameter.size)
+    if isinstance(value, np.ndarray) and not parameter.is_struct:
         return value
     return value.tobytes()
 

@@ -141,7 +141,8 @@ TESTS = {
     "infinite": np.isinf,
     "number": lambda x: ~np.isnan(x),
     "notanumber": np.isnan,
-    "normal": lambda x: np.isfinite(x) & (np.abs(x) >= _smallest_normal(x)),
+    # zero counts as a normal number
+    "normal": lambda x: np.isfinite(x) & ((np.abs(x) >= _smallest_normal(x)) | (x == 0)),
     "subnormal": lambda x: (np.abs(x) < _smallest_normal(x)) & (x != 0),
 }
 
@@ -160,16 +161,22 @@ def extremum(largest, modifiers):
         def choose(a, b):
             negative = np.signbit(a) != np.signbit(b)
             magnitude = plain(np.abs(a), np.abs(b))
-            return np.where(negative, -magnitude, magnitude)[()]
+            return np.where(negative & ~np.isnan(magnitude), -magnitude, magnitude)[()]
 
     return numerics.flushing(choose) if "ftz" in modifiers else choose
 
 
 def sign_operation(name, ftz):
-    """abs or neg of a float: the sign bit cleared or flipped; with .ftz a subnormal becomes zero."""
+    """abs or neg of a float: the sign bit cleared or flipped; with .ftz a subnormal becomes zero.
+
+    NaN becomes the canonical one in .f32, and stays as it is in .f64.
+    """
     ufunc = np.abs if name == "abs" else np.negative
 
     def compute(a):
-        return ufunc(numerics.flush(a)) if ftz and numerics.has_subnormal(a) else ufunc(a)
+        if a.dtype == np.float64:
+            return np.where(np.isnan(a), a, ufunc(a))[()]
+        flushed = numerics.flush(a) if ftz and numerics.has_subnormal(a) else a
+        return numerics.canonical(ufunc(flushed))
 
     return compute

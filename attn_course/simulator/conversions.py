@@ -6,8 +6,11 @@ values of the source's dtype to the result's (see isa.DTYPE). Rules from the PTX
 - Float to integer always saturates. NaN gives 0, except where the source is .f64 or the result has 64
   bits: there it gives the pattern with only the top bit set.
 - Integer to integer wraps, or with .sat clamps.
-- NaN results are canonical: 0x7fffffff (.f32, .tf32), 0x7fff (.f16, .bf16).
+- A NaN becomes the canonical one (0x7fffffff, 0x7fff) when .f32 is narrowed or flushed and when .f16
+  is widened to .f32; from and to .f64 its sign and payload stay, as H200 hardware does it.
 """
+
+import functools
 
 import numpy as np
 
@@ -150,43 +153,55 @@ def _float_to_float(target, source, mode, ftz, sat, relu):
 
 
 def _to_half(target, source, mode, ftz, sat, relu):
+    # hardware does not flush here: .ftz could matter for directed roundings only
     def convert(x):
-        bits = halves.narrow(_as_double(x, source, ftz), target, mode)
+        x = _as_double(x, source, False)
+        bits = halves.narrow(x, target, mode)
+        if source == "f64":
+            bits = np.where(np.isnan(x), halves.truncate_nan(x, target), bits)[()]
         return halves.clamp(bits, target, sat, relu)
 
     return convert
 
 
 def _to_double(source, ftz):
-    return lambda x: _as_double(x, source, ftz)
+    # multiplying by one makes signaling NaN quiet
+    if ftz and source == "f32":
+        return lambda x: numerics.canonical(numerics.flush(x)).astype(np.float64)
+    return lambda x: _as_double(x, source, ftz) * np.float64(1)
 
 
 def _to_single(source, mode, ftz):
     if source in ("f16", "bf16"):
-        return lambda x: halves.widen_single(x, source)
+        widen = functools.partial(halves.widen_single, kind=source)
+        return (lambda x: numerics.canonical(numerics.flush(widen(x)))) if ftz else widen
     if source == "f32":
-        return lambda x: numerics.canonical(numerics.flush(x) if ftz else x)
+        return (lambda x: numerics.canonical(numerics.flush(x))) if ftz else (lambda x: x)
 
     def convert(x):
-        out = numerics.canonical(numerics.round_f32(x, mode))
+        out = numerics.round_f32(x, mode)
         return numerics.flush(out) if ftz else out
 
     return convert
 
 
 def _to_tf32(mode, relu):
-    """tf32 keeps 10 bits of fraction in the upper 19 bits of a word; rna rounds ties away from zero."""
+    """tf32 keeps 10 bits of fraction in the upper 19 bits of a word; rna rounds ties away from zero.
+
+    Hardware makes NaN 0x7fffe000, but under rna only cuts it.
+    """
 
     def convert(x):
         bits = x.view(_U32)
         if mode == "rz":
             rounded = bits
+        elif mode == "rna":
+            rounded = np.where(np.isfinite(x), bits + _U32(0x1000), bits)[()]
         else:
-            odd = (bits >> _U32(13)) & _U32(1)
-            rounded = bits + (_U32(0x1000) if mode == "rna" else _U32(0xFFF) + odd)
+            rounded = bits + _U32(0xFFF) + ((bits >> _U32(13)) & _U32(1))
         out = rounded & _U32(0xFFFFE000)
         if relu:
             out = np.where(np.signbit(x), _U32(0), out)[()]
-        return np.where(np.isnan(x), _U32(0x7FFFFFFF), out)[()]
+        return out if mode == "rna" else np.where(np.isnan(x), _U32(0x7FFFE000), out)[()]
 
     return convert

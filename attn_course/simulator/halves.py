@@ -38,6 +38,14 @@ def narrow(x, kind, mode="rn"):
     return np.where(np.isnan(x), CANONICAL, bits)[()]
 
 
+def truncate_nan(x, kind):
+    """The bits of `kind` for float64 NaN `x`: quiet, with its sign and the payload's top bits."""
+    quiet = x * np.float64(1)
+    if kind == "f16":
+        return quiet.astype(np.float16).view(_U16)
+    return (quiet.astype(np.float32).view(_U32) >> _U32(16)).astype(_U16)
+
+
 def odd_single(x):
     """float64 `x` rounded to odd in float32, so that a further rounding is still correct."""
     near = round_toward_zero(x)
@@ -132,18 +140,20 @@ def extremum(largest, kind, ftz=False, keep_nan=False, by_magnitude=False):
         if by_magnitude:
             sign = (a ^ b) & _U16(0x8000)
             a, b = a & _U16(0x7FFF), b & _U16(0x7FFF)
-            return narrow(choose(widen(a, kind), widen(b, kind)), kind) | sign
+            out = narrow(choose(widen(a, kind), widen(b, kind)), kind)
+            return np.where(out == CANONICAL, out, out | sign)[()]
         return narrow(choose(widen(a, kind), widen(b, kind)), kind)
 
     return compute
 
 
-def sign_operation(name, ftz=False):
-    """abs or neg: the sign bit cleared or flipped."""
+def sign_operation(name, kind, ftz=False):
+    """abs or neg: the sign bit cleared or flipped; NaN becomes the canonical one."""
 
     def compute(a):
         a = flush_f16(a) if ftz else a
-        return a & _U16(0x7FFF) if name == "abs" else a ^ _U16(0x8000)
+        out = a & _U16(0x7FFF) if name == "abs" else a ^ _U16(0x8000)
+        return np.where(_is_nan(a, kind), CANONICAL, out)[()]
 
     return compute
 

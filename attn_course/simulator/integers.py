@@ -91,20 +91,19 @@ def _safe(divisor):
 
 def divide(a, b):
     """a / b truncated toward zero; division by zero gives all ones, as the hardware does."""
-    ones = _unsigned(a.dtype.type(0)) - _unsigned(a.dtype.type(1))
     if a.dtype.kind == "u":
-        return np.where(b == 0, ones, a // _safe(b))[()]
+        return np.where(b == 0, ~a.dtype.type(0), a // _safe(b))[()]
     quotient = (_magnitude(a) // _safe(_magnitude(b))).view(a.dtype)
     signed = np.where((a < 0) != (b < 0), -quotient, quotient)
-    return np.where(b == 0, ones.view(a.dtype), signed)[()]
+    return np.where(b == 0, a.dtype.type(-1), signed)[()]
 
 
 def remainder(a, b):
-    """a - (a / b) * b, with the dividend's sign; the remainder by zero is the dividend."""
+    """a - (a / b) * b, with the dividend's sign; by zero the hardware gives all ones here too."""
     if a.dtype.kind == "u":
-        return np.where(b == 0, a, a % _safe(b))[()]
+        return np.where(b == 0, ~a.dtype.type(0), a % _safe(b))[()]
     rest = (_magnitude(a) % _safe(_magnitude(b))).view(a.dtype)
-    return np.where(b == 0, a, np.where(a < 0, -rest, rest))[()]
+    return np.where(b == 0, a.dtype.type(-1), np.where(a < 0, -rest, rest))[()]
 
 
 def sum_of_differences(a, b, c):
@@ -239,30 +238,39 @@ def find_leading(shift_amount):
 
 
 def find_nth(mask, base, offset):
-    """fns: the offset-th one bit of `mask` counted from `base`, up or down; all ones if none."""
-    mask, base, offset = np.broadcast_arrays(mask, base, offset)
-    found = np.full(mask.shape, 0xFFFFFFFF, _U32)
-    bits = (mask[..., None] >> np.arange(32, dtype=_U32)) & _U32(1)
-    position = np.arange(32)
-    up = np.where(position >= base[..., None], bits, 0).cumsum(-1)
-    down = np.where(position <= base[..., None], bits, 0)[..., ::-1].cumsum(-1)[..., ::-1]
-    at_base = (base < 32) & ((mask >> np.minimum(base, _U32(31))) & 1 == 1)
-    wanted = np.abs(offset.astype(np.int64))[..., None]
-    count = np.where((offset > 0)[..., None], up, down)
-    hit = (count == wanted) & (bits == 1) & (wanted > 0)
-    side = np.where((offset > 0)[..., None], position >= base[..., None], position <= base[..., None])
-    hit &= side
-    found = np.where(hit.any(-1), hit.argmax(-1).astype(_U32), found)
-    return np.where((offset == 0) & at_base, base, found)[()]
+    """fns: position of the offset-th one bit of `mask` from `base`, upward or (below 0) downward.
+
+    Offset 0 asks whether bit `base` itself is one. All ones if there is no such bit.
+    """
+    position = np.arange(32, dtype=_U32)
+    mask, base = np.asarray(mask)[..., None], np.asarray(base)[..., None]
+    offset = np.asarray(offset, np.int64)[..., None]
+    side = np.where(offset == 0, position == base, position >= base)
+    side = np.where(offset < 0, position <= base, side)
+    found = ((mask >> position) & _U32(1) == 1) & side & (base < 32)
+    upward, downward = found.cumsum(-1), found[..., ::-1].cumsum(-1)[..., ::-1]
+    hit = found & (np.where(offset < 0, downward, upward) == np.maximum(np.abs(offset), 1))
+    return np.where(hit.any(-1), hit.argmax(-1).astype(_U32), _U32(0xFFFFFFFF))[()]
+
+
+def _field(a, position, length):
+    """(position, length) of a bit field in `a` as the hardware takes them.
+
+    Of a 32-bit field's bounds it reads 8 bits; those of a 64-bit one, which it emulates, whole, so
+    that 65 stands for everything past the top.
+    """
+    if width(a) == 32:
+        return position & _U32(255), length & _U32(255)
+    return np.minimum(position, _U32(65)), np.minimum(length, _U32(65))
 
 
 def extract_field(a, position, length):
     """bfe: `length` bits of `a` from `position`, sign-extended for signed `a`.
 
-    Position and length are taken modulo 256; bits past the top repeat the sign (0 when unsigned).
+    Bits past the top repeat the sign (0 when unsigned).
     """
     bits, dtype = width(a), a.dtype.type
-    position, length = position & _U32(255), length & _U32(255)
+    position, length = _field(a, position, length)
     unsigned = _unsigned(a)
     kind = unsigned.dtype.type
     ones = ~kind(0)
@@ -281,8 +289,9 @@ def extract_field(a, position, length):
 
 def insert_field(a, b, position, length):
     """bfi: `b` with its `length` bits from `position` replaced by the low bits of `a`."""
-    mask = field_mask(a.dtype.type, position & _U32(255), length & _U32(255))
-    return (b & ~mask) | (shift_left(a, position & _U32(255)) & mask)
+    position, length = _field(a, position, length)
+    mask = field_mask(a.dtype.type, position, length)
+    return (b & ~mask) | (shift_left(a, position) & mask)
 
 
 def field_mask(kind, position, length):

@@ -162,7 +162,7 @@ def _sign(name):
         return comparisons.sign_operation(name, "ftz" in modifiers)
 
     def half(types, modifiers):
-        compute = halves.sign_operation(name, "ftz" in modifiers)
+        compute = halves.sign_operation(name, types[-1].removesuffix("x2"), "ftz" in modifiers)
         return halves.paired(compute) if types[-1].endswith("x2") else compute
 
     return (
@@ -281,7 +281,7 @@ def _identity(x):
 
 
 def _copy_row():
-    return Row("b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64 pred b8 u8 s8", "T -> T", _plain(_identity))
+    return Row("b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64 pred", "T -> T", _plain(_identity))
 
 
 ROWS: dict[str, tuple[Row, ...]] = {

@@ -101,7 +101,7 @@ def two_sum(a, b):
 
 
 def round_to_odd(s, e):
-    """The sum s + e (s = RN(s + e), float64) rounded to odd.
+    """The sum s + e (s = RN(s + e), float64) rounded to odd; an infinite s, whose e is NaN, stays.
 
     A number rounded to odd can be rounded again to fewer digits without a double rounding: the odd
     last bit remembers that something nonzero was cut off (Boldo and Melquiond, 2008).
@@ -133,12 +133,12 @@ def round_f32(x, mode):
     return nearest if mode == "rn" else step(nearest, x - nearest.astype(np.float64), mode)
 
 
-def zero_sign(out, a, b, mode):
-    """`out` = a + b with rm's sign of an exact zero: -0.0 unless both addends are +0.0."""
+def zero_sign(out, total, a, b, mode):
+    """`out` with rm's sign where the exact sum `total` = a + b is zero: -0.0 unless both are +0.0."""
     if mode != "rm":
         return out
     positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
-    return np.where((out == 0) & ~positive, out.dtype.type(-0.0), out)[()]
+    return np.where((total == 0) & ~positive, out.dtype.type(-0.0), out)[()]
 
 
 # --- float32 --------------------------------------------------------------------------------------
@@ -151,9 +151,8 @@ def _wide(x):
 def _fma_exact(a, b, c, mode):
     """fma for any float32 values: the product is exact in float64, the sum is rounded to odd."""
     product, addend = _wide(a) * _wide(b), _wide(c)
-    out = round_f32(round_to_odd(*two_sum(product, addend)), mode)
-    # the error term of an infinite sum is NaN; the sum itself is right
-    return canonical(zero_sign(out, product, addend, mode))
+    total = round_to_odd(*two_sum(product, addend))
+    return canonical(zero_sign(round_f32(total, mode), total, product, addend, mode))
 
 
 _TIE_SHIFT = np.int64(35)
@@ -229,7 +228,8 @@ def _nearest(ufunc):
 def add_exact(a, b, mode):
     """a + b in float32, rounded by `mode`."""
     a, b = _wide(a), _wide(b)
-    return canonical(zero_sign(round_f32(round_to_odd(*two_sum(a, b)), mode), a, b, mode))
+    total = round_to_odd(*two_sum(a, b))
+    return canonical(zero_sign(round_f32(total, mode), total, a, b, mode))
 
 
 def divide_f32(a, b, mode="rn"):
@@ -310,7 +310,8 @@ def fma_f64(a, b, c, mode="rn"):
 
     Lanes whose exponents could overflow or underflow on the way are computed in exact fractions.
     """
-    plain = zero_sign(a * b + c, a * b, c, mode)
+    product = a * b
+    plain = zero_sign(product + c, product + c, product, c, mode)
     safe = _within(a, -400, 400) & _within(b, -400, 400) & (_within(c, -800, 900) | (c == 0))
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
     high, low = two_product(a, b)
@@ -321,6 +322,8 @@ def fma_f64(a, b, c, mode="rn"):
     out = step(nearest, (total - nearest) + rest, mode)
     # the sum of nothing left over is an exact zero, whose sign is plain arithmetic's
     out = np.where(safe & finite & (nearest != 0), out, plain)[()]
+    # a product that overflows must not meet an infinite addend as an infinity
+    out = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, out)[()]
     odd = finite & ~safe
     if np.any(odd):
         out = exact_lanes(out, odd, lambda x, y, z: x * y + z, mode, a, b, c)
@@ -331,7 +334,8 @@ def add_f64(a, b, mode):
     """a + b in float64, rounded by `mode`."""
     total, error = two_sum(a, b)
     overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
-    return zero_sign(step(total, np.where(overflow, -total, error), mode), a, b, mode)
+    out = step(total, np.where(overflow, -total, error), mode)
+    return zero_sign(out, total, a, b, mode)
 
 
 def multiply_f64(a, b, mode):
@@ -376,16 +380,17 @@ def sqrt_f64(a, mode="rn"):
 
 def extremum(largest, keep_nan=False):
     """PTX min or max on floats: NaN loses (or, with .NaN, wins), and -0.0 is below +0.0."""
-    ufunc, chooser = (np.fmax, np.logical_and) if largest else (np.fmin, np.logical_or)
+    ufunc, both = (np.maximum, np.logical_and) if largest else (np.minimum, np.logical_or)
 
     def choose(a, b):
-        out = ufunc(a, b)
-        zeros = (out == 0) & (a == b)
+        out = ufunc(a, b)  # NaN wherever an operand is
+        zeros = out == 0
         if np.any(zeros):
-            negative = chooser(np.signbit(a), np.signbit(b))
-            out = np.where(zeros, np.where(negative, out.dtype.type(-0.0), out.dtype.type(0)), out)[()]
-        if keep_nan:
-            out = np.where(np.isnan(a) | np.isnan(b), out.dtype.type(np.nan), out)[()]
+            negative = both(np.signbit(a), np.signbit(b))
+            signed = np.where(negative, out.dtype.type(-0.0), out.dtype.type(0))
+            out = np.where(zeros & (a == b), signed, out)[()]
+        if not keep_nan and np.any(np.isnan(out)):
+            out = np.where(np.isnan(a), b, np.where(np.isnan(b), a, out))[()]
         return canonical(out) if out.dtype == np.float32 else out
 
     return choose
@@ -433,7 +438,8 @@ def _double(name, mode, ftz):
         return ufuncs[name]
     return {
         "add": lambda a, b: add_f64(a, b, mode),
-        "sub": lambda a, b: add_f64(a, -b, mode),
+        # a NaN keeps its sign: it is not negated
+        "sub": lambda a, b: add_f64(a, np.where(np.isnan(b), b, -b)[()], mode),
         "mul": lambda a, b: multiply_f64(a, b, mode),
         "fma": lambda a, b, c: fma_f64(a, b, c, mode),
         "div": lambda a, b: divide_f64(a, b, mode),

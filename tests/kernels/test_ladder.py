@@ -17,11 +17,12 @@ from attn_course.backend import array_module
 from attn_course.compare import assert_agrees, poisoned
 from attn_course.data import seeded_qkv
 from attn_course.ladder import LADDER, LONG_ROW, Launch, Problem, step
+from attn_course.module import RawModule
 
 # The package's attribute of this name is the function; this is the module.
 methods = importlib.import_module("attn_course.attention")
 xp = array_module()
-MARGIN = 37  # floats before and after a guarded buffer; odd, so its rows are not 16-byte aligned
+MARGIN = 37  # floats before and after a guarded buffer; odd, so that a GPU sees it unaligned
 
 # (BH, n, m, d): queries, keys and head dim that divide no tile, and the smallest of each
 SHAPES = [
@@ -38,14 +39,14 @@ def host(array):
 class Guarded:
     """An output full of NaN inside a larger block of NaN."""
 
-    def __init__(self, shape, margin=MARGIN):
-        size, self.margin = math.prod(shape), margin
-        self.block = poisoned(size + 2 * margin, np.float32, xp)
-        self.array = self.block[margin : margin + size].reshape(shape)
+    def __init__(self, shape):
+        size = math.prod(shape)
+        self.block = poisoned(size + 2 * MARGIN, np.float32, xp)
+        self.array = self.block[MARGIN : MARGIN + size].reshape(shape)
 
     def check(self, expected, name, **tolerance):
         block = host(self.block)
-        assert np.isnan(block[: self.margin]).all() and np.isnan(block[-self.margin :]).all(), name
+        assert np.isnan(block[:MARGIN]).all() and np.isnan(block[-MARGIN:]).all(), name
         return assert_agrees(self.array, expected, name=name, **tolerance)
 
 
@@ -89,16 +90,24 @@ def test_register_blocked_scores_in_other_tiles(tile):
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_register_blocked_scores_of_unaligned_arrays(shift):
-    """d % 4 == 0, but an array may start anywhere: float4 loads would be misaligned there."""
-    q, k, _ = inputs(1, 6, 8, 16, seed=shift)
-    moved = {}
-    for name, array in (("q", q), ("k", k)):
-        block = poisoned(array.size + 4, np.float32, xp)
-        moved[name] = block[shift : shift + array.size].reshape(array.shape)
-        moved[name][...] = xp.asarray(array)
-    out = Guarded((1, 6, 8), margin=4 + shift)
-    run_steps([step(3)], {**moved, "s": out.array}, 1.0)
-    out.check(q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2), "unaligned")
+    """d % 4 == 0, but an array may start anywhere: float4 loads and stores would be misaligned."""
+    bh, n, m, d = 2, 6, 8, 16
+    row = step(3)
+    # The kernel moves its own pointers, so that they are unaligned wherever the arrays begin.
+    moved = row.path.read_text().replace(
+        "int n, int m, int d)\n{",
+        f"int n, int m, int d)\n{{ q += {shift}; k += {shift}; s += {shift};",
+    )
+    assert f"s += {shift};" in moved
+    kernel = RawModule(code=moved).get_function(row.entry)
+    q, k, _ = inputs(bh, n, m, d, seed=shift)
+    blocks = [xp.asarray(np.pad(array.ravel(), (shift, 0))) for array in (q, k)]
+    s = poisoned(shift + bh * n * m, np.float32, xp)
+    launch = row.launch(Problem(bh, n, m, d))
+    kernel(launch.grid, launch.block, (*blocks, s, *map(np.int32, (n, m, d))))
+    assert np.isnan(host(s)[:shift]).all()
+    expected = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2)
+    assert_agrees(s[shift:].reshape(bh, n, m), expected, name=f"unaligned by {shift} floats")
 
 
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)

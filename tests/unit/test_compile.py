@@ -36,7 +36,7 @@ def test_the_optimised_build_has_lines_and_cupys_flush_to_zero():
 
 
 def test_the_debug_build_keeps_its_variables():
-    source = SCALE.replace("*= factor;", "*= factor;\n  float doubled = factor * 2; x[1] = doubled;")
+    source = SCALE.replace("*= factor;", "*= factor; float doubled = factor * 2; x[1] = doubled;")
     debug = compile_ptx(source, build="debug").ptx
     name = ",".join(str(byte) for byte in b"doubled")  # DWARF spells names as bytes
     assert ", debug" in debug and name in debug

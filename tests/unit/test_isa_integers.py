@@ -27,7 +27,7 @@ def quotient(a, b):
 
 
 def remainder(a, b):
-    return a if b == 0 else a - quotient(a, b) * b
+    return -1 if b == 0 else a - quotient(a, b) * b
 
 
 CASES = {}
@@ -54,7 +54,7 @@ typed("or", (*BITS, "pred"), lambda a, b: a | b)
 typed("xor", (*BITS, "pred"), lambda a, b: a ^ b)
 typed("not", (*BITS, "pred"), lambda a: ~a)
 typed("cnot", BITS, lambda a: a == 0)
-typed("mov", (*BITS, *SIXES, "b8", "u8", "s8", "f32", "f64", "pred"), lambda a: a)
+typed("mov", (*BITS, *SIXES, "f32", "f64", "pred"), lambda a: a)
 into_s32 = limit(-(2**31), 2**31 - 1)
 typed("add.sat", ["s32"], lambda a, b: into_s32(a + b))
 typed("sub.sat", ["s32"], lambda a, b: into_s32(a - b))
@@ -166,11 +166,16 @@ def nth(mask, base, offset):
     return 0xFFFFFFFF
 
 
+def bounds(width, position, length):
+    """Hardware reads 8 bits of a 32-bit field's bounds, and all of a 64-bit one's."""
+    return (position & 255, length & 255) if width == 32 else (position, length)
+
+
 def extract(kind):
     """PTX's pseudo code for bfe."""
 
     def run(a, position, length):
-        top, position, length = bits_of(kind) - 1, position & 255, length & 255
+        top, position, length = bits_of(kind) - 1, *bounds(bits_of(kind), position, length)
         sign = 0
         if kind[0] == "s" and length:
             sign = a >> min(position + length - 1, top) & 1
@@ -183,8 +188,8 @@ def extract(kind):
 
 def insert(width):
     def run(a, b, position, length):
-        position, length = position & 255, length & 255
-        for i in range(length):
+        position, length = bounds(width, position, length)
+        for i in range(min(length, width)):
             if position + i < width:
                 b = b & ~(1 << position + i) | (a >> i & 1) << position + i
         return b

@@ -1,10 +1,11 @@
-"""The README's generated table is current, and what it names exists."""
+"""The README's generated tables are current, and what it names exists."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
-import readme_ladder
+import readme_tables
 
 from attn_course.attention import METHODS
 from attn_course.cli import COMMANDS
@@ -14,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_ladder_is_current():
-    assert readme_ladder.renewed(README) == README, "run `make readme`"
+def test_the_tables_are_current():
+    assert readme_tables.renewed(README) == README, "run `make readme`"
 
 
 def test_the_ladder_names_every_step_and_method():
-    text = readme_ladder.ladder_text()
+    text = readme_tables.ladder()
     assert all(step.file in text and step.idea in text for step in LADDER)
     assert all(f"| `{method}` |" in text for method in METHODS)
 
@@ -27,12 +28,23 @@ def test_the_ladder_names_every_step_and_method():
 def test_a_stale_ladder_is_renewed():
     stale = README.replace(LADDER[0].idea, "another idea")
     assert stale != README
-    assert readme_ladder.renewed(stale) == README
+    assert readme_tables.renewed(stale) == README
+
+
+def test_the_speed_table_shows_the_record():
+    record = json.loads(readme_tables.SPEED_RECORD.read_text())
+    text = readme_tables.speed()
+    assert record["date"] in text and record["machine"] in text
+    for case in record["cases"]:
+        (row,) = [r for r in text.splitlines() if r.startswith(f"| {case['name']}, (BH")]
+        seconds, rate = (float(c.replace(",", "")) for c in row.split("|")[2:4])
+        assert abs(seconds / case["seconds"] - 1) < 0.01
+        assert abs(rate * 1e6 * case["seconds"] / case["instructions"] - 1) < 0.01
 
 
 def test_missing_markers_are_named():
     with pytest.raises(ValueError, match="must hold"):
-        readme_ladder.renewed("# no markers")
+        readme_tables.renewed("# no markers")
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -1,0 +1,238 @@
+"""Which `ld.shared` ptxas joins into one 64- or 128-bit load.
+
+NVRTC's PTX asks for shared words one by one; ptxas, which makes the machine code, joins loads of
+one base register at neighbouring offsets where nothing in between may change what they read, and
+where it can prove that the wider load is aligned. What a request and a bank conflict is depends on
+it, so the counters join them in the same way. Judged once from the code, never from addresses.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+_CAP = 1 << 16  # alignments are powers of two up to this one
+_NOT_FOLLOWED = 64  # a chain of `base + constant` definitions is followed at most so far
+_SPLITS = (
+    "bra", "brx", "call", "ret", "exit", "trap", "bar", "barrier", "membar", "fence", "cp",
+    "mbarrier", "nanosleep", "griddepcontrol",
+)  # fmt: skip
+_ADDS = ("add", "sub")
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A load that stands for itself and others: `start` is where the joined access begins,
+    relative to this load's own address, in bytes; `size` its bytes a lane; `loads` how many.
+    """
+
+    start: int
+    size: int
+    loads: int
+
+
+def _root(instruction) -> str:
+    return instruction.opcode.split(".")[0]
+
+
+def _is_register(operand) -> bool:
+    return hasattr(operand, "name") and not hasattr(operand, "offset")
+
+
+def _constant(operand) -> int | None:
+    return operand.value if hasattr(operand, "value") and not operand.float_bits else None
+
+
+def _low_bit(value: int) -> int:
+    return min(value & -value, _CAP) if value else _CAP
+
+
+class _Code:
+    """What ptxas can know of one function's registers: definitions and alignments."""
+
+    def __init__(self, function, shared_offsets: dict[str, int]):
+        self.function, self.offsets = function, shared_offsets
+        self.definitions: dict[str, list] = defaultdict(list)
+        for instruction in function.body:
+            for name in _written(instruction):
+                self.definitions[name].append(instruction)
+        self.alignment = self._solve()
+
+    def _solve(self) -> dict[str, int]:
+        """Largest power of two that divides each register, over all its definitions."""
+        known = dict.fromkeys(self.definitions, _CAP)
+        changed = True
+        while changed:
+            changed = False
+            for name, definitions in self.definitions.items():
+                found = min(self._result(d, known) for d in definitions)
+                if found != known[name]:
+                    known[name], changed = found, True
+        return known
+
+    def _operand(self, operand, known) -> int:
+        value = _constant(operand)
+        if value is not None:
+            return _low_bit(value)
+        if _is_register(operand):
+            return known.get(operand.name, 1)
+        offset = self._symbol(operand)
+        return 1 if offset is None else _low_bit(offset)
+
+    def _symbol(self, operand) -> int | None:
+        """Address of a shared variable that an operand names."""
+        place = self.offsets.get(getattr(operand, "name", None))
+        return None if place is None else place + operand.offset
+
+    def _result(self, instruction, known) -> int:
+        root, sources = _root(instruction), instruction.operands[1:]
+        if instruction.opcode.startswith(("add.f", "sub.f", "mul.f", "mad.f")):
+            return 1
+        at = [self._operand(source, known) for source in sources]
+        if root in ("mov", "cvta", "cvt") and at:
+            return at[0]
+        if root in ("add", "sub", "or", "xor", "min", "max", "selp"):
+            return min(at[:2])
+        if root == "and":
+            return max(at)
+        if root == "shl":
+            shift = _constant(sources[1])
+            return min(at[0] << shift, _CAP) if shift is not None and shift < 64 else at[0]
+        if root == "mul" and ".hi" not in instruction.opcode:
+            return min(at[0] * at[1], _CAP)
+        if root == "mad" and ".hi" not in instruction.opcode:
+            return min(at[0] * at[1], at[2], _CAP)
+        return 1
+
+    def base(self, operand) -> tuple[object, int, int] | None:
+        """(root, offset, alignment of the root) of a load's address; None where unknown."""
+        offset = operand.offset
+        if operand.base is None:
+            return "shared", offset, _CAP
+        place = self._symbol(operand.base)
+        if place is not None:
+            return "shared", place + offset, _CAP
+        if not _is_register(operand.base):
+            return None
+        name = operand.base.name
+        for _ in range(_NOT_FOLLOWED):
+            step = self._step(name)
+            if step is None:
+                break
+            source, constant = step
+            offset += constant
+            if source is None:
+                return "shared", offset, _CAP
+            name = source
+        return name, offset, self.alignment.get(name, 1)
+
+    def _step(self, name: str) -> tuple[str | None, int] | None:
+        """Where the register is another one, or a variable (None), plus a constant."""
+        if len(self.definitions[name]) != 1:
+            return None
+        instruction = self.definitions[name][0]
+        root, sources = _root(instruction), instruction.operands[1:]
+        if instruction.guard is not None or root not in ("mov", "cvta", *_ADDS):
+            return None
+        place = self._symbol(sources[0])
+        constant = _constant(sources[1]) if root in _ADDS else 0
+        if constant is None:
+            return None
+        constant = -constant if root == "sub" else constant
+        if place is not None:
+            return None, place + constant
+        if not _is_register(sources[0]) or len(self.definitions[sources[0].name]) != 1:
+            return None
+        return sources[0].name, constant
+
+
+def _written(instruction) -> list[str]:
+    """Registers an instruction may write (its first operand's; a store's are harmless extras)."""
+    if not instruction.operands or _root(instruction) in ("st", "red", "bra", "bar", "ret"):
+        return []
+    first = instruction.operands[0]
+    parts = getattr(first, "items", None) or (
+        (first.first, first.second) if hasattr(first, "second") else (first,)
+    )
+    return [part.name for part in parts if _is_register(part)]
+
+
+def _may_write_shared(instruction) -> bool:
+    parts = instruction.opcode.split(".")
+    if parts[0] not in ("st", "atom", "red"):
+        return False
+    return not any(part.startswith(("global", "local", "param")) for part in parts)
+
+
+def _bytes(instruction) -> int:
+    """Bytes a lane of a plain shared load that can be joined; 0 for other instructions."""
+    parts = instruction.opcode.split(".")
+    if parts[0] != "ld" or instruction.guard is not None:
+        return 0
+    if not parts[1].startswith("shared") or parts[1] == "shared::cluster" or len(parts) > 4:
+        return 0
+    width = int(parts[-1].lstrip("bsuf")) // 8
+    lanes = {"v2": 2, "v4": 4}.get(parts[2], 1)
+    plain = len(parts) == 3 or parts[2] in ("v2", "v4")
+    total = width * lanes
+    return total if plain and width >= 4 and total <= 8 else 0
+
+
+def find_merges(function, shared_offsets: dict[str, int]) -> dict[int, Merge | None]:
+    """id of an `ld.shared` -> how it is joined; None for a load that another one stands for.
+
+    function: the parsed PTX function (`body` of instructions, `labels`). shared_offsets: the
+    address of each shared variable. Loads that stay as they are do not appear.
+    """
+    if not any(i.opcode.startswith("ld.shared") for i in function.body):
+        return {}
+    code, found = _Code(function, shared_offsets), {}
+    for group in _groups(code):
+        alignment = group[0][3]
+        for width in (16, 8):
+            if alignment >= width:
+                group = _join(group, width, found)
+    return found
+
+
+def _groups(code: _Code):
+    """Loads of one base between two points where ptxas may not move them: lists of
+    (instruction, offset, bytes, alignment of the base).
+    """
+    labels = set(code.function.labels.values())
+    groups: dict[object, list] = defaultdict(list)
+    versions: dict[str, int] = defaultdict(int)
+    for instruction in code.function.body:
+        splits = _root(instruction) in _SPLITS or _may_write_shared(instruction)
+        if splits or instruction.index in labels:
+            yield from groups.values()
+            groups.clear()
+        size = _bytes(instruction)
+        if size:
+            base = code.base(instruction.operands[1])
+            if base is not None:
+                root, offset, alignment = base
+                key = (root, versions[root])
+                groups[key].append((instruction, offset, size, alignment))
+        for name in _written(instruction):
+            versions[name] += 1
+    yield from groups.values()
+
+
+def _join(group: list, width: int, found: dict) -> list:
+    """Join the loads that fill aligned windows of `width` bytes; returns those left over."""
+    windows: dict[int, dict[int, tuple]] = defaultdict(dict)
+    for load in group:
+        _, offset, size, _ = load
+        if offset % size == 0 and offset not in windows[offset // width]:
+            windows[offset // width][offset] = load
+    joined = set()
+    for number, loads in windows.items():
+        if len(loads) < 2 or sum(load[2] for load in loads.values()) != width:
+            continue
+        members = list(loads.values())  # in program order: the first stands for all
+        leader, offset = members[0][:2]
+        found[id(leader)] = Merge(number * width - offset, width, len(members))
+        found.update((id(load[0]), None) for load in members[1:])
+        joined.update(id(load[0]) for load in members)
+    return [load for load in group if id(load[0]) not in joined]

@@ -1,0 +1,116 @@
+"""How many sectors and shared-memory wavefronts the addresses of a warp's lanes make.
+
+Nsight Compute's definitions. A sector is a distinct aligned 32-byte piece of global memory that a
+request touches. Shared memory has 32 banks of 4 bytes; a wavefront is one pass over them, in which
+a bank delivers one word, to every lane that wants it. A full warp's access of 4 bytes a lane or
+less goes in one pass where no bank is asked for two words, one of 8 bytes goes half a warp at a
+time, one of 16 bytes a quarter at a time.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+SECTOR_BYTES = 32
+BANKS = 32
+WORD_BYTES = 4
+
+
+class Lanes:
+    """The lanes of one event, cut into warps.
+
+    lanes: (lanes,) int64, sorted lane ids; lane = 32 * warp + place in warp.
+    """
+
+    def __init__(self, lanes: np.ndarray):
+        self.lanes = lanes
+        self.size = lanes.size
+        first, last = int(lanes[0]), int(lanes[-1])
+        self.full = first % 32 == 0 and self.size % 32 == 0 and last - first == self.size - 1
+
+    @cached_property
+    def warps(self) -> int:
+        """Number of warps with at least one of the lanes."""
+        return self.size // 32 if self.full else self.starts(32).size
+
+    @cached_property
+    def _starts(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def starts(self, width: int) -> np.ndarray:
+        """Where each group of `width` neighbouring lanes of a warp starts in the lane array."""
+        if width not in self._starts:
+            group = self.lanes // width
+            changes = np.flatnonzero(group[1:] != group[:-1]) + 1
+            self._starts[width] = np.concatenate([[0], changes])
+        return self._starts[width]
+
+    def rows(self, values: np.ndarray, width: int) -> np.ndarray:
+        """(lanes,) -> (groups, width): one row for each group of lanes that has an active one.
+
+        Inactive lanes repeat the row's first value: an address asked for twice costs nothing.
+        """
+        if self.full:
+            return values.reshape(-1, width)
+        starts = self.starts(width)
+        counts = np.diff(starts, append=self.size)
+        rows = np.repeat(values[starts, None], width, axis=1)
+        rows[np.repeat(np.arange(starts.size), counts), self.lanes % width] = values
+        return rows
+
+    def same_as(self, lanes: np.ndarray) -> bool:
+        return self.lanes is lanes or (
+            self.size == lanes.size
+            and self.lanes[0] == lanes[0]
+            and self.lanes[-1] == lanes[-1]
+            and np.array_equal(self.lanes, lanes)
+        )
+
+    def mixed(self, taken: np.ndarray) -> int:
+        """Number of warps in which a (lanes,) bool is true for some lanes and false for others."""
+        if self.full:
+            rows = taken.reshape(-1, 32)
+            return int(np.count_nonzero(rows.any(1) & ~rows.all(1)))
+        starts = self.starts(32)
+        some = np.logical_or.reduceat(taken, starts)
+        return int(np.count_nonzero(some & ~np.logical_and.reduceat(taken, starts)))
+
+
+def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
+    """Distinct 32-byte sectors, summed over warps, of naturally aligned accesses.
+
+    address: (lanes,) uint64. An aligned access of at most 32 bytes lies in one sector.
+    """
+    rows = lanes.rows(address, 32) >> np.uint64(5)
+    if not (rows[:, 1:] >= rows[:, :-1]).all():
+        rows = np.sort(rows, axis=1)
+    return rows.shape[0] + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
+
+
+def count_wavefronts(lanes: Lanes, address: np.ndarray, size: int) -> tuple[int, int]:
+    """(wavefronts, their minimum) of a shared-memory access, summed over warps.
+
+    address: (lanes,) uint64; size: bytes a lane. The minimum is one wavefront for each warp, half
+    warp (8 bytes a lane) or quarter warp (16 bytes) with an active lane.
+    """
+    words = max(1, size // WORD_BYTES)
+    rows = (lanes.rows(address, 32 // words) >> np.uint64(2)).astype(np.int64)
+    minimum = rows.shape[0]
+    relative = rows - rows[:, :1]  # moving a row along by whole words only renames the banks
+    if (relative == relative[0]).all():
+        return int(_passes(relative[:1], words)[0]) * minimum, minimum
+    return int(_passes(relative, words).sum()), minimum
+
+
+def _passes(rows: np.ndarray, words: int) -> np.ndarray:
+    """(rows, lanes) first words -> (rows,) the most distinct words that a row asks of one bank."""
+    if words > 1:
+        rows = (rows[:, :, None] + np.arange(words)).reshape(rows.shape[0], -1)
+    rows = np.sort(rows, axis=1)
+    distinct = np.ones(rows.shape, bool)
+    distinct[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    count = rows.shape[0]
+    bank = (rows % BANKS) + BANKS * np.arange(count)[:, None]
+    return np.bincount(bank[distinct], minlength=BANKS * count).reshape(count, BANKS).max(1)

@@ -1,0 +1,468 @@
+"""Operations of random kernels: CUDA C beside exact Python, which knows nothing of PTX.
+
+Values in Python: ints for "i32 u32 i64 u64", bool for "b1", numpy.float32 for "f32", float for
+"f64". Kernels are compiled with flush-to-zero for float32, so every float32 operation flushes
+subnormal operands and results, keeping the sign; double precision keeps them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import copysign, inf, isfinite, isnan, isqrt
+
+import numpy as np
+
+C_TYPE = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long",
+          "f32": "float", "f64": "double", "b1": "bool"}  # fmt: skip
+INTEGERS = ("i32", "u32", "i64", "u64")
+FLOATS = ("f32", "f64")
+MODES = {"rn": "rn", "rz": "rz", "ru": "rp", "rd": "rm"}
+_DIGITS = {"f32": (24, -149, 2**128), "f64": (53, -1074, 2**1024)}
+_LEAST_NORMAL = np.float32(2.0**-126)
+
+# C++ that the templates below call: a float's bits with any NaN as one pattern, and back.
+PRELUDE = """\
+__device__ unsigned bits_of_float(float x) {
+  unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc00000u;
+  return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
+}
+__device__ float float_of_bits(unsigned bits) {
+  return (bits & 0x7f800000u) == 0 ? __uint_as_float(bits & 0x80000000u) : __uint_as_float(bits);
+}
+__device__ unsigned long long bits_of_double(double x) {
+  unsigned long long bits = (unsigned long long)__double_as_longlong(x);
+  return (bits & 0x7fffffffffffffffull) > 0x7ff0000000000000ull ? 0x7ff8000000000000ull : bits;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """template: C with {0}, {1}, ... for the operands; fn: the same on Python values."""
+
+    name: str
+    sources: tuple[str, ...]
+    result: str
+    template: str
+    fn: Callable
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def _define(name, sources, result, template, fn):
+    assert name not in OPERATIONS, name
+    OPERATIONS[name] = Operation(name, tuple(sources.split()), result, template, fn)
+
+
+def wrap(kind, value):
+    """An int as the C integer type `kind` holds it."""
+    width = int(kind[1:])
+    value &= (1 << width) - 1
+    return value - (1 << width) if kind[0] == "i" and value >> (width - 1) else value
+
+
+# --- floats ---------------------------------------------------------------------------------------
+
+
+def flush(x):
+    return np.float32(copysign(0.0, x)) if abs(x) < _LEAST_NORMAL else x
+
+
+def rounded(x, mode, kind):
+    """A non-zero Fraction as the nearest float of `kind` in direction `mode`, as a Python float."""
+    digits, least, limit = _DIGITS[kind]
+    size = abs(x)
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    exponent -= size < Fraction(2) ** exponent
+    quantum = Fraction(2) ** max(exponent - digits + 1, least)
+    count, rest = divmod(size / quantum, 1)
+    if mode == "rn":
+        count += rest > Fraction(1, 2) or (rest == Fraction(1, 2) and count % 2 == 1)
+    else:
+        count += rest > 0 and mode == ("rm" if x < 0 else "rp")
+    if count * quantum >= limit:
+        away = mode == "rn" or mode == ("rm" if x < 0 else "rp")
+        value = inf if away else float(limit - Fraction(limit, 2**digits))
+    else:
+        value = float(count * quantum)
+    return -value if x < 0 else value
+
+
+def _make(x, kind):
+    """A Python float that `kind` can hold exactly as a value of `kind`, flushed for f32."""
+    return flush(np.float32(x)) if kind == "f32" else float(x)
+
+
+def _special(function, *values):
+    """The IEEE result where an operand is infinite or NaN, or a zero decides; rounding is moot."""
+    return float(function(*(np.float64(v) for v in values)))
+
+
+def directed(kind, mode, exact, special):
+    """Round once: `exact` on Fractions of finite operands, `special` on floats for all else.
+
+    A result of zero takes its sign from `special`, except that opposite terms which cancel give
+    -0 under rounding down.
+    """
+
+    def fn(*operands):
+        if kind == "f32":
+            operands = [flush(x) for x in operands]
+        values = [float(x) for x in operands]
+        if not all(map(isfinite, values)):
+            return _make(_special(special, *values), kind)
+        x = exact(*map(Fraction, values))
+        if x is None:
+            return _make(_special(special, *values), kind)
+        if x == 0:
+            return _make(_zero(special, values, mode), kind)
+        return _make(rounded(x, mode, kind), kind)
+
+    return fn
+
+
+def _zero(special, values, mode):
+    """The sign of an exact zero."""
+    if special in (_product, _quotient):
+        return copysign(0.0, copysign(1, values[0]) * copysign(1, values[1]))
+    if special is _root:
+        return values[0]
+    terms = [copysign(1, values[0]), copysign(1, values[1])]
+    if special is _difference:
+        terms[1] = -terms[1]
+    if special is _fused:
+        terms = [terms[0] * terms[1], copysign(1, values[2])]
+    if terms[0] == terms[1]:
+        return copysign(0.0, terms[0])
+    return -0.0 if mode == "rm" else 0.0
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _difference(a, b):
+    return a - b
+
+
+def _product(a, b):
+    return a * b
+
+
+def _fused(a, b, c):
+    return a * b + c
+
+
+def _quotient(a, b):
+    return a / b
+
+
+def _root(a):
+    return np.sqrt(a)
+
+
+def _exact_quotient(a, b):
+    return None if b == 0 else a / b
+
+
+def _exact_root(a):
+    """The root with 80 digits or more and a sticky one; None where it is not a real number."""
+    if a < 0:
+        return None
+    scale = 1 << 1100
+    whole = int(a * scale * scale)
+    low = isqrt(whole)
+    return Fraction(2 * low + (low * low != a * scale * scale), 2 * scale)
+
+
+def nearest_single(function):
+    """Round-to-nearest float32 through NumPy's own scalars."""
+
+    def fn(*operands):
+        return flush(function(*(flush(x) for x in operands)))
+
+    return fn
+
+
+def _nearest_double(function):
+    def fn(*operands):
+        return float(function(*(np.float64(x) for x in operands)))
+
+    return fn
+
+
+_INTRINSIC = {
+    "add": ("fadd", "dadd", "({0} + {1})", _sum, _sum),
+    "sub": ("fsub", "dsub", "({0} - {1})", _difference, _difference),
+    "mul": ("fmul", "dmul", "({0} * {1})", _product, _product),
+    "div": ("fdiv", "ddiv", "({0} / {1})", _exact_quotient, _quotient),
+}
+
+
+def _define_floats():
+    for kind, place in (("f32", 0), ("f64", 1)):
+        nearest = nearest_single if kind == "f32" else _nearest_double
+        for name, row in _INTRINSIC.items():
+            intrinsic, plain, exact, special = row[place], *row[2:]
+            if not (name == "div" and kind == "f32"):
+                _define(f"{name}.{kind}", f"{kind} {kind}", kind, plain, nearest(special))
+            for c_mode, mode in MODES.items():
+                fn = directed(kind, mode, exact, special)
+                text = f"__{intrinsic}_{c_mode}({{0}}, {{1}})"
+                _define(f"{name}.{mode}.{kind}", f"{kind} {kind}", kind, text, fn)
+        letter = "f" if kind == "f32" else ""
+        for c_mode, mode in MODES.items():
+            fma = directed(kind, mode, lambda a, b, c: a * b + c, _fused)
+            name = f"__fma{letter}_{c_mode}" if kind == "f32" else f"__fma_{c_mode}"
+            _define(f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind,
+                    name + "({0}, {1}, {2})", fma)  # fmt: skip
+            root = directed(kind, mode, _exact_root, _root)
+            name = f"__{'f' if kind == 'f32' else 'd'}sqrt_{c_mode}"
+            _define(f"sqrt.{mode}.{kind}", kind, kind, name + "({0})", root)
+        _define(f"fma.{kind}", f"{kind} {kind} {kind}", kind, f"fma{letter}({{0}}, {{1}}, {{2}})",
+                directed(kind, "rn", lambda a, b, c: a * b + c, _fused))  # fmt: skip
+        _define(f"neg.{kind}", kind, kind, "(-{0})", lambda x: -x)
+        _define(f"abs.{kind}", kind, kind, f"fabs{letter}({{0}})", abs)
+        zero = "0.0f" if kind == "f32" else "0.0"
+        for name in ("min", "max"):
+            # adding +0 turns -0 into +0: which of two zeros is the larger is left open in C
+            template = f"f{name}{letter}({{0}} + {zero}, {{1}} + {zero})"
+            _define(f"{name}.{kind}", f"{kind} {kind}", kind, template, _extreme(name, kind))
+    _define("rcp.f32", "f32", "f32", "__frcp_rn({0})",
+            lambda x: nearest_single(_quotient)(np.float32(1), x))  # fmt: skip
+
+
+def _extreme(name, kind):
+    choose = min if name == "min" else max
+
+    def fn(a, b):
+        a, b = _make(a + 0.0, kind), _make(b + 0.0, kind)
+        if isnan(a) or isnan(b):
+            return b if isnan(a) else a
+        return choose(a, b)
+
+    return fn
+
+
+# --- integers -------------------------------------------------------------------------------------
+
+
+def quotient(a, b):
+    """C's division: towards zero."""
+    return -(-a // b) if (a < 0) != (b < 0) else a // b
+
+
+def _define_arithmetic(kind):
+    unsigned = C_TYPE["u" + kind[1:]]
+    cast = f"({C_TYPE[kind]})" if kind[0] == "i" else ""
+    inner = f"({unsigned})" if kind[0] == "i" else ""
+    width = int(kind[1:])
+
+    def two(name, sign, fn):
+        template = f"({cast}({inner}{{0}} {sign} {inner}{{1}}))"
+        _define(f"{name}.{kind}", f"{kind} {kind}", kind, template,
+                lambda a, b: wrap(kind, fn(a, b)))  # fmt: skip
+
+    two("add", "+", lambda a, b: a + b)
+    two("sub", "-", lambda a, b: a - b)
+    two("mul", "*", lambda a, b: a * b)
+    for name, sign, fn in (("and", "&", lambda a, b: a & b), ("or", "|", lambda a, b: a | b),
+                           ("xor", "^", lambda a, b: a ^ b)):  # fmt: skip
+        _define(f"{name}.{kind}", f"{kind} {kind}", kind, f"({{0}} {sign} {{1}})", fn)
+    _define(f"not.{kind}", kind, kind, "(~{0})", lambda a: wrap(kind, ~a))
+    _define(f"neg.{kind}", kind, kind, f"({cast}(0 - {inner}{{0}}))", lambda a: wrap(kind, -a))
+    mask = width - 1
+    _define(f"shl.{kind}", f"{kind} u32", kind, f"({cast}({inner}{{0}} << ({{1}} & {mask})))",
+            lambda a, b: wrap(kind, a << (b & mask)))  # fmt: skip
+    _define(f"shr.{kind}", f"{kind} u32", kind, f"({{0}} >> ({{1}} & {mask}))",
+            lambda a, b: a >> (b & mask))  # fmt: skip
+    for name, sign in (("div", "/"), ("rem", "%")):
+        for variant, divisor, of in _divisors(kind):
+            def fn(a, b, name=name, of=of):
+                q = quotient(a, of(b))
+                return q if name == "div" else a - q * of(b)
+
+            template = f"({{0}} {sign} {divisor})"
+            _define(f"{name}{variant}.{kind}", f"{kind} {kind}", kind, template, fn)
+    for name, fn in (("min", min), ("max", max)):
+        _define(f"{name}.{kind}", f"{kind} {kind}", kind, f"{name}({{0}}, {{1}})", fn)
+
+
+def _divisors(kind):
+    """(suffix, C, Python) of divisors that are never zero, nor -1 below the least integer."""
+    if kind[0] == "u":
+        return (("", "({1} | 1u)", lambda b: b | 1), ("_by_16_bits", "(({1} & 0xffff) + 1)",
+                lambda b: (b & 0xFFFF) + 1))  # fmt: skip
+    return (("", "(({1} & 0x3ff) + 3)", lambda b: (b & 0x3FF) + 3),
+            ("_by_negative", "(({1} & 0x7f) - 200)", lambda b: (b & 0x7F) - 200),
+            ("_by_large", "(({1} >> 1) | 0x10001)", lambda b: (b >> 1) | 0x10001))  # fmt: skip
+
+
+def _byte_permute(a, b, selector):
+    word, out = a | b << 32, 0
+    for i in range(4):
+        nibble = selector >> 4 * i & 15
+        byte = word >> 8 * (nibble & 7) & 255
+        out |= ((255 if byte >> 7 else 0) if nibble & 8 else byte) << 8 * i
+    return out
+
+
+def _signed_bytes(x):
+    return [wrap("i32", (x >> 8 * i & 255) << 24) >> 24 for i in range(4)]
+
+
+def _define_bit_operations():
+    u32, u64 = (1 << 32) - 1, (1 << 64) - 1
+    for kind, suffix, c in (("u32", "", ""), ("u64", "ll", "(long long)")):
+        width = int(kind[1:])
+        _define(f"popc.{kind}", kind, "i32", f"__popc{suffix}({{0}})", int.bit_count)
+        _define(f"clz.{kind}", kind, "i32", f"__clz{suffix}({c or '(int)'}{{0}})",
+                lambda x, width=width: width - x.bit_length())  # fmt: skip
+        _define(f"ffs.{kind}", kind, "i32", f"__ffs{suffix}({c or '(int)'}{{0}})",
+                lambda x: (x & -x).bit_length())  # fmt: skip
+        _define(f"brev.{kind}", kind, kind, f"__brev{suffix}({{0}})",
+                lambda x, width=width: int(f"{x:0{width}b}"[::-1], 2))  # fmt: skip
+    for name, kind in (("__mulhi", "i32"), ("__umulhi", "u32"), ("__mul64hi", "i64"),
+                       ("__umul64hi", "u64")):  # fmt: skip
+        _define(name, f"{kind} {kind}", kind, f"{name}({{0}}, {{1}})",
+                lambda a, b, width=int(kind[1:]): a * b >> width)  # fmt: skip
+    _define("prmt", "u32 u32 u32", "u32", "__byte_perm({0}, {1}, {2})",
+            lambda a, b, s: _byte_permute(a, b, s & 0x7777))  # fmt: skip
+    for name, left, clamp in (("l", True, False), ("lc", True, True), ("r", False, False),
+                              ("rc", False, True)):  # fmt: skip
+        def funnel(low, high, n, left=left, clamp=clamp):
+            n = min(n, 32) if clamp else n & 31
+            word = high << 32 | low
+            return (word << n & u64) >> 32 if left else word >> n & u32
+
+        _define(f"funnel.{name}", "u32 u32 u32", "u32",
+                f"__funnelshift_{name}({{0}}, {{1}}, {{2}})", funnel)  # fmt: skip
+    _define("sad.u32", "u32 u32 u32", "u32", "__usad({0}, {1}, {2})",
+            lambda a, b, c: wrap("u32", abs(a - b) + c))  # fmt: skip
+    _define("sad.i32", "i32 i32 u32", "u32", "__sad({0}, {1}, {2})",
+            lambda a, b, c: wrap("u32", abs(a - b) + c))  # fmt: skip
+    _define("dp4a.i32", "i32 i32 i32", "i32", "__dp4a({0}, {1}, {2})", lambda a, b, c: wrap(
+        "i32", c + sum(x * y for x, y in zip(_signed_bytes(a), _signed_bytes(b), strict=True))))
+    _define("dp4a.u32", "u32 u32 u32", "u32", "__dp4a({0}, {1}, {2})", lambda a, b, c: wrap(
+        "u32", c + sum((a >> 8 * i & 255) * (b >> 8 * i & 255) for i in range(4))))
+    _define("hadd.u32", "u32 u32", "u32", "__uhadd({0}, {1})", lambda a, b: a + b >> 1)
+    _define("hadd.i32", "i32 i32", "i32", "__hadd({0}, {1})", lambda a, b: a + b >> 1)
+    _define("rhadd.u32", "u32 u32", "u32", "__urhadd({0}, {1})", lambda a, b: a + b + 1 >> 1)
+    _define("abs.i32", "i32", "i32", "abs(({0}) | 1)", lambda a: abs(a | 1))
+    for kind in ("u32", "i32"):  # a field of a word, which compilers turn into bfe
+        _define(f"field.{kind}", f"{kind} u32", kind, "(({0} >> ({1} & 15)) & 0x1ff)",
+                lambda a, b: a >> (b & 15) & 0x1FF)  # fmt: skip
+
+
+# --- conversions, comparisons, choice -------------------------------------------------------------
+
+
+def _bits_of_float(x):
+    return 0x7FC00000 if isnan(x) else int(flush(x).view(np.uint32))
+
+
+def _float_of_bits(bits):
+    return flush(np.uint32(bits).view(np.float32))
+
+
+def bits_of_double(x):
+    return 0x7FF8000000000000 if isnan(x) else int(np.float64(x).view(np.uint64))
+
+
+def _to_integer(kind, mode):
+    """A float to an integer, clamped to its range; NaN is kept out by the template."""
+    low, high = (-(1 << int(kind[1:]) - 1), (1 << int(kind[1:]) - 1) - 1) if kind[0] == "i" else (
+        0, (1 << int(kind[1:])) - 1)  # fmt: skip
+
+    def fn(x):
+        x = flush(x) if isinstance(x, np.float32) else x
+        if isnan(x):
+            return 0
+        if not isfinite(x):
+            return high if x > 0 else low
+        down, rest = divmod(Fraction(float(x)), 1)
+        if mode == "rn":
+            down += rest > Fraction(1, 2) or (rest == Fraction(1, 2) and down % 2 == 1)
+        elif mode == "rp" or (mode == "rz" and x < 0):
+            down += rest > 0
+        return max(low, min(high, int(down)))
+
+    return fn
+
+
+def _from_integer(kind, mode):
+    return lambda n: _make(rounded(Fraction(n), mode, kind) if n else 0.0, kind)
+
+
+def _define_conversions():
+    for source in INTEGERS:
+        for target in INTEGERS:
+            if source != target:
+                _define(f"{target}.{source}", source, target, f"(({C_TYPE[target]}){{0}})",
+                        lambda x, target=target: wrap(target, x))  # fmt: skip
+    short = {"i32": "int", "u32": "uint", "i64": "ll", "u64": "ull"}
+    for integer, name in short.items():
+        for kind, word in (("f32", "float"), ("f64", "double")):
+            for c_mode, mode in MODES.items():
+                if kind == "f64" and integer.endswith("32"):
+                    continue
+                _define(f"{kind}.{mode}.{integer}", integer, kind,
+                        f"__{name}2{word}_{c_mode}({{0}})", _from_integer(kind, mode))  # fmt: skip
+            for c_mode, mode in MODES.items():
+                text = f"({{0}} == {{0}} ? __{word}2{name}_{c_mode}({{0}}) : 0)"
+                _define(f"{integer}.{mode}.{kind}", kind, integer, text,
+                        _to_integer(integer, mode))  # fmt: skip
+    for integer in ("i32", "u32"):
+        _define(f"f64.{integer}", integer, "f64", "((double){0})", float)
+    _define("f64.f32", "f32", "f64", "((double){0})", lambda x: float(flush(x)))
+    for c_mode, mode in MODES.items():
+        _define(f"f32.{mode}.f64", "f64", "f32", f"__double2float_{c_mode}({{0}})", _narrow(mode))
+    _define("bits.f32", "f32", "u32", "bits_of_float({0})", _bits_of_float)
+    _define("bits.u32", "u32", "f32", "float_of_bits({0})", _float_of_bits)
+    _define("bits.f64", "f64", "u64", "bits_of_double({0})", bits_of_double)
+    _define("f32.b1", "b1", "f32", "({0} ? 1.5f : -0.25f)",
+            lambda p: np.float32(1.5 if p else -0.25))  # fmt: skip
+    for kind in INTEGERS:
+        _define(f"{kind}.b1", "b1", kind, f"(({C_TYPE[kind]}){{0}})", int)
+
+
+def _narrow(mode):
+    def fn(x):
+        if x == 0 or not isfinite(x):
+            return np.float32(x)
+        return _make(rounded(Fraction(x), mode, "f32"), "f32")
+
+    return fn
+
+
+def _define_comparisons():
+    signs = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+    compare = {"lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
+               "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b,
+               "ne": lambda a, b: a != b}  # fmt: skip
+    for kind in (*INTEGERS, *FLOATS):
+        for name, sign in signs.items():
+            def fn(a, b, kind=kind, name=name):
+                a, b = (flush(a), flush(b)) if kind == "f32" else (a, b)
+                return bool(compare[name](a, b))
+
+            _define(f"{name}.{kind}", f"{kind} {kind}", "b1", f"({{0}} {sign} {{1}})", fn)
+        _define(f"select.{kind}", f"b1 {kind} {kind}", kind, "({0} ? {1} : {2})",
+                lambda p, a, b: a if p else b)  # fmt: skip
+    _define("unordered.f32", "f32 f32", "b1", "(!({0} < {1}) && !({0} >= {1}))",
+            lambda a, b: isnan(a) or isnan(b))  # fmt: skip
+    _define("not", "b1", "b1", "(!{0})", lambda p: not p)
+    _define("and", "b1 b1", "b1", "({0} && {1})", lambda p, q: p and q)
+    _define("or", "b1 b1", "b1", "({0} || {1})", lambda p, q: p or q)
+    _define("odd.u32", "u32", "b1", "(({0} & 1u) != 0)", lambda x: bool(x & 1))
+
+
+_define_floats()
+for _kind in INTEGERS:
+    _define_arithmetic(_kind)
+_define_bit_operations()
+_define_conversions()
+_define_comparisons()
+BY_RESULT = {kind: [op for op in OPERATIONS.values() if op.result == kind] for kind in C_TYPE}

@@ -1,0 +1,73 @@
+"""Runs small CUDA C kernels on the simulator, for the tests of the machine."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from attn_course import RawModule
+from attn_course.events import Observer, observe
+
+BUILDS = ("optimised", "debug")
+
+
+class Listener(Observer):
+    """Asks for a build and keeps what it hears."""
+
+    def __init__(self, build="optimised", keeps_going=False):
+        self.build, self.keeps_going = build, keeps_going
+        self.events, self.barriers, self.faults = [], [], []
+
+    def instruction(self, event):
+        self.events.append(event)
+
+    def barrier(self, event):
+        self.barriers.append(event)
+
+    def fault(self, event):
+        self.faults.append(event)
+
+
+class DebugBuild(Observer):
+    """Only asks for the debug build."""
+
+    build = "debug"
+
+    def __init__(self):
+        pass
+
+
+@lru_cache(maxsize=None)
+def module(code: str, options: tuple = (), names: tuple = ()) -> RawModule:
+    """The code is compiled once however many tests use it."""
+    return RawModule(
+        code=code, options=options, backend="simulator", name_expressions=names or None
+    )
+
+
+def run(code, name, grid, block, *arguments, build="optimised", shared=0, names=(), warp_order=None):
+    """Call one kernel of the code; grid and block are ints or tuples. Returns its arguments."""
+    kernel = module(code, names=names).get_function(name)
+    grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))
+    kernel.warp_order = warp_order
+    try:
+        if build == "debug":
+            with observe(DebugBuild()):
+                kernel(grid, block, arguments, shared_mem=shared)
+        else:
+            kernel(grid, block, arguments, shared_mem=shared)
+    finally:
+        kernel.warp_order = None
+    return arguments
+
+
+def listen(code, name, grid, block, *arguments, build="optimised", keeps_going=True, shared=0):
+    """Call a kernel with a Listener attached and return the Listener."""
+    kernel = module(code).get_function(name)
+    grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))
+    with observe(Listener(build, keeps_going)) as listener:
+        kernel(grid, block, arguments, shared_mem=shared)
+    return listener
+
+
+def zeros(count, dtype=np.int32):
+    return np.zeros(count, dtype)

@@ -1,0 +1,200 @@
+"""attn-course as a user calls it: exit status, one clear line, JSON for machines."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from attn_course import cli, data, reference
+from attn_course.attention import METHODS
+from attn_course.backend import resolve_backend
+from attn_course.commands import bench, common
+from attn_course.ladder import LADDER
+
+SMALL = ("--shape", "1,2,17,9")
+
+
+def call(capsys, *arguments):
+    """(exit status, standard output, standard error) of one call."""
+    try:
+        status = cli.main(list(arguments))
+    except SystemExit as exit:  # argparse
+        status = exit.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.fixture
+def wrong_reference(monkeypatch):
+    """A float64 reference that is off by a little in one element."""
+    right = reference.attention
+
+    def wrong(*args, **kwargs):
+        out = right(*args, **kwargs)
+        out[0, 1, 3, 2] += 0.01
+        return out
+
+    monkeypatch.setattr(reference, "attention", wrong)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_run_agrees_and_writes_json(capsys, tmp_path, method):
+    path = tmp_path / "result.json"
+    status, out, _ = call(capsys, "run", method, *SMALL, "--kv-length", "23", "--json", str(path))
+    record = json.loads(path.read_text())
+    assert status == 0 and record["agrees"] is True
+    assert record["method"] == method and record["shape"] == [1, 2, 17, 9]
+    assert record["backend"] == resolve_backend()
+    assert 0 < record["max_abs_error"] < 1e-5 and 0 < record["relative_error"] < 1e-5
+    assert record["seconds"] > 0 and record["kv_length"] == 23
+    assert [s["file"] for s in record["steps"]] == [
+        LADDER[number - 1].file for number in METHODS[method]
+    ]
+    assert all(len(s["grid"]) == len(s["block"]) == 3 for s in record["steps"])
+    assert "agrees" in out and f"backend {record['backend']}" in out
+
+
+def test_run_prints_only_json_to_the_screen_where_asked(capsys):
+    status, out, _ = call(capsys, "run", "naive", *SMALL, "--json", "-")
+    assert status == 0 and json.loads(out)["method"] == "naive"
+
+
+def test_run_reports_shared_memory_of_the_tiled_kernel(capsys):
+    _, out, _ = call(capsys, "run", "tiled", *SMALL, "--json", "-")
+    tiled = json.loads(out)["steps"][0]
+    threads = np.prod(tiled["block"])
+    assert tiled["shared_bytes"] >= 2 * 4 * threads  # a tile of Q and one of K, a float a thread
+
+
+def test_the_seed_changes_the_input(capsys):
+    errors = [json.loads(call(capsys, "run", "naive", *SMALL, "--seed", seed, "--json", "-")[1])
+              for seed in ("0", "1", "1")]
+    assert errors[0]["max_abs_error"] != errors[1]["max_abs_error"]
+    assert errors[1]["max_abs_error"] == errors[2]["max_abs_error"]
+
+
+def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
+    path = tmp_path / "result.json"
+    status, out, _ = call(capsys, "run", "naive", *SMALL, "--json", str(path))
+    assert status == 1
+    assert json.loads(path.read_text())["agrees"] is False
+    assert "[0, 1, 3, 2]" in out
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("run", "nonsense"), ("nonsense", "naive")),
+    (("run", "naive", "--causal"), ("causal",)),
+    (("run", "naive", "--dtype", "float16"), ("float16", "float32")),
+    (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at/all.json",)),
+    (("run", "naive", "--shape", "1,2,3"), ("B,H,L,D",)),
+    (("run", "naive", "--shape", "1,2,0,4"), ("at least 1",)),
+    (("run", "naive", "--kv-length", "0"), ("at least 1",)),
+    (("run", "naive", "--seed", "-1"), ("at least 0",)),
+    (("run", "naive", "--backend", "abacus"), ("abacus",)),
+    (("nonsense",), ("nonsense",)),
+])
+def test_a_wrong_call_gets_one_clear_message(capsys, arguments, words):
+    status, _, err = call(capsys, *arguments)
+    assert status == 2
+    assert "Traceback" not in err
+    assert all(word in err.splitlines()[-1] for word in words)
+
+
+@pytest.mark.skipif(resolve_backend() == "gpu", reason="this machine has the GPU that is asked for")
+def test_asking_for_a_gpu_where_there_is_none(capsys):
+    status, _, err = call(capsys, "run", "naive", *SMALL, "--backend", "gpu")
+    assert status == 2 and "simulator" in err and len(err.splitlines()) == 1
+
+
+def test_a_bug_is_not_dressed_up_as_a_message(monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(common.Workload, "inputs", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["run", "naive", *SMALL])
+
+
+def test_the_traceback_is_there_when_asked_for(monkeypatch):
+    monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
+    with pytest.raises(ValueError, match="nonsense"):
+        cli.main(["run", "nonsense"])
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """The tour's input with two heads of 16 dimensions instead of twelve of 64."""
+    monkeypatch.setattr(data, "mri_windows",
+                        functools.partial(data.mri_windows, heads=2, head_dim=16))
+    # The figures draw five heads unless told otherwise.
+    from attn_course import plots
+    monkeypatch.setattr(plots, "attention_over_slice",
+                        functools.partial(plots.attention_over_slice, heads=(0, 1)))
+
+
+def test_tour(capsys, tmp_path, small_windows):
+    path = tmp_path / "tour.json"
+    status, out, _ = call(capsys, "tour", "--windows", "1", "--out", str(tmp_path / "figures"),
+                          "--json", str(path))
+    steps, backend = len(LADDER) + len(METHODS), resolve_backend()
+    assert status == 0
+    last = out.splitlines()[-1]
+    assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
+    assert all(step.file in out for step in LADDER)
+    assert [s["name"] for s in json.loads(path.read_text())["steps"]] == [
+        *(step.file for step in LADDER), *METHODS]
+    figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
+    assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
+
+
+def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, small_windows, wrong_reference):
+    status, out, _ = call(capsys, "tour", "--windows", "1", "--out", str(tmp_path))
+    steps, agreeing = len(LADDER) + len(METHODS), len(LADDER)
+    assert status == 1
+    assert f"tour: {steps} steps, {agreeing} agree with float64" in out.splitlines()[-1]
+    assert "DISAGREES" in out and "[0, 1, 3, 2]" in out
+
+
+def test_bench_counts_every_lane_of_every_instruction():
+    case = bench.Case("small", 1, 3, 5, 4)
+    counted = bench.count_instructions(case)
+    assert counted % 3 == 0
+    threads = 3 * 32 * 32  # one block of 32 x 32 a head
+    work = 3 * 5 * 5 * 4  # one fma for each element of each product
+    assert threads < counted and counted > 3 * work  # an fma needs two loads
+
+
+def test_bench_counts_grow_with_the_work():
+    per_step = [bench.count_instructions(bench.Case("", 1, 1, 32, d)) for d in (16, 32, 48)]
+    assert per_step[2] - per_step[1] == per_step[1] - per_step[0] > 0
+
+
+def test_bench_reports(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "CASES", (bench.Case(bench.AGAINST_NUMBA, 2, 1, 16, 16),))
+    status, out, _ = call(capsys, "bench", "--repeats", "2", "--json", str(tmp_path / "b.json"))
+    (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]
+    assert status == 0
+    assert case["lane_instructions_per_second"] == case["instructions"] / case["seconds"]
+    assert "Numba" in out
+
+
+def test_table_aligns_and_dimensions_drop_ones():
+    text = common.table(("a", "b"), [("x", "1"), ("yy", "22")], right=(1,))
+    assert text.splitlines() == ["a    b", "--  --", "x    1", "yy  22"]
+    assert common.dimensions((7, 7, 24)) == "7x7x24"
+    assert common.dimensions((32, 1, 1)) == "32"
+    assert common.dimensions((1, 4, 1)) == "1x4"
+
+
+def test_json_holds_what_json_can():
+    assert common.finite({"a": float("inf"), "b": [1.5, float("nan")], "c": 2}) == {
+        "a": "inf", "b": [1.5, "nan"], "c": 2}
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run([sys.executable, "-m", "attn_course.cli", "run", "--help"],
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "--shape" in done.stdout

@@ -1,0 +1,597 @@
+"""RawModule and its kernels: CuPy's interface, the choice of backend, and what a call does."""
+
+import io
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import attn_course
+from attn_course import backend as backends
+from attn_course.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
+from attn_course.events import Observer, observe
+from attn_course.module import KernelNotFoundError, LaunchError, RawModule
+from attn_course.module.gpu import CupyModules
+from attn_course.module.signature import (
+    CType,
+    describe_type,
+    join,
+    read_aliases,
+    read_declarations,
+    read_entries,
+)
+
+needs_gpu = pytest.mark.skipif(gpu_count() == 0, reason="CuPy sees no GPU")
+
+AXPY = """
+extern "C" __global__ void axpy(float a, const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] += a * x[i];
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_backend_from_outside(monkeypatch):
+    monkeypatch.delenv("ATTN_COURSE_BACKEND", raising=False)
+
+
+def simulated(code, **keywords):
+    return RawModule(code, backend="simulator", **keywords)
+
+
+# -- the choice of backend ------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("argument", "variable", "gpus", "expected"), [
+    ("simulator", "gpu", 1, "simulator"),
+    ("gpu", "simulator", 1, "gpu"),
+    (None, "simulator", 1, "simulator"),
+    (None, "gpu", 1, "gpu"),
+    (None, "", 1, "gpu"),
+    (None, "", 0, "simulator"),
+    ("nvrtc", "", 0, "simulator"),
+    ("nvcc", "simulator", 1, "simulator"),
+    ("nvrtc", "", 2, "gpu"),
+])
+def test_the_backend_is_argument_then_variable_then_gpu(monkeypatch, argument, variable, gpus,
+                                                        expected):
+    monkeypatch.setattr(backends, "gpu_count", lambda: gpus)
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", variable)
+    assert resolve_backend(argument) == expected
+
+
+def test_a_wrong_backend_is_named(monkeypatch):
+    with pytest.raises(ValueError, match="backend is 'cuda'; it must be \"gpu\" or \"simulator\""):
+        RawModule(AXPY, backend="cuda")
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "cpu")
+    with pytest.raises(ValueError, match="variable ATTN_COURSE_BACKEND is 'cpu'"):
+        RawModule(AXPY)
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(backends, "gpu_count", lambda: 0)
+    with pytest.raises(backends.BackendError, match="sees no GPU.*backend=\"simulator\""):
+        RawModule(AXPY, backend="gpu")
+
+
+def test_xp_follows_the_backend(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    assert array_module() is np and xp.float32 is np.float32
+    assert "zeros" in dir(xp) and repr(xp) == "<xp: numpy>"
+    monkeypatch.setattr(backends, "gpu_count", lambda: 1)
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "gpu")
+    assert array_module().__name__ == "cupy" and repr(xp) == "<xp: cupy>"
+
+
+def test_asnumpy_brings_device_arrays_home():
+    class OnDevice:
+        __cuda_array_interface__ = {"version": 3}
+
+        def get(self):
+            return np.arange(3)
+
+    host = np.arange(4)
+    assert asnumpy(host) is host
+    assert asnumpy(OnDevice()).tolist() == [0, 1, 2]
+
+
+# -- the package ----------------------------------------------------------------------------------
+
+def test_importing_the_package_imports_nothing_else():
+    program = ("import sys, attn_course; "
+               "print([n for n in ('numpy', 'cupy', 'attn_course.module') if n in sys.modules])")
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
+                            check=True, cwd=str(attn_course.__path__[0]) + "/..")
+    assert result.stdout.strip() == "[]"
+
+
+def test_public_names_come_from_their_homes():
+    assert attn_course.RawModule is RawModule
+    assert attn_course.observe is observe
+    assert attn_course.xp is xp
+    assert "Counters" in dir(attn_course)
+    with pytest.raises(AttributeError, match="no attribute 'RawModul'"):
+        _ = attn_course.RawModul
+
+
+def test_a_name_shared_by_function_and_module_is_the_function():
+    package = types.ModuleType("attn_course")
+    package.__class__ = type(attn_course)
+    home = types.ModuleType("attn_course.attention")
+    home.attention = lambda: "called"
+    package.attention = home
+    assert package.attention() == "called"
+    package.module = home  # any other submodule stays what it is
+    assert package.module is home
+
+
+# -- running --------------------------------------------------------------------------------------
+
+def test_a_kernel_runs_and_writes_in_place():
+    module = simulated(AXPY)
+    kernel = module.get_function("axpy")
+    x = np.linspace(-1, 1, 75, dtype=np.float32).reshape(5, 15)
+    y = np.arange(75, dtype=np.float32).reshape(5, 15)
+    expected = y + np.float32(0.5) * x
+    assert kernel((3,), (32,), (np.float32(0.5), x, y, 75)) is None
+    np.testing.assert_array_equal(y, expected)
+    assert module.backend == kernel.backend == "simulator" and kernel.name == "axpy"
+
+
+def test_the_code_may_be_a_keyword_and_backend_may_be_cupys():
+    module = RawModule(code=AXPY, options=("-std=c++17",), backend="simulator")
+    assert module.kernels == ("axpy",)
+    assert module.get_function("axpy") is module.get_function("axpy")
+
+
+def test_code_or_path_but_not_both_nor_neither(tmp_path):
+    for arguments in ({}, {"code": AXPY, "path": "k.cu"}):
+        with pytest.raises(TypeError, match="either code= .* or path="):
+            RawModule(**arguments)
+
+
+def test_options_must_be_strings():
+    with pytest.raises(TypeError, match=r"\('-DTILE=32',\)"):
+        simulated(AXPY, options="-DTILE=32")
+    with pytest.raises(TypeError, match="name_expressions"):
+        simulated(AXPY, name_expressions="axpy")
+    assert simulated(AXPY, options=["-DN=1"]).options == ("-DN=1",)
+
+
+def test_options_change_the_kernel():
+    code = 'extern "C" __global__ void k(int* x) { x[threadIdx.x] = TILE; }'
+    x = np.zeros(4, np.int32)
+    for tile in (3, 5):
+        simulated(code, options=(f"-DTILE={tile}",)).get_function("k")((1,), (4,), (x,))
+        assert x.tolist() == [tile] * 4
+
+
+def test_templates_are_reached_by_name_expression():
+    code = """
+template <typename T, int N> __global__ void multiply(const T* x, T* y) {
+  y[threadIdx.x] = x[threadIdx.x] * N;
+}
+namespace inner { __global__ void set(int* x) { x[0] = 9; } }
+"""
+    names = ("multiply<float, 3>", "multiply<int,2>", "inner::set")
+    module = simulated(code, name_expressions=names)
+    assert set(module.kernels) == set(names)
+    x = np.arange(8, dtype=np.float32)
+    y = np.zeros_like(x)
+    module.get_function(names[0])((1,), (8,), (x, y))
+    np.testing.assert_array_equal(y, 3 * x)
+    i = np.arange(8, dtype=np.int32)
+    module.get_function(names[1])((1,), (8,), (i, i))
+    np.testing.assert_array_equal(i, 2 * np.arange(8))
+    module.get_function(names[2])((1,), (1,), (i,))
+    assert i[0] == 9
+
+
+def test_every_kind_of_value_arrives():
+    code = """
+#include <cuda_fp16.h>
+struct Pair { int a; float b; };
+extern "C" __global__ void k(double* out, bool yes, signed char c, unsigned char u, short s,
+                             unsigned w, long long l, size_t z, float f, double d, __half h,
+                             Pair p, int3 v, const float* nothing) {
+  out[0] = yes; out[1] = c; out[2] = u; out[3] = s; out[4] = w; out[5] = l; out[6] = z;
+  out[7] = f; out[8] = d; out[9] = __half2float(h); out[10] = p.a; out[11] = p.b; out[12] = v.z;
+  out[13] = nothing == nullptr;
+}
+"""
+    out = np.zeros(14)
+    pair = np.array((-7, 0.25), np.dtype([("a", "i4"), ("b", "f4")]))
+    simulated(code).get_function("k")((1,), (1,), (
+        out, True, -5, 200, np.int16(-300), 4000000000, -2**40, np.uint64(2**50), np.float32(1.5),
+        2.25, np.float16(0.125), pair, np.array([1, 2, 3], np.int32), None))
+    assert out.tolist() == [1, -5, 200, -300, 4000000000, -2**40, 2.0**50, 1.5, 2.25, 0.125, -7,
+                            0.25, 3, 1]
+    out[:] = 0
+    simulated(code).get_function("k")((1,), (1,), (
+        out, np.bool_(False), np.int8(1), np.uint8(2), 3, np.uint32(4), np.int64(5), 6,
+        np.float32(7), np.float64(8), np.float16(9), pair[()], pair.tobytes() + bytes(4),
+        np.zeros(1, np.float32)))
+    assert out.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -7, 0.25, 0, 0]
+
+
+def test_an_empty_array_is_accepted():
+    kernel = simulated(AXPY).get_function("axpy")
+    empty = np.zeros((0, 4), np.float32)
+    kernel((1,), (32,), (np.float32(1), empty, empty.copy(), 0))
+
+
+def test_one_array_may_be_both_input_and_output():
+    x = np.arange(40, dtype=np.float32)
+    simulated(AXPY).get_function("axpy")((2,), (32,), (np.float32(2), x, x, 40))
+    np.testing.assert_array_equal(x, 3 * np.arange(40, dtype=np.float32))
+
+
+def test_dynamic_shared_memory_and_its_opt_in():
+    code = """
+extern "C" __global__ void reverse(float* x, int n) {
+  extern __shared__ float tile[];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = tile[n - 1 - threadIdx.x];
+}
+"""
+    kernel = simulated(code).get_function("reverse")
+    x = np.arange(64, dtype=np.float32)
+    kernel((1,), (64,), (x, 64), shared_mem=256)
+    np.testing.assert_array_equal(x, np.arange(64)[::-1])
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024
+    kernel.max_dynamic_shared_size_bytes = 100_000
+    assert kernel.max_dynamic_shared_size_bytes == 100_000
+    kernel((1,), (64,), (x, 64), shared_mem=100_000)
+    np.testing.assert_array_equal(x, np.arange(64))
+
+
+def test_attributes_are_cupys():
+    code = """
+__constant__ float table[10];
+__constant__ double scale;
+extern "C" __global__ void __launch_bounds__(192) k(float* x) {
+  __shared__ float tile[100];
+  tile[threadIdx.x % 100] = x[0]; __syncthreads(); x[1] = tile[3] * table[2] * scale;
+}
+"""
+    kernel = simulated(code).get_function("k")
+    assert kernel.shared_size_bytes == 400 and kernel.const_size_bytes == 48
+    assert kernel.max_threads_per_block == 192 and kernel.local_size_bytes == 0
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024 - 400
+    attributes = kernel.attributes
+    assert attributes["num_regs"] > 0 and attributes["binary_version"] == 80
+    assert attributes["ptx_version"] >= 70
+    assert len(attributes) == 10
+
+
+def test_variables_are_shared_by_kernels_launches_and_builds():
+    code = """
+__constant__ float table[4];
+__device__ int calls;
+extern "C" __global__ void look_up(float* y) {
+  y[threadIdx.x] = table[threadIdx.x];
+  if (threadIdx.x == 0) calls += 1;
+}
+"""
+
+    class DebugOnly(Observer):
+        def __post_init__(self):
+            self.build = "debug"
+
+    module = simulated(code)
+    table = np.ndarray((4,), np.float32, module.get_global("table"))
+    calls = np.ndarray((), np.int32, module.get_global("calls"))
+    table[:] = [2, 4, 8, 16]
+    y = np.zeros(4, np.float32)
+    kernel = module.get_function("look_up")
+    kernel((1,), (4,), (y,))
+    assert y.tolist() == [2, 4, 8, 16] and calls == 1
+    table[:] = [1, 3, 9, 27]
+    with observe(DebugOnly()):
+        kernel((1,), (4,), (y,))
+    assert y.tolist() == [1, 3, 9, 27] and calls == 2
+    kernel((1,), (4,), (y,))
+    assert calls == 3
+    with pytest.raises(KernelNotFoundError, match="no variable 'tabel'; it has: .*table"):
+        module.get_global("tabel")
+
+
+def test_observers_hear_of_the_launch_and_choose_the_build():
+    class Listener(Observer):
+        def __init__(self, build):
+            super().__init__()
+            self.build, self.launches, self.instructions = build, [], 0
+
+        def launch_started(self, launch):
+            self.launches.append(launch)
+
+        def instruction(self, event):
+            self.instructions += 1
+
+    kernel = simulated(AXPY).get_function("axpy")
+    x, y = np.ones((2, 32), np.float32)
+    for build in ("optimised", "debug"):
+        with observe(Listener(build)) as seen:
+            kernel((1,), (32,), (np.float32(1), x, y, 32))
+        assert [launch.build for launch in seen.launches] == [build]
+        assert seen.launches[0].grid == (1, 1, 1) and seen.launches[0].block == (32, 1, 1)
+        assert {"x", "y"} <= {buffer.name for buffer in seen.launches[0].buffers}
+        assert seen.instructions > 5
+    with observe(Listener("optimised"), Listener("debug")) as (first, second):
+        kernel((1,), (32,), (np.float32(1), x, y, 32))
+    assert first.launches[0].build == second.launches[0].build == "debug"
+
+
+def test_an_illegal_launch_is_a_fault_for_observers():
+    class Keeps(Observer):
+        def __init__(self, keeps_going):
+            super().__init__()
+            self.keeps_going, self.faults = keeps_going, []
+
+        def fault(self, event):
+            self.faults.append(event)
+
+    kernel = simulated(AXPY).get_function("axpy")
+    x, y = np.ones((2, 32), np.float32)
+    arguments = (np.float32(1), x, y, 32)
+    with observe(Keeps(True)) as seen:
+        kernel((1,), (2048,), arguments)
+    assert [(f.kind, f.line) for f in seen.faults] == [("bad-launch", 2)]
+    assert "2048" in seen.faults[0].message
+    with observe(Keeps(False)) as seen, pytest.raises(LaunchError):
+        kernel((1,), (2048,), arguments)
+    assert len(seen.faults) == 1
+    assert (y == 1).all()
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
+    (tmp_path / "size.cuh").write_text("#define SIZE 7\n")
+    source = tmp_path / "k.cu"
+    source.write_text('#include "size.cuh"\nextern "C" __global__ void k(int* x) { x[0] = SIZE; }')
+    module = RawModule(path=source, backend="simulator")
+    compiled = tmp_path / "k.ptx"
+    compiled.write_text(module.ptx())
+    again = RawModule(path=str(compiled), backend="simulator")
+    for each in (module, again):
+        x = np.zeros(1, np.int32)
+        each.get_function("k")((1,), (1,), (x,))
+        assert x[0] == 7
+        assert each.arch == "compute_80"
+
+
+def test_files_are_found_from_the_projects_folder_too(tmp_path, monkeypatch):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "axpy.cu").write_text(AXPY)
+    monkeypatch.setattr("attn_course.module.KERNEL_FOLDER", tmp_path / "kernels")
+    module = RawModule(path="kernels/axpy.cu", backend="simulator")
+    assert module.name == "kernels/axpy.cu" and module.kernels == ("axpy",)
+    with pytest.raises(FileNotFoundError, match=r"'kernels/axpi.cu'; that folder has: axpy.cu"):
+        RawModule(path="kernels/axpi.cu", backend="simulator")
+
+
+def test_what_only_a_gpu_can_do_is_named(tmp_path):
+    cubin = tmp_path / "k.cubin"
+    cubin.write_bytes(b"\x7fELF")
+    with pytest.raises(backends.BackendError, match="machine code"):
+        RawModule(path=cubin, backend="simulator")
+    with pytest.raises(backends.BackendError, match="GPU only"):
+        simulated(AXPY, translate_cucomplex=True)
+    ptx = tmp_path / "k.ptx"
+    ptx.write_text(simulated(AXPY).ptx())
+    with pytest.raises(ValueError, match="need CUDA C source"):
+        RawModule(path=ptx, backend="simulator", name_expressions=("k<int>",))
+
+
+def test_ptx_program_and_compile():
+    module = simulated(AXPY)
+    assert ".target sm_80, debug" in module.ptx("debug")
+    assert module.program() is module.program("optimised")
+    assert "axpy" in module.program("debug").entries
+    with pytest.raises(ValueError, match="'optimised' or 'debug'"):
+        module.ptx("fast")
+    log = io.StringIO()
+    simulated(AXPY.replace("int i", "int unused; int i")).compile(log_stream=log)
+    assert "unused" in log.getvalue()
+
+
+def test_the_header_and_the_options_choose_the_architecture():
+    assert simulated(AXPY).arch == "compute_80"
+    assert simulated("// Needs: sm_90a\n" + AXPY).arch == "compute_90a"
+    assert simulated("// Needs: sm_90\n" + AXPY, options=("-arch=sm_86",)).arch == "compute_86"
+    assert ".target sm_90a" in simulated("// Needs: sm_90a\n" + AXPY).ptx()
+
+
+# -- signatures -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "name", "ctype"), [
+    ("const float* __restrict__ q", "q", CType("float", 1, True)),
+    ("float const *q", "q", CType("float", 1, True)),
+    ("float* const q", "q", CType("float", 1, False)),
+    ("float *__restrict__ out", "out", CType("float", 1)),
+    ("unsigned long long int n", "n", CType("unsigned long long")),
+    ("long unsigned n", "n", CType("unsigned long")),
+    ("unsigned *u", "u", CType("unsigned int", 1)),
+    ("const int n", "n", CType("int")),
+    ("float x[]", "x", CType("float", 1)),
+    ("const float x[4]", "x", CType("float", 1, True)),
+    ("float", "", CType("float")),
+    ("long long", "", CType("long long")),
+    ("float **rows", "rows", CType("float", 2)),
+    ("const __nv_bfloat16* k", "k", CType("__nv_bfloat16", 1, True)),
+    ("std::uint32_t seed", "seed", CType("uint32_t")),
+    ("Unknown<int, 3> v", "v", CType("")),
+    ("const __grid_constant__ TensorMap map", "map", CType("")),
+    ("real* r", "r", CType("double", 1)),
+    ("index i", "i", CType("long long")),
+    ("element* e", "e", CType("__half", 1)),
+    ("given* g", "g", CType("unsigned int", 1)),
+    ("float scale = 1.0f", "scale", CType("float")),
+])
+def test_parameter_types_are_read(text, name, ctype):
+    source = "typedef double real; using index = long long;\n#define element __half\n"
+    aliases = read_aliases(source, ("-Dgiven=unsigned int", "-DTILE=4"))
+    declaration = read_declarations(f"__global__ void k({text}) {{}}")[0]
+    assert describe_type(declaration.parameters[0], aliases) == (name, ctype)
+
+
+def test_declarations_are_found_whatever_stands_around_them():
+    source = """// __global__ void in_comment(int a);
+#define MAKE(name) __global__ void name(float* x)
+const char* s = "__global__ void in_string(int a)";
+template <typename T, int N = 4>
+__global__ __launch_bounds__(256, 2) void first(const T* x /* (n, d) */,   // rows
+    float y) {}
+extern "C" __global__ void second() {}
+extern "C" __global__ void __launch_bounds__((32 * 4)) third(void);
+static __global__ void fourth(Pair<int, float> p, int (*f)(int, int)) {}
+"""
+    found = {d.name: d for d in read_declarations(source)}
+    assert list(found) == ["first", "second", "third", "fourth"]
+    assert found["first"].line == 5 and found["first"].template == ("T", "N")
+    assert found["first"].parameter_texts == ("const T* x", "float y")
+    assert found["second"].parameters == found["third"].parameters == ()
+    assert len(found["fourth"].parameters) == 2
+
+
+def test_branches_of_the_preprocessor_that_disagree_leave_a_type_unknown():
+    source = """
+#ifdef HALF
+extern "C" __global__ void k(__half* x, int n) {}
+#else
+extern "C" __global__ void k(float* x, int n) {}
+#endif
+"""
+    kernel = simulated(source).get_function("k")
+    assert kernel.entry.parameters[0].ctype is None
+    assert kernel.entry.parameters[1].ctype == CType("int")
+
+
+def test_ptx_entries_of_either_generation_are_read():
+    ptx = """
+.visible .entry new(
+ .param .u64 .ptr .align 1 new_param_0,
+ .param .u64 .ptr .global .align 16 new_param_1,
+ .param .align 64 .b8 new_param_2[128],
+ .param .f32 new_param_3
+)
+.reqntid 64, 2
+{ ret; }
+.entry none()
+.maxntid 16, 8, 1
+.minnctapersm 2
+{ ret; }
+"""
+    entries = read_entries(ptx)
+    assert [(p.kind, p.size, p.is_struct) for p in entries["new"].parameters] == [
+        ("u64", 8, False), ("u64", 8, False), ("b8", 128, True), ("f32", 4, False)]
+    assert entries["new"].required_block == (64, 2, 1)
+    assert entries["none"].parameters == () and entries["none"].max_threads == 128
+    assert join(entries["none"], "none", [], {}) is entries["none"]
+
+
+# -- the GPU side ---------------------------------------------------------------------------------
+
+@pytest.fixture
+def fake_device(monkeypatch):
+    """A device of capability 9.0 as far as the choice of options and architecture goes."""
+    import cupy
+
+    monkeypatch.setattr(backends, "gpu_count", lambda: 1)
+    device = types.SimpleNamespace(compute_capability="90")
+    monkeypatch.setattr(cupy.cuda, "Device", lambda *_: device)
+    return device
+
+
+def test_cupy_gets_include_folders_but_no_architecture(fake_device, tmp_path):
+    (tmp_path / "a.cuh").write_text("")
+    path = tmp_path / "k.cu"
+    path.write_text('#include "a.cuh"\n' + AXPY)
+    module = RawModule(path=path, backend="gpu", options=("-DTILE=4",))
+    options = CupyModules(module)._options()
+    assert options[:3] == ("-DTILE=4", "-std=c++17", f"-I{tmp_path}")
+    assert not any(o.startswith(("-arch", "-ftz")) for o in options)
+    (tmp_path / "a.cuh").write_text("// edited, and longer")
+    os.utime(tmp_path / "a.cuh", ns=(1, 1))
+    assert CupyModules(module)._options() != options
+
+
+@pytest.mark.parametrize(("code", "options", "arch"), [
+    (AXPY, (), None), ("// Needs: sm_80\n" + AXPY, (), None),
+    ("// Needs: sm_90a\n" + AXPY, (), "sm_90a"), (AXPY, ("-arch=compute_90a",), "sm_90a"),
+])
+def test_only_a_special_architecture_is_compiled_here(fake_device, code, options, arch):
+    module = RawModule(code, backend="gpu", options=options)
+    assert CupyModules(module)._own_arch() == arch
+    assert module.arch == (f"compute_{arch[3:]}" if arch else "compute_90")
+
+
+@pytest.mark.parametrize("needs", ["sm_100", "sm_80a"])
+def test_a_gpu_that_is_too_old_is_named(fake_device, needs):
+    module = RawModule(f"// Needs: {needs}\n" + AXPY, backend="gpu")
+    with pytest.raises(backends.BackendError, match=f"needs {needs}; this GPU is sm_90"):
+        CupyModules(module)._own_arch()
+
+
+@needs_gpu
+def test_the_gpu_gives_the_simulators_bits():
+    import cupy
+
+    x = np.linspace(-3, 3, 1000, dtype=np.float32)
+    results = []
+    for backend, library in (("gpu", cupy), ("simulator", np)):
+        module = RawModule(AXPY, backend=backend)
+        y = library.asarray(x[::-1].copy())
+        module.get_function("axpy")((8,), (128,), (np.float32(0.3), library.asarray(x), y, 1000))
+        assert module.backend == backend
+        results.append(asnumpy(y))
+    np.testing.assert_array_equal(*results)
+
+
+@needs_gpu
+def test_gpu_kernels_have_cupys_attributes_and_limits():
+    code = ('extern "C" __global__ void k(float* x) { extern __shared__ float t[]; '
+            't[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = t[31 - threadIdx.x]; }')
+    import cupy
+
+    kernel = RawModule(code, backend="gpu").get_function("k")
+    assert kernel.num_regs > 0 and kernel.attributes["num_regs"] == kernel.num_regs
+    x = cupy.zeros(32, np.float32)
+    with pytest.raises(LaunchError, match="max_dynamic_shared_size_bytes = 60000"):
+        kernel((1,), (32,), (x,), shared_mem=60000)
+    kernel.max_dynamic_shared_size_bytes = 60000
+    kernel((1,), (32,), (x,), shared_mem=60000)
+    assert float(x.sum()) == 32
+    stream = cupy.cuda.Stream()
+    kernel((1,), (32,), (x,), shared_mem=128, stream=stream)
+    stream.synchronize()
+    with pytest.raises(LaunchError, match="at most"):
+        kernel((1,), (32,), (x,), shared_mem=10**6)
+
+
+@needs_gpu
+def test_gpu_templates_variables_and_architectures():
+    import cupy
+
+    code = """
+__device__ float offset;
+template <typename T> __global__ void shift(T* x) { x[threadIdx.x] += offset; }
+extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
+"""
+    capability = cupy.cuda.Device().compute_capability
+    for options in ((), (f"-arch=sm_{capability}",)):
+        module = RawModule(code, backend="gpu", name_expressions=("shift<float>",), options=options)
+        x = cupy.arange(4, dtype=np.float32)
+        module.get_function("shift<float>")((1,), (4,), (x,))
+        module.get_function("plain")((1,), (4,), (x,))
+        assert x.tolist() == [0, 2, 4, 6]
+    module = RawModule("__device__ float offset;\n" + AXPY.replace("a * x[i]", "offset"),
+                       backend="gpu")
+    xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
+    module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
+    assert x.tolist() == [5, 7, 9, 11]

@@ -1,0 +1,124 @@
+"""Figures show what they were given: read back from the drawn artists, not from pixels."""
+
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from attn_course import plots
+
+RNG = np.random.default_rng(3)
+IMAGE = RNG.integers(0, 900, (64, 64)).astype(np.uint16)
+ORIGINS = np.array([(3, 5), (30, 36)])
+
+
+def weights(heads=6, grid=(4, 4)):
+    found = RNG.random((heads, grid[0] * grid[1], grid[0] * grid[1]))
+    return found / found.sum(-1, keepdims=True)
+
+
+def all_axes(figure):
+    return [axes for axes in figure.get_axes()]
+
+
+def test_attention_maps_are_those_of_the_query():
+    given = weights()
+    figure = plots.attention_over_slice(
+        IMAGE, ORIGINS, given, window=1, query=6, heads=(0, 5), grid=(4, 4), token_pixels=3
+    )
+    titled = {axes.get_title("left"): axes for axes in all_axes(figure)}
+    for head in (0, 5):
+        under, over = titled[f"head {head}"].get_images()
+        np.testing.assert_array_equal(under.get_array(), IMAGE[30:42, 36:48])
+        np.testing.assert_array_equal(over.get_array()[::3, ::3], given[head, 6].reshape(4, 4))
+    limits = {titled[f"head {head}"].get_images()[1].get_clim() for head in (0, 5)}
+    assert len(limits) == 1  # one colour bar serves both
+
+
+def test_the_chosen_window_and_the_query_are_outlined_where_they_are():
+    figure = plots.attention_over_slice(
+        IMAGE, ORIGINS, weights(), window=1, query=6, heads=(0,), grid=(4, 4), token_pixels=3
+    )
+    titled = {axes.get_title("left"): axes for axes in all_axes(figure)}
+    boxes = [p for p in titled["the slice and its windows"].patches if isinstance(p, Rectangle)]
+    assert [(box.get_y() + 0.5, box.get_x() + 0.5) for box in boxes] == [(3, 5), (30, 36)]
+    assert {(box.get_height(), box.get_width()) for box in boxes} == {(12, 12)}
+    query = titled["head 0"].patches[0]  # token 6 of a 4-wide window: row 1, column 2
+    assert (query.get_y() + 0.5, query.get_x() + 0.5) == (3, 6)
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"weights": np.ones((2, 16, 15))}, "weights must be"),
+    ({"window": 2}, "window 2"), ({"query": 16}, "query 16"), ({"heads": (9,)}, "heads"),
+    ({"heads": ()}, "no head"),
+])
+def test_attention_maps_refuse_what_does_not_fit(change, words):
+    call = {"image": IMAGE, "origins": ORIGINS, "weights": weights(), "grid": (4, 4)} | change
+    with pytest.raises(ValueError, match=words):
+        plots.attention_over_slice(**call)
+
+
+def test_tile_grid_shows_values_and_the_chosen_tile():
+    values = np.arange(15.0).reshape(3, 5)
+    figure = plots.tile_grid(values, 2, highlight=(1, 2))
+    axes = all_axes(figure)[0]
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), values)
+    assert [text.get_text() for text in axes.texts] == [f"{v:g}" for v in values.ravel()]
+    chosen = [p for p in axes.patches if not p.get_fill()]
+    assert [(p.get_y() + 0.5, p.get_x() + 0.5, p.get_width()) for p in chosen] == [(2, 4, 2)]
+    outside = {(p.get_y() + 0.5, p.get_x() + 0.5, p.get_height(), p.get_width())
+               for p in axes.patches if p.get_hatch()}
+    assert outside == {(0, 5, 4, 1), (3, 0, 1, 5)}  # a column and a row that no value fills
+
+
+def test_tile_grid_hatches_nothing_where_tiles_fit():
+    axes = all_axes(plots.tile_grid(np.ones((4, 4)), 2))[0]
+    assert not [p for p in axes.patches if p.get_hatch()]
+
+
+@pytest.mark.parametrize(("values", "tile", "highlight"), [
+    (np.ones(3), 2, None), (np.ones((2, 2)), 0, None), (np.ones((4, 4)), 2, (2, 0)),
+])
+def test_tile_grid_refuses_what_does_not_fit(values, tile, highlight):
+    with pytest.raises(ValueError):
+        plots.tile_grid(values, tile, highlight=highlight)
+
+
+def test_bars_are_as_long_as_the_values():
+    figure = plots.bars(["a", "b"], [3.0, 40.0], unit="us", low=[2, 35], high=[4, 50],
+                        source="a record")
+    axes = all_axes(figure)[0]
+    assert [patch.get_width() for patch in axes.patches] == [3.0, 40.0]
+    assert [text.get_text() for text in axes.texts] == ["3", "40"]
+    assert axes.get_xlabel() == "us\na record"
+    (segments,) = [c.get_segments() for c in axes.collections]
+    assert [(s[0][0], s[1][0]) for s in segments] == [(2, 4), (35, 50)]
+
+
+@pytest.mark.parametrize("change", [
+    {"values": [1.0]}, {"low": [1, 1]}, {"low": [5, 1], "high": [6, 9]},
+    {"values": [0.0, 1.0], "log": True},
+])
+def test_bars_refuse_what_does_not_fit(change):
+    with pytest.raises(ValueError):
+        plots.bars(**({"labels": ["a", "b"], "values": [3.0, 4.0], "unit": "us"} | change))
+
+
+def test_error_profile_is_the_cumulative_share():
+    figure = plots.error_profile(["one"], [np.array([[4e-7, 1e-7], [2e-7, 0.0]])], tolerance=1e-5)
+    axes = all_axes(figure)[0]
+    line, tolerance = axes.lines
+    np.testing.assert_allclose(line.get_xdata(), [1e-7, 1e-7, 2e-7, 4e-7])  # 0 at the left edge
+    np.testing.assert_allclose(line.get_ydata(), [0, 1 / 3, 2 / 3, 1])
+    assert list(tolerance.get_xdata()) == [1e-5, 1e-5]
+
+
+@pytest.mark.parametrize("errors", [[np.array([np.nan])], [np.array([-1.0])], []])
+def test_error_profile_refuses_what_is_no_error(errors):
+    with pytest.raises(ValueError):
+        plots.error_profile(["one"], errors)
+
+
+def test_figures_are_written_as_png(tmp_path):
+    path = tmp_path / "maps.png"
+    plots.attention_over_slice(IMAGE, ORIGINS, weights(), grid=(4, 4), token_pixels=3).savefig(path)
+    assert path.read_bytes().startswith(b"\x89PNG")
