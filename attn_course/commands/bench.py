@@ -145,7 +145,8 @@ def report(timings: list[Timing]) -> str:
     """The table for people, with the ratio to Numba's simulator where its time is recorded."""
     rows = [(t.name, str(t.shape), f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
              f"{t.instructions / 1e6:,.1f}", f"{t.per_second / 1e6:,.0f}") for t in timings]
-    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions", "M a second")
+    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions",
+             "M a second")
     lines = [machine(), common.table(heads, rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
     if ours and NUMBA_RECORD.is_file():

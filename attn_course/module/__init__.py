@@ -131,7 +131,8 @@ class RawModule:
             from ..simulator import Program
 
             self._programs[build] = Program(self.ptx(build), source=self.code or "",
-                                            source_name=self.name, build=build)
+                                            source_name=self.name, build=build,
+                                            options=self.options)
         return self._programs[build]
 
     @property

@@ -228,7 +228,7 @@ def _join(group: list, width: int, found: dict) -> list:
             windows[offset // width][offset] = load
     joined = set()
     for number, loads in windows.items():
-        if len(loads) < 2 or sum(load[2] for load in loads.values()) != width:
+        if len(loads) < 2 or not _fills(loads, width):
             continue
         members = list(loads.values())  # in program order: the first stands for all
         leader, offset = members[0][:2]
@@ -236,3 +236,14 @@ def _join(group: list, width: int, found: dict) -> list:
         found.update((id(load[0]), None) for load in members[1:])
         joined.update(id(load[0]) for load in members)
     return [load for load in group if id(load[0]) not in joined]
+
+
+def _fills(loads: dict[int, tuple], width: int) -> bool:
+    """Do the loads cover a whole aligned window of `width` bytes, none of it twice?"""
+    end = min(loads) // width * width
+    start = end
+    for offset in sorted(loads):
+        if offset != end:
+            return False
+        end += loads[offset][2]
+    return end - start == width

@@ -169,13 +169,13 @@ def extremum(largest, modifiers):
 def sign_operation(name, ftz):
     """abs or neg of a float: the sign bit cleared or flipped; with .ftz a subnormal becomes zero.
 
-    NaN becomes the canonical one in .f32, and stays as it is in .f64.
+    NaN becomes the canonical one in .f32, and stays, made quiet, in .f64.
     """
     ufunc = np.abs if name == "abs" else np.negative
 
     def compute(a):
         if a.dtype == np.float64:
-            return np.where(np.isnan(a), a, ufunc(a))[()]
+            return np.where(np.isnan(a), a * np.float64(1), ufunc(a))[()]
         flushed = numerics.flush(a) if ftz and numerics.has_subnormal(a) else a
         return numerics.canonical(ufunc(flushed))
 

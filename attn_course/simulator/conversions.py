@@ -180,7 +180,7 @@ def _to_single(source, mode, ftz):
 
     def convert(x):
         out = numerics.round_f32(x, mode)
-        return numerics.flush(out) if ftz else out
+        return numerics.flush_result(out, lambda x: x, mode, (x,)) if ftz else out
 
     return convert
 

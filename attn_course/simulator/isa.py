@@ -17,7 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.simulator import approximations, comparisons, conversions, halves, integers, numerics
+from attn_course.simulator import (
+    approximations,
+    comparisons,
+    conversions,
+    doubles,
+    halves,
+    integers,
+    numerics,
+)
 
 _UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
 DTYPE = {
@@ -86,12 +94,19 @@ def _mode(modifiers):
     return next((mode for mode in ("rz", "rm", "rp") if mode in modifiers), "rn")
 
 
+def _saturated(compute):
+    return lambda *values: numerics.saturate(compute(*values))
+
+
 def _float(name):
     """An IEEE float32 or float64 instruction, from its rounding, .ftz and .sat."""
 
     def build(types, modifiers):
-        ftz, sat = "ftz" in modifiers, "sat" in modifiers
-        return numerics.arithmetic(name, types[-1], _mode(modifiers), ftz, sat)
+        mode = _mode(modifiers)
+        if types[-1] == "f64":
+            return doubles.double(name, mode)
+        compute = numerics.single(name, mode, "ftz" in modifiers)
+        return _saturated(compute) if "sat" in modifiers else compute
 
     return build
 
@@ -149,8 +164,10 @@ def _minmax(largest):
     return (
         Row("s16 u16 u32 s64 u64", "T T -> T", integer),
         Row("s32", "T T -> T", integer, "relu"),
-        Row("f32 f64", "T T -> T", single, "ftz NaN xorsign abs"),
-        Row(HALVES, "T T -> T", half, "ftz NaN xorsign abs"),
+        Row("f32", "T T -> T", single, "ftz NaN xorsign abs"),
+        Row("f64", "T T -> T", single),
+        Row("f16 f16x2", "T T -> T", half, "ftz NaN xorsign abs"),
+        Row("bf16 bf16x2", "T T -> T", half, "NaN xorsign abs"),
     )
 
 
@@ -167,8 +184,10 @@ def _sign(name):
 
     return (
         Row("s16 s32 s64", "T -> T", integer),
-        Row("f32 f64", "T -> T", single, "ftz"),
-        Row(HALVES, "T -> T", half, "ftz"),
+        Row("f32", "T -> T", single, "ftz"),
+        Row("f64", "T -> T", single),
+        Row("f16 f16x2", "T -> T", half, "ftz"),
+        Row("bf16 bf16x2", "T -> T", half),
     )
 
 
@@ -289,25 +308,34 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "add": (
         Row("s16 u16 u32 s64 u64", "T T -> T", _plain(np.add)),
         Row("s32", "T T -> T", _saturating(np.add), "sat"),
-        Row("f32 f64", "T T -> T", _float("add"), f"{ROUNDING} ftz sat"),
-        Row(HALVES, "T T -> T", _half("add"), "rn ftz sat"),
+        Row("f32", "T T -> T", _float("add"), f"{ROUNDING} ftz sat"),
+        Row("f64", "T T -> T", _float("add"), ROUNDING),
+        Row("f16 f16x2", "T T -> T", _half("add"), "rn ftz sat"),
+        Row("bf16 bf16x2", "T T -> T", _half("add"), "rn"),
     ),
     "sub": (
         Row("s16 u16 u32 s64 u64", "T T -> T", _plain(np.subtract)),
         Row("s32", "T T -> T", _saturating(np.subtract), "sat"),
-        Row("f32 f64", "T T -> T", _float("sub"), f"{ROUNDING} ftz sat"),
-        Row(HALVES, "T T -> T", _half("sub"), "rn ftz sat"),
+        Row("f32", "T T -> T", _float("sub"), f"{ROUNDING} ftz sat"),
+        Row("f64", "T T -> T", _float("sub"), ROUNDING),
+        Row("f16 f16x2", "T T -> T", _half("sub"), "rn ftz sat"),
+        Row("bf16 bf16x2", "T T -> T", _half("sub"), "rn"),
     ),
     "mul": (
-        Row("f32 f64", "T T -> T", _float("mul"), f"{ROUNDING} ftz sat"),
-        Row(HALVES, "T T -> T", _half("mul"), "rn ftz sat"),
+        Row("f32", "T T -> T", _float("mul"), f"{ROUNDING} ftz sat"),
+        Row("f64", "T T -> T", _float("mul"), ROUNDING),
+        Row("f16 f16x2", "T T -> T", _half("mul"), "rn ftz sat"),
+        Row("bf16 bf16x2", "T T -> T", _half("mul"), "rn"),
     ),
     "mul.lo": (Row(INTEGERS, "T T -> T", _plain(np.multiply)),),
     "mul.hi": (Row(INTEGERS, "T T -> T", _plain(integers.multiply_high)),),
     "mul.wide": (Row("s16 u16 s32 u32", "T T -> W", _plain(integers.multiply_wide)),),
     "mul24.lo": (Row("s32 u32", "T T -> T", _plain(integers.multiply_24(False))),),
     "mul24.hi": (Row("s32 u32", "T T -> T", _plain(integers.multiply_24(True))),),
-    "mad": (Row("f32 f64", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),),
+    "mad": (
+        Row("f32", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),
+        Row("f64", "T T T -> T", _float("fma"), ROUNDING),
+    ),
     "mad.lo": (Row(INTEGERS, "T T T -> T", _mad(False)),),
     "mad.hi": (
         Row("s16 u16 u32 s64 u64", "T T T -> T", _mad(True)),
@@ -317,13 +345,16 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "mad24.lo": (Row("s32 u32", "T T T -> T", _mad_24(False)),),
     "mad24.hi": (Row("s32 u32", "T T T -> T", _mad_24(True)),),
     "fma": (
-        Row("f32 f64", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),
-        Row(HALVES, "T T T -> T", _half("fma"), "rn ftz sat relu"),
+        Row("f32", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),
+        Row("f64", "T T T -> T", _float("fma"), ROUNDING),
+        Row("f16 f16x2", "T T T -> T", _half("fma"), "rn ftz sat relu"),
+        Row("bf16 bf16x2", "T T T -> T", _half("fma"), "rn relu"),
     ),
     "sad": (Row(INTEGERS, "T T T -> T", _plain(integers.sum_of_differences)),),
     "div": (
         Row(INTEGERS, "T T -> T", _plain(integers.divide)),
-        Row("f32 f64", "T T -> T", _division, f"{ROUNDING} approx full ftz"),
+        Row("f32", "T T -> T", _division, f"{ROUNDING} approx full ftz"),
+        Row("f64", "T T -> T", _float("div"), ROUNDING),
     ),
     "rem": (Row(INTEGERS, "T T -> T", _plain(integers.remainder)),),
     "abs": _sign("abs"),
@@ -396,27 +427,38 @@ def _carry_use(name):
     return " ".join(["reads"] * reads + ["writes"] * name.endswith("cc"))
 
 
-_NUMBERS = "s16,u16,s32,u32,s64,u64,f32,f64,b16,b32,b64,f16,bf16"
+_UNSIGNED_TYPES = "u16,u32,u64"
+_INTEGER_TYPES = f"s16,s32,s64,{_UNSIGNED_TYPES}"
+
+
+def _compared_types(name):
+    """The number types that a comparison operator takes: integers, or none, and whether floats."""
+    if name in ("eq", "ne"):
+        return f"{_INTEGER_TYPES},b16,b32,b64", True
+    if name in ("lt", "le", "gt", "ge"):
+        return _INTEGER_TYPES, True
+    return (_UNSIGNED_TYPES, False) if name in ("lo", "ls", "hi", "hs") else ("", True)
 
 
 def _add_comparisons():
-    for name in comparisons.OPERATORS:
-        for combine in comparisons.COMBINERS:
-            suffix = f".{combine}" if combine else ""
-            third = " pred" if combine else ""
-            setp, set_value = comparisons.predicate(name, combine), comparisons.value(name, combine)
-            ROWS[f"setp.{name}{suffix}"] = (
-                Row(_NUMBERS.replace(",", " "), f"T T{third} -> pred pred", setp, "ftz"),
-                Row("f16x2 bf16x2", f"T T{third} -> pred pred", setp, "ftz"),
-            )
-            ROWS[f"set.{name}{suffix}"] = (
-                Row(f"u32,s32,f32/{_NUMBERS}", f"T T{third} -> D", set_value, "ftz"),
-                Row("f16,u16,s16/f16", f"T T{third} -> D", set_value, "ftz"),
-                Row("bf16,u16,s16/bf16", f"T T{third} -> D", set_value),
-                Row("f16x2/f16x2", f"T T{third} -> D", set_value, "ftz"),
-                Row("bf16x2/bf16x2", f"T T{third} -> D", set_value),
-                Row("u32,s32/f16x2,bf16x2", f"T T{third} -> D", set_value, "ftz"),
-            )
+    for name, combine in itertools.product(comparisons.OPERATORS, comparisons.COMBINERS):
+        whole, floats = _compared_types(name)
+        suffix = f".{combine}" if combine else ""
+        third = " pred" if combine else ""
+        flag, value = f"T T{third} -> pred pred", f"T T{third} -> D"
+        setp, choose = comparisons.predicate(name, combine), comparisons.value(name, combine)
+        numbers = "u32,s32,f32"
+        setp_rows = [Row(whole.replace(",", " "), flag, setp)] * bool(whole)
+        set_rows = [Row(f"{numbers}/{whole}", value, choose)] * bool(whole)
+        if floats:
+            setp_rows += [Row("f32 f16 f16x2", flag, setp, "ftz"), Row("f64 bf16 bf16x2", flag, setp)]
+            set_rows += [
+                Row(f"{numbers}/f32", value, choose, "ftz"),
+                Row(f"{numbers}/f64", value, choose),
+                Row("f16,u16,s16,u32,s32/f16 f16x2,u32,s32/f16x2", value, choose, "ftz"),
+                Row("bf16,u16,s16,u32,s32/bf16 bf16x2,u32,s32/bf16x2", value, choose),
+            ]
+        ROWS[f"setp.{name}{suffix}"], ROWS[f"set.{name}{suffix}"] = tuple(setp_rows), tuple(set_rows)
     for test in comparisons.TESTS:
         ROWS[f"testp.{test}"] = (Row("f32 f64", "T -> pred", comparisons.test(test)),)
 

@@ -1,4 +1,4 @@
-"""IEEE arithmetic of PTX on NumPy values: float32 and float64, every rounding mode, `.ftz`, `.sat`.
+"""IEEE arithmetic of PTX on NumPy values: exact sums and roundings, and float32 in every mode.
 
 Every function takes NumPy arrays (one element a lane) and NumPy scalars mixed, never writes to them,
 and returns an array, or a scalar when all inputs are scalars. Callers run under
@@ -6,19 +6,18 @@ and returns an array, or a scalar when all inputs are scalars. Callers run under
 "rp" up.
 
 Rules from the PTX ISA ("Floating Point Instructions"): float32 results that are NaN are the
-canonical NaN 0x7fffffff; `.ftz` replaces subnormal inputs and results by zero of the same sign;
+canonical NaN 0x7fffffff; `.ftz` replaces subnormal inputs, and results that are subnormal
+once rounded to 24 digits, by zero of the same sign;
 `.sat` clamps to [0.0, 1.0] and turns NaN into +0.0; `min` and `max` prefer the operand that is not
 NaN and order -0.0 below +0.0.
 """
 
 import threading
-from fractions import Fraction
 
 import numpy as np
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 NAN = np.uint32(0x7FFFFFFF).view(np.float32)
-NAN_F64 = np.uint64(0xFFF8000000000000).view(np.float64)
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _INFINITY = np.float32(np.inf)
@@ -51,10 +50,10 @@ def saturate(x):
 
 
 def has_subnormal(*values):
-    """Whether a float32 array or scalar among `values` holds a subnormal (zeros do not count).
+    """Whether a float32 array or scalar among `values` holds a subnormal or +-2^-126 (but not zero).
 
-    The processor's own underflow flag finds them: a subnormal times the number just below 1 is
-    subnormal and inexact, which underflows, while zeros, infinities and NaN raise nothing. That is one
+    The processor's own underflow flag finds them: times the number just below 1 they become subnormal
+    and inexact, which underflows, while zeros, infinities and NaN raise nothing. That is one
     multiplication per array, half of what comparing magnitudes costs.
     """
     try:
@@ -62,7 +61,7 @@ def has_subnormal(*values):
             for value in values:
                 if isinstance(value, np.ndarray):
                     np.multiply(value, _BELOW_ONE, out=_spare(len(value)))
-                elif value and abs(value) < SMALLEST_NORMAL:
+                elif value and abs(value) <= SMALLEST_NORMAL:
                     return True
     except FloatingPointError:
         return True
@@ -77,17 +76,48 @@ def _spare(size):
     return buffer if len(buffer) == size else buffer[:size]
 
 
-def flushing(operation, *, inputs=True, result=True):
-    """`operation` on float32 values made `.ftz`: inputs and result flushed, NaN made canonical."""
+def flushing(operation, exact=None, mode="rn"):
+    """`operation` on float32 values made `.ftz`: inputs and result flushed, NaN made canonical.
+
+    `exact` gives the same result in float64, exact or rounded to odd, where it can be inexact.
+    """
 
     def flushed(*values):
         out = operation(*values)
         if has_subnormal(*values, out):
-            out = operation(*map(flush, values)) if inputs else out
-            out = flush(out) if result else out
+            values = tuple(map(flush, values))
+            out = flush_result(operation(*values), exact, mode, values)
         return canonical(out)
 
     return flushed
+
+
+# A result is flushed if it would be subnormal with 24 digits and an unbounded exponent. These are the
+# float64 magnitudes from which such a rounding reaches the smallest normal number, 2^-126: the middle
+# between it and the number below; all above that number (rounding away from zero); or itself.
+_REACHES_NEAREST = 2.0**-126 * (1 - 2.0**-25)
+_REACHES_AWAY = float(np.nextafter(2.0**-126 * (1 - 2.0**-24), 1))
+_REACHES_CUT = 2.0**-126
+
+
+def flush_result(out, exact, mode, values):
+    """`out`, the float32 result of `exact` (see flushing) rounded by `mode`, flushed as hardware does.
+
+    Rounding in the coarser steps of subnormal numbers can have lifted a result to 2^-126 that H200
+    hardware, which rounds to 24 digits first, still flushes.
+    """
+    out = flush(out)
+    if exact and np.any(np.abs(out) == SMALLEST_NORMAL):
+        total = exact(*values)
+        if mode == "rn":
+            reaches = _REACHES_NEAREST
+        elif mode == "rz":
+            reaches = _REACHES_CUT
+        else:
+            away = np.signbit(total) == (mode == "rm")
+            reaches = np.where(away, _REACHES_AWAY, _REACHES_CUT)
+        out = out * (np.abs(total) >= reaches)
+    return out
 
 
 # --- exact sums, and rounding float64 to float32 --------------------------------------------------
@@ -148,11 +178,16 @@ def _wide(x):
     return x.astype(np.float64)
 
 
+def _fma_total(a, b, c):
+    """a * b + c of float32 values, rounded to odd in float64, where the product is exact."""
+    return round_to_odd(*two_sum(_wide(a) * _wide(b), _wide(c)))
+
+
 def _fma_exact(a, b, c, mode):
-    """fma for any float32 values: the product is exact in float64, the sum is rounded to odd."""
-    product, addend = _wide(a) * _wide(b), _wide(c)
-    total = round_to_odd(*two_sum(product, addend))
-    return canonical(zero_sign(round_f32(total, mode), total, product, addend, mode))
+    """fma for any float32 values and rounding, slowly."""
+    total = _fma_total(a, b, c)
+    product = _wide(a) * _wide(b)
+    return canonical(zero_sign(round_f32(total, mode), total, product, c, mode))
 
 
 _TIE_SHIFT = np.int64(35)
@@ -209,13 +244,15 @@ def fma_rn(a, b, c):
 def fma_rn_ftz(a, b, c):
     """a * b + c in float32, rounded once to nearest even, subnormal inputs and result flushed."""
     if _are_scalars(a, b, c):
-        return canonical(flush(_fma_exact(flush(a), flush(b), flush(c), "rn")))
+        values = flush(a), flush(b), flush(c)
+        return canonical(flush_result(_fma_exact(*values, "rn"), _fma_total, "rn", values))
     out, dropped = _fma_twice(a, b, c)
     if not has_subnormal(a, b, c, out):
         return canonical(_settle(out, dropped, False, a, b, c))
-    a, b, c = flush(a), flush(b), flush(c)
-    out, dropped = _fma_twice(a, b, c)
-    return canonical(flush(_settle(out, dropped, True, a, b, c)))
+    values = flush(a), flush(b), flush(c)
+    out, dropped = _fma_twice(*values)
+    out = _settle(out, dropped, True, *values)
+    return canonical(flush_result(out, _fma_total, "rn", values))
 
 
 def _nearest(ufunc):
@@ -251,130 +288,6 @@ def sqrt_f32(a, mode="rn"):
     return canonical(root)
 
 
-# --- float64 --------------------------------------------------------------------------------------
-
-_SPLIT = np.float64(2**27 + 1)
-
-
-def two_product(a, b):
-    """(p, e): the float64 product and its exact error (Dekker); no over- or underflow allowed."""
-    p = a * b
-    t = _SPLIT * a
-    a_high = t - (t - a)
-    t = _SPLIT * b
-    b_high = t - (t - b)
-    a_low, b_low = a - a_high, b - b_high
-    return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
-
-
-def round_fraction(value, mode):
-    """The Fraction `value` (not 0) as a float64 rounded by `mode`, as a Python float.
-
-    Overflow follows IEEE 754: infinity where the mode rounds away from zero, else the largest float.
-    """
-    negative, value = value < 0, abs(value)
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    exponent -= value < Fraction(2) ** exponent
-    quantum = Fraction(2) ** (max(exponent, -1022) - 52)
-    count, rest = divmod(value / quantum, 1)
-    away = mode == ("rm" if negative else "rp")
-    if mode == "rn":
-        away = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and count % 2 == 1)
-    scaled = (count + (away and rest != 0)) * quantum
-    largest = float.fromhex("0x1.fffffffffffffp+1023")
-    overflow = float("inf") if mode == "rn" or away else largest
-    magnitude = float(scaled) if scaled <= Fraction(largest) else overflow
-    return -magnitude if negative else magnitude
-
-
-def exact_lanes(out, lanes, formula, mode, *operands):
-    """`out` with the float64 results at mask `lanes` replaced by `formula` in exact fractions."""
-    shape = np.broadcast_shapes(*(np.shape(x) for x in operands))
-    out = np.array(np.broadcast_to(out, shape))
-    columns = [np.broadcast_to(x, shape)[lanes].tolist() for x in operands]
-    exact = [formula(*map(Fraction, row)) for row in zip(*columns, strict=True)]
-    rounded = [round_fraction(value, mode) if value else None for value in exact]
-    # an exact zero keeps the sign that ordinary arithmetic gave it
-    fallback = out[lanes].tolist()
-    out[lanes] = [b if a is None else a for a, b in zip(rounded, fallback, strict=True)]
-    return out[()]
-
-
-def _within(x, low, high):
-    magnitude = np.abs(x)
-    return (magnitude >= 2.0**low) & (magnitude <= 2.0**high)
-
-
-def fma_f64(a, b, c, mode="rn"):
-    """a * b + c in float64, rounded once by `mode` (Boldo and Melquiond's algorithm).
-
-    Lanes whose exponents could overflow or underflow on the way are computed in exact fractions.
-    """
-    product = a * b
-    plain = zero_sign(product + c, product + c, product, c, mode)
-    safe = _within(a, -400, 400) & _within(b, -400, 400) & (_within(c, -800, 900) | (c == 0))
-    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c) & (a != 0) & (b != 0)
-    high, low = two_product(a, b)
-    addend, addend_low = two_sum(c, low)
-    total, total_low = two_sum(high, addend)
-    rest = round_to_odd(*two_sum(addend_low, total_low))
-    nearest = total + rest
-    out = step(nearest, (total - nearest) + rest, mode)
-    # the sum of nothing left over is an exact zero, whose sign is plain arithmetic's
-    out = np.where(safe & finite & (nearest != 0), out, plain)[()]
-    # a product that overflows must not meet an infinite addend as an infinity
-    out = np.where(np.isinf(c) & np.isfinite(a) & np.isfinite(b), c, out)[()]
-    odd = finite & ~safe
-    if np.any(odd):
-        out = exact_lanes(out, odd, lambda x, y, z: x * y + z, mode, a, b, c)
-    return out
-
-
-def add_f64(a, b, mode):
-    """a + b in float64, rounded by `mode`."""
-    total, error = two_sum(a, b)
-    overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
-    out = step(total, np.where(overflow, -total, error), mode)
-    return zero_sign(out, total, a, b, mode)
-
-
-def multiply_f64(a, b, mode):
-    """a * b in float64, rounded by `mode`."""
-    product, error = two_product(a, b)
-    out = step(product, error, mode)
-    finite = np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
-    safe = _within(a, -400, 400) & _within(b, -400, 400)
-    out = np.where(safe, out, product)[()]
-    if np.any(finite & ~safe):
-        out = exact_lanes(out, finite & ~safe, lambda x, y: x * y, mode, a, b)
-    return out
-
-
-def divide_f64(a, b, mode="rn"):
-    """a / b in float64, rounded by `mode`."""
-    q = np.divide(a, b)
-    finite = np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0)
-    if mode == "rn" or not np.any(finite):
-        return q
-    return exact_lanes(q, finite, lambda x, y: x / y, mode, a, b)
-
-
-def sqrt_f64(a, mode="rn"):
-    """The square root in float64, rounded by `mode`."""
-    root = np.sqrt(a)
-    if mode == "rn":
-        return root
-    # scaled by an even power of two so that root^2 neither overflows nor underflows
-    fraction, exponent = np.frexp(a)
-    odd = exponent % 2
-    scaled = np.ldexp(fraction, odd)
-    nearest = np.sqrt(scaled)
-    square, error = two_product(nearest, nearest)
-    stepped = step(nearest, (scaled - square) - error, mode)
-    directed = np.ldexp(stepped, (exponent - odd) // 2)
-    return np.where(np.isfinite(a) & (a > 0), directed, root)[()]
-
-
 # --- minimum and maximum --------------------------------------------------------------------------
 
 
@@ -391,7 +304,8 @@ def extremum(largest, keep_nan=False):
             out = np.where(zeros & (a == b), signed, out)[()]
         if not keep_nan and np.any(np.isnan(out)):
             out = np.where(np.isnan(a), b, np.where(np.isnan(b), a, out))[()]
-        return canonical(out) if out.dtype == np.float32 else out
+        # times one, a signaling NaN of float64 becomes quiet
+        return canonical(out) if out.dtype == np.float32 else out * out.dtype.type(1)
 
     return choose
 
@@ -401,48 +315,32 @@ def copy_sign(a, b):
     return np.copysign(b, a)
 
 
-def arithmetic(name, kind, mode, ftz, sat):
-    """The function of one PTX float instruction.
-
-    name: "add", "sub", "mul", "fma", "div", "sqrt" or "rcp"; kind: "f32" or "f64"; mode: a rounding.
-    """
-    function = (_single if kind == "f32" else _double)(name, mode, ftz)
-    if not sat:
-        return function
-    return lambda *values: saturate(function(*values))
-
-
-def _single(name, mode, ftz):
+def single(name, mode, ftz):
+    """The float32 function of PTX's add, sub, mul, fma, div, rcp or sqrt with a rounding and .ftz."""
     if name == "fma" and mode == "rn":
         return fma_rn_ftz if ftz else fma_rn
     ufuncs = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-    if name in ufuncs and mode == "rn":
+    if mode == "rn" and name in ufuncs:
         # flushing() makes NaN canonical too
-        return flushing(ufuncs[name]) if ftz else _nearest(ufuncs[name])
-    directed = {
-        "add": lambda a, b: add_exact(a, b, mode),
-        "sub": lambda a, b: add_exact(a, -b, mode),
-        "mul": lambda a, b: canonical(round_f32(_wide(a) * _wide(b), mode)),
-        "fma": lambda a, b, c: _fma_exact(a, b, c, mode),
-        "div": lambda a, b: divide_f32(a, b, mode),
-        "rcp": lambda a: divide_f32(_ONE, a, mode),
-        "sqrt": lambda a: sqrt_f32(a, mode),
-    }[name]
-    return flushing(directed) if ftz else directed
+        operation = ufuncs[name] if ftz else _nearest(ufuncs[name])
+    else:
+        operation = {
+            "add": lambda a, b: add_exact(a, b, mode),
+            "sub": lambda a, b: add_exact(a, -b, mode),
+            "mul": lambda a, b: canonical(round_f32(_wide(a) * _wide(b), mode)),
+            "fma": lambda a, b, c: _fma_exact(a, b, c, mode),
+            "div": lambda a, b: divide_f32(a, b, mode),
+            "rcp": lambda a: divide_f32(_ONE, a, mode),
+            "sqrt": lambda a: sqrt_f32(a, mode),
+        }[name]
+    return flushing(operation, _EXACT.get(name), mode) if ftz else operation
 
 
-def _double(name, mode, ftz):
-    del ftz  # float64 instructions have no .ftz
-    ufuncs = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
-    if name in ufuncs and mode == "rn":
-        return ufuncs[name]
-    return {
-        "add": lambda a, b: add_f64(a, b, mode),
-        # a NaN keeps its sign: it is not negated
-        "sub": lambda a, b: add_f64(a, np.where(np.isnan(b), b, -b)[()], mode),
-        "mul": lambda a, b: multiply_f64(a, b, mode),
-        "fma": lambda a, b, c: fma_f64(a, b, c, mode),
-        "div": lambda a, b: divide_f64(a, b, mode),
-        "rcp": lambda a: divide_f64(np.float64(1), a, mode),
-        "sqrt": lambda a: sqrt_f64(a, mode),
-    }[name]
+# The results that can be inexact near 2^-126, in float64: sums of floats are exact there, roots far
+# above, and a quotient of floats is never closer to a threshold than float64 tells.
+_EXACT = {
+    "mul": lambda a, b: _wide(a) * _wide(b),
+    "fma": _fma_total,
+    "div": lambda a, b: np.divide(_wide(a), _wide(b)),
+    "rcp": lambda a: np.divide(1.0, _wide(a)),
+}

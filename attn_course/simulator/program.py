@@ -407,9 +407,11 @@ class Program:
     build: "optimised" or "debug"; a debug build keeps every register readable to its end.
     """
 
-    def __init__(self, ptx: str, *, source: str = "", source_name: str = "kernel.cu", build: str = "optimised"):
+    def __init__(self, ptx: str, *, source: str = "", source_name: str = "kernel.cu",
+                 build: str = "optimised", options: tuple[str, ...] = ()):
         from .parser import parse
 
+        self.options = tuple(options)
         self.ptx, self.source, self.source_name, self.build = ptx, source, source_name, build
         self.module: Module = parse(ptx)
         self.keep_registers = build == "debug"
@@ -431,6 +433,13 @@ class Program:
         if name not in self._executables:
             self._executables[name] = Executable(self, self.module.functions[name])
         return self._executables[name]
+
+    @property
+    def debug(self):
+        """The module that reads a debug build's names: variables(program, function), ..."""
+        from . import debug
+
+        return debug
 
     def python(self, name: str) -> str:
         """The NumPy lines that the kernel's instructions became."""

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ LAYERS = (
     ("ladder",),
     ("attention",),
     ("verify", "timing", "roofline", "profiler", "results"),
-    ("plots", "stepper"),
+    ("plots", "stepper", "lesson", "lesson_plots"),
     ("commands", "cli"),
     ("__init__",),
 )
@@ -32,10 +34,11 @@ ONLY = {
     # Figures and the widget take arrays and records.
     "plots": {"events", "observers"},
     "stepper": {"events", "observers"},
+    "lesson_plots": {"plots"},
 }
 # A library and the only modules that may import it.
 CONFINED = {
-    "matplotlib": {"plots", "data"},
+    "matplotlib": {"plots", "lesson_plots", "data"},
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},
@@ -160,6 +163,22 @@ def test_no_import_goes_against_the_layers():
 def test_no_import_cycles():
     cycle = find_cycle(module_graph())
     assert not cycle, " -> ".join(cycle)
+
+
+# Import names of the base dependencies, where they differ from the name that is installed.
+IMPORT_NAMES = {"cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"}, "pyelftools": {"elftools"},
+                "jupyterlab": {"IPython", "ipywidgets"}, "anywidget": {"anywidget", "traitlets"}}
+# Libraries that a module uses where they happen to be there, inside a function that says so.
+OPTIONAL = {"torch"}
+
+
+def test_every_library_is_a_base_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", line).group() for line in project["dependencies"]]
+    installed = {library for name in names for library in IMPORT_NAMES.get(name, {name})}
+    used = {name.split(".")[0] for imported in project_modules().values() for name in imported}
+    strange = used - installed - OPTIONAL - set(sys.stdlib_module_names) - {"attn_course"}
+    assert not strange, f"{sorted(strange)}: put them into pyproject's dependencies"
 
 
 def test_kernels_know_nothing_of_python():

@@ -73,9 +73,19 @@ def encode(number, fmt, mode="rn", ftz=False, sat=False, relu=False):
     if magnitude >= infinity:
         away = mode in ("rn", "rna") or mode == ("rm" if number.sign else "rp")
         magnitude = infinity if away else infinity - 1
-    if ftz and magnitude >> fraction_bits == 0:
+    if ftz and _is_tiny(number, exponent_bits, fraction_bits, mode):
         magnitude = 0
     return sign | magnitude
+
+
+def _is_tiny(number, exponent_bits, fraction_bits, mode):
+    """Whether the number is below the normal ones once rounded with an unbounded exponent."""
+    scale = Fraction(2) ** 200  # lifts it into the normal range, where steps have full precision
+    smallest = Fraction(2) ** (2 - (1 << exponent_bits - 1))
+    if number.size >= smallest:
+        return False
+    rounded = _round(number.size * scale, number.sign, 15, fraction_bits, mode)
+    return rounded < _round(smallest * scale, 0, 15, fraction_bits, "rn")
 
 
 def _saturated(number):

@@ -164,7 +164,8 @@ ORDERED = {
 COMBINE = {
     "": lambda t, c: t, "and": lambda t, c: t & c, "or": lambda t, c: t | c, "xor": lambda t, c: t ^ c
 }  # fmt: skip
-INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64", "b16", "b32", "b64")
+INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
+UNSIGNED, BITS = ("u16", "u32", "u64"), ("b16", "b32", "b64")
 COMPARISONS = {}
 
 
@@ -172,7 +173,7 @@ def compare(name, kind, ftz):
     """The truth of a comparison of two bit patterns."""
 
     def run(a, b):
-        if kind in INTEGERS:
+        if kind in INTEGERS + BITS:
             return ORDERED[name](exact.read(a, kind), exact.read(b, kind))
         a, b = decode(a, kind, ftz), decode(b, kind, ftz)
         unordered = "nan" in (a.kind, b.kind)
@@ -219,12 +220,16 @@ def set_value(name, target, kind, combine, ftz):
 
 
 def _add_comparisons():
-    floats = ("f32", "f64", "f16", "bf16")
+    floats = ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
     unordered = ("equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
     for combine in COMBINE:
         suffix = f".{combine}" * bool(combine)
         for name in (*ORDERED, *unordered):
-            kinds = INTEGERS * (name in ORDERED) + (floats + ("f16x2", "bf16x2")) * (name[:2] not in ("lo", "ls", "hi", "hs"))
+            kinds = floats
+            if name in ORDERED:
+                whole = UNSIGNED if name in ("lo", "ls", "hi", "hs") else INTEGERS
+                kinds = whole + (floats if whole == INTEGERS else ())
+                kinds += BITS if name in ("eq", "ne") else ()
             for kind, ftz in itertools.product(kinds, (False, True)):
                 if ftz and kind not in ("f32", "f16", "f16x2"):
                     continue
@@ -238,7 +243,7 @@ def _add_comparisons():
 def _targets(kind):
     if kind.endswith("x2"):
         return (kind, "u32", "s32")
-    return ("u32", "s32", "f32") + ((kind, "u16", "s16") if kind in HALVES else ())
+    return ("u32", "s32") + ((kind, "u16", "s16") if kind in HALVES else ("f32",))
 
 
 _add_comparisons()

@@ -108,6 +108,15 @@ __global__ void collatz(const int* a, int* out, int n) {
     while (x != 1) { x = x % 2 ? 3 * x + 1 : x / 2; ++steps; }
     out[i] = steps;
 }
+__global__ void table(const int* a, int* out, int n) {
+    int r = 0;
+    asm volatile("{ ts: .branchtargets A, B, C, D; brx.idx %1, ts;\n"
+                 "A: mov.s32 %0, 10; bra E; B: add.s32 %0, %0, 20;\n"
+                 "E: bra F;\n"
+                 "C: mov.s32 %0, 7; bra G; D: mov.s32 %0, 13; F: add.s32 %0, %0, 5; G: }"
+                 : "+r"(r) : "r"(a[ID]));
+    out[ID] = r + ID;
+}
 __global__ void guarded(const int* a, int* out, int n) {
     int i = ID;
     if (i >= n) return;
@@ -258,9 +267,11 @@ def test_chunks_of_any_size(lanes, monkeypatch):
 
 
 @pytest.mark.parametrize("build", BUILDS)
-def test_switch_becomes_a_jump_table(build):
-    """The test of `choose` covers brx.idx only while the compiler writes one."""
-    assert ("brx.idx" in module(CODE).ptx("optimised")) or build == "debug"
+def test_jump_table(build):
+    n = 77
+    a, out = data(n, 4), zeros(n)
+    run(CODE, "table", 1, n, a, out, np.int32(n), build=build)
+    assert out.tolist() == [(15, 25, 7, 18)[x] + i for i, x in enumerate(a.tolist())]
 
 
 @pytest.mark.parametrize("build", BUILDS)

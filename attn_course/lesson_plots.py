@@ -1,0 +1,210 @@
+"""Figures of the first lessons: small matrices with their numbers, and a kernel's tiles in motion.
+
+Like `plots`, they take arrays and know nothing of kernels or backends, and return figures that are
+not registered with pyplot.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .plots import BLUE, GREEN, INK, ORANGE, PAPER, RED, STYLE
+
+TINTS = {"query": BLUE, "key": ORANGE, "score": GREEN, "value": "#CC79A7", "plain": "#9AA5B1"}
+MINUS_INFINITY = "−∞"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A small matrix to draw.
+
+    values: (rows, columns), real; NaN is drawn as an empty, hatched cell, -inf as hatched "−∞".
+    title: above it.  note: below it, for its shape.  tint: a key of TINTS.
+    chosen: (row, column, height, width) of a part to outline; the rest of the matrix is paler.
+    shaded: cells are the darker the larger their value; else all alike.
+    written: format of the numbers.
+    """
+
+    values: np.ndarray
+    title: str = ""
+    note: str = ""
+    tint: str = "plain"
+    chosen: tuple[int, int, int, int] | None = None
+    shaded: bool = False
+    written: str = "g"
+
+
+def _mixed(colour: str, share: float) -> tuple[float, ...]:
+    """The colour on white paper: share 0 is white, 1 the colour itself."""
+    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
+
+
+def _is_chosen(chosen, row: int, column: int) -> bool:
+    if chosen is None:
+        return True
+    top, left, height, width = chosen
+    return top <= row < top + height and left <= column < left + width
+
+
+def _shares(matrix: Matrix) -> np.ndarray:
+    """How dark each cell is, between 0 and 1."""
+    values = np.asarray(matrix.values, float)
+    finite = np.isfinite(values)
+    if not matrix.shaded:
+        return np.full(values.shape, 0.3)
+    top = np.max(np.abs(values), where=finite, initial=0.0) or 1.0
+    return np.where(finite, 0.07 + 0.7 * np.abs(np.where(finite, values, 0.0)) / top, 0.0)
+
+
+def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hatched: bool) -> None:
+    axes.add_patch(Rectangle(
+        (x, y), 1, 1, facecolor=face, edgecolor="#B8C2CC" if hatched else PAPER,
+        linewidth=0 if hatched else 1.6, hatch="////" if hatched else None, zorder=2))
+    axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9.5, zorder=4,
+              color="#7B8794" if faint else INK)
+
+
+def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
+    """A matrix with its top-left corner at (x, y), one unit a cell, y downwards."""
+    values = np.asarray(matrix.values, float)
+    rows, columns = values.shape
+    shares = _shares(matrix)
+    for (row, column), value in np.ndenumerate(values):
+        inside = _is_chosen(matrix.chosen, row, column)
+        hatched = not np.isfinite(value)
+        text = "" if np.isnan(value) else format(value, matrix.written)
+        if np.isneginf(value):
+            text = MINUS_INFINITY
+        share = shares[row, column] * (1 if inside else 0.35)
+        face = "#EEF1F4" if hatched else _mixed(TINTS[matrix.tint], share)
+        _draw_cell(axes, x + column, y + row, text, face, not inside, hatched)
+    if matrix.chosen is not None:
+        top, left, height, width = matrix.chosen
+        axes.add_patch(Rectangle((x + left, y + top), width, height, fill=False, edgecolor=RED,
+                                 linewidth=2.2, zorder=5))
+    axes.text(x + columns / 2, y - 0.22, matrix.title, ha="center", va="bottom",
+              fontweight="bold", fontsize=10)
+    axes.text(x + columns / 2, y + rows + 0.2, matrix.note, ha="center", va="top", fontsize=8.5,
+              color="#5F6B76", linespacing=1.25)
+
+
+def _rows(item: Matrix | str) -> int:
+    return 1 if isinstance(item, str) else np.asarray(item.values).shape[0]
+
+
+def _width(item: Matrix | str) -> float:
+    """Units across: a matrix's columns (at least room for its words), or a sign with its words."""
+    if isinstance(item, str):
+        return max(0.9, 0.2 * max(len(line) for line in item.splitlines()) + 0.35)
+    words = max(0.21 * len(item.title), 0.17 * max(map(len, item.note.split("\n"))))
+    return max(np.asarray(item.values).shape[1], words)
+
+
+def _draw_line(axes: Axes, items: Sequence[Matrix | str], y: float, height: float,
+               widths: Sequence[float]) -> None:
+    """Matrices and the signs between them, centred on one line of the given height."""
+    x = 0.0
+    for item, width in zip(items, widths, strict=True):
+        if isinstance(item, str):
+            big = len(item) <= 1
+            axes.text(x + width / 2, y + height / 2, item, ha="center", va="center",
+                      fontsize=15 if big else 9, color=INK)
+        else:
+            rows, columns = np.asarray(item.values).shape
+            _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
+        x += width + 0.35
+
+
+def matrix_lines(lines: Sequence[Sequence[Matrix | str]], *, title: str = "",
+                 labels: Sequence[str] = (), cell_inches: float = 0.46) -> Figure:
+    """Lines of small matrices with their numbers, with signs such as "×" and "=" between them.
+
+    Args:
+        lines: each a sequence of matrices and signs; the same number in every line.
+        labels: one a line, written at its left.
+        cell_inches: side of a cell.
+
+    Raises:
+        ValueError: no line, lines of different lengths, or labels that do not go with them.
+    """
+    if not lines or len({len(line) for line in lines}) != 1:
+        raise ValueError("every line needs the same number of matrices and signs")
+    if labels and len(labels) != len(lines):
+        raise ValueError(f"{len(labels)} labels for {len(lines)} lines")
+    widths = [max(_width(line[i]) for line in lines) for i in range(len(lines[0]))]
+    heights = [max(_rows(item) for item in line) for line in lines]
+    notes = [max((item.note.count("\n") + 1 if item.note else 0)
+                 for item in line if not isinstance(item, str)) for line in lines]
+    across = sum(widths) + 0.35 * (len(widths) - 1)
+    left = max((0.2 * len(part) for label in labels for part in label.split("\n")), default=0.0)
+    with rc_context(STYLE):
+        y, tops = 0.9 if title else 0.0, []
+        for height, count in zip(heights, notes, strict=True):
+            tops.append(y + 0.75)
+            y += 0.75 + height + 0.25 + 0.38 * count + 0.15
+        figure = Figure(figsize=((across + left + 0.4) * cell_inches, y * cell_inches))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(-left - 0.2, across + 0.2), ylim=(y, 0), aspect="equal")
+        axes.axis("off")
+        if title:
+            axes.text(-left, 0.2, title, ha="left", va="top", fontweight="bold", fontsize=12)
+        for line, top, height in zip(lines, tops, heights, strict=True):
+            _draw_line(axes, line, top, height, widths)
+        for label, top, height in zip(labels, tops, heights, strict=False):
+            axes.text(-left, top + height / 2, label, ha="left", va="center", fontsize=9.5,
+                      linespacing=1.3)
+    return figure
+
+
+def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
+    """Attention of a few tokens as matrices, one query's way through it outlined.
+
+    Args:
+        q: (n, d).  k: (m, d).  scores: (n, m), unscaled.  weights: (n, m).
+        v: (m, d).  out: (n, d).
+        row: the query to follow.
+    """
+    (n, d), m = np.shape(q), len(k)
+    first = [
+        Matrix(q, "q", f"{n} tokens × {d}", "query", (row, 0, 1, d)), "×",
+        Matrix(np.transpose(k), "k transposed", f"{d} × {m} tokens", "key"), "=",
+        Matrix(scores, "scores", f"{n} queries × {m} keys", "score", (row, 0, 1, m), True),
+    ]
+    second = [
+        Matrix(weights, "weights", "each row sums to 1", "score", (row, 0, 1, m), True, ".3f"), "×",
+        Matrix(v, "v", f"{m} tokens × {np.shape(v)[1]}", "value"), "=",
+        Matrix(out, "out", "mixed values", "value", (row, 0, 1, np.shape(out)[1]), False, ".2f"),
+    ]
+    return matrix_lines([first, second], labels=("compare", "scale,\nsoftmax,\nmix"),
+                        cell_inches=0.52)
+
+
+def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int) -> Figure:
+    """What a block's tiles and partial scores hold, one line a step along the head dimension.
+
+    Args:
+        q: (n, d).  k: (m, d).
+        steps: one dict a step with tile_query and tile_key (tile, tile) as they stood after the
+            first barrier, and score (tile, tile) as it stood after the step's sums.
+        row, column: the block's first query and first key.
+        tile: threads a side of the block.
+    """
+    lines = []
+    for number, step in enumerate(steps):
+        start = number * tile
+        lines.append([
+            Matrix(q, "q", "", "query", (row, start, tile, tile)),
+            Matrix(k, "k", "", "key", (column, start, tile, tile)), "→",
+            Matrix(step["tile_query"], "tile_query", "shared", "query"), "×",
+            Matrix(step["tile_key"], "tile_key", "shared", "key"), "→",
+            Matrix(step["score"], "score", "registers", "score"),
+        ])
+    labels = [f"step {number}\ni = {number * tile}..{number * tile + tile - 1}"
+              for number in range(len(steps))]
+    return matrix_lines(lines, labels=labels, cell_inches=0.42)

@@ -1,0 +1,185 @@
+"""Counts beside the source: a table in a notebook, aligned text in a terminal."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+# Head of a column, the counter it shows, and the counter whose mean a request stands beside it.
+_COLUMNS = (
+    ("instructions", "instructions", None),
+    ("global loads x sectors", "global_load_requests", "global_load_sectors"),
+    ("global stores x sectors", "global_store_requests", "global_store_sectors"),
+    ("shared loads x wavefronts", "shared_load_requests", "shared_load_wavefronts"),
+    ("conflicts", "shared_load_conflicts", None),
+    ("merged", "shared_loads_merged", None),
+    ("shared stores x wavefronts", "shared_store_requests", "shared_store_wavefronts"),
+    ("conflicts", "shared_store_conflicts", None),
+    ("atomics", "atomic_requests", None),
+    ("barriers", "barriers", None),
+    ("branches", "branches", None),
+    ("divergent", "divergent_branches", None),
+)
+_SOURCE_WIDTH = 64  # characters of source text in a terminal
+_STYLE = (
+    "<style>.counts td{text-align:right;font-family:monospace;white-space:pre}"
+    ".counts td.source{text-align:left}.counts .idle{opacity:.55}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One source line: its number (0: no line of this file), text, and counter name -> count."""
+
+    number: int
+    text: str
+    counts: Mapping[str, int]
+
+    def __getitem__(self, name: str) -> int:
+        return self.counts[name]
+
+    def per_request(self, name: str) -> float:
+        """A sector or wavefront counter divided by its requests; NaN where there are none."""
+        requests = self.counts[name.rsplit("_", 1)[0] + "_requests"]
+        return self.counts[name] / requests if requests else float("nan")
+
+
+@dataclass(frozen=True)
+class KernelLines:
+    """One kernel's counts. totals: counter -> count; lines: line number -> counter -> count."""
+
+    kernel: str
+    source_name: str
+    source_lines: tuple[str, ...]
+    build: str
+    launches: int
+    totals: dict[str, int]
+    lines: dict[int, dict[str, int]]
+
+    def line(self, number: int) -> Line:
+        known = 0 < number <= len(self.source_lines)
+        return Line(number, self.source_lines[number - 1] if known else "", self.lines[number])
+
+    def shown(self) -> list[tuple[int, str, dict[str, int] | None]]:
+        """(number, text, counts or None) from the first counted line to the last."""
+        counted = [number for number in self.lines if number]
+        rows = [(0, "(no source line)", self.lines[0])] if 0 in self.lines else []
+        for number in range(min(counted, default=1), max(counted, default=0) + 1):
+            known = number <= len(self.source_lines)
+            text = self.source_lines[number - 1] if known else ""
+            rows.append((number, text, self.lines.get(number)))
+        return rows
+
+
+def _cell(counts: Mapping[str, int], name: str, each: str | None) -> str:
+    if not counts[name]:
+        return ""
+    return f"{counts[name]:,}" + (f" x {counts[each] / counts[name]:.3g}" if each else "")
+
+
+class LineTable(Mapping):
+    """Source line -> :class:`Line`, for the kernels of one observation.
+
+    Keys are (source name, line number) pairs; `table[27]` also works where one file alone has
+    counts on line 27. Kernels of one file add up. `text()` and a notebook show the source.
+    """
+
+    def __init__(self, kernels: tuple[KernelLines, ...]):
+        self.kernels = kernels
+        self._lines: dict[tuple[str, int], Line] = {}
+        for kernel in kernels:
+            for number in kernel.lines:
+                key, line = (kernel.source_name, number), kernel.line(number)
+                if key in self._lines:
+                    old = self._lines[key].counts
+                    line = Line(number, line.text, {n: old[n] + c for n, c in line.counts.items()})
+                self._lines[key] = line
+
+    def __getitem__(self, key) -> Line:
+        if isinstance(key, tuple):
+            return self._lines[key]
+        found = [line for (_, number), line in self._lines.items() if number == key]
+        if len(found) == 1:
+            return found[0]
+        files = sorted({name for name, _ in self._lines})
+        if found:
+            raise KeyError(f"line {key} is in several files: ask for (file, {key}), of {files}")
+        raise KeyError(f"nothing was counted on line {key} of {files}")
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def rows(self) -> list[Line]:
+        """The counted lines, kernel by kernel in the order of their first launch."""
+        return list(self._lines.values())
+
+    # -- reports --------------------------------------------------------------------------------
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """Every kernel's source with its counts beside it, for a terminal."""
+        return "\n\n".join(_text(kernel) for kernel in self.kernels) or "no kernel ran"
+
+    def _repr_html_(self) -> str:
+        return _STYLE + ("".join(_html(kernel) for kernel in self.kernels) or "no kernel ran")
+
+
+def _title(kernel: KernelLines) -> str:
+    launches = "1 launch" if kernel.launches == 1 else f"{kernel.launches} launches"
+    name = kernel.source_name.replace("\\", "/").rsplit("/", 1)[-1]
+    text = f"{kernel.kernel} ({name}), {launches}, counted on the simulator, {kernel.build} build"
+    merged = kernel.totals["shared_loads_merged"]
+    if merged:
+        requests = kernel.totals["shared_load_requests"]
+        text += f"; of {merged + requests:,} shared loads {merged:,} were merged into wider ones"
+    return text
+
+
+def _table(kernel: KernelLines) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a row of cells for each line: number, source, counts; the totals come last."""
+    columns = [column for column in _COLUMNS if kernel.totals[column[1]]]
+    heads = ["line", "source", *(head for head, _, _ in columns)]
+    rows = []
+    for number, source, counts in kernel.shown():
+        cells = [_cell(counts, name, each) if counts else "" for _, name, each in columns]
+        rows.append([str(number or ""), source, *cells])
+    totals = [_cell(kernel.totals, name, each) for _, name, each in columns]
+    return heads, [*rows, ["", "(all lines)", *totals]]
+
+
+def _text(kernel: KernelLines) -> str:
+    heads, rows = _table(kernel)
+    for row in rows:
+        if len(row[1]) > _SOURCE_WIDTH:
+            row[1] = row[1][: _SOURCE_WIDTH - 3] + "..."
+    split = [[*head.split(" x ", 1), ""][:2] for head in heads]  # "a x b" over two lines
+    first = [head for head, _ in split]
+    second = [f"x {tail}" if tail else "" for _, tail in split]
+    rows = [first, second, *rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    lines = [_title(kernel)]
+    for row in rows:
+        cells = [c.ljust(w) if i == 1 else c.rjust(w)
+                 for i, (c, w) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _html(kernel: KernelLines) -> str:
+    heads, rows = _table(kernel)
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
+    lines = []
+    for number, source, *counts in rows:
+        idle = "" if any(counts) else ' class="idle"'
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in counts)
+        text = f'<td class="source">{html.escape(source)}</td>'
+        lines.append(f"<tr{idle}><td>{number}</td>{text}{cells}</tr>")
+    return (
+        f'<table class="counts"><caption>{html.escape(_title(kernel))}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    )

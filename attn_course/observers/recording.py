@@ -1,0 +1,198 @@
+"""What the tracer recorded of one block: frames of plain data, and NumPy views of any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+GONE = None  # in a frame's values: the thread does not have the variable any more
+
+
+@dataclass
+class Recording:
+    """One block of one launch, step by step.
+
+    frames: one dict a step, in the order in which they ran,
+        step, line, function: where; line numbers count from 1 in the kernel's own file
+        threads: the active ones, linear in the block (x fastest)
+        variables: name -> {"threads", "values"} of the threads whose value changed; None: gone
+        shared, global: accesses {"array", "kind", "size", "threads", "index", "values"}; index
+            and values have size / itemsize elements a thread, in the threads' order
+        barrier: number of the barrier that the block passed after this step, or None
+        finding: {"kind", "message", "array", "index"} or None
+    arrays: name -> {"space", "dtype", "shape", "start", "size"}; start is its first byte's
+        address, a multiple of 4, as banks and sectors count it
+    variables: name -> {"type", "dtype", "shape", "line"}
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block_shape: tuple[int, int, int]
+    block: tuple[int, int, int]
+    warp: int | None
+    source_name: str
+    lines: tuple[str, ...]
+    arrays: dict[str, dict] = field(default_factory=dict)
+    variables: dict[str, dict] = field(default_factory=dict)
+    frames: list[dict] = field(default_factory=list)
+    truncated: str = ""
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return int(np.prod(self.block_shape))
+
+    def plain(self) -> dict:
+        """Everything as JSON-able data, for the stepper."""
+        names = ("kernel", "grid", "block_shape", "block", "warp", "source_name", "lines",
+                 "arrays", "variables", "frames", "truncated")  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+    # -- moments --------------------------------------------------------------------------------
+    @property
+    def barriers(self) -> list[int]:
+        """The steps after which the block passed a barrier."""
+        return [frame["step"] for frame in self.frames if frame["barrier"] is not None]
+
+    @property
+    def findings(self) -> list[dict]:
+        """The findings, each with its step and line."""
+        return [
+            {"step": frame["step"], "line": frame["line"], **frame["finding"]}
+            for frame in self.frames
+            if frame["finding"]
+        ]
+
+    def check_step(self, step: int) -> int:
+        count = len(self.frames)
+        if not -count <= step < count:
+            raise IndexError(f"step {step} of a trace with {count} steps (0 to {count - 1})")
+        return step % count
+
+    def variables_at(self, step: int) -> dict[str, np.ndarray]:
+        """Each variable after a step: (threads, *its shape) of its own dtype.
+
+        Threads that do not have the variable there are masked (a NumPy masked array); pointers
+        are strings such as "q + 12".
+        """
+        values: dict[str, list] = {}
+        for frame in self.frames[: self.check_step(step) + 1]:
+            for name, change in frame["variables"].items():
+                row = values.setdefault(name, [GONE] * self.threads)
+                for thread, value in zip(change["threads"], change["values"], strict=True):
+                    row[thread] = value
+        return {
+            name: self._array(row, self.variables[name])
+            for name, row in values.items()
+            if any(value is not GONE for value in row)
+        }
+
+    @staticmethod
+    def _array(row: list, kind: dict) -> np.ndarray:
+        missing = [value is GONE for value in row]
+        dtype = np.dtype(kind["dtype"]) if kind["dtype"] else np.dtype(object)
+        array = np.zeros((len(row), *kind["shape"]), dtype)
+        for thread, value in enumerate(row):
+            if value is not GONE:
+                array[thread] = value
+        if not any(missing):
+            return array
+        mask = np.broadcast_to(np.reshape(missing, (-1, *[1] * (array.ndim - 1))), array.shape)
+        return np.ma.array(array, mask=mask)
+
+    def shared_at(self, step: int) -> dict[str, np.ndarray]:
+        """Each shared array after a step, in the shape of its declaration.
+
+        Elements that nobody has written yet are masked.
+        """
+        found = {}
+        for name, array in self.arrays.items():
+            if array["space"] == "shared":
+                count = array["size"] // np.dtype(array["dtype"]).itemsize
+                found[name] = np.ma.masked_all(count, np.dtype(array["dtype"]))
+        for frame in self.frames[: self.check_step(step) + 1]:
+            for access in frame["shared"]:
+                if access["kind"] != "read" and access["array"] in found:
+                    found[access["array"]][access["index"]] = access["values"]
+        for name, array in found.items():
+            found[name] = array.reshape(self.arrays[name]["shape"])
+            if not np.ma.is_masked(array):
+                found[name] = found[name].filled()
+        return found
+
+    def tiles(self) -> list[dict]:
+        """One dict for each barrier: step, line, the shared arrays and the variables there."""
+        return [
+            {
+                "step": step,
+                "line": self.frames[step]["line"],
+                "shared": self.shared_at(step),
+                "variables": self.variables_at(step),
+            }
+            for step in self.barriers
+        ]
+
+    def history(self, name: str, thread: int = 0) -> list[tuple[int, object]]:
+        """(step, value) each time a variable of one thread changed. KeyError for unknown names."""
+        if name not in self.variables:
+            known = ", ".join(self.variables) or "none"
+            raise KeyError(f"no variable {name!r} in this trace; it has: {known}")
+        found = []
+        for frame in self.frames:
+            change = frame["variables"].get(name)
+            if change and thread in change["threads"]:
+                value = change["values"][change["threads"].index(thread)]
+                if value is not GONE:
+                    found.append((frame["step"], value))
+        return found
+
+    # -- text -----------------------------------------------------------------------------------
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """(step, line, source text, what changed) of every frame, for tables."""
+        found = []
+        for frame in self.frames:
+            line = frame["line"]
+            text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+            found.append((str(frame["step"]), str(line), text, self.summary(frame)))
+        return found
+
+    def summary(self, frame: dict) -> str:
+        """A frame in a few words: what its first active thread saw."""
+        parts = []
+        if len(frame["threads"]) < self.threads:
+            parts.append(f"{len(frame['threads'])} of {self.threads} threads")
+        for name, change in frame["variables"].items():
+            if change["values"][0] is not GONE:
+                parts.append(f"{name} = {shown(change['values'][0])}")
+        for space in ("shared", "global"):
+            for access in frame[space]:
+                if access["index"]:
+                    parts.append(f"{access['kind']}s {access['array']}[{access['index'][0]}]")
+        if frame["barrier"] is not None:
+            parts.append("barrier passed")
+        if frame["finding"]:
+            parts.append(frame["finding"]["kind"])
+        return ", ".join(parts)
+
+
+def shown(value) -> str:
+    """A value as a table shows it."""
+    if isinstance(value, list):
+        return "{" + ", ".join(map(shown, value)) + "}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def plain_values(array: np.ndarray) -> list:
+    """NumPy values as JSON-able ones, float32 at its shortest; nan and inf as their names."""
+    if array.dtype.kind != "f":
+        return array.tolist()
+    if array.ndim > 1:
+        return [plain_values(part) for part in array]
+    finite = np.isfinite(array)
+    if array.dtype == np.float64 and finite.all():
+        return array.tolist()
+    return [
+        float(str(value)) if ok else str(value)
+        for value, ok in zip(array, finite, strict=True)
+    ]

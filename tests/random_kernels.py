@@ -1,0 +1,485 @@
+"""Random CUDA C kernels, each with what it must compute.
+
+`random_kernel(seed)` grows a syntax tree with a seeded generator. `Kernel.source` prints it as CUDA C;
+`Kernel.expected()` runs the same tree thread by thread in plain Python (random_oracle), which shares
+nothing with the simulator. Kernels are free of races and of undefined behaviour, and their result does
+not depend on the order of threads: integer atomics whose old value does not show, shared memory written
+and read on two sides of a barrier, shuffles from lanes that take part.
+"""
+
+import random
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import random_oracle as oracle
+from random_operations import BY_RESULT, INTEGERS
+
+WORDS, NUMBERS, SCRATCH, OWN, ROW = 256, 64, 8, 8, 4
+VARIABLES = {"u32": 4, "i32": 3, "f32": 4, "u64": 2, "i64": 2, "f64": 2}
+WARP_WIDTHS = (32, 32, 16, 8)
+BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
+OPTIONS = ("-fmad=false",)  # products and sums are rounded where the tree says so
+
+# Rows of `counters` and `tally`: one operation each, so that updates commute. (C, first value)
+ATOMIC_ROWS = {
+    "add": ("atomicAdd({p}, {x})", 0),
+    "or": ("atomicOr({p}, {x})", 0),
+    "and": ("atomicAnd({p}, {x})", 0xFFFFFFFF),
+    "xor": ("atomicXor({p}, {x})", 0),
+    "max": ("atomicMax({p}, {x})", 0),
+    "min": ("atomicMin({p}, {x})", 0xFFFFFFFF),
+    "signed_max": ("atomicMax((int*){p}, (int){x})", 0),
+    "signed_min": ("atomicMin((int*){p}, (int){x})", 0),
+    "inc": ("atomicInc({p}, 6u)", 0),
+    "raise": ("raise({p}, {x})", 0),  # a maximum by compare-and-swap
+    "ticket": ("atomicAdd({p} + 4, atomicAdd({p}, 1u))", 0),  # row below: the sum of old values
+    "ticket_sum": (None, 0),
+    "float": ("atomicAdd((float*){p}, (float)({x} & 15u))", 0),  # sums of small integers: exact
+}
+COUNTERS = ROW * len(ATOMIC_ROWS)
+HELPERS = """\
+__device__ void raise(unsigned* place, unsigned value) {
+  unsigned old = atomicOr(place, 0u);
+  while (old < value) {
+    const unsigned seen = atomicCAS(place, old, value);
+    if (seen == old) break;
+    old = seen;
+  }
+}
+"""
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Const:
+    type: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Var:
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    operation: object
+    args: tuple
+
+    @property
+    def type(self):
+        return self.operation.result
+
+
+@dataclass(frozen=True)
+class Load:
+    """array: "words", "numbers", "table", "scratch" or "own"; the index is taken modulo its size.
+
+    vector: the element is read as the first of four, by a vector load.
+    """
+
+    type: str
+    array: str
+    index: object
+    vector: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of the kernel's own that is not inlined: helper{number}(u32, i32, f32) -> u32."""
+
+    number: int
+    args: tuple
+    type: str = "u32"
+
+
+@dataclass(frozen=True)
+class Assign:
+    target: Var
+    value: object
+
+
+@dataclass(frozen=True)
+class Store:
+    array: str
+    index: object
+    value: object
+
+
+@dataclass(frozen=True)
+class If:
+    condition: object
+    then: tuple
+    otherwise: tuple = ()
+
+
+@dataclass(frozen=True)
+class For:
+    """`trips` (u32) is evaluated once; uniform: the same for all threads, so barriers may be inside."""
+
+    counter: str
+    trips: object
+    body: tuple
+    uniform: bool = False
+
+
+@dataclass(frozen=True)
+class While:
+    """At most `limit` turns while the condition holds; `last`: it is tested after the body."""
+
+    counter: str
+    limit: int
+    condition: object
+    body: tuple
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Switch:
+    """cases: (body, falls through) for 0, 1, ...; the last is `default`."""
+
+    value: object
+    cases: tuple
+
+
+@dataclass(frozen=True)
+class Leave:
+    word: str  # "break" or "continue"
+
+
+@dataclass(frozen=True)
+class Atomic:
+    space: str  # "counters" (global) or "tally" (shared)
+    row: str
+    index: object
+    value: object
+
+
+# Statements that every thread of a block (or warp) reaches together.
+
+
+@dataclass(frozen=True)
+class BlockIf:
+    """A branch on the block's number: barriers may be inside."""
+
+    parity: int
+    body: tuple
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Threads swap values through shared memory."""
+
+    target: Var
+    value: object
+    index: object
+
+
+@dataclass(frozen=True)
+class BlockVote:
+    """mode: count, and, or."""
+
+    mode: str
+    target: Var
+    condition: object
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """mode: idx, up, down, xor; operand: u32."""
+
+    mode: str
+    target: Var
+    value: object
+    operand: object
+    width: int
+
+
+@dataclass(frozen=True)
+class WarpVote:
+    """mode: ballot, all, any, match; value: b1, or u32 for match."""
+
+    mode: str
+    target: Var
+    value: object
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """mode: add, min, max (u32, i32), and, or, xor (u32)."""
+
+    mode: str
+    target: Var
+    value: object
+
+
+@dataclass(frozen=True)
+class Together:
+    """The lanes of each warp for which the condition holds: reductions and a broadcast among them."""
+
+    condition: object
+    body: tuple
+
+
+@dataclass
+class Kernel:
+    """One random kernel and its launch. `arguments()` makes fresh arrays in the kernel's order."""
+
+    seed: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    body: tuple
+    helpers: tuple  # of (statements, result expression)
+    dynamic: bool
+    name: str = field(default="random_kernel", init=False)
+    options: tuple[str, ...] = field(default=OPTIONS, init=False)
+
+    @property
+    def threads(self) -> int:
+        return int(np.prod(self.block))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a launch, in bytes."""
+        return 8 * self.threads if self.dynamic else 0
+
+    @property
+    def slots(self) -> int:
+        """64-bit words of output a thread: its own region, its variables, its scratch array."""
+        return OWN + sum(VARIABLES.values()) + SCRATCH
+
+    @cached_property
+    def source(self) -> str:
+        from random_printer import print_kernel
+
+        return print_kernel(self)
+
+    def arguments(self) -> list[np.ndarray]:
+        """[words (256,) uint32, numbers (64,) float32, counters (n,) uint32, tallies (blocks, n)
+        uint32, out (threads of the grid, slots) uint64]."""
+        rng = np.random.default_rng(self.seed)
+        words = rng.integers(0, 1 << 32, WORDS, dtype=np.uint32)
+        words[::3] = rng.integers(0, 50, words[::3].size)
+        numbers = rng.standard_normal(NUMBERS).astype(np.float32)
+        numbers *= np.float32(2) ** rng.integers(-20, 20, NUMBERS).astype(np.float32)
+        numbers[::5] = np.round(numbers[::5])
+        first = np.repeat([value for _, value in ATOMIC_ROWS.values()], ROW).astype(np.uint32)
+        blocks = int(np.prod(self.grid))
+        tallies = np.zeros((blocks, COUNTERS), np.uint32)
+        out = np.zeros((blocks * self.threads, self.slots), np.uint64)
+        return [words, numbers, first, tallies, out]
+
+    def expected(self) -> list[np.ndarray]:
+        """The arrays of `arguments` as a run must leave them."""
+        return oracle.run(self)
+
+
+# --- growing a tree -------------------------------------------------------------------------------
+
+
+class Grower:
+    """Grows statements and expressions; `depth` bounds nesting, `fuel` the number of statements."""
+
+    in_helper = False  # functions that are called see their parameters and nothing else
+
+    def __init__(self, seed: int):
+        self.rng = random.Random(seed)
+        self.fuel = self.rng.randint(14, 30)
+        self.counters = 0
+        self.loops: list[str] = []  # counters of the loops around this place
+        self.calls = 0  # helpers that may be called here
+
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    # -- expressions --
+
+    def variable(self, kind: str) -> Var:
+        return Var(kind, f"{kind}_{self.rng.randrange(VARIABLES[kind])}")
+
+    def leaf(self, kind: str):
+        if kind == "b1":
+            return self.expression("b1", 1)
+        choice = self.rng.random()
+        if choice < 0.15:
+            return Const(kind, self.constant(kind))
+        if kind == "u32" and choice < 0.3:
+            return Var("u32", self.rng.choice(["thread", "block", "lane", "warp", *self.loops]))
+        if kind == "u32" and choice < 0.5 and not self.in_helper:
+            array = self.rng.choice(["words", "table", "scratch"])
+            return Load("u32", array, self.variable("u32"), array == "words" and self.chance(0.3))
+        if kind == "f32" and choice < 0.3 and not self.in_helper:
+            return Load("f32", "numbers", self.variable("u32"))
+        if kind == "u64" and choice < 0.3 and not self.in_helper:
+            return Load("u64", "own", self.variable("u32"))
+        return self.variable(kind)
+
+    def constant(self, kind: str):
+        if kind == "f32":
+            return np.float32(self.rng.choice([
+                0.0, -0.0, 1.0, -1.5, 0.1, 3.0e38, 1.17549435e-38, 2.0**-100, 16777217.0, 0.5, 2.5,
+                -2147483648.0, 4294967040.0, 1 + 2.0**-23, 1e-6, float("inf"), float("nan"),
+            ]))  # fmt: skip
+        if kind == "f64":
+            return self.rng.choice([0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5,
+                                    1 + 2.0**-52, 16777217.0, 1.5e-45, float("inf")])  # fmt: skip
+        width = int(kind[1:])
+        value = self.rng.choice([0, 1, 2, 3, 7, 31, 100, (1 << width - 1) - 1, 1 << width - 1,
+                                 (1 << width) - 1, self.rng.getrandbits(width)])  # fmt: skip
+        return oracle.wrap(kind, value)
+
+    def expression(self, kind: str, depth: int):
+        if depth == 0 or (kind != "b1" and self.chance(0.15)):
+            return self.leaf(kind)
+        if kind == "u32" and self.calls and self.chance(0.08):
+            args = tuple(self.expression(k, depth - 1) for k in ("u32", "i32", "f32"))
+            return Call(self.rng.randrange(self.calls), args)
+        operation = self.rng.choice(BY_RESULT[kind])
+        return Apply(operation, tuple(self.expression(k, depth - 1) for k in operation.sources))
+
+    def any_type(self) -> str:
+        return self.rng.choice(["u32", "u32", "i32", "i32", "f32", "f32", "f32", "u64", "i64", "f64"])
+
+    # -- statements a thread runs on its own --
+
+    def statements(self, depth: int, count: int) -> tuple:
+        return tuple(self.statement(depth) for _ in range(count))
+
+    def statement(self, depth: int):
+        self.fuel -= 1
+        choice = self.rng.random()
+        if depth and self.fuel > 0 and choice < 0.4:
+            return self.rng.choice([self.branch, self.branch, self.loop, self.loop, self.turns,
+                                    self.switch])(depth - 1)  # fmt: skip
+        if choice < 0.5:
+            array, kind = self.rng.choice([("scratch", "u32"), ("own", "u64")])
+            return Store(array, self.expression("u32", 1), self.expression(kind, 2))
+        if choice < 0.6:
+            row = self.rng.choice([name for name, (text, _) in ATOMIC_ROWS.items() if text])
+            index, value = self.expression("u32", 1), self.expression("u32", 2)
+            return Atomic(self.rng.choice(["counters", "tally"]), row, index, value)
+        kind = self.any_type()
+        return Assign(self.variable(kind), self.expression(kind, 3))
+
+    def size(self) -> int:
+        return self.rng.randint(1, 3)
+
+    def branch(self, depth: int):
+        then = self.statements(depth, self.size())
+        otherwise = self.statements(depth, self.size()) if self.chance(0.6) else ()
+        return If(self.expression("b1", 2), then, otherwise)
+
+    def new_counter(self) -> str:
+        self.counters += 1
+        return f"k{self.counters}"
+
+    def loop_body(self, depth: int, counter: str) -> tuple:
+        self.loops.append(counter)
+        body = list(self.statements(depth, self.size()))
+        if self.chance(0.5):
+            leave = If(self.expression("b1", 2), (Leave(self.rng.choice(["break", "continue"])),))
+            body.insert(self.rng.randrange(len(body) + 1), leave)
+        self.loops.remove(counter)
+        return tuple(body)
+
+    def loop(self, depth: int):
+        trips, counter = self.expression("u32", 2), self.new_counter()
+        return For(counter, trips, self.loop_body(depth, counter))
+
+    def turns(self, depth: int):
+        counter, condition = self.new_counter(), self.expression("b1", 2)
+        body = self.loop_body(depth, counter)
+        return While(counter, self.rng.randint(2, 9), condition, body, self.chance(0.5))
+
+    def switch(self, depth: int):
+        cases = tuple(
+            (self.statements(depth, self.rng.randint(1, 2)), self.chance(0.3)) for _ in range(4)
+        )
+        return Switch(self.expression("u32", 2), cases)
+
+    # -- statements that threads run together --
+
+    def together(self, depth: int) -> tuple:
+        """Statements of a place that all threads of a block reach."""
+        out = []
+        while self.fuel > 0 and len(out) < 12:
+            if self.chance(0.5):
+                out.append(self.statement(3))
+            else:
+                out.append(self.meeting(depth))
+        return tuple(out)
+
+    def meeting(self, depth: int):
+        self.fuel -= 1
+        choice = self.rng.random()
+        if depth and choice < 0.12:
+            counter, trips = self.new_counter(), Const("u32", self.rng.randint(1, 3))
+            self.loops.append(counter)
+            body = tuple(self.meeting(depth - 1) for _ in range(2)) + self.statements(2, 1)
+            self.loops.remove(counter)
+            return For(counter, trips, body, uniform=True)
+        if depth and choice < 0.2:
+            body = (self.meeting(depth - 1), *self.statements(2, 1))
+            return BlockIf(self.rng.randint(0, 1), body)
+        return self.rng.choice([self.exchange, self.exchange, self.block_vote, self.shuffle,
+                                self.shuffle, self.vote, self.reduce, self.gathering])()  # fmt: skip
+
+    def exchange(self):
+        kind = self.rng.choice(["u32", "f32", "u64"])
+        return Exchange(self.variable(kind), self.expression(kind, 2), self.expression("u32", 2))
+
+    def block_vote(self):
+        mode = self.rng.choice(["count", "and", "or"])
+        return BlockVote(mode, self.variable("i32"), self.expression("b1", 2))
+
+    def shuffle(self):
+        kind, mode = self.any_type(), self.rng.choice(["idx", "up", "down", "xor"])
+        value, operand = self.expression(kind, 1), self.expression("u32", 1)
+        return Shuffle(mode, self.variable(kind), value, operand, self.rng.choice(WARP_WIDTHS))
+
+    def vote(self):
+        mode = self.rng.choice(["ballot", "all", "any", "match"])
+        value = self.expression("u32" if mode == "match" else "b1", 2)
+        if mode == "match" and self.chance(0.7):  # few distinct values
+            value = Apply(next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32"),
+                          (value, Const("u32", self.rng.randint(1, 5))))  # fmt: skip
+        return WarpVote(mode, self.variable("u32"), value)
+
+    def reduce(self):
+        kind = self.rng.choice(INTEGERS[:2])
+        modes = ["add", "min", "max"] + ["and", "or", "xor"] * (kind == "u32")
+        return Reduce(self.rng.choice(modes), self.variable(kind), self.expression(kind, 2))
+
+    def gathering(self):
+        body = [self.reduce() for _ in range(self.rng.randint(1, 2))]
+        kind = self.any_type()
+        body.append(Shuffle("first", self.variable(kind), self.expression(kind, 1), None, 32))
+        return Together(self.expression("b1", 2), (*body, *self.statements(1, 1)))
+
+    def helper(self):
+        """A function's statements and result, over its parameters u32_0, i32_0 and f32_0."""
+        self.in_helper = True
+        body = tuple(
+            If(self.expression("b1", 2), (Assign(self.variable("u32"), self.expression("u32", 2)),))
+            for _ in range(self.rng.randint(1, 2))
+        )
+        result = self.expression("u32", 3)
+        self.in_helper = False
+        return body, result
+
+
+def random_kernel(seed: int, block: tuple[int, ...] | None = None, grid: tuple[int, ...] | None = None):
+    """The kernel of a seed; its launch shape too, unless given. The tree does not depend on either."""
+    grower = Grower(seed)
+    chosen = grower.rng.choice(BLOCKS), grower.rng.choice([(1,), (2,), (3,), (2, 2)])
+    helpers = []
+    for _ in range(grower.rng.randint(0, 2)):
+        helpers.append(grower.helper())
+    grower.calls = len(helpers)
+    body = grower.together(2)
+    return Kernel(seed, grid or chosen[1], block or chosen[0], body, tuple(helpers),
+                  grower.chance(0.5))  # fmt: skip

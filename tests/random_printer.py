@@ -1,0 +1,243 @@
+"""Prints a random kernel's tree as CUDA C."""
+
+import numpy as np
+import random_kernels as tree
+from random_operations import C_TYPE, PRELUDE, bits_of_double
+from random_oracle import TABLE
+
+SIZES = {"words": tree.WORDS, "numbers": tree.NUMBERS, "scratch": tree.SCRATCH, "own": tree.OWN,
+         "table": len(TABLE)}  # fmt: skip
+_EXCHANGE = {"u32": "exchange", "f32": "((float*)exchange)", "u64": "((unsigned long long*)exchange)"}
+_BITS = {"u32": "{0}", "i32": "(unsigned){0}", "f32": "bits_of_float({0})", "u64": "{0}",
+         "i64": "(unsigned long long){0}", "f64": "bits_of_double({0})"}  # fmt: skip
+
+
+def literal(kind: str, value) -> str:
+    """A constant with exactly these bits."""
+    if kind == "f32":
+        return f"__uint_as_float(0x{int(np.float32(value).view(np.uint32)):08x}u)"
+    if kind == "f64":
+        return f"__longlong_as_double(0x{bits_of_double(value):016x}ll)"
+    suffix = {"u32": "u", "i32": "", "u64": "ull", "i64": "ll"}[kind]
+    width = int(kind[1:])
+    return f"(({C_TYPE[kind]})0x{value & (1 << width) - 1:x}{'u' if width == 32 else 'ull'})" if (
+        value < 0) else f"{value}{suffix}"  # fmt: skip
+
+
+def expression(node) -> str:
+    if isinstance(node, tree.Const):
+        return literal(node.type, node.value)
+    if isinstance(node, tree.Var):
+        return node.name
+    if isinstance(node, tree.Apply):
+        return node.operation.template.format(*map(expression, node.args))
+    if isinstance(node, tree.Load):
+        return load(node)
+    if isinstance(node, tree.Call):
+        return f"helper{node.number}({', '.join(map(expression, node.args))})"
+    raise TypeError(node)
+
+
+def load(node) -> str:
+    """A load; some of the read-only arrays' are of vectors, of which one element is used."""
+    at = f"({expression(node.index)} & {SIZES[node.array] - 1})"
+    if node.vector:
+        return f"((const uint4*){node.array})[{at} / 4].x"
+    return f"__ldg(&words[{at}])" if node.array == "words" else f"{node.array}[{at}]"
+
+
+class Printer:
+    """Statements as lines of C, indented."""
+
+    def __init__(self):
+        self.lines: list[str] = []
+        self.depth = 1
+        self.mask = "members"
+
+    def add(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def body(self, statements, opening: str, closing: str = "}") -> None:
+        self.add(opening)
+        self.depth += 1
+        for statement in statements:
+            getattr(self, type(statement).__name__)(statement)
+        self.depth -= 1
+        self.add(closing)
+
+    def assign(self, target, text: str) -> None:
+        self.add(f"{target.name} = {text};")
+
+    def Assign(self, s):
+        self.assign(s.target, expression(s.value))
+
+    def Store(self, s):
+        at = f"{expression(s.index)} & {SIZES[s.array] - 1}"
+        self.add(f"{s.array}[{at}] = {expression(s.value)};")
+
+    def If(self, s):
+        self.body(s.then, f"if ({expression(s.condition)}) {{")
+        if s.otherwise:
+            self.body(s.otherwise, "else {")
+
+    def For(self, s):
+        mask = "" if s.uniform else " & 7u"
+        self.add(f"const unsigned trips_{s.counter} = {expression(s.trips)}{mask};")
+        self.body(s.body, f"for (unsigned {s.counter} = 0; {s.counter} < trips_{s.counter}; "
+                          f"++{s.counter}) {{")  # fmt: skip
+
+    def While(self, s):
+        self.add(f"unsigned {s.counter} = 0;")
+        test = f"{s.counter}++ < {s.limit}u && {expression(s.condition)}"
+        if s.last:
+            self.body(s.body, "do {", f"}} while ({test});")
+        else:
+            self.body(s.body, f"while ({test}) {{")
+
+    def Switch(self, s):
+        self.add(f"switch ({expression(s.value)} & 3u) {{")
+        self.depth += 1
+        for number, (body, falls) in enumerate(s.cases):
+            label = f"case {number}:" if number < 3 else "default:"
+            self.body(body, f"{label} {{", "}" if falls else "} break;")
+        self.depth -= 1
+        self.add("}")
+
+    def Leave(self, s):
+        self.add(f"{s.word};")
+
+    def Atomic(self, s):
+        row = list(tree.ATOMIC_ROWS).index(s.row) * tree.ROW
+        place = f"({s.space} + {row} + ({expression(s.index)} & 3u))"
+        self.add(tree.ATOMIC_ROWS[s.row][0].format(p=place, x=f"({expression(s.value)})") + ";")
+
+    # -- together --
+
+    def BlockIf(self, s):
+        self.body(s.body, f"if ((block & 1u) == {s.parity}u) {{")
+
+    def Exchange(self, s):
+        array = _EXCHANGE[s.value.type]
+        self.add(f"{array}[thread] = {expression(s.value)};")
+        self.add("__syncthreads();  // every value is there before any is read")
+        self.assign(s.target, f"{array}[({expression(s.index)}) % THREADS]")
+        self.add("__syncthreads();  // every value is read before the next are written")
+
+    def BlockVote(self, s):
+        self.assign(s.target, f"__syncthreads_{s.mode}({expression(s.condition)})")
+        if s.mode != "count":  # C promises only zero or not zero
+            self.assign(s.target, f"{s.target.name} != 0")
+
+    def Shuffle(self, s):
+        value = f"({C_TYPE[s.value.type]}){expression(s.value)}"
+        if s.mode == "first":
+            self.assign(s.target, f"__shfl_sync({self.mask}, {value}, __ffs({self.mask}) - 1)")
+            return
+        operand = expression(s.operand)
+        if s.mode == "idx":
+            self.assign(s.target, f"__shfl_sync(members, {value}, ({operand}) % lanes)")
+            return
+        self.add("{")
+        self.add(f"  const {C_TYPE[s.value.type]} mine = {expression(s.value)};")
+        self.add(f"  const unsigned by = {operand} & 15u;")
+        self.add(f"  const {C_TYPE[s.value.type]} theirs = "
+                 f"__shfl_{s.mode}_sync(members, mine, by, {s.width});")  # fmt: skip
+        source = {"up": "0", "down": "lane + by", "xor": "(lane ^ by)"}[s.mode]
+        self.add(f"  {s.target.name} = {source} < lanes ? theirs : mine;")
+        self.add("}")
+
+    def WarpVote(self, s):
+        name = "__match_any_sync" if s.mode == "match" else f"__{s.mode}_sync"
+        text = f"{name}(members, {expression(s.value)})"
+        self.assign(s.target, f"{text} != 0" if s.mode in ("all", "any") else text)
+
+    def Reduce(self, s):
+        self.assign(s.target, f"__reduce_{s.mode}_sync({self.mask}, {expression(s.value)})")
+
+    def Together(self, s):
+        self.add("{")
+        self.add(f"  const unsigned active = __ballot_sync(members, {expression(s.condition)});")
+        self.mask = "active"
+        self.body(s.body, "  if (active >> lane & 1u) {", "  }")
+        self.mask = "members"
+        self.add("}")
+
+
+def helper_text(number: int, helper) -> list[str]:
+    """A function that stays a call; its other variables are made from its three parameters."""
+    body, result = helper
+    printer = Printer()
+    for kind, count in tree.VARIABLES.items():
+        for i in range(count):
+            if (kind, i) not in (("u32", 0), ("i32", 0), ("f32", 0)):
+                source = {"u32": "u32_0", "i32": "i32_0", "f32": "f32_0", "f64": "f32_0"}
+                printer.add(f"{C_TYPE[kind]} {kind}_{i} = {source.get(kind, 'u32_0')};")
+    printer.add("const unsigned thread = u32_0, block = u32_0, lane = u32_0, warp = u32_0;")
+    for statement in body:
+        printer.If(statement)
+    printer.add(f"return {expression(result)};")
+    head = f"__device__ __noinline__ unsigned helper{number}(unsigned u32_0, int i32_0, float f32_0) {{"
+    return [head, *printer.lines, "}"]
+
+
+_START = """\
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const unsigned block = blockIdx.x + gridDim.x * blockIdx.y;
+  const unsigned lane = thread & 31u, warp = thread >> 5;
+  const unsigned lanes = min(32u, THREADS - 32u * warp);  // of this warp: the last may be short
+  const unsigned members = lanes == 32u ? 0xffffffffu : (1u << lanes) - 1u;
+  const unsigned place = block * THREADS + thread;
+  unsigned long long* own = out + (size_t)place * SLOTS;
+  unsigned scratch[8];
+  for (unsigned i = 0; i < 8; ++i) scratch[i] = words[(place + i) & 255u];
+  for (unsigned i = 0; i < OWN; ++i) own[i] = i;
+  for (unsigned i = thread; i < COUNTERS; i += THREADS) tally[i] = first_tally[i];"""
+
+
+def print_kernel(kernel) -> str:
+    """The kernel as CUDA C."""
+    first = [str(value) + "u" for _, value in tree.ATOMIC_ROWS.values() for _ in range(tree.ROW)]
+    lines = [PRELUDE + tree.HELPERS]
+    lines.append(f"constexpr unsigned THREADS = {kernel.threads}, SLOTS = {kernel.slots};")
+    lines.append(f"constexpr unsigned COUNTERS = {tree.COUNTERS}, OWN = {tree.OWN};")
+    lines.append(f"__constant__ unsigned table[{len(TABLE)}] = {{{', '.join(f'{x}u' for x in TABLE)}}};")
+    lines.append(f"__constant__ unsigned first_tally[{len(first)}] = {{{', '.join(first)}}};")
+    for number, helper in enumerate(kernel.helpers):
+        lines += helper_text(number, helper)
+    lines.append(f'extern "C" __global__ void {kernel.name}(const unsigned* words, '
+                 "const float* numbers, unsigned* counters, unsigned* tallies, "
+                 "unsigned long long* out) {")  # fmt: skip
+    declaration = "extern __shared__ __align__(8) unsigned exchange[];" if kernel.dynamic else (
+        "__shared__ __align__(8) unsigned exchange[2 * THREADS];")  # fmt: skip
+    lines += ["  " + declaration, "  __shared__ unsigned tally[COUNTERS];", _START]
+    printer = Printer()
+    printer.lines = lines
+    for kind, count in tree.VARIABLES.items():
+        for i in range(count):
+            printer.add(f"{C_TYPE[kind]} {kind}_{i} = {initial(kind, i)};")
+    printer.add("__syncthreads();  // the tally holds its first values")
+    for statement in kernel.body:
+        getattr(printer, type(statement).__name__)(statement)
+    finish(printer)
+    return "\n".join([*printer.lines, "}", ""])
+
+
+def initial(kind: str, i: int) -> str:
+    """A variable's first value, which random_oracle.first_values computes too."""
+    if kind in ("f32", "f64"):
+        return f"numbers[(place * 3 + {i * 7}) & {tree.NUMBERS - 1}]"
+    word = f"words[(place * 5 + {i * 17}) & {tree.WORDS - 1}]"
+    return f"({C_TYPE[kind]}){word} * 0x100000001ull" if kind[1:] == "64" else f"({C_TYPE[kind]}){word}"
+
+
+def finish(printer: Printer) -> None:
+    """Write all variables, the scratch array and, once per block, the tally."""
+    at = tree.OWN
+    for kind, count in tree.VARIABLES.items():
+        for i in range(count):
+            printer.add(f"own[{at}] = {_BITS[kind].format(f'{kind}_{i}')};")
+            at += 1
+    printer.add(f"for (unsigned i = 0; i < 8; ++i) own[{at} + i] = scratch[i];")
+    printer.add("__syncthreads();  // the tally is complete")
+    printer.add("for (unsigned i = thread; i < COUNTERS; i += THREADS) "
+                "tallies[block * COUNTERS + i] = tally[i];")  # fmt: skip

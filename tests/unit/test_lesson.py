@@ -1,0 +1,132 @@
+"""Predictions, listings and facts that the lessons print."""
+
+import numpy as np
+import pytest
+
+from attn_course import lesson
+from attn_course.source import kernel_path
+
+
+@pytest.fixture(autouse=True)
+def no_predictions():
+    lesson.forget_predictions()
+    yield
+    lesson.forget_predictions()
+
+
+def test_a_lesson_runs_without_predictions(capsys):
+    lesson.predict("idle threads", None)
+    lesson.predict("which way", None, {"a": "down", "b": "up"})
+    lesson.reveal("idle threads", 1234, "threads")
+    lesson.reveal("which way", "b")
+    lesson.scorecard()
+    out = capsys.readouterr().out
+    assert out.count(lesson.NO_ANSWER) == 6  # two predict, two reveal, two rows of the scorecard
+    assert "1,234 threads" in out and "b: up" in out
+    assert "predicted" not in out  # no verdict on a prediction that was not made
+
+
+@pytest.mark.parametrize(("guess", "answer", "words"), [
+    (9, 9, "exactly"), (100, 101, "within 5 %"), (50, 100, "2 times too low"),
+    (300, 100, "3 times too high"), (0, 7, "off by -7"), (7, 0, "off by 7"), (-1, 2, "off by -3"),
+    (np.float32(0.5), np.int64(1), "2 times too low"), (-20, -10, "2 times too high"),
+])
+def test_a_number_is_judged_by_its_distance(capsys, guess, answer, words):
+    lesson.predict("how many", guess)
+    lesson.reveal("how many", answer)
+    assert f"({words})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("guess", "words"), [("a", "not as predicted"), (" B ", "(as predicted")])
+def test_a_choice_is_right_or_not(capsys, guess, words):
+    lesson.predict("which way", guess, {"a": "down", "b": "up"})
+    lesson.reveal("which way", "b")
+    assert words in capsys.readouterr().out
+
+
+def test_a_new_prediction_replaces_the_old_one(capsys):
+    lesson.predict("how many", 1)
+    lesson.predict("how many", 8)
+    lesson.reveal("how many", 8)
+    lesson.scorecard()
+    out = capsys.readouterr().out.splitlines()
+    assert [line for line in out if line.startswith("how many")][-1].split() == [
+        "how", "many", "8", "8", "exactly"
+    ]
+
+
+def test_the_scorecard_says_what_was_not_run(capsys):
+    lesson.predict("how many", 3)
+    lesson.scorecard()
+    assert "not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("guess", "options", "error", "words"), [
+    ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: a, b"),
+    (3, {"a": "down"}, ValueError, "choose one of: a"),
+    ("many", None, TypeError, "must be a number"), (True, None, TypeError, "must be a number"),
+    (float("nan"), None, ValueError, "finite"), (float("inf"), None, ValueError, "finite"),
+])
+def test_predictions_that_cannot_be_judged(guess, options, error, words):
+    with pytest.raises(error, match=words):
+        lesson.predict("how many", guess, options)
+
+
+def test_an_answer_must_fit_its_question():
+    lesson.predict("which way", None, {"a": "down"})
+    with pytest.raises(ValueError, match="the answer is 'x'"):
+        lesson.reveal("which way", "x")
+    with pytest.raises(ValueError, match="the answer is None"):
+        lesson.reveal("which way", None)
+    with pytest.raises(KeyError, match="there are: which way"):
+        lesson.reveal("which", "a")
+
+
+@pytest.mark.parametrize(("value", "written"), [
+    (921984, "921,984"), (0.707106, "0.7071"), (2.0, "2"), (88.72284, "88.72"), (0, "0"),
+    (np.float32(3.5), "3.5"), (1e20, "1e+20"),
+])
+def test_numbers_are_written_for_people(capsys, value, written):
+    lesson.predict("how many", None)
+    lesson.reveal("how many", value)
+    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == written
+
+
+def test_a_listing_shows_numbered_lines_of_the_file():
+    shown = repr(lesson.show_source("01_scores_naive", "float score", "    }"))
+    lines = kernel_path("01_scores_naive").read_text().splitlines()
+    assert len(shown.splitlines()) == 4
+    for line in shown.splitlines():
+        number, text = int(line[:3]), line[5:]
+        assert lines[number - 1] == text
+    assert "fmaf" in shown
+
+
+def test_a_listing_of_one_line():
+    shown = lesson.show_source("01_scores_naive", "threadIdx.x")
+    assert repr(shown).endswith("const int tx = threadIdx.x;")
+    assert shown._repr_markdown_() == f"```cpp\n{shown!r}\n```"
+
+
+def test_a_listing_of_what_is_not_there():
+    with pytest.raises(ValueError, match="holds 'no such text'"):
+        lesson.show_source("01_scores_naive", "no such text")
+    with pytest.raises(ValueError, match="from line|no line from"):
+        lesson.show_source("01_scores_naive", "fmaf", "#ifndef")  # stands above, not below
+
+
+def test_a_diff_holds_the_code_that_changed_and_no_header():
+    text = repr(lesson.show_diff("01_scores_naive", "02_scores_tiled"))
+    added = [line for line in text.splitlines() if line.startswith("+")]
+    assert any("__syncthreads" in line for line in added)
+    assert any("__shared__" in line for line in added)
+    assert "Idea:" not in text
+    assert repr(lesson.show_diff("01_scores_naive", "01_scores_naive")) == ""
+
+
+def test_the_machine_is_named(capsys):
+    facts = lesson.machine_facts("simulator")
+    assert facts["backend"] == "simulator"
+    assert facts["CUDA compiler"].startswith("NVRTC 1")
+    lesson.show_machine("simulator")
+    assert len(capsys.readouterr().out.splitlines()) == len(facts)
