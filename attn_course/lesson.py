@@ -114,8 +114,8 @@ def scorecard() -> None:
         print("  ".join(cells).rstrip())
 
 
-def forget_predictions() -> None:
-    """Begin anew: a lesson's first cell calls this, so that it can be run again."""
+def begin() -> None:
+    """Forget all predictions: a lesson's first cell calls this, so that it can be run again."""
     _questions.clear()
 
 
@@ -199,13 +199,35 @@ def show_diff(before: str, after: str, *, context: int = 1) -> Listing:
     texts = [_without_header(kernel_path(name).read_text(encoding="utf-8"))
              for name in (before, after)]
     lines = difflib.unified_diff(*texts, f"{before}.cu", f"{after}.cu", n=context, lineterm="")
-    return Listing("\n".join(line.rstrip() for line in lines), "diff")
+    # A hunk's line numbers would be those of the files without their headers.
+    shown = ("@@" if line.startswith("@@") else line.rstrip() for line in lines)
+    return Listing("\n".join(shown), "diff")
 
 
 def _without_header(text: str) -> list[str]:
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if line.strip() and line[:2] != "//"), 0)
     return lines[first:]
+
+
+def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 58) -> Listing:
+    """The steps of a trace as a table: line, its source text, and what the first thread saw.
+
+    Args:
+        trace: a Tracer after a run, or one of its recordings.
+        first, last: steps to show, both included; default: to the end.
+        width: characters of source text; longer lines are cut.
+    """
+    heads = ("step", "line", "source", "what happened")
+    chosen = trace.rows()[first : None if last is None else last + 1]
+    cut = [(step, line, text.split("  //")[0][:width].rstrip(), seen)
+           for step, line, text, seen in chosen]
+    widths = [max(len(row[i]) for row in (heads, *cut)) for i in range(3)]
+    lines = []
+    for step, line, text, seen in (heads, *cut):
+        numbers = f"{step:>{widths[0]}}  {line:>{widths[1]}}"
+        lines.append(f"{numbers}  {text:<{widths[2]}}  {seen}".rstrip())
+    return Listing("\n".join(lines), "text")
 
 
 def machine_facts(backend: str | None = None) -> dict[str, str]:

@@ -24,7 +24,8 @@ MINUS_INFINITY = "−∞"
 class Matrix:
     """A small matrix to draw.
 
-    values: (rows, columns), real; NaN is drawn as an empty, hatched cell, -inf as hatched "−∞".
+    values: (rows, columns), real; NaN and masked elements are drawn as empty,
+        hatched cells, -inf as a hatched "−∞".
     title: above it.  note: below it, for its shape.  tint: a key of TINTS.
     chosen: (row, column, height, width) of a part to outline; the rest of the matrix is paler.
     shaded: cells are the darker the larger their value; else all alike.
@@ -52,9 +53,14 @@ def _is_chosen(chosen, row: int, column: int) -> bool:
     return top <= row < top + height and left <= column < left + width
 
 
+def _numbers(matrix: Matrix) -> np.ndarray:
+    """The values as float64, NaN where an array is masked."""
+    return np.ma.filled(np.ma.asarray(matrix.values, float), np.nan)
+
+
 def _shares(matrix: Matrix) -> np.ndarray:
     """How dark each cell is, between 0 and 1."""
-    values = np.asarray(matrix.values, float)
+    values = _numbers(matrix)
     finite = np.isfinite(values)
     if not matrix.shaded:
         return np.full(values.shape, 0.3)
@@ -72,7 +78,7 @@ def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hat
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
     """A matrix with its top-left corner at (x, y), one unit a cell, y downwards."""
-    values = np.asarray(matrix.values, float)
+    values = _numbers(matrix)
     rows, columns = values.shape
     shares = _shares(matrix)
     for (row, column), value in np.ndenumerate(values):

@@ -43,7 +43,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 // Copies rows [0, rows) of a (.., d) matrix into a tile of `count` padded rows; the rest becomes zero.
 __device__ __forceinline__ void load_tile(float* tile,        // (count, STRIDE), shared
                                           const float* src,   // (rows, d)
-                                          int count, int rows, int d, bool vector, float factor)
+                                          int count, int rows, int d, bool vector)
 {
     for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
         int row = i / (D / 4), col = i % (D / 4) * 4;
@@ -59,7 +59,6 @@ __device__ __forceinline__ void load_tile(float* tile,        // (count, STRIDE)
                 if (col + 3 < d) x.w = from[3];
             }
         }
-        x.x *= factor; x.y *= factor; x.z *= factor; x.w *= factor;
         *reinterpret_cast<float4*>(tile + row * STRIDE + col) = x;
     }
 }
@@ -107,10 +106,11 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
     v += kv * m * d;
     bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
-    load_tile(q_tile, q, BR, n - row0, d, vector, scale);
+    load_tile(q_tile, q, BR, n - row0, d, vector);
 
     float o[ROWS][COLS][4] = {};           // this thread's rows x columns of the output, not yet divided by l
     float row_m[ROWS], row_l[ROWS];
+#pragma unroll
     for (int i = 0; i < ROWS; ++i) { row_m[i] = NEG_INF; row_l[i] = 0.f; }
 
     const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;   // row i is at i*4*STRIDE
@@ -121,8 +121,8 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
 
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
         __syncthreads();   // barrier: the last tile is still being read by slower warps
-        load_tile(k_tile, k + (long long)key0 * d, TILE, m - key0, d, vector, 1.f);
-        load_tile(v_tile, v + (long long)key0 * d, TILE, m - key0, d, vector, 1.f);
+        load_tile(k_tile, k + (long long)key0 * d, TILE, m - key0, d, vector);
+        load_tile(v_tile, v + (long long)key0 * d, TILE, m - key0, d, vector);
         __syncthreads();   // barrier: the tiles must be whole before anyone reads them
 
         float s[ROWS][KEYS] = {};
@@ -147,13 +147,19 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             int row = first_row + 4 * i;
+#pragma unroll
+            for (int j = 0; j < KEYS; ++j) s[i][j] *= scale;
             if (bias && row < n) {
                 const float* b = bias + batch * bias_batch + head * bias_head + (long long)row * m;
-                for (int j = 0; j < KEYS; ++j) if (key + 8 * j < m) s[i][j] += b[key + 8 * j];
+#pragma unroll
+                for (int j = 0; j < KEYS; ++j)
+                    if (key + 8 * j < m) s[i][j] += b[key + 8 * j];
             }
             if (edge) {
                 int limit = causal ? min(m, row + 1 + m - n) : m;   // keys this row may see
-                for (int j = 0; j < KEYS; ++j) if (key + 8 * j >= limit) s[i][j] = NEG_INF;
+#pragma unroll
+                for (int j = 0; j < KEYS; ++j)
+                    if (key + 8 * j >= limit) s[i][j] = NEG_INF;
             }
             float top = s[i][0];
 #pragma unroll
@@ -206,8 +212,10 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
         __syncthreads();   // barrier: the tiles are free to be overwritten
         float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;   // (KEY_WARPS, 4*ROWS, STRIDE)
         float* mine = part + key_warp * (4 * ROWS) * STRIDE;
+#pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             float* at = mine + (4 * i + ty) * STRIDE;
+#pragma unroll
             for (int c = 0; c < COLS; ++c)
                 *reinterpret_cast<float4*>(at + 32 * c + tx * 4) =
                     make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
@@ -216,21 +224,27 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
         __syncthreads();   // barrier: every part must be there before it is joined
         for (int r = key_warp * 4 + ty; r < 4 * ROWS; r += 4 * KEY_WARPS) {
             float top = NEG_INF, total = 0.f;
+#pragma unroll
             for (int w = 0; w < KEY_WARPS; ++w) top = fmaxf(top, part[(w * 4 * ROWS + r) * STRIDE + D]);
             float base = top == NEG_INF ? 0.f : top;
             float sum[COLS][4] = {};
+#pragma unroll
             for (int w = 0; w < KEY_WARPS; ++w) {
                 const float* at = part + (w * 4 * ROWS + r) * STRIDE;
                 float weight = exp2f((at[D] - base) * LOG2E);
                 total += weight * at[D + 1];
+#pragma unroll
                 for (int c = 0; c < COLS; ++c)
+#pragma unroll
                     for (int x = 0; x < 4; ++x) sum[c][x] += weight * at[32 * c + tx * 4 + x];
             }
             int row = row0 + row_warp * 4 * ROWS + r;
             float inverse = total > 0.f ? 1.f / total : 0.f;   // a row with every key masked gives zeros
             if (row < n) {
                 float* to = out + ((long long)bh * n + row) * d;
+#pragma unroll
                 for (int c = 0; c < COLS; ++c)
+#pragma unroll
                     for (int x = 0; x < 4; ++x)
                         if (32 * c + tx * 4 + x < d) to[32 * c + tx * 4 + x] = sum[c][x] * inverse;
                 if (lse && tx == 0) lse[(long long)bh * n + row] = top + logf(total);
@@ -239,11 +253,13 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
         return;
     }
 
+#pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         int row = first_row + 4 * i;
         if (row >= n) continue;
         float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;   // a row with every key masked gives zeros
         float* to = out + ((long long)bh * n + row) * d;
+#pragma unroll
         for (int c = 0; c < COLS; ++c) {
             int col = 32 * c + tx * 4;
             if (vector && (size_t)out % 16 == 0) {
@@ -251,6 +267,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                     *reinterpret_cast<float4*>(to + col) = make_float4(
                         o[i][c][0] * inverse, o[i][c][1] * inverse, o[i][c][2] * inverse, o[i][c][3] * inverse);
             } else {
+#pragma unroll
                 for (int x = 0; x < 4; ++x) if (col + x < d) to[col + x] = o[i][c][x] * inverse;
             }
         }

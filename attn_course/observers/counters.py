@@ -30,11 +30,11 @@ DESCRIPTIONS = {
     "global_store_sectors": "distinct 32-byte sectors of each store request, added up",
     "shared_load_requests": "warp-level loads from shared memory, joined as ptxas joins them",
     "shared_load_wavefronts": "passes over the 32 banks that the shared loads take",
-    "shared_load_conflicts": "those passes beyond the fewest the access width allows",
+    "shared_load_conflicts": "those passes beyond the fewest that so wide an access takes",
     "shared_loads_merged": "shared loads that became part of another one's wider load",
     "shared_store_requests": "warp-level stores to shared memory",
     "shared_store_wavefronts": "passes over the 32 banks that the shared stores take",
-    "shared_store_conflicts": "those passes beyond the fewest the access width allows",
+    "shared_store_conflicts": "those passes beyond the fewest that so wide an access takes",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "barriers": "block barriers executed, once for each warp",
     "branches": "branch instructions executed, once for each warp",
@@ -179,7 +179,8 @@ class Counters(Observer):
         if key not in self._kernels:
             self._kernels[key] = _Kernel(
                 launch.program, launch.kernel, launch.source_name, launch.source_lines,
-                launch.build, merges_of(launch.program, launch.kernel), {}, defaultdict(Counter), Counter(),
+                launch.build, merges_of(launch.program, launch.kernel), {},
+                defaultdict(Counter), Counter(),
             )  # fmt: skip
         self._current = self._kernels[key]
         self._current.launches += 1
@@ -269,7 +270,7 @@ class Counters(Observer):
         size = access.size
         if row.merge is not None:
             delta, size = delta + row.merge.start, row.merge.size
-        wavefronts, minimum = pattern.wavefronts(delta, size)
+        wavefronts, minimum = pattern.wavefronts(delta, size, access.kind)
         row.counts[f"shared_{access.kind}_requests"] += requests
         row.counts[f"shared_{access.kind}_wavefronts"] += wavefronts
         row.counts[f"shared_{access.kind}_conflicts"] += wavefronts - minimum

@@ -25,7 +25,7 @@ class Pattern:
         self.lanes, self.address = lanes, address
         self.first, self.middle, self.last = self._samples(address)
         self._sectors: dict[int, int] = {}
-        self._wavefronts: dict[tuple[int, int], tuple[int, int]] = {}
+        self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
     @staticmethod
@@ -54,12 +54,12 @@ class Pattern:
             self._sectors[key] = count_sectors(self.lanes, self.address + np.uint64(key))
         return self._sectors[key]
 
-    def wavefronts(self, delta: int, size: int) -> tuple[int, int]:
-        """(wavefronts, minimum) of the pattern moved along, read or written `size` bytes a lane."""
-        key = (size, delta % WORD_BYTES)
+    def wavefronts(self, delta: int, size: int, kind: str) -> tuple[int, int]:
+        """(wavefronts, minimum) of the pattern moved along, a "load" or "store" of `size` bytes."""
+        key = (size, kind, delta % WORD_BYTES)
         if key not in self._wavefronts:
-            moved = self.address + np.uint64(key[1])
-            self._wavefronts[key] = count_wavefronts(self.lanes, moved, size)
+            moved = self.address + np.uint64(key[2])
+            self._wavefronts[key] = count_wavefronts(self.lanes, moved, size, kind)
         return self._wavefronts[key]
 
     def touch(self, line: int, how: str, size: int, delta: int) -> None:

@@ -163,8 +163,10 @@ class Recording:
         if len(frame["threads"]) < self.threads:
             parts.append(f"{len(frame['threads'])} of {self.threads} threads")
         for name, change in frame["variables"].items():
-            if change["values"][0] is not GONE:
-                parts.append(f"{name} = {shown(change['values'][0])}")
+            thread, value = change["threads"][0], change["values"][0]
+            if value is not GONE:
+                whose = "" if thread == frame["threads"][0] else f" (thread {thread})"
+                parts.append(f"{name} = {shown(value)}{whose}")
         for space in ("shared", "global"):
             for access in frame[space]:
                 if access["index"]:

@@ -4,7 +4,9 @@ Nsight Compute's definitions. A sector is a distinct aligned 32-byte piece of gl
 request touches. Shared memory has 32 banks of 4 bytes; a wavefront is one pass over them, in which
 a bank delivers one word, to every lane that wants it. A full warp's access of 4 bytes a lane or
 less goes in one pass where no bank is asked for two words, one of 8 bytes goes half a warp at a
-time, one of 16 bytes a quarter at a time.
+time, one of 16 bytes a quarter at a time. Such a wide load brings two halves, or two quarters,
+together in one go where neighbours want the same: lanes t and t^1 throughout, or t and t^2
+(NVIDIA's answer in its developer forum, thread 77228, "Unexpected shared memory bank conflict").
 """
 
 from __future__ import annotations
@@ -60,6 +62,16 @@ class Lanes:
         rows[np.repeat(np.arange(starts.size), counts), self.lanes % width] = values
         return rows
 
+    def active(self, width: int) -> np.ndarray | None:
+        """(groups, width) bool beside `rows`: which lanes are active. None: all of them."""
+        if self.full:
+            return None
+        starts = self.starts(width)
+        mask = np.zeros((starts.size, width), bool)
+        owner = np.repeat(np.arange(starts.size), np.diff(starts, append=self.size))
+        mask[owner, self.lanes % width] = True
+        return mask
+
     def same_as(self, lanes: np.ndarray) -> bool:
         return self.lanes is lanes or (
             self.size == lanes.size
@@ -89,28 +101,57 @@ def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
     return rows.shape[0] + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))
 
 
-def count_wavefronts(lanes: Lanes, address: np.ndarray, size: int) -> tuple[int, int]:
+def count_wavefronts(lanes: Lanes, address: np.ndarray, size: int, kind: str) -> tuple[int, int]:
     """(wavefronts, their minimum) of a shared-memory access, summed over warps.
 
-    address: (lanes,) uint64; size: bytes a lane. The minimum is one wavefront for each warp, half
-    warp (8 bytes a lane) or quarter warp (16 bytes) with an active lane.
+    address: (lanes,) uint64; size: bytes a lane; kind: "load" or "store". The minimum is one
+    wavefront for each warp, half warp (8 bytes a lane) or quarter warp (16 bytes) that goes alone
+    and has an active lane, and one for each pair of these that a load brings together.
     """
     words = max(1, size // WORD_BYTES)
-    rows = (lanes.rows(address, 32 // words) >> np.uint64(2)).astype(np.int64)
-    minimum = rows.shape[0]
-    relative = rows - rows[:, :1]  # moving a row along by whole words only renames the banks
-    if (relative == relative[0]).all():
-        return int(_passes(relative[:1], words)[0]) * minimum, minimum
-    return int(_passes(relative, words).sum()), minimum
+    width = 32 // words
+    passes = _passes(lanes.rows(address, width), words)
+    if words == 1 or kind != "load":
+        return int(passes.sum()), passes.size
+    both = lanes.rows(address, 2 * width)
+    together = _neighbours_agree(both, lanes.active(2 * width))
+    if not together.any():
+        return int(passes.sum()), passes.size
+    owner = np.searchsorted(lanes.starts(2 * width), lanes.starts(width), side="right") - 1
+    alone = passes[~together[owner]]
+    joined = _passes(both[together], words)
+    return int(joined.sum() + alone.sum()), joined.size + alone.size
 
 
-def _passes(rows: np.ndarray, words: int) -> np.ndarray:
-    """(rows, lanes) first words -> (rows,) the most distinct words that a row asks of one bank."""
+def _neighbours_agree(rows: np.ndarray, active: np.ndarray | None) -> np.ndarray:
+    """(rows, lanes) addresses -> (rows,) bool: do lanes t and t^1, or t and t^2, want the same?
+
+    Inactive lanes want nothing and agree with any.
+    """
+    lane = np.arange(rows.shape[1])
+    agree = np.zeros(rows.shape[0], bool)
+    for step in (1, 2):
+        same = rows == rows[:, lane ^ step]
+        if active is not None:
+            same |= ~(active & active[:, lane ^ step])
+        agree |= same.all(1)
+    return agree
+
+
+def _passes(address: np.ndarray, words: int) -> np.ndarray:
+    """(rows, lanes) byte addresses -> (rows,) the most distinct words a row asks of one bank."""
+    rows = (address >> np.uint64(2)).astype(np.int64)
+    rows -= rows[:, :1]  # moving a row along by whole words only renames the banks
+    count = rows.shape[0]
+    alike = count > 1 and bool((rows == rows[0]).all())
+    if alike:
+        rows = rows[:1]
     if words > 1:
         rows = (rows[:, :, None] + np.arange(words)).reshape(rows.shape[0], -1)
     rows = np.sort(rows, axis=1)
     distinct = np.ones(rows.shape, bool)
     distinct[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    count = rows.shape[0]
-    bank = (rows % BANKS) + BANKS * np.arange(count)[:, None]
-    return np.bincount(bank[distinct], minlength=BANKS * count).reshape(count, BANKS).max(1)
+    bank = (rows % BANKS) + BANKS * np.arange(rows.shape[0])[:, None]
+    found = np.bincount(bank[distinct], minlength=BANKS * rows.shape[0])
+    found = found.reshape(-1, BANKS).max(1)
+    return np.repeat(found, count) if alike else found

@@ -58,7 +58,7 @@ def _flush_f64(x):
 
 
 def approximation_f64(name, ftz):
-    """rcp.approx.ftz.f64 and rsqrt.approx(.ftz).f64: only the upper 32 bits of the result matter."""
+    """rcp.approx.ftz.f64 and rsqrt.approx(.ftz).f64; .ftz leaves only the upper 32 bits."""
     root = name == "rsqrt"
 
     def approximate(x):

@@ -40,7 +40,7 @@ def _operands(kind, ftz):
     """What turns a source value of `kind` into one that NumPy compares."""
     if kind in ("f16", "bf16"):
         if ftz:
-            return lambda x: halves.widen(halves.flush_f16(x), kind)
+            return lambda x: halves.widen(halves.flush(x), kind)
         return lambda x: halves.widen(x, kind)
     return None
 
@@ -68,8 +68,8 @@ def _halves_of(x):
 
 
 def predicate(name, combine):
-    """Builder of setp: two predicates, the comparison (combined with a third operand) and that of its
-    complement; for packed types the comparisons of the lower and of the upper halves."""
+    """Builder of setp: two predicates, the comparison (combined with a third operand) and that of
+    its complement; for packed types the comparisons of the lower and of the upper halves."""
     join = COMBINERS[combine]
 
     def build(types, modifiers):
@@ -154,7 +154,7 @@ def test(name):
 
 def extremum(largest, modifiers):
     """min or max of float32 or float64 with .ftz, .NaN and .xorsign.abs."""
-    choose = numerics.extremum(largest, "NaN" in modifiers)
+    choose = numerics.extremum(largest, "NaN" in modifiers, "ftz" in modifiers)
     if "xorsign" in modifiers:
         plain = choose
 
@@ -163,7 +163,7 @@ def extremum(largest, modifiers):
             magnitude = plain(np.abs(a), np.abs(b))
             return np.where(negative & ~np.isnan(magnitude), -magnitude, magnitude)[()]
 
-    return numerics.flushing(choose) if "ftz" in modifiers else choose
+    return choose
 
 
 def sign_operation(name, ftz):

@@ -1,13 +1,14 @@
 """cvt: every conversion between integers and floats, with PTX's rounding and saturation.
 
-A conversion is built once, at decode, from the two type names and the modifiers, and then maps NumPy
-values of the source's dtype to the result's (see isa.DTYPE). Rules from the PTX ISA's section on cvt:
+A conversion is built once, at decode, from the two type names and the modifiers, and then maps
+NumPy values of the source's dtype to the result's (see isa.DTYPE). Rules from the PTX ISA's
+section on cvt:
 
-- Float to integer always saturates. NaN gives 0, except where the source is .f64 or the result has 64
-  bits: there it gives the pattern with only the top bit set.
+- Float to integer always saturates. NaN gives 0, except where the source is .f64 or the result has
+  64 bits: there it gives the pattern with only the top bit set.
 - Integer to integer wraps, or with .sat clamps.
-- A NaN becomes the canonical one (0x7fffffff, 0x7fff) when .f32 is narrowed or flushed and when .f16
-  is widened to .f32; from and to .f64 its sign and payload stay, as H200 hardware does it.
+- A NaN becomes the canonical one (0x7fffffff, 0x7fff) when .f32 is narrowed or flushed and when
+  .f16 is widened to .f32; from and to .f64 its sign and payload stay, as H200 hardware does it.
 """
 
 import functools
@@ -16,7 +17,11 @@ import numpy as np
 
 from attn_course.simulator import halves, numerics
 
-_INTEGER = {f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}") for k in "su" for w in (8, 16, 32, 64)}
+_INTEGER = {
+    f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}")
+    for k in "su"
+    for w in (8, 16, 32, 64)
+}
 _ROUNDERS = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 _U32 = np.uint32
 
@@ -65,7 +70,10 @@ def _exact(x):
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
     shift = x.dtype.type(32)
-    high, low = (x >> shift).astype(np.float64) * 2.0**32, (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    high, low = (
+        (x >> shift).astype(np.float64) * 2.0**32,
+        (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64),
+    )
     return numerics.round_to_odd(*numerics.two_sum(high, low))
 
 
@@ -90,7 +98,10 @@ def _directed_double(x, mode):
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
     shift = x.dtype.type(32)
-    high, low = (x >> shift).astype(np.float64) * 2.0**32, (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    high, low = (
+        (x >> shift).astype(np.float64) * 2.0**32,
+        (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64),
+    )
     return numerics.step(*numerics.two_sum(high, low), mode)
 
 
@@ -110,7 +121,11 @@ def _float_to_integer(target, source, integral, ftz):
     dtype = _INTEGER[target]
     limits = np.iinfo(dtype)
     top_bit = source == "f64" or dtype.itemsize == 8
-    nan = dtype.type(2 ** (limits.bits - 1) if dtype.kind == "u" else limits.min) if top_bit else dtype.type(0)
+    nan = (
+        dtype.type(2 ** (limits.bits - 1) if dtype.kind == "u" else limits.min)
+        if top_bit
+        else dtype.type(0)
+    )
     # 2^bits, the first float64 too large: the largest 64-bit integers are no float64 themselves
     beyond = np.float64(limits.max + 1)
 
@@ -129,7 +144,9 @@ def _float_to_integer(target, source, integral, ftz):
 def _float_to_integral(kind, integral, ftz, sat):
     def convert(x):
         if kind in ("f16", "bf16"):
-            return halves.clamp(halves.narrow(integral(halves.widen(x, kind)), kind), kind, sat, False)
+            return halves.clamp(
+                halves.narrow(integral(halves.widen(x, kind)), kind), kind, sat, False
+            )
         out = integral(numerics.flush(x) if ftz else x)
         out = numerics.canonical(out) if kind == "f32" else out
         return numerics.saturate(out) if sat else out
@@ -155,6 +172,9 @@ def _float_to_float(target, source, mode, ftz, sat, relu):
 def _to_half(target, source, mode, ftz, sat, relu):
     # hardware does not flush here: .ftz could matter for directed roundings only
     def convert(x):
+        if source == "f32" and target == "f16" and mode == "rn":
+            bits = x.astype(np.float16).view(np.uint16)
+            return halves.clamp(halves.canonical(bits, target), target, sat, relu)
         x = _as_double(x, source, False)
         bits = halves.narrow(x, target, mode)
         if source == "f64":
@@ -186,7 +206,8 @@ def _to_single(source, mode, ftz):
 
 
 def _to_tf32(mode, relu):
-    """tf32 keeps 10 bits of fraction in the upper 19 bits of a word; rna rounds ties away from zero.
+    """tf32 keeps 10 bits of fraction in the upper 19 bits of a word; rna rounds ties away from
+    zero.
 
     Hardware makes NaN 0x7fffe000, but under rna only cuts it.
     """

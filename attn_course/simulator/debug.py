@@ -122,6 +122,13 @@ def written_registers(program: Program, function_name: str) -> list[tuple[str, .
     return [tuple(sorted(reads_and_writes(i)[1] & named)) for i in body]
 
 
+def source_name(program: Program, function_name: str) -> str:
+    """A function's name as the source writes it."""
+    reader = _reader(program)
+    die = reader.subprograms.get(function_name) if reader else None
+    return _text(die, "DW_AT_name") if die is not None else demangle(function_name)
+
+
 # -- sections -> bytes -----------------------------------------------------------------------------
 class _Reader:
     """The DWARF of a module, read by pyelftools."""

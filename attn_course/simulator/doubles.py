@@ -1,12 +1,12 @@
 """IEEE arithmetic of PTX on NumPy float64 values, in every rounding mode.
 
-Values and rounding modes are as in numerics. What float64 itself cannot carry exactly (fma, directed
-roundings) is computed in two numbers of float64, and in exact fractions for the rare lanes whose
-exponents would overflow or underflow on the way.
+Values and rounding modes are as in numerics. What float64 itself cannot carry exactly (fma,
+directed roundings) is computed in two numbers of float64, and in exact fractions for the rare
+lanes whose exponents would overflow or underflow on the way.
 
 NaN: unlike float32's, the payload of an operand's NaN stays, made quiet. Of two NaN operands H200
-hardware keeps the second (add, sub, mul), the second, third, first (fma) or the first (div); an invalid
-operation gives 0xfff8000000000000.
+hardware keeps the second (add, sub, mul), the second, third, first (fma) or the first (div); an
+invalid operation gives 0xfff8000000000000.
 """
 
 from fractions import Fraction
@@ -46,7 +46,8 @@ def two_product(a, b):
 def round_fraction(value, mode):
     """The Fraction `value` (not 0) as a float64 rounded by `mode`, as a Python float.
 
-    Overflow follows IEEE 754: infinity where the mode rounds away from zero, else the largest float.
+    Overflow follows IEEE 754: infinity where the mode rounds away from zero, else the largest
+    float.
     """
     negative, value = value < 0, abs(value)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()

@@ -1,7 +1,7 @@
 """Arithmetic on .f16, .bf16 and their packed pairs, which registers hold as bits (uint16, uint32).
 
-Values are widened to float64, where sums and products of these formats are exact or can be rounded to
-odd, and rounded once. A NaN result is the canonical 0x7fff of both formats.
+Values are widened to float64, where sums and products of these formats are exact or can be rounded
+to odd, and rounded once. A NaN result is the canonical 0x7fff of both formats.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def widen(bits, kind):
 
 
 def widen_single(bits, kind):
-    """uint16 bits of kind "f16" or "bf16" as float32, exactly; NaN becomes float32's canonical one."""
+    """uint16 bits of `kind` as float32, exactly; NaN of "f16" becomes the canonical one."""
     if kind == "f16":
         return numerics.canonical(bits.view(np.float16).astype(np.float32))
     return (bits.astype(_U32) << _U32(16)).view(np.float32)
@@ -48,14 +48,11 @@ def truncate_nan(x, kind):
 
 def odd_single(x):
     """float64 `x` rounded to odd in float32, so that a further rounding is still correct."""
-    near = round_toward_zero(x)
-    inexact = near.astype(np.float64) != x
-    return (near.view(_U32) | inexact.astype(_U32)).view(np.float32)
-
-
-def round_toward_zero(x):
-    """float64 `x` cut to float32; overflow gives the largest finite number, infinity stays."""
-    return numerics.round_f32(x, "rz")
+    near = np.asarray(x.astype(np.float32))
+    back = near.astype(np.float64)
+    # cut toward zero (one bit down in magnitude, from infinity to the largest number), then odd
+    cut = near.view(_U32) - (np.abs(back) > np.abs(x))
+    return (cut | (back != x)).view(np.float32)[()]
 
 
 def _round_top_half(bits):
@@ -95,9 +92,9 @@ _ARITHMETIC = {
 }
 
 
-def flush_f16(bits):
-    """f16 `bits` with subnormals replaced by zero of the same sign."""
-    subnormal = (bits & _U16(0x7C00)) == 0
+def flush(bits, kind="f16"):
+    """`bits` of `kind` with subnormals replaced by zero of the same sign."""
+    subnormal = (bits & _U16(0x7C00 if kind == "f16" else 0x7F80)) == 0
     return np.where(subnormal, bits & _U16(0x8000), bits)[()]
 
 
@@ -107,12 +104,17 @@ def arithmetic(name, kind, ftz=False, sat=False, relu=False):
 
     def compute(*values):
         if ftz:
-            values = tuple(map(flush_f16, values))
+            values = tuple(map(flush, values))
         x = exact(*(widen(value, kind) for value in values))
         out = clamp(narrow(x, kind), kind, sat, relu)
-        return flush_f16(out) if ftz else out
+        return flush(out) if ftz else out
 
     return compute
+
+
+def canonical(bits, kind):
+    """`bits` with every NaN replaced by the canonical one."""
+    return np.where(_is_nan(bits, kind), CANONICAL, bits)[()]
 
 
 def clamp(bits, kind, sat, relu):
@@ -136,7 +138,7 @@ def extremum(largest, kind, ftz=False, keep_nan=False, by_magnitude=False):
 
     def compute(a, b):
         if ftz:
-            a, b = flush_f16(a), flush_f16(b)
+            a, b = flush(a), flush(b)
         if by_magnitude:
             sign = (a ^ b) & _U16(0x8000)
             a, b = a & _U16(0x7FFF), b & _U16(0x7FFF)
@@ -151,17 +153,19 @@ def sign_operation(name, kind, ftz=False):
     """abs or neg: the sign bit cleared or flipped; NaN becomes the canonical one."""
 
     def compute(a):
-        a = flush_f16(a) if ftz else a
+        a = flush(a) if ftz else a
         out = a & _U16(0x7FFF) if name == "abs" else a ^ _U16(0x8000)
         return np.where(_is_nan(a, kind), CANONICAL, out)[()]
 
     return compute
 
 
-def through_double(function, kind):
+def through_double(function, kind, ftz=False):
     """A one-operand float64 function on uint16 bits of `kind` (ex2.approx, tanh.approx)."""
 
     def compute(a):
+        if ftz:
+            return flush(narrow(function(widen(flush(a, kind), kind)), kind), kind)
         return narrow(function(widen(a, kind)), kind)
 
     return compute

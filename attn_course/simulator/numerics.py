@@ -1,7 +1,7 @@
 """IEEE arithmetic of PTX on NumPy values: exact sums and roundings, and float32 in every mode.
 
-Every function takes NumPy arrays (one element a lane) and NumPy scalars mixed, never writes to them,
-and returns an array, or a scalar when all inputs are scalars. Callers run under
+Every function takes NumPy arrays (one element a lane) and NumPy scalars mixed, never writes to
+them, and returns an array, or a scalar when all inputs are scalars. Callers run under
 ``np.errstate(all="ignore")``. Rounding modes are PTX's: "rn" nearest even, "rz" to zero, "rm" down,
 "rp" up.
 
@@ -23,6 +23,8 @@ _ONE = np.float32(1)
 _INFINITY = np.float32(np.inf)
 _BELOW_ONE = np.float32(1 - 2.0**-24)
 _minimum = np.minimum.reduce
+_ONE_BIT = np.int64(1)
+_SIGN = np.uint32(0x80000000)
 _scratch = threading.local()
 
 
@@ -50,11 +52,12 @@ def saturate(x):
 
 
 def has_subnormal(*values):
-    """Whether a float32 array or scalar among `values` holds a subnormal or +-2^-126 (but not zero).
+    """Whether a float32 array or scalar among `values` holds a subnormal or +-2^-126 (but not
+    zero).
 
-    The processor's own underflow flag finds them: times the number just below 1 they become subnormal
-    and inexact, which underflows, while zeros, infinities and NaN raise nothing. That is one
-    multiplication per array, half of what comparing magnitudes costs.
+    The processor's own underflow flag finds them: times the number just below 1 they become
+    subnormal and inexact, which underflows, while zeros, infinities and NaN raise nothing. That is
+    one multiplication per array, half of what comparing magnitudes costs.
     """
     try:
         with np.errstate(under="raise"):
@@ -92,16 +95,18 @@ def flushing(operation, exact=None, mode="rn"):
     return flushed
 
 
-# A result is flushed if it would be subnormal with 24 digits and an unbounded exponent. These are the
-# float64 magnitudes from which such a rounding reaches the smallest normal number, 2^-126: the middle
-# between it and the number below; all above that number (rounding away from zero); or itself.
+# A result is flushed if it would be subnormal with 24 digits and an unbounded exponent. These are
+# the float64 magnitudes from which such a rounding reaches the smallest normal number, 2^-126: the
+# middle between it and the number below; all above that number (rounding away from zero); or
+# itself.
 _REACHES_NEAREST = 2.0**-126 * (1 - 2.0**-25)
 _REACHES_AWAY = float(np.nextafter(2.0**-126 * (1 - 2.0**-24), 1))
 _REACHES_CUT = 2.0**-126
 
 
 def flush_result(out, exact, mode, values):
-    """`out`, the float32 result of `exact` (see flushing) rounded by `mode`, flushed as hardware does.
+    """`out`, the float32 result of `exact` (see flushing) rounded by `mode`, flushed as hardware
+    does.
 
     Rounding in the coarser steps of subnormal numbers can have lifted a result to 2^-126 that H200
     hardware, which rounds to 24 digits first, still flushes.
@@ -136,14 +141,18 @@ def round_to_odd(s, e):
     A number rounded to odd can be rounded again to fewer digits without a double rounding: the odd
     last bit remembers that something nonzero was cut off (Boldo and Melquiond, 2008).
     """
+    if not (np.any(e) if isinstance(e, np.ndarray) else e):
+        return s
     s, e = np.asarray(s), np.asarray(e)
-    even = (s.view(np.uint64) & np.uint64(1)) == 0
-    inexact = (e != 0) & np.isfinite(e) & np.isfinite(s)
-    return np.where(inexact & even, np.nextafter(s, np.where(e > 0, np.inf, -np.inf)), s)[()]
+    bits = s.view(np.int64)
+    moved = (bits & _ONE_BIT == 0) & (e != 0) & np.isfinite(e)
+    # the neighbour of an even number is one bit away, outward where the error has its sign
+    outward = np.signbit(s) == np.signbit(e)
+    return (bits + moved * np.where(outward, _ONE_BIT, -_ONE_BIT)).view(np.float64)[()]
 
 
 def step(nearest, residual, mode):
-    """The correctly rounded value in `mode`, from the nearest one and residual = exact - nearest."""
+    """The value rounded by `mode`, from the nearest one and residual = exact - nearest."""
     if mode == "rn":
         return nearest
     toward = nearest.dtype.type
@@ -164,7 +173,7 @@ def round_f32(x, mode):
 
 
 def zero_sign(out, total, a, b, mode):
-    """`out` with rm's sign where the exact sum `total` = a + b is zero: -0.0 unless both are +0.0."""
+    """`out` with rm's sign where the exact sum `total` = a + b is 0: -0.0 unless both are +0.0."""
     if mode != "rm":
         return out
     positive = (a == 0) & (b == 0) & ~np.signbit(a) & ~np.signbit(b)
@@ -186,8 +195,10 @@ def _fma_total(a, b, c):
 def _fma_exact(a, b, c, mode):
     """fma for any float32 values and rounding, slowly."""
     total = _fma_total(a, b, c)
-    product = _wide(a) * _wide(b)
-    return canonical(zero_sign(round_f32(total, mode), total, product, c, mode))
+    out = round_f32(total, mode)
+    if mode == "rm":
+        out = zero_sign(out, total, _wide(a) * _wide(b), c, mode)
+    return canonical(out)
 
 
 _TIE_SHIFT = np.int64(35)
@@ -195,16 +206,21 @@ _TIE = np.int64(-(2**63))
 
 
 def _fma_twice(a, b, c):
-    """(sum rounded to float64, then to float32; its dropped bits). At least one operand is an array.
+    """(sum rounded to float64, then to float32; its dropped bits). At least one operand is an
+    array.
 
-    The second rounding is wrong only where the first one was inexact and landed on the middle between
-    two float32 numbers: the 29 bits that the cast drops, returned in the top of an int64, are 100...0.
+    The second rounding is wrong only where the first one was inexact and landed on the middle
+    between two float32 numbers: the 29 bits that the cast drops, returned in the top of an int64,
+    are 100...0.
     """
-    total = a.astype(np.float64) * b.astype(np.float64)
-    if isinstance(total, np.ndarray) and isinstance(c, np.ndarray):
-        total += c.astype(np.float64)
+    if not isinstance(a, np.ndarray):
+        a, b = b, a
+    total = _wide(a)
+    if isinstance(a, np.ndarray):
+        total *= _wide(b)
+        total += _wide(c)
     else:
-        total = total + c.astype(np.float64)
+        total = total * _wide(b) + _wide(c)
     out = total.astype(np.float32)
     dropped = total.view(np.int64)
     np.left_shift(dropped, _TIE_SHIFT, out=dropped)
@@ -224,8 +240,9 @@ def _settle(out, dropped, small, a, b, c):
     lanes = np.flatnonzero(doubtful)
     a, b, c = (_wide(x[lanes] if isinstance(x, np.ndarray) else x) for x in (a, b, c))
     total, error = two_sum(a * b, c)
-    if np.any(error):  # most ties are exact sums, which the cast rounds rightly
-        out[lanes] = round_f32(round_to_odd(total, error), "rn")
+    inexact = np.flatnonzero(error)  # the cast rounds an exact sum rightly, and most ties are exact
+    if len(inexact):
+        out[lanes[inexact]] = round_f32(round_to_odd(total[inexact], error[inexact]), "rn")
     return out
 
 
@@ -291,23 +308,31 @@ def sqrt_f32(a, mode="rn"):
 # --- minimum and maximum --------------------------------------------------------------------------
 
 
-def extremum(largest, keep_nan=False):
+def extremum(largest, keep_nan=False, ftz=False):
     """PTX min or max on floats: NaN loses (or, with .NaN, wins), and -0.0 is below +0.0."""
-    ufunc, both = (np.maximum, np.logical_and) if largest else (np.minimum, np.logical_or)
+    ufunc = np.maximum if largest else np.minimum
 
     def choose(a, b):
+        if ftz and has_subnormal(a, b):
+            a, b = flush(a), flush(b)
         out = ufunc(a, b)  # NaN wherever an operand is
-        zeros = out == 0
-        if np.any(zeros):
-            negative = both(np.signbit(a), np.signbit(b))
-            signed = np.where(negative, out.dtype.type(-0.0), out.dtype.type(0))
-            out = np.where(zeros & (a == b), signed, out)[()]
-        if not keep_nan and np.any(np.isnan(out)):
+        if np.count_nonzero(out == 0) and _opposite_zeros(a, b):
+            # adding zeros of opposite signs gives +0.0, the larger one
+            zero = a + b if largest else -(-a - b)
+            out = np.where((out == 0) & (a == b), zero, out)[()]
+        lowest = _minimum(out, initial=_INFINITY)
+        if lowest == lowest:
+            return out
+        if not keep_nan:
             out = np.where(np.isnan(a), b, np.where(np.isnan(b), a, out))[()]
         # times one, a signaling NaN of float64 becomes quiet
         return canonical(out) if out.dtype == np.float32 else out * out.dtype.type(1)
 
     return choose
+
+
+def _opposite_zeros(a, b):
+    return np.any((a == b) & (np.signbit(a) != np.signbit(b)))
 
 
 def copy_sign(a, b):
@@ -316,7 +341,7 @@ def copy_sign(a, b):
 
 
 def single(name, mode, ftz):
-    """The float32 function of PTX's add, sub, mul, fma, div, rcp or sqrt with a rounding and .ftz."""
+    """The float32 function of PTX's add, sub, mul, fma, div, rcp or sqrt, rounding and .ftz."""
     if name == "fma" and mode == "rn":
         return fma_rn_ftz if ftz else fma_rn
     ufuncs = {"add": np.add, "sub": np.subtract, "mul": np.multiply}

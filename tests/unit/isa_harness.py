@@ -3,9 +3,10 @@
 import zlib
 
 import numpy as np
-from .isa_oracle import bits_of
 
 from attn_course.simulator import isa
+
+from .isa_oracle import bits_of
 
 SPECIAL = {
     "f32": [0, 1, 0x7FFFFF, 0x800000, 0x800001, 0x3F800000, 0x3F800001, 0x3F7FFFFF, 0x7F7FFFFF,
@@ -37,14 +38,18 @@ def operand(kind, count, rng):
         specials = [x & (1 << width) - 1 for x in specials]
     third = count // 3
     picked = [specials[i] for i in rng.integers(0, len(specials), count - 2 * third)]
-    random = [int(x) & (1 << width) - 1 for x in rng.integers(0, 1 << 63, third, dtype=np.uint64) * 2 + 1]
+    random = [
+        int(x) & (1 << width) - 1 for x in rng.integers(0, 1 << 63, third, dtype=np.uint64) * 2 + 1
+    ]
     return picked + random + _tame(kind, width, count - len(picked) - third, rng)
 
 
 def _tame(kind, width, count, rng):
     """Small integers, or floats near one with few or many digits."""
     if kind not in SPECIAL:
-        return [int(x) & (1 << width) - 1 for x in rng.integers(-40 if kind[0] == "s" else 0, 70, count)]
+        return [
+            int(x) & (1 << width) - 1 for x in rng.integers(-40 if kind[0] == "s" else 0, 70, count)
+        ]
     values = rng.standard_normal(count) * 2.0 ** rng.integers(-3, 4, count)
     values[::3] = np.round(values[::3] * 8) / 8
     if kind == "f64":
@@ -69,7 +74,11 @@ def as_values(bits, kind):
 def as_bits(value):
     """A result array or scalar as a list of Python ints."""
     value = np.atleast_1d(value)
-    return (value if value.dtype == bool else value.view(f"u{value.dtype.itemsize}")).astype(object).tolist()
+    return (
+        (value if value.dtype == bool else value.view(f"u{value.dtype.itemsize}"))
+        .astype(object)
+        .tolist()
+    )
 
 
 def run(operation, columns):

@@ -1,7 +1,7 @@
 """Slow exact PTX arithmetic in Python integers and fractions, independent of the simulator.
 
-Floats are decoded from bits to `Number` and encoded back with any rounding, for every format; integer
-helpers work on Python ints. The tests of the operation table are held against these.
+Floats are decoded from bits to `Number` and encoded back with any rounding, for every format;
+integer helpers work on Python ints. The tests of the operation table are held against these.
 """
 
 from fractions import Fraction
@@ -91,7 +91,9 @@ def _is_tiny(number, exponent_bits, fraction_bits, mode):
 def _saturated(number):
     if number.kind == "nan" or number.sign or number.kind == "zero":
         return Number(0, "zero")
-    return number if number.kind == "finite" and number.size < 1 else Number(0, "finite", Fraction(1))
+    return (
+        number if number.kind == "finite" and number.size < 1 else Number(0, "finite", Fraction(1))
+    )
 
 
 def _round(size, negative, exponent_bits, fraction_bits, mode):

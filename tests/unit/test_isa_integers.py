@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from .isa_harness import check
 from .isa_oracle import bits_of, read, signed
 
@@ -62,8 +63,9 @@ typed("mad.hi.sat", ["s32"], lambda a, b, c: into_s32((a * b >> 32) + c))
 typed("min.relu", ["s32"], lambda a, b: max(min(a, b), 0))
 typed("max.relu", ["s32"], lambda a, b: max(a, b, 0))
 for kind in SIXES:
-    typed("mul.hi", [kind], lambda a, b, w=bits_of(kind): a * b >> w)
-    typed("mad.hi", [kind], lambda a, b, c, w=bits_of(kind): (a * b >> w) + c)
+    width = bits_of(kind)
+    typed("mul.hi", [kind], lambda a, b, w=width: a * b >> w)
+    typed("mad.hi", [kind], lambda a, b, c, w=width: (a * b >> w) + c)
 
 
 def wide(kind, addend):
@@ -180,7 +182,8 @@ def extract(kind):
         if kind[0] == "s" and length:
             sign = a >> min(position + length - 1, top) & 1
         return sum(
-            (a >> position + i & 1 if i < length and position + i <= top else sign) << i for i in range(top + 1)
+            (a >> position + i & 1 if i < length and position + i <= top else sign) << i
+            for i in range(top + 1)
         )
 
     return run
@@ -235,7 +238,9 @@ for clamp in (True, False):
 
 
 def logic(a, b, c, table):
-    return sum((table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1)) & 1) << i for i in range(32))
+    return sum(
+        (table >> ((a >> i & 1) * 4 + (b >> i & 1) * 2 + (c >> i & 1)) & 1) << i for i in range(32)
+    )
 
 
 CASES["lop3.b32"] = logic

@@ -9,9 +9,9 @@ from attn_course.source import kernel_path
 
 @pytest.fixture(autouse=True)
 def no_predictions():
-    lesson.forget_predictions()
+    lesson.begin()
     yield
-    lesson.forget_predictions()
+    lesson.begin()
 
 
 def test_a_lesson_runs_without_predictions(capsys):

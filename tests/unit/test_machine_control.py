@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, module, run, zeros
 
-from attn_course.simulator import machine
+from attn_course.simulator import launches
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -259,7 +259,7 @@ def test_block_sizes_and_warp_order(threads, order):
 
 @pytest.mark.parametrize("lanes", [1, 64, 999])
 def test_chunks_of_any_size(lanes, monkeypatch):
-    monkeypatch.setattr(machine, "LANES_PER_CHUNK", lanes)
+    monkeypatch.setattr(launches, "LANES_PER_CHUNK", lanes)
     n = 400
     a, out = data(n, 30), zeros(n)
     run(CODE, "trips", 10, 41, a, out, np.int32(n))

@@ -1,0 +1,86 @@
+"""`attn-course count METHOD`: what Nsight Compute would count, without a GPU, line by line."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from .. import reference
+from ..attention import attention
+from ..backend import BackendError
+from ..compare import Comparison, compare
+from ..events import observe
+from ..observers.counters import DESCRIPTIONS, NAMES, Counters
+from . import common
+
+
+def add(parsers) -> None:
+    parser = parsers.add_parser(
+        "count", help="memory traffic, bank conflicts and branches of a method, line by line",
+        description="Runs one method of attention() on the simulator and counts requests, "
+        "sectors, wavefronts, conflicts and branches as Nsight Compute does. Exit status 1 when "
+        "the result disagrees with float64.")
+    common.add_workload(parser)
+    parser.add_argument("--totals", action="store_true", help="no source lines, only the totals")
+    common.add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    work = common.workload(arguments)
+    if work.backend == "gpu":
+        raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")
+    seen, judged = measure(work)
+    if arguments.json != Path("-"):
+        print(report(work, seen, judged, lines=not arguments.totals))
+    common.write_json(arguments.json, record(work, seen, judged))
+    return 0 if judged.agrees else 1
+
+
+def measure(work: common.Workload) -> tuple[Counters, Comparison]:
+    """One call of the method on the simulator: what was counted, and how far it is from float64."""
+    q, k, v = work.inputs()
+    with observe(Counters()) as seen:
+        out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
+    expected = reference.attention(q, k, v, causal=work.causal)
+    return seen, compare(out, expected, name=work.method)
+
+
+def record(work: common.Workload, seen: Counters, judged: Comparison) -> dict:
+    """The result for machines: the workload, totals, and every kernel's lines with counts."""
+    kernels = []
+    for name, kernel in seen.by_kernel.items():
+        lines = [{"line": number, "text": kernel.line(number).text, "counts": counts}
+                 for number, counts in kernel.lines.items()]
+        kernels.append({
+            "kernel": name, "file": Path(kernel.source_name).name, "launches": kernel.launches,
+            "totals": kernel.totals, "lines": lines,
+        })
+    return asdict(work) | {
+        "backend": "simulator",
+        "max_abs_error": judged.max_abs_error,
+        "relative_error": judged.relative_error,
+        "agrees": judged.agrees,
+        "totals": seen.totals,
+        "kernels": kernels,
+    }
+
+
+def report(work: common.Workload, seen: Counters, judged: Comparison, *, lines: bool) -> str:
+    """The result for people: a column a kernel, then the source with its counts."""
+    keys = "" if work.kv_length is None else f", {work.kv_length} keys"
+    parts = [f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, "
+             "counted on the simulator", totals_table(seen), judged.message]
+    if lines:
+        parts.append(seen.by_line.text())
+    return "\n\n".join(parts)
+
+
+def totals_table(seen: Counters) -> str:
+    """Counters down, kernels across, and what each counter means."""
+    kernels = seen.by_kernel
+    rows = []
+    for name in NAMES:
+        values = [kernel.totals[name] for kernel in kernels.values()]
+        if any(values):
+            rows.append((name, *(f"{value:,}" for value in values), DESCRIPTIONS[name]))
+    heads = ("counter", *kernels, "meaning")
+    return common.table(heads, rows, right=tuple(range(1, len(kernels) + 1)))

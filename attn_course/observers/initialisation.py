@@ -1,0 +1,95 @@
+"""Local memory: arrays of a thread's own that are read before they are written, or overrun."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..events import Access
+from .findings import Finding, Findings, Naming, describe_thread
+
+
+class LocalMemory:
+    """The local frames of one chunk's threads, four bytes a unit.
+
+    PTX keeps all local arrays of a function in one frame, so an index past one array is found
+    where it leaves the frame. A read is uninitialised when none of its bytes was ever written:
+    copying a struct also copies its padding.
+    """
+
+    def __init__(self, chunk, lanes: int, naming: Naming, findings: Findings):
+        self.naming, self.findings = naming, findings
+        self.stride = -(-chunk.local_size // 4)
+        self.written = np.zeros(lanes * self.stride, bool)
+        self.first_lane = chunk.first_block * naming.per_block
+        self.kernel = chunk.kernel
+        self.known = 0
+
+    def access(self, access: Access, line: int) -> None:
+        address, lanes = access.address.view(np.int64), access.lanes
+        if access.valid is not None:
+            address, lanes = address[access.valid], lanes[access.valid]
+        if not lanes.size:
+            return
+        self.check_frames(address, lanes, access, line)
+        unit = lanes * self.stride + (address >> 2)
+        units = [unit + i for i in range(max(access.size >> 2, 1))]
+        if access.kind != "load":
+            for one in units:
+                self.written[one] = True
+            return
+        unknown = np.logical_and.reduce([~self.written[one] for one in units])
+        if unknown.any():
+            self.report(np.nonzero(unknown)[0], address, lanes, access, line)
+
+    def report(self, places, address, lanes, access: Access, line: int) -> None:
+        every = lanes[places] + self.first_lane
+        index, frame = int(address[places[0]]), self.frame_at(int(address[places[0]]))
+        offset = index - frame[0] if frame else index
+        self.findings.add(Finding(
+            "uninitialised-read", line,
+            f"{describe_thread(self.naming.thread(every[0]))} reads {access.size} bytes at byte "
+            f"{offset} of its local memory, which it has not written yet",
+            self.naming.threads(every), "local memory", offset, count=int(places.size),
+            remedy="give the local array or variable a value before it is used",
+        ))  # fmt: skip
+
+    # -- frames ---------------------------------------------------------------------------------
+    def frames(self) -> list[tuple[int, int]]:
+        """(first byte, end) of every function's local variables, parameters of calls left out."""
+        found = []
+        for instance in self.kernel.instances.values():
+            for name, variable in instance.function.variables.items():
+                place = instance.places.get(name)
+                if variable.space == "local" and place is not None and place[0] == "local":
+                    found.append((place[1], place[1] + variable.size))
+        return found
+
+    def frame_at(self, byte: int) -> tuple[int, int] | None:
+        return next((f for f in self.frames() if f[0] <= byte < f[1]), None)
+
+    def check_frames(self, address, lanes, access: Access, line: int) -> None:
+        """An access between two frames is out of bounds although the thread's memory holds it."""
+        if len(self.kernel.instances) != self.known:
+            self.known = len(self.kernel.instances)
+            self.inside = np.zeros(self.stride * 4, bool)
+            for start, end in self.frames():
+                self.inside[start:end] = True
+        if not self.inside.any():
+            return
+        wrong = np.nonzero(~(self.inside[address] & self.inside[address + access.size - 1]))[0]
+        if not wrong.size:
+            return
+        byte = int(address[wrong[0]])
+        frame = min(self.frames(), key=lambda f: max(f[0] - byte, byte - f[1] + 1))
+        every = lanes[wrong] + self.first_lane
+        verb = {"load": "reads", "store": "writes", "atomic": "updates"}[access.kind]
+        count = (frame[1] - frame[0]) // access.size
+        index = (byte - frame[0]) // access.size
+        self.findings.add(Finding(
+            "out-of-bounds", line,
+            f"{describe_thread(self.naming.thread(every[0]))} {verb} element {index} of its local "
+            f"arrays, which have {count} elements of {access.size} bytes",
+            self.naming.threads(every), "local memory", index, count=int(wrong.size),
+            valid_range=f"elements 0 to {count - 1}",
+            remedy="make the local array long enough, or split the work so that it fits",
+        ))  # fmt: skip

@@ -1,0 +1,280 @@
+"""Sanitizer: finds accesses that are wrong even where the result happens to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
+from .findings import Finding, Findings, Naming, describe_thread
+from .global_races import GlobalMemory
+from .initialisation import LocalMemory
+from .ordering import ChunkOrder
+from .races import Context, Lanes
+from .shared_races import SharedMemory
+from .stored import stored_bytes
+
+_STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
+_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync", "activemask")
+
+
+@dataclass(frozen=True)
+class _Nature:
+    """What the sanitizer asks of an instruction, read from its opcode once."""
+
+    parameter: bool  # ld.param and st.param: call arguments, nobody else's business
+    atomic: bool  # atomics and accesses with a memory order, in any space
+    volatile: bool
+    fence: bool
+    warp_barrier: bool
+    meeting: bool
+    shuffle: bool
+    arrive: bool
+
+    @classmethod
+    def of(cls, instruction) -> _Nature:
+        opcode = instruction.opcode
+        parts = opcode.split(".")
+        root = parts[0]
+        ordered = any(part in _STRONG for part in parts)
+        block_only = "cta" in parts
+        releases = root in ("atom", "red", "st", "ld") and any(
+            part in ("acquire", "release", "acq_rel") for part in parts
+        )
+        return cls(
+            parameter="param" in opcode,
+            atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
+            volatile="volatile" in parts,
+            fence=(root in ("membar", "fence") or releases) and not block_only,
+            warp_barrier=opcode.startswith("bar.warp"),
+            meeting=opcode.startswith(_MEETINGS),
+            shuffle=root == "shfl",
+            arrive=root in ("bar", "barrier") and "arrive" in parts,
+        )
+
+
+class _ChunkState:
+    """What is known of one chunk while it runs."""
+
+    def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
+        lanes = chunk.block_count * naming.per_block
+        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block)
+        self.shared = SharedMemory(chunk, naming, findings, lines)
+        self.local = LocalMemory(chunk, lanes, naming, findings)
+        self.lanes: list[Lanes] = []  # those of the last few events
+
+    def lanes_of(self, lanes: np.ndarray) -> Lanes:
+        for known in self.lanes:
+            if known.lane is lanes:
+                return known
+        made = Lanes(lanes, lanes + self.order.first_lane << 1)
+        self.lanes = [made, *self.lanes[:3]]
+        return made
+
+
+class Sanitizer(Observer):
+    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote, races in
+    shared and global memory, barriers that not all threads reach, and illegal launches.
+
+        with observe(Sanitizer(uninitialised=("out",))) as report:
+            kernel(grid, block, args)
+        report.findings
+
+    uninitialised: names of kernel parameters whose arrays hold nothing yet, as cudaMalloc gives
+    them. Shared and local memory always start uninitialised.
+
+    It runs the debug build, where the optimiser has removed no access. A wrong access does not
+    stop the kernel: refused stores are dropped and refused loads give zeros.
+    `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
+    """
+
+    def __init__(self, uninitialised: Iterable[str] = ()):
+        super().__init__()
+        if isinstance(uninitialised, str):
+            raise TypeError(f"uninitialised is {uninitialised!r}; give a tuple of argument names")
+        self.build, self.keeps_going = "debug", True
+        self.uninitialised = tuple(uninitialised)
+        self.found = Findings()
+        self._natures: dict[int, tuple[object, _Nature]] = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lines: list[int] = [0]  # line of each event, by its time
+        self._chunks: dict[int, _ChunkState] = {}
+        self._global: GlobalMemory | None = None
+        self._last_line = 0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings in the order of their first sight."""
+        return list(self.found)
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that are not mere warnings."""
+        return [finding for finding in self.found if finding.severity == "error"]
+
+    # -- launches and chunks --------------------------------------------------------------------
+    def launch_started(self, launch: Launch) -> None:
+        self._reset()
+        self._naming = Naming(launch)
+        self.found.source_lines = launch.source_lines
+        names = [b.name for b in launch.buffers if b.space == "global"]
+        unknown = sorted(set(self.uninitialised) - set(names))
+        if unknown:
+            known = ", ".join(name for name in names if name != "kernel parameters")
+            raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
+
+    def chunk_started(self, chunk) -> None:
+        if self._global is None:
+            buffers = self._naming.buffers["global"]
+            unwritten = [b for b in buffers if b.name in self.uninitialised]
+            self._global = GlobalMemory(
+                chunk.memory.bytes, self._naming, self.found, self._lines, unwritten)  # fmt: skip
+        self._chunks[id(chunk)] = _ChunkState(chunk, self._naming, self.found, self._lines)
+
+    def chunk_finished(self, chunk) -> None:
+        self._chunks.pop(id(chunk), None)
+
+    def launch_finished(self, launch: Launch) -> None:
+        self._reset()
+
+    # -- instructions ---------------------------------------------------------------------------
+    def instruction(self, event: InstructionEvent) -> None:
+        if event.line:
+            self._last_line = event.line
+        nature = self._nature(event.instruction)
+        if nature.parameter:
+            return
+        if event.accesses:
+            self._accesses(event, nature)
+        if nature.warp_barrier or nature.meeting:
+            state = self._chunks[id(event.chunk)]
+            state.order.warp_sync(event.lanes, self._tick(), nature.warp_barrier)
+            if nature.shuffle:
+                self._check_shuffle(event)
+        elif nature.fence and self._global is not None:
+            state = self._chunks[id(event.chunk)]
+            self._global.publications.fence(
+                event.lanes + state.order.first_lane, self._tick())  # fmt: skip
+        elif nature.arrive:
+            self._chunks[id(event.chunk)].order.arrive(event.lanes, self._tick())
+
+    def _nature(self, instruction) -> _Nature:
+        known = self._natures.get(id(instruction))
+        if known is None:
+            known = (instruction, _Nature.of(instruction))  # kept, so that its id stays its own
+            self._natures[id(instruction)] = known
+        return known[1]
+
+    def _tick(self) -> int:
+        self._lines.append(self._last_line)
+        return len(self._lines) - 1
+
+    def _accesses(self, event: InstructionEvent, nature: _Nature) -> None:
+        state = self._chunks[id(event.chunk)]
+        for access in event.accesses:
+            if access.space == "local":
+                state.local.access(access, self._last_line)
+                continue
+            time = self._tick()
+            if nature.fence and access.kind != "load":
+                self._global.publications.fence(event.lanes + state.order.first_lane, time - 1)
+            is_global = access.space == "global"
+            strong = nature.atomic or nature.volatile and is_global
+            lanes = state.lanes_of(access.lanes)
+            values = partial(stored_bytes, event, access)
+            context = Context(self._last_line, time, state.order, lanes, strong, values)
+            if is_global:
+                if strong:
+                    self._publish(access, state, time)
+                self._global.access(access, context)
+            else:
+                state.shared.access(access, context)
+
+    def _publish(self, access, state: _ChunkState, time: int) -> None:
+        lanes = access.lanes + state.order.first_lane
+        address = access.address.view(np.int64)
+        self._global.publications.strong(lanes, address, time, access.kind != "load")
+
+    def _check_shuffle(self, event: InstructionEvent) -> None:
+        inactive = getattr(event.chunk, "reads_inactive", None)
+        if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
+            return
+        lanes = event.lanes[inactive] + self._chunks[id(event.chunk)].order.first_lane
+        thread = self._naming.thread(int(lanes[0]))
+        self.found.add(Finding(
+            "uninitialised-read", self._last_line,
+            f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the value of "
+            "a lane that does not take part in the shuffle: the value is undefined",
+            self._naming.threads(lanes), "", None, count=int(lanes.size),
+            remedy="let all lanes that the mask names reach the shuffle; give those without data "
+            "a neutral value (0 for a sum, -infinity for a maximum)",
+        ))  # fmt: skip
+
+    # -- barriers and faults --------------------------------------------------------------------
+    def barrier(self, event: BarrierEvent) -> None:
+        state = self._chunks[id(event.chunk)]
+        alive = int(np.count_nonzero(event.chunk.alive))
+        state.order.barrier(event.arrivals, alive, self._tick())
+        if len({id(instruction) for instruction, _ in event.arrivals}) > 1:
+            self._check_mixed(event, state)
+
+    def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
+        """Threads of one block that met at different barrier instructions."""
+        per_block = self._naming.per_block
+        groups: dict[int, list] = {}
+        for instruction, lanes in event.arrivals:
+            if "arrive" in instruction.opcode or len(instruction.operands) > 1:
+                return  # a barrier with a count of its own: producers and consumers may differ
+            known = groups.setdefault(id(instruction), [instruction, lanes])
+            if known[1] is not lanes:
+                known[1] = np.concatenate([known[1], lanes])
+        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes in groups.values()]
+        shared = sorted({b for i, mine in enumerate(blocks) for other in blocks[:i] for b in mine & other})
+        if not shared:
+            return
+        members = [
+            (instruction, lanes[np.isin(lanes // per_block, shared)])
+            for instruction, lanes in groups.values()
+        ]
+        self._report_mixed([m for m in members if m[1].size], state, len(shared))
+
+    def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
+        program = self._naming.launch.program
+        members = sorted(members, key=lambda m: m[1].size)
+        lines = [program.own_line(instruction) for instruction, _ in members]
+        lanes = members[0][1] + state.order.first_lane
+        waits = " and ".join(
+            f"{who.size} threads at line {line}"
+            for (_, who), line in zip(members, lines, strict=True)
+        )
+        self.found.add(Finding(
+            "divergent-barrier", lines[0],
+            f"threads of one block meet at different barriers: {waits}; which threads pass "
+            "together is then an accident",
+            self._naming.threads(lanes), "", None, count=blocks, other_line=lines[-1],
+        ))  # fmt: skip
+
+    def fault(self, event: FaultEvent) -> None:
+        launched = event.kind != "bad-launch"
+        array, index, valid = event.array, event.index, ""
+        if launched:
+            array, index, valid = self._locate(event)
+        self.found.add(Finding(
+            event.kind, event.line or (self._last_line if launched else 0), event.message,
+            tuple(event.threads), array, index, valid_range=valid,
+        ))  # fmt: skip
+
+    def _locate(self, event: FaultEvent) -> tuple[str, object, str]:
+        """Array, index and valid range of a refused access."""
+        for buffers in self._naming.buffers.values():
+            for buffer in buffers:
+                if buffer.name == event.array:
+                    item = buffer.dtype.itemsize if buffer.dtype is not None else 1
+                    unit = "elements" if item > 1 else "bytes"
+                    return event.array, event.index, f"{unit} 0 to {buffer.size // item - 1}"
+        return event.array, event.index, ""

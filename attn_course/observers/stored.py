@@ -1,0 +1,43 @@
+"""The values a store instruction wrote, lane by lane."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..events import Access, InstructionEvent
+
+
+def stored_bytes(event: InstructionEvent, access: Access) -> np.ndarray | None:
+    """(lanes, access.size) uint8: what each lane of the event stored; None where that is unknown."""
+    operands = event.instruction.operands
+    if len(operands) < 2 or access.lanes.size != event.lanes.size:
+        return None
+    items = getattr(operands[1], "items", (operands[1],))
+    width = access.size // len(items)
+    columns = []
+    for item in items:
+        value = _value(event, item)
+        if value is None:
+            return None
+        bits = np.broadcast_to(np.asarray(value), (event.lanes.size,))
+        raw = np.ascontiguousarray(bits).view(np.uint8).reshape(event.lanes.size, -1)
+        if raw.shape[1] < width:
+            return None
+        columns.append(raw[:, :width])  # little-endian: a narrow store takes the low bytes
+    return np.concatenate(columns, axis=1)
+
+
+def _value(event: InstructionEvent, item):
+    """A register's or immediate's value: a scalar or (lanes,), or None."""
+    if hasattr(item, "float_bits"):
+        return np.uint64(int(item.value) & (1 << 64) - 1)
+    name, instruction, chunk = getattr(item, "name", ""), event.instruction, event.chunk
+    found = []
+    for instance in chunk.kernel.instances.values():
+        body = instance.function.body
+        inside = instruction.index < len(body) and body[instruction.index] is instruction
+        slot = instance.slots.get(name) if inside else None
+        value = chunk.R[slot] if slot is not None and slot < len(chunk.R) else None
+        if value is not None and np.size(value) in (1, event.lanes.size):
+            found.append(value)
+    return found[0] if len(found) == 1 else None  # several call sites: which one is not known

@@ -1,0 +1,260 @@
+"""Nsight Compute for the ladder's kernels: run where it is, read from records where it is not.
+
+`collect` runs ncu once over a small Python process that launches every target once, and gives back
+its metrics target by target. Hardware counters are not open to everyone on a rented GPU, so
+profiles are kept under results/ (see :mod:`attn_course.results`).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .attention import compiled, step_arguments
+from .backend import array_module
+from .ladder import Launch, Problem, step
+from .source import KERNEL_FOLDER
+
+# Our counters and the hardware metric that counts the same thing.
+COUNTER_METRICS = {
+    "instructions": "smsp__inst_executed.sum",
+    "ffma_thread_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_requests": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_load_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_store_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+}
+TIME = "gpu__time_duration.sum"  # ns
+SPEED_METRICS = {
+    "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "L1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "warps active": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "warps possible": "sm__maximum_warps_per_active_cycle_pct",
+}
+LAUNCH_METRICS = {
+    "registers": "launch__registers_per_thread",
+    "shared bytes": "launch__shared_mem_per_block_static",
+    "DRAM bytes read": "dram__bytes_read.sum",
+    "DRAM bytes written": "dram__bytes_write.sum",
+}
+STALLS = (
+    "long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle",
+    "math_pipe_throttle", "wait", "not_selected", "selected", "branch_resolving",
+    "no_instruction", "dispatch_stall", "drain", "imc_miss", "membar", "sleeping", "tex_throttle",
+    "misc",
+)  # fmt: skip
+STALL_METRICS = {
+    name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
+}
+COUNTING = tuple(COUNTER_METRICS.values())
+PROFILING = (
+    TIME, *COUNTING, *SPEED_METRICS.values(), *LAUNCH_METRICS.values(), *STALL_METRICS.values()
+)  # fmt: skip
+_NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+_RETRIES = 8
+
+
+class ProfilerError(RuntimeError):
+    """ncu is missing, not allowed to read the counters, or did not profile what was asked."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One launch to profile: a ladder step, its compiler options, and (BH, n, m, d)."""
+
+    step: int
+    problem: tuple[int, int, int, int]
+    options: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str:
+        return step(self.step).file
+
+    @property
+    def launch(self) -> Launch:
+        return step(self.step).launch(Problem(*self.problem), self.options)
+
+    @property
+    def label(self) -> str:
+        return " ".join([self.file, *(option.removeprefix("-D") for option in self.options)])
+
+    def run(self, backend: str) -> None:
+        """Launch the kernel once, on seeded random inputs."""
+        row, problem, launch = step(self.step), Problem(*self.problem), self.launch
+        xp, rng = array_module(backend), np.random.default_rng(0)
+        buffers = {
+            name: xp.asarray(rng.standard_normal(problem.shape(name), dtype=np.float32))
+            for name in row.arguments if name in ("q", "k", "v", "s", "p", "out")
+        }  # fmt: skip
+        kernel = compiled(row.path, self.options, backend=backend, entry=launch.entry)
+        arguments = step_arguments(row, problem, buffers, problem.d**-0.5)
+        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What ncu says of one launch; metrics it could not measure are left out."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    metrics: dict[str, float]
+
+
+# -- running ncu -----------------------------------------------------------------------------------
+def find_ncu() -> Path | None:
+    """The ncu on the PATH or in the places where the toolkit puts it, the newest; else None."""
+    found = shutil.which("ncu")
+    if found:
+        return Path(found)
+    places = [p for pattern in _NCU_PLACES for p in Path("/").glob(pattern.lstrip("/"))]
+    return max(places, default=None)
+
+
+def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program) -> list[str]:
+    """The command line that profiles the named kernels of a program and prints CSV."""
+    names = "|".join(sorted(set(kernels)))
+    return [
+        str(ncu), "--clock-control", "none", "--target-processes", "all",
+        "--kernel-name-base", "function", "--kernel-name", f"regex:^({names})$",
+        "--metrics", ",".join(metrics), "--csv", "--page", "raw", "--print-units", "base",
+        *program,
+    ]  # fmt: skip
+
+
+def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> list[Profile]:
+    """Profile each target once, in one ncu run. ProfilerError where that is not possible."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder) / "plan.json"
+        plan.write_text(json.dumps([asdict(target) for target in targets]))
+        program = [sys.executable, "-m", "attn_course.profiler", str(plan)]
+        launches = [target.launch for target in targets]
+        return run_ncu(program, launches, metrics)
+
+
+def run_ncu(program: Sequence[str], launches: Sequence[Launch], metrics, timeout=600):
+    """Profiles of a program that makes exactly these launches, in this order.
+
+    Metrics that this ncu does not know are left out.
+    """
+    ncu, metrics = find_ncu(), list(metrics)
+    if ncu is None:
+        raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
+    root = str(KERNEL_FOLDER.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    for _ in range(_RETRIES):
+        command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
+        done = subprocess.run(
+            command, cwd=root, env={**os.environ, "PYTHONPATH": path},
+            capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+        output = done.stdout + done.stderr
+        unknown = unknown_metrics(output, metrics)
+        if not unknown:
+            break
+        metrics = [metric for metric in metrics if metric not in unknown]
+    if "ERR_NVGPUCTRPERM" in output:
+        raise ProfilerError(
+            "this GPU's driver lets only its administrator read hardware counters "
+            "(ERR_NVGPUCTRPERM); the recorded profiles need none"
+        )
+    try:
+        return match(parse_csv(done.stdout), launches)
+    except ProfilerError as error:
+        raise ProfilerError(f"{error}\nncu's last lines:\n{_tail(output)}") from None
+
+
+def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:
+    """Metrics that ncu complains of not knowing."""
+    complaints = [
+        line for line in output.splitlines()
+        if re.search(r"(failed to find|unknown|invalid|unsupported).*metric", line, re.IGNORECASE)
+    ]  # fmt: skip
+    text = "\n".join(complaints)
+    return [metric for metric in metrics if re.search(rf"(?<![\w.]){re.escape(metric)}", text)]
+
+
+def _tail(text: str, count: int = 15) -> str:
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+# -- reading ncu's output --------------------------------------------------------------------------
+def parse_csv(text: str) -> list[Profile]:
+    """The rows of `ncu --csv --page raw`: a line of names, a line of units, a line a launch."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        raise ProfilerError("ncu printed no table")
+    body = [line for line in lines[start:] if line.startswith('"')]
+    table = csv.DictReader(io.StringIO("\n".join(body)))
+    return [_profile(row) for row in table if row["ID"].strip()]  # the units' row has no ID
+
+
+def _profile(row: dict[str, str]) -> Profile:
+    metrics = {}
+    for name, text in row.items():
+        value = _number(text) if name and "__" in name else None
+        if value is not None:
+            metrics[name] = value
+    kernel = row["Kernel Name"].split("(")[0].split("<")[0].split()[-1]
+    return Profile(kernel, _extents(row.get("Grid Size")), _extents(row.get("Block Size")), metrics)
+
+
+def _number(text: str | None) -> float | None:
+    """'1,234' -> 1234; None for 'n/a' and the like. Whole numbers stay ints."""
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return int(value) if value.is_integer() else value
+
+
+def _extents(text: str | None) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text or ""))
+
+
+def match(profiles: list[Profile], launches: Sequence[Launch]) -> list[Profile]:
+    """The profiles, checked to be of these launches in this order."""
+    names, expected = [p.kernel for p in profiles], [launch.entry for launch in launches]
+    if names != expected:
+        raise ProfilerError(f"ncu profiled {names}, expected were {expected}")
+    for profile, launch in zip(profiles, launches, strict=True):
+        for got, asked in ((profile.grid, launch.grid), (profile.block, launch.block)):
+            if got and got != asked:
+                raise ProfilerError(f"{profile.kernel} ran with {got}, asked for was {asked}")
+    return profiles
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What ncu profiles: every target of a plan file, launched once on the GPU."""
+    import cupy
+
+    plan = Path((sys.argv[1:] if arguments is None else arguments)[0])
+    for item in json.loads(plan.read_text()):
+        Target(item["step"], tuple(item["problem"]), tuple(item["options"])).run("gpu")
+    cupy.cuda.Device().synchronize()
+
+
+if __name__ == "__main__":
+    main()

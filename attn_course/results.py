@@ -1,0 +1,151 @@
+"""Recorded measurements under results/<gpu>/: where they were taken, when, and of which kernels.
+
+A record is JSON: `kind`, `gpu`, `driver`, `cuda`, `date`, `commit`, `kernels` (file name -> SHA-256
+of the .cu text it was measured with) and whatever was measured. A kernel that has changed since
+makes its record stale; :func:`caption` says so, and everything that shows a record shows its
+caption.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from .source import KERNEL_FOLDER, kernel_path
+
+RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
+REQUIRED = ("kind", "gpu", "driver", "cuda", "date", "commit", "kernels")
+
+
+class RecordError(ValueError):
+    """A results file that is not a record; names the file and what is wrong."""
+
+
+def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
+    """SHA-256 of a kernel file's text, line ends aside: equal on every system."""
+    text = kernel_path(file, folder).read_text(encoding="utf-8")
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:
+    """A record of this machine's GPU, now, for kernel files such as "01_scores_naive.cu"."""
+    names = sorted({kernel_path(file, folder).name for file in files})
+    stamp = {"date": datetime.date.today().isoformat(), "commit": commit()}
+    hashes = {name: kernel_hash(name, folder) for name in names}
+    return {"kind": kind, **gpu_identity(), **stamp, "kernels": hashes, **measured}
+
+
+def gpu_identity() -> dict[str, str]:
+    """gpu, driver and cuda (runtime) of the current device, as CuPy and the driver name them."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    name = runtime.getDeviceProperties(runtime.getDevice())["name"]
+    version = runtime.runtimeGetVersion()
+    return {
+        "gpu": name.decode() if isinstance(name, bytes) else str(name),
+        "driver": driver_version(),
+        "cuda": f"{version // 1000}.{version % 1000 // 10}",
+    }
+
+
+def driver_version() -> str:
+    try:
+        found = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        return found.stdout.split("\n")[0].strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def commit() -> str:
+    """Short hash of the project's commit, with "+" where files differ from it; "" outside git."""
+    def git(*arguments):
+        return subprocess.run(
+            ["git", "-C", str(KERNEL_FOLDER.parent), *arguments],
+            capture_output=True, text=True, timeout=30, check=True,
+        ).stdout.strip()  # fmt: skip
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def gpu_folder(gpu: str, root: Path = RESULTS_FOLDER) -> Path:
+    """'NVIDIA H200' -> results/h200."""
+    return root / re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
+
+
+def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
+    """Write results/<gpu>/<name>.json and return its path. RecordError: a field is missing."""
+    check_record(record, name)
+    path = gpu_folder(record["gpu"], root) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read_record(path: Path) -> dict:
+    """One record. RecordError names the file where it is not one."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from None
+    check_record(record, str(path))
+    return record
+
+
+def check_record(record: dict, name: str) -> None:
+    missing = [field for field in REQUIRED if field not in record]
+    if missing:
+        raise RecordError(f"{name}: the record has no {', '.join(missing)}")
+
+
+def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
+    """All records of a kind, newest first."""
+    found = []
+    for path in sorted(root.glob("*/*.json")):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict) and data.get("kind") == kind:
+            check_record(data, str(path))
+            found.append(data)
+    return sorted(found, key=lambda record: record["date"], reverse=True)
+
+
+# -- is a record still true? -----------------------------------------------------------------------
+def stale_kernels(record: dict, folder: Path = KERNEL_FOLDER) -> list[str]:
+    """Kernel files that have changed, or gone, since the record was taken."""
+    stale = []
+    for name, recorded in record["kernels"].items():
+        present = (folder / name).is_file()
+        if not present or kernel_hash(name, folder) != recorded:
+            stale.append(name)
+    return stale
+
+
+def is_current(record: dict, file: str | None = None, folder: Path = KERNEL_FOLDER) -> bool:
+    """Is the record, or its part about one kernel file, measured with the kernel as it is now?"""
+    stale = stale_kernels(record, folder)
+    if file is None:
+        return not stale
+    name = file if file.endswith(".cu") else f"{file}.cu"
+    return name in record["kernels"] and name not in stale
+
+
+def caption(record: dict, folder: Path = KERNEL_FOLDER) -> str:
+    """Where and when a record was taken, and which of its kernels have changed since."""
+    text = (f"recorded {record['date']} on {record['gpu']} (driver {record['driver']}, "
+            f"CUDA {record['cuda']}, commit {record['commit'] or 'unknown'})")  # fmt: skip
+    stale = stale_kernels(record, folder)
+    if stale:
+        text += f"; STALE, changed since: {', '.join(stale)}"
+    return text

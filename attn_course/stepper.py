@@ -1,0 +1,158 @@
+"""The step-through view of a trace: a notebook widget, a page of its own, and a plain table.
+
+All logic is in static/stepper.js, which gets the recordings as one compressed string, so the widget
+works without a running kernel too.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import uuid
+from pathlib import Path
+
+import anywidget
+import traitlets
+
+_STATIC = Path(__file__).parent / "static"
+_ROWS_IN_TABLE = 200
+
+
+class Stepper(anywidget.AnyWidget):
+    """The widget. `trace` holds all frames, packed; `step` is the step shown and can be set."""
+
+    _esm = _STATIC / "stepper.js"
+    _css = _STATIC / "stepper.css"
+    trace = traitlets.Unicode().tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    def __init__(self, tracer, step: int = 0):
+        super().__init__(trace=pack(tracer.recordings), step=step)
+        self.tracer = tracer
+
+    def _repr_mimebundle_(self, **options):
+        """The widget, and beside it the table for pages that cannot show widgets."""
+        bundle = super()._repr_mimebundle_(**options)
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        data["text/html"] = table(self.tracer.recordings)
+        data["text/plain"] = text(self.tracer.recordings)
+        return data, metadata
+
+
+class StaticStepper:
+    """The same view as HTML that needs no kernel, no extension and no network."""
+
+    def __init__(self, tracer, step: int = 0):
+        self.recordings, self.step = tracer.recordings, step
+
+    def _repr_html_(self) -> str:
+        return fragment(self.recordings, self.step)
+
+    def __repr__(self) -> str:
+        return text(self.recordings)
+
+
+def show(tracer, step: int = 0, static: bool = False) -> Stepper | StaticStepper:
+    """The stepper of a tracer for a notebook, opened at `step`.
+
+    static=True gives plain HTML with its script inside, which works in every export of the
+    notebook; the widget, which needs JupyterLab's widget support, keeps `step` in sync with Python.
+    """
+    return StaticStepper(tracer, step) if static else Stepper(tracer, step)
+
+
+def to_html(tracer, path=None, step: int = 0, title: str | None = None) -> str:
+    """One self-contained page; written to `path` (UTF-8) if given. Returns its text."""
+    recordings = tracer.recordings
+    title = title or f"{tracer.recording.kernel}, step by step"
+    page = _PAGE.format(title=html.escape(title), body=fragment(recordings, step))
+    if path is not None:
+        Path(path).write_text(page, encoding="utf-8")
+    return page
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ margin: 0; padding: 18px; background: #eef1f4; font-family: system-ui, sans-serif; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #0d1013; color: #e6ebf0; }} }}
+.acs {{ margin: 0 auto; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def fragment(recordings, step: int = 0) -> str:
+    """HTML that shows the table until its script replaces it with the stepper."""
+    name = f"stepper-{uuid.uuid4().hex}"
+    style = (_STATIC / "stepper.css").read_text(encoding="utf-8")
+    script = (_STATIC / "stepper.js").read_text(encoding="utf-8")
+    return (
+        f"<style>{style}</style>\n<div id=\"{name}\">{table(recordings)}</div>\n"
+        f'<script type="module">\n{script}\n'
+        f'mount(document.getElementById("{name}"), "{pack(recordings)}", {{ step: {step} }});\n'
+        "</script>"
+    )
+
+
+def pack(recordings) -> str:
+    """The recordings as base64 of gzipped JSON: a frame of a large block holds thousands of values."""
+    data = json.dumps([recording.plain() for recording in recordings], separators=(",", ":"))
+    return base64.b64encode(gzip.compress(data.encode(), 6, mtime=0)).decode()
+
+
+# -- where scripts do not run -----------------------------------------------------------------------
+def table(recordings) -> str:
+    """Every step as a row of an HTML table, the first of them where there are very many."""
+    parts = []
+    for recording in recordings:
+        rows = recording.rows()
+        body = "".join(
+            f"<tr><td>{step}</td><td>{line}</td><td style=\"text-align:left\"><code>"
+            f"{html.escape(source)}</code></td><td style=\"text-align:left\">{html.escape(what)}</td></tr>"
+            for step, line, source, what in rows[:_ROWS_IN_TABLE]
+        )
+        parts.append(
+            f"<p>{html.escape(_title(recording))}</p><table><thead><tr><th>step</th><th>line</th>"
+            f"<th style=\"text-align:left\">source</th><th style=\"text-align:left\">first active "
+            f"thread</th></tr></thead><tbody>{body}</tbody></table>{_rest(rows, '<p>', '</p>')}"
+        )
+    return "".join(parts)
+
+
+def text(recordings) -> str:
+    """The same table for a terminal."""
+    parts = []
+    for recording in recordings:
+        rows = recording.rows()
+        lines = [
+            f"{step:>5} {line:>5}  {source[:60]:60}  {what}".rstrip()
+            for step, line, source, what in rows[:_ROWS_IN_TABLE]
+        ]
+        head = f"{'step':>5} {'line':>5}  {'source':60}  first active thread"
+        rest = _rest(rows, "", "")
+        parts.append("\n".join([_title(recording), head, *lines, *([rest] if rest else [])]))
+    return "\n\n".join(parts)
+
+
+def _title(recording) -> str:
+    note = f"; {recording.truncated}" if recording.truncated else ""
+    return (
+        f"{recording.kernel}, block {recording.block} of {recording.grid}, "
+        f"{len(recording.frames)} steps{note}"
+    )
+
+
+def _rest(rows: list, before: str, after: str) -> str:
+    hidden = len(rows) - _ROWS_IN_TABLE
+    return f"{before}and {hidden} more steps{after}" if hidden > 0 else ""

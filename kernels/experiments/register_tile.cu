@@ -1,0 +1,141 @@
+// Idea:          A thread sums COLUMNS columns of the output in registers at once: a weight read from
+//                shared memory serves all of them, and their loads of V do not wait for one another.
+// Changes from:  08_rows_warp.cu
+// Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
+//                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
+//                lse null or (batch*heads, n)
+// Launch:        register_tile: grid (batch*heads*n), block (32*WARPS), dynamic shared m*4 bytes
+// Needs:         sm_50; 1 <= WARPS <= 32; COLUMNS >= 1; heads a multiple of kv_heads
+// Expect:        1/COLUMNS of 08's shared loads for the output where d >= COLUMNS*32*WARPS; below
+//                that the columns do not fill the tile and the guard discards part of it
+// Limits:        m <= 12000: the scores of a row lie in 48 KB of shared memory
+// Outcome:       reported as zeros in the output past 2048 columns: 256 threads of 8 columns cover
+//                2048, and nothing went round again. With the outer loop every column is written.
+//                Count shared loads with the simulator, and time it at head dims 512 and 8192
+
+#ifndef WARPS
+#define WARPS 8
+#endif
+#ifndef COLUMNS
+#define COLUMNS 8
+#endif
+#define THREADS (32 * WARPS)
+#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+
+__device__ float warp_max(float value)  // every lane gets the maximum over the warp
+{
+    for (int offset = 16; offset > 0; offset /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, offset));
+    }
+    return value;
+}
+
+__device__ float warp_sum(float value)  // every lane gets the sum over the warp
+{
+    for (int offset = 16; offset > 0; offset /= 2) {
+        value += __shfl_xor_sync(0xffffffff, value, offset);
+    }
+    return value;
+}
+
+// Sum of a[i] * b[i] over d floats; four sums side by side, so that no fma waits for the last one.
+__device__ float dot_product(const float* a,  // (d,)
+                             const float* b,  // (d,)
+                             int d, bool vector)
+{
+    float4 dot = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (vector) {
+#pragma unroll 4
+        for (int i = 0; i < d; i += 4) {
+            const float4 x = *reinterpret_cast<const float4*>(a + i);
+            const float4 y = *reinterpret_cast<const float4*>(b + i);
+            dot.x = fmaf(x.x, y.x, dot.x);
+            dot.y = fmaf(x.y, y.y, dot.y);
+            dot.z = fmaf(x.z, y.z, dot.z);
+            dot.w = fmaf(x.w, y.w, dot.w);
+        }
+    } else {
+        for (int i = 0; i < d; ++i) {
+            dot.x = fmaf(a[i], b[i], dot.x);
+        }
+    }
+    return (dot.x + dot.y) + (dot.z + dot.w);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) register_tile(
+    const float* q,     // (batch*heads, n, d)
+    const float* k,     // (batch*kv_heads, m, d)
+    const float* v,     // (batch*kv_heads, m, d)
+    const float* bias,  // (.., n, m), added to the scaled scores, or null
+    float* out,         // (batch*heads, n, d)
+    float* lse,         // (batch*heads, n), log of each row's sum of exponentials, or null
+    int heads, int kv_heads, int n, int m, int d,
+    long long bias_batch, long long bias_head, float scale, int causal)
+{
+    extern __shared__ float score[];       // (m,), later the weights
+    __shared__ float warp_maximum[WARPS];  // (WARPS,)
+    __shared__ float warp_total[WARPS];    // (WARPS,)
+
+    const int lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
+    const int bh = blockIdx.x / n;
+    const int row = blockIdx.x % n;  // query
+    const int batch = bh / heads;
+    const int head = bh % heads;
+    // long long: the offset of a row, or of a head's bias, can pass 2^31.
+    const long long kv_head = (long long)batch * kv_heads + head / (heads / kv_heads);
+    q += (long long)blockIdx.x * d;  // (d,), this row
+    k += kv_head * m * d;            // (m, d)
+    v += kv_head * m * d;            // (m, d)
+    out += (long long)blockIdx.x * d;
+    if (bias) bias += batch * bias_batch + head * bias_head + (long long)row * m;  // (m,)
+    const int keys = causal ? max(0, min(m, row + 1 + m - n)) : m;  // those this row may see
+    const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k) % 16 == 0;
+
+    float maximum = NEG_INF;
+    for (int key = threadIdx.x; key < keys; key += THREADS) {
+        float s = dot_product(q, k + (long long)key * d, d, vector) * scale;
+        if (bias) s += bias[key];
+        score[key] = s;
+        maximum = fmaxf(maximum, s);
+    }
+    maximum = warp_max(maximum);
+    if (lane == 0) warp_maximum[warp] = maximum;
+    __syncthreads();  // barrier: a fast warp would read maxima that slow warps have not stored
+
+    const float row_m = warp_max(lane < WARPS ? warp_maximum[lane] : NEG_INF);
+    // A row of -inf has no key to look at; shifting it by its maximum would give inf - inf = NaN.
+    const float shift = row_m == NEG_INF ? 0.0f : row_m;
+    float total = 0.0f;
+    for (int key = threadIdx.x; key < keys; key += THREADS) {
+        const float p = expf(score[key] - shift);  // at most 1: cannot overflow
+        score[key] = p;
+        total += p;
+    }
+    total = warp_sum(total);
+    if (lane == 0) warp_total[warp] = total;
+    __syncthreads();  // barrier: weights and sums must be whole before they are used
+
+    const float row_l = warp_sum(lane < WARPS ? warp_total[lane] : 0.0f);
+    const float inverse = row_l > 0.0f ? 1.0f / row_l : 0.0f;  // every key masked: zeros
+    // A pass covers COLUMNS * THREADS columns. Without the outer loop the columns past the first
+    // pass would never be written.
+    for (int first = threadIdx.x; first < d; first += COLUMNS * THREADS) {
+        float sum[COLUMNS] = {};
+        for (int key = 0; key < keys; ++key) {
+            const float p = score[key];
+            const float* v_row = v + (long long)key * d;  // (d,)
+#pragma unroll  // sum[] is indexed by constants only, or it would move to local memory
+            for (int c = 0; c < COLUMNS; ++c) {
+                const int col = first + c * THREADS;
+                if (col < d) sum[c] = fmaf(p, v_row[col], sum[c]);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+            const int col = first + c * THREADS;
+            if (col < d) out[col] = sum[c] * inverse;
+        }
+    }
+    if (lse && threadIdx.x == 0) lse[blockIdx.x] = row_m + logf(row_l);
+}

@@ -1,0 +1,257 @@
+"""Holds the simulator's counters against Nsight Compute's, on a machine with a GPU and ncu.
+
+    python tools/compare_counters.py --out FOLDER
+
+Every kernel 01 to 06 runs at three shapes, one of them ragged, under ncu and on the simulator;
+probes of single shared-memory access patterns follow. Both sides go to FOLDER/counters.json, with
+a table on the screen. Exit status 1 where a bar is missed. `--simulator-only` needs no GPU.
+"""
+
+import argparse
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attn_course import RawModule, observe
+from attn_course.backend import array_module
+from attn_course.commands import common
+from attn_course.ladder import LADDER, Launch
+from attn_course.observers.counters import Counters
+from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
+from attn_course.results import caption, new_record
+
+SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
+VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
+# Conflicts as the instructions themselves saw them, without arbitration; not every ncu has them.
+SASS_CONFLICTS = {
+    f"shared_{long}_conflicts": f"smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum"
+    for long, op in (("load", "ld"), ("store", "st"))
+}
+EXACT = ("global_load_requests", "global_load_sectors", "global_store_requests",
+         "global_store_sectors")  # fmt: skip
+CLOSE = ("shared_load_wavefronts", "shared_store_wavefronts", "shared_load_conflicts",
+         "shared_store_conflicts")  # fmt: skip
+TOLERANCE = 0.02
+EXPANDING = ("div.", "ex2.", "rcp.", "sqrt.", "rsqrt.", "lg2.", "sin.", "cos.", "tanh.")
+WARPS = 64  # of a probe: so many blocks of one warp
+
+PROBE = """#define PROBE(NAME, T) \\
+extern "C" __global__ void NAME(const int* where, T* out) { \\
+    extern __shared__ __align__(16) char memory[]; \\
+    T* s = reinterpret_cast<T*>(memory); \\
+    const int place = where[threadIdx.x]; \\
+    s[place] = out[threadIdx.x]; \\
+    __syncthreads(); \\
+    out[threadIdx.x] = s[place]; }
+PROBE(probe_4, float)
+PROBE(probe_8, float2)
+PROBE(probe_16, float4)
+"""
+T32 = np.arange(32)
+PATTERNS = {
+    "one address": 0 * T32,
+    "neighbours": T32,
+    "stride 2": 2 * T32,
+    "rows of 128 bytes": None,  # by width: all lanes on the first banks
+    "pairs t, t^1": T32 // 2,
+    "pairs t, t^2": T32 // 4 * 2 + T32 % 2,
+    "pairs t, t^4": T32 // 8 * 4 + T32 % 4,
+    "pairs t, t^16": T32 % 16,
+    "first half one address": np.where(T32 < 16, 0, T32),
+    "quarters": T32 // 8,
+    "reversed": 31 - T32,
+}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One shared-memory access pattern: width bytes a lane at element `where[lane]`."""
+
+    name: str
+    width: int
+    threads: int
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(f"probe_{self.width}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
+
+    @property
+    def label(self) -> str:
+        return f"{self.width} bytes, {self.threads} lanes, {self.name}"
+
+    def run(self, backend: str) -> None:
+        xp, launch = array_module(backend), self.launch
+        where = PATTERNS[self.name]
+        where = T32 * (128 // self.width) if where is None else where
+        where = where % (launch.shared_bytes // self.width)
+        out = xp.zeros(32 * self.width // 4, np.float32)
+        kernel = RawModule(code=PROBE, backend=backend).get_function(launch.entry)
+        arguments = (xp.asarray(where.astype(np.int32)), out)
+        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+
+
+def targets() -> list[Target]:
+    """Every kernel at every shape, and kernel 02's layouts at the first."""
+    plain = [Target(row.number, shape) for shape in SHAPES for row in LADDER if row.number <= 6]
+    return plain + [Target(2, SHAPES[0], options) for options in VARIANTS]
+
+
+def probes() -> list[Probe]:
+    full = [Probe(name, width, 32) for width in (4, 8, 16) for name in PATTERNS]
+    return full + [Probe(name, 16, 20) for name in ("one address", "neighbours", "pairs t, t^1")]
+
+
+def launch_all() -> None:
+    """What ncu profiles."""
+    for case in (*targets(), *probes()):
+        case.run("gpu")
+    array_module("gpu").cuda.Device().synchronize()
+
+
+def simulate(case) -> dict[str, int]:
+    with observe(Counters()) as seen:
+        case.run("simulator")
+    return seen.totals
+
+
+def profile(cases) -> list[Profile]:
+    """One ncu run over this very script."""
+    program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
+    metrics = (*COUNTING, *SASS_CONFLICTS.values())
+    return run_ncu(program, [case.launch for case in cases], metrics)
+
+
+# -- judging ---------------------------------------------------------------------------------------
+def expands(target: Target) -> list[str]:
+    """Operations of the kernel's PTX that become several machine instructions, FFMA among them."""
+    from attn_course.ladder import step
+
+    module = RawModule(path=str(step(target.step).path), options=target.options,
+                       backend="simulator")  # fmt: skip
+    body = module.program().module.functions[target.launch.entry].body
+    return sorted({op for i in body for op in EXPANDING if i.opcode.startswith(op)})
+
+
+def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
+    """Hardware's counts by our names. Conflicts are the instructions' own where ncu has them, else
+    the wavefronts beyond the fewest possible: the plain metric also counts lost arbitration.
+    """
+    found = {name: profile.metrics[metric] for name, metric in COUNTER_METRICS.items()
+             if metric in profile.metrics}  # fmt: skip
+    for kind in ("load", "store"):
+        conflicts, waves = f"shared_{kind}_conflicts", f"shared_{kind}_wavefronts"
+        if SASS_CONFLICTS[conflicts] in profile.metrics:
+            found[conflicts] = profile.metrics[SASS_CONFLICTS[conflicts]]
+        elif waves in found:
+            found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])
+    return found
+
+
+def judge(name: str, hardware: float, simulated: int, waves: float, expanding: list[str]) -> str:
+    """'equal', 'within 2 %', 'MISSED', or why no bar applies."""
+    if hardware == simulated:
+        return "equal"
+    if name in EXACT:
+        return "MISSED"
+    if name in CLOSE:
+        scale = max(waves, 1) if name.endswith("conflicts") else max(simulated, 1)
+        return "within 2 %" if abs(hardware - simulated) <= TOLERANCE * scale else "MISSED"
+    if name == "ffma_thread_instructions":
+        return f"expands: {', '.join(expanding)}" if expanding else "MISSED"
+    if name == "instructions":
+        return "machine instructions, not PTX"
+    return "differs (no bar)"
+
+
+def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
+    """One case's row of the record: both sides of every counter, and the verdicts."""
+    hardware = measured(profile, totals)
+    expanding = expands(case) if isinstance(case, Target) else []
+    rows = {}
+    for name, value in hardware.items():
+        waves = hardware.get(name.replace("conflicts", "wavefronts"), 0)
+        verdict = judge(name, value, totals[name], waves, expanding)
+        rows[name] = {"hardware": value, "simulator": totals[name], "verdict": verdict}
+    return {"label": case.label, **describe(case), "counters": rows, "metrics": profile.metrics}
+
+
+def describe(case) -> dict:
+    launch = case.launch
+    found = {"kernel": launch.entry, "grid": launch.grid, "block": launch.block}
+    if isinstance(case, Target):
+        found |= {"file": f"{case.file}.cu", "problem": case.problem, "options": case.options}
+    return found
+
+
+def table(rows: list[dict]) -> str:
+    cells = []
+    for row in rows:
+        where = f"{row['label']} {tuple(row['problem'])}" if "problem" in row else row["label"]
+        for name, one in row["counters"].items():
+            if one["hardware"] or one["simulator"]:
+                cells.append((where, name, f"{one['hardware']:,}", f"{one['simulator']:,}",
+                              one["verdict"]))  # fmt: skip
+                where = ""
+    return common.table(("case", "counter", "hardware", "simulator", "verdict"), cells, (2, 3))
+
+
+def missed(rows: list[dict]) -> list[str]:
+    return [f"{row['label']} {row.get('problem', '')}: {name}" for row in rows
+            for name, one in row["counters"].items() if one["verdict"] == "MISSED"]  # fmt: skip
+
+
+# -- the run ---------------------------------------------------------------------------------------
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder for counters.json")
+    parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
+    parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
+    parsed = parser.parse_args(arguments)
+    if parsed.launch:
+        launch_all()
+        return 0
+    cases = [*targets(), *probes()]
+    if parsed.simulator_only:
+        return show_simulator(cases)
+    with ThreadPoolExecutor(1) as pool:  # ncu and the simulator work side by side
+        waiting = pool.submit(profile, cases)
+        totals = [simulate(case) for case in cases]
+        profiles = waiting.result()
+    rows = [compare(*one) for one in zip(cases, profiles, totals, strict=True)]
+    return finish(rows, parsed.out)
+
+
+def show_simulator(cases) -> int:
+    for case in cases:
+        where = f"{case.label} {case.problem}" if isinstance(case, Target) else case.label
+        counts = {name: value for name, value in simulate(case).items()
+                  if value and name in COUNTER_METRICS}  # fmt: skip
+        print(where, json.dumps(counts), sep="\n  ")
+    return 0
+
+
+def finish(rows: list[dict], out: Path) -> int:
+    ladder = [row for row in rows if "file" in row]
+    failed = missed(rows)
+    record = new_record(
+        "counters", [row["file"] for row in ladder], cases=ladder,
+        probes=[row for row in rows if "file" not in row], missed=failed,
+    )  # fmt: skip
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "counters.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(table(rows))
+    print(f"\n{caption(record)}\nwritten to {out / 'counters.json'}")
+    equal = sum(one["verdict"] == "equal" for row in rows for one in row["counters"].values())
+    total = sum(len(row["counters"]) for row in rows)
+    print(f"counters: {total} compared, {equal} equal, {len(failed)} bars missed")
+    for line in failed:
+        print(f"  missed: {line}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

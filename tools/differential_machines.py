@@ -1,0 +1,123 @@
+"""The two sides of the comparison: a GPU through CuPy, and the simulator; both through RawModule."""
+
+import datetime
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from attn_course.events import Observer, observe
+from attn_course.module import RawModule
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Machine:
+    """Runs kernels on copies of NumPy arrays and hands the copies back.
+
+    debug: the simulator runs the debug build of CUDA C; warp_order: it runs warps in random order.
+    """
+
+    def __init__(self, backend: str, debug: bool = False, warp_order: int | None = None):
+        self.backend, self.debug, self.warp_order = backend, debug, warp_order
+
+    def load(self, code: str, options=()) -> RawModule:
+        return RawModule(code=code, options=tuple(options), backend=self.backend)
+
+    def load_ptx(self, text: str) -> RawModule:
+        """A module of PTX text; assembled at once, so that an error shows here."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "module.ptx"
+            path.write_text(text)
+            module = RawModule(path=path, backend=self.backend)
+            module.get_function(module.kernels[0])
+            if self.backend == "simulator":
+                module.program()
+        return module
+
+    def run(self, module, entry, grid, block, arguments, shared_mem=0, options=()):
+        """Launch; arrays among `arguments` are copied first, and returned after, as NumPy arrays."""
+        kernel = module.get_function(entry)
+        if self.backend == "gpu":
+            return self._run_gpu(kernel, grid, block, arguments, shared_mem)
+        copies = [a.copy() if is_array(a) else a for a in arguments]
+        kernel.warp_order = self.warp_order
+        with observe(*([_DebugBuild()] if self.debug else [])):
+            kernel(grid, block, tuple(copies), shared_mem=shared_mem)
+        return [copy for copy in copies if is_array(copy)]
+
+    @staticmethod
+    def _run_gpu(kernel, grid, block, arguments, shared_mem):
+        import cupy
+
+        copies = [cupy.asarray(a) if is_array(a) else a for a in arguments]
+        kernel(grid, block, tuple(copies), shared_mem=shared_mem)
+        return [copy.get() for copy in copies if not np.isscalar(copy)]
+
+
+class _DebugBuild(Observer):
+    """Listens to nothing; asks for the debug build."""
+
+    def __init__(self):
+        super().__init__()
+        self.build = "debug"
+
+
+def is_array(value) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def describe(backend: str) -> dict:
+    """Where and with what a run was made: gpu, driver, cuda, date, commit, versions."""
+    import cupy
+
+    facts = {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "commit": commit(),
+        "gpu": "none",
+        "driver": "",
+        "cuda": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cupy": cupy.__version__,
+        "cpu_cores": len_affinity(),
+    }
+    if backend == "gpu":
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
+        facts["gpu"] = properties["name"].decode()
+        facts["compute_capability"] = f"{properties['major']}.{properties['minor']}"
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        facts["driver"] = output_of(query).splitlines()[0] if output_of(query) else ""
+    return facts
+
+
+def target() -> str:
+    """What PTX is assembled for: the GPU's own architecture, or sm_90 without one."""
+    import cupy
+
+    try:
+        return f"sm_{cupy.cuda.Device(0).compute_capability}"
+    except cupy.cuda.runtime.CUDARuntimeError:
+        return "sm_90"
+
+
+def len_affinity() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
+
+
+def commit() -> str:
+    """The commit of the working tree, with + where files differ from it; "" outside of git."""
+    head = output_of(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
+    changed = output_of(["git", "-C", str(ROOT), "status", "--porcelain", "attn_course", "kernels"])
+    return head[:12] + ("+" if head and changed else "")
+
+
+def output_of(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
