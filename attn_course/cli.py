@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import bench, run, tour
+from .commands import bench, count, profile, run, tour
 
-COMMANDS = (tour, run, bench)
+COMMANDS = (tour, run, count, profile, bench)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 
 

@@ -9,49 +9,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from .shapes import (
+    LARGEST_D,
+    ROW_KEYS,
+    Device,
+    Launch,
+    Problem,
+    ceil_div,
+    flash_config,
+    flash_shared_bytes,
+    refuse,
+    split_config,
+    split_shared_bytes,
+)
 from .source import Header, kernel_path, read_constants, read_header
 
-MAX_GRID_X = 2**31 - 1
-MAX_GRID_YZ = 65535
+__all__ = ["EXPERIMENTS", "LADDER", "LARGEST_D", "ROW_KEYS", "Device", "Launch", "Problem", "Step",
+           "step"]
+
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
-
-@dataclass(frozen=True)
-class Problem:
-    """Extents of one attention call: bh heads over the batch, n queries, m keys, head dim d."""
-
-    bh: int
-    n: int
-    m: int
-    d: int
-
-    def shape(self, buffer: str) -> tuple[int, int, int]:
-        """Shape of a buffer by its name in the kernels: q, k, v, s, p or out."""
-        extents = {"q": (self.n, self.d), "k": (self.m, self.d), "v": (self.m, self.d)}
-        extents |= {"s": (self.n, self.m), "p": (self.n, self.m), "out": (self.n, self.d)}
-        return (self.bh, *extents[buffer])
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Geometry of one launch; dynamic shared memory in bytes."""
-
-    entry: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int = 0
-
-    def __post_init__(self):
-        limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
-        for axis, extent, limit in zip("xyz", self.grid, limits, strict=True):
-            if not 1 <= extent <= limit:
-                raise ValueError(
-                    f"{self.entry}: grid {axis} would be {extent}, a GPU takes 1 to {limit}; "
-                    "use a larger TILE or split the batch"
-                )
-
-
 Geometry = Callable[[str, Problem, Mapping[str, int]], Launch]
+Tuning = Callable[[Problem, Device], Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -59,13 +38,15 @@ class Step:
     """One step of the ladder.
 
     Attributes:
-        number: place in the course.
+        number: place in the course; an experiment has that of the step it starts from.
         file: kernel file without folder and ending, ``"02_scores_tiled"``.
         entry: name of the kernel inside the file.
         computes: the formula, for tables.
         arguments: buffers and scalars in the kernel's order; see :class:`Problem`.
         writes: the buffers among them that the kernel writes.
         geometry: (entry, problem, constants) -> Launch.
+        tune: (problem, device) -> values for the file's constants; None: its defaults.
+        relative: the relative error to float64 that its precision allows.
     """
 
     number: int
@@ -75,6 +56,8 @@ class Step:
     arguments: tuple[str, ...]
     writes: tuple[str, ...]
     geometry: Geometry = field(repr=False)
+    tune: Tuning | None = field(default=None, repr=False)
+    relative: float = 1e-5
 
     @property
     def path(self) -> Path:
@@ -94,20 +77,29 @@ class Step:
 
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
         """The file's ``#ifndef`` constants, as ``-DNAME=value`` compiler options change them."""
-        values = read_constants(self.path)
+        return read_constants(self.path) | self._given(options)
+
+    def _given(self, options: Sequence[str]) -> dict[str, int]:
+        known, found = read_constants(self.path), {}
         for option in options:
             name, _, value = option.removeprefix("-D").partition("=")
-            if option.startswith("-D") and name in values:
-                values[name] = int(value)
-        return values
+            if option.startswith("-D") and name in known:
+                found[name] = int(value)
+        return found
 
-    def launch(self, problem: Problem, options: Sequence[str] = ()) -> Launch:
-        """Geometry for a problem. ValueError names an extent that no grid can hold."""
-        return self.geometry(self.entry, problem, self.constants(options))
+    def launch(self, problem: Problem, options: Sequence[str] = (), device=None) -> Launch:
+        """Geometry for a problem, and in ``Launch.options`` the constants tuned for it.
 
+        What ``options`` set wins over the tuning. device: where it runs, a :class:`Device`; the
+        simulator's when None.
 
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
+        Raises:
+            ValueError: an extent that the step or a grid can not hold, and which step can.
+        """
+        tuned = self.tune(problem, device or Device()) if self.tune else {}
+        constants = read_constants(self.path) | tuned | self._given(options)
+        launch = self.geometry(self.entry, problem, constants)
+        return launch.with_options(f"-D{name}={constants[name]}" for name in tuned)
 
 
 def _tiles_of_scores(entry, problem, constants):
@@ -140,7 +132,77 @@ def _warp_or_block_a_row(entry, problem, constants):
     return Launch(entry, (ceil_div(rows, warps), 1, 1), (32, warps, 1))
 
 
+def _block_a_row(entry, problem, constants, floats):
+    threads = constants.get("THREADS") or 32 * constants["WARPS"]
+    return Launch(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), 4 * floats)
+
+
+def _scores_of_a_row(entry, problem, constants):
+    if problem.m > ROW_KEYS:
+        refuse(entry, f"{problem.m} keys", f"{ROW_KEYS}: a row's scores lie in 48 KB of shared "
+               "memory", "rows_online, which keeps no scores")
+    return _block_a_row(entry, problem, constants, problem.m)
+
+
+def _output_of_a_row(entry, problem, constants):
+    return _block_a_row(entry, problem, constants, problem.d)
+
+
+def _query_tiles(entry, problem, constants, row_floats):
+    rows = constants["QUERIES"]
+    grid = (problem.bh * ceil_div(problem.n, rows), 1, 1)
+    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), 4 * rows * row_floats)
+
+
+def _output_tiles(entry, problem, constants):
+    return _query_tiles(entry, problem, constants, problem.d)
+
+
+def _score_tiles(entry, problem, constants):
+    return _query_tiles(entry, problem, constants, problem.m)
+
+
+def _replicated_queries(entry, problem, constants):
+    rows = constants["COPIES"] + constants["KEYS"]
+    floats = rows * (problem.d + constants["PAD"]) + problem.d
+    return _block_a_row(entry, problem, constants, floats)
+
+
+def _whole_rows_twice(entry, problem, constants):
+    floats = 4 * constants["KEYS"] * (problem.d + constants["PAD"]) + problem.d
+    return _block_a_row(entry, problem, constants, floats)
+
+
+def _split(entry, problem, constants):
+    width = constants["CLUSTER"] * constants["CHUNKS"] * 32 * constants["WARPS"]
+    if problem.d > width:
+        refuse(entry, f"head dim {problem.d}", f"{width} with {dict(constants)}",
+               "rows_online, which has no such limit")
+    blocks = constants["CLUSTER"] * ceil_div(problem.n, 4 * constants["ROWS"]) * problem.bh
+    shared_bytes = split_shared_bytes(constants)
+    return Launch(entry, (blocks, 1, 1), (32 * constants["WARPS"], 1, 1), shared_bytes)
+
+
+def _flash(entry, problem, constants):
+    if problem.d > min(constants["D"], LARGEST_D):
+        refuse(entry, f"head dim {problem.d}", f"{min(constants['D'], LARGEST_D)}",
+               "rows_split or rows_online, which take more")
+    blocks = ceil_div(problem.n, 4 * constants["ROWS"] * constants["ROW_WARPS"]) * problem.bh
+    threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
+    return Launch(entry, (blocks, 1, 1), (threads, 1, 1), flash_shared_bytes(constants))
+
+
 _SCORES = ("q", "k", "s", "n", "m", "d")
+_ATTENTION = ("q", "k", "v", "bias", "out", "lse", "heads", "kv_heads", "n", "m", "d",
+              "bias_batch", "bias_head", "scale", "causal")  # fmt: skip
+FUSED = "out = softmax(scale q k^T + bias) v"
+
+
+def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
+    """A step that does all of attention in one kernel, which bears the file's name."""
+    entry = file.rpartition("/")[2].lstrip("0123456789_")
+    return Step(number, file, entry, FUSED, _ATTENTION, ("out",), geometry, tune, relative)
+
 
 LADDER = (
     Step(1, "01_scores_naive", "scores_naive", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
@@ -161,12 +223,36 @@ LADDER = (
         6, "06_output_tiled", "output_tiled", "out = p v",
         ("p", "v", "out", "n", "m", "d"), ("out",), _tiles_of_output,
     ),
+    _fused(7, "07_rows_atomic", _scores_of_a_row),
+    _fused(8, "08_rows_warp", _scores_of_a_row),
+    _fused(9, "09_rows_online", _output_of_a_row),
+    _fused(10, "10_rows_split", _split, split_config),
+    _fused(11, "11_flash_fp32", _flash, flash_config),
+    _fused(12, "12_flash_async", _flash, flash_config),
 )  # fmt: skip
+
+# Attempts that did not pay or did not launch, done right: they run, so they can be measured.
+EXPERIMENTS = (
+    _fused(8, "experiments/wide_vectors", _scores_of_a_row),
+    _fused(8, "experiments/register_tile", _scores_of_a_row),
+    _fused(9, "experiments/multi_query", _output_tiles),
+    _fused(9, "experiments/half2_tiles", _score_tiles, relative=5e-3),
+    _fused(9, "experiments/replicated_queries", _replicated_queries),
+    _fused(9, "experiments/double_buffer_rows", _whole_rows_twice),
+    _fused(9, "experiments/double_buffer_slices", _output_of_a_row),
+)
 
 
 def step(which: int | str) -> Step:
-    """A step by number, file name or entry point; KeyError lists the ladder."""
+    """A step by number, file name or entry point; an experiment by file name or entry point.
+
+    Raises:
+        KeyError: lists the ladder.
+    """
     for row in LADDER:
         if which in (row.number, row.file, row.entry):
+            return row
+    for row in EXPERIMENTS:
+        if which in (row.file, row.entry):
             return row
     raise KeyError(f"no step {which!r}; the ladder has {[row.file for row in LADDER]}")

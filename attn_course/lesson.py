@@ -210,7 +210,7 @@ def _without_header(text: str) -> list[str]:
     return lines[first:]
 
 
-def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 58) -> Listing:
+def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 64) -> Listing:
     """The steps of a trace as a table: line, its source text, and what the first thread saw.
 
     Args:
@@ -220,7 +220,7 @@ def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 5
     """
     heads = ("step", "line", "source", "what happened")
     chosen = trace.rows()[first : None if last is None else last + 1]
-    cut = [(step, line, text.split("  //")[0][:width].rstrip(), seen)
+    cut = [(step, line, _shortened(text.split("  //")[0], width), seen)
            for step, line, text, seen in chosen]
     widths = [max(len(row[i]) for row in (heads, *cut)) for i in range(3)]
     lines = []
@@ -228,6 +228,10 @@ def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 5
         numbers = f"{step:>{widths[0]}}  {line:>{widths[1]}}"
         lines.append(f"{numbers}  {text:<{widths[2]}}  {seen}".rstrip())
     return Listing("\n".join(lines), "text")
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
 def machine_facts(backend: str | None = None) -> dict[str, str]:

@@ -209,7 +209,7 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
             Matrix(k, "k", "", "key", (column, start, tile, tile)), "→",
             Matrix(step["tile_query"], "tile_query", "shared", "query"), "×",
             Matrix(step["tile_key"], "tile_key", "shared", "key"), "→",
-            Matrix(step["score"], "score", "registers", "score"),
+            Matrix(step["score"], "score", "added on" if number else "registers", "score"),
         ])
     labels = [f"step {number}\ni = {number * tile}..{number * tile + tile - 1}"
               for number in range(len(steps))]

@@ -15,7 +15,7 @@ _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
 _CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
 _ENTRY = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^;{]*?\)\s+)?(\w+)\s*\('
+    r'extern\s+"C"\s+__global__\s+void\s+(?:[A-Z_]+\s+)*(?:__launch_bounds__\s*\([^;{]*?\)\s+)?(\w+)\s*\('
 )
 
 
@@ -34,6 +34,7 @@ class Header:
     needs: str
     expect: str
     limits: str
+    outcome: str = ""  # experiments only: what was reported of the attempt, and what to look at
 
 
 def field_title(attribute: str) -> str:
@@ -41,7 +42,11 @@ def field_title(attribute: str) -> str:
     return attribute.replace("_", " ").capitalize()
 
 
-FIELDS = {field_title(field.name): field.name for field in fields(Header)}
+# Titles as they stand in a file, and the attributes they become.
+FIELDS = {field_title(field.name): field.name for field in fields(Header) if field.default != ""}
+OPTIONAL_FIELDS = {field_title(field.name): field.name for field in fields(Header)
+                   if field.default == ""}
+ALL_FIELDS = FIELDS | OPTIONAL_FIELDS
 
 
 def _text_and_origin(path_or_text: str | Path) -> tuple[str, str]:
@@ -62,7 +67,7 @@ def _header_fields(text: str, origin: str) -> dict[str, str]:
         if not line.startswith("//"):
             break
         match = _FIELD_LINE.fullmatch(line.rstrip())
-        if match and match["name"] in FIELDS:
+        if match and match["name"] in ALL_FIELDS:
             current = match["name"]
             if current in found:
                 raise HeaderError(f"{origin}, line {number}: the field '{current}:' stands twice")
@@ -92,9 +97,10 @@ def read_header(path_or_text: str | Path) -> Header:
             f"{origin}: the header has no field '{missing[0]}:'; write a comment line "
             f"'// {missing[0]}: ...' at the top of the file"
         )
-    if list(found) != list(FIELDS):
-        raise HeaderError(f"{origin}: the header's fields must stand in this order: {list(FIELDS)}")
-    return Header(**{FIELDS[title]: value for title, value in found.items()})
+    order = [title for title in ALL_FIELDS if title in found]
+    if list(found) != order:
+        raise HeaderError(f"{origin}: the header's fields must stand in this order: {order}")
+    return Header(**{ALL_FIELDS[title]: value for title, value in found.items()})
 
 
 def read_constants(path_or_text: str | Path) -> dict[str, int]:

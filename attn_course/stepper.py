@@ -106,26 +106,27 @@ def fragment(recordings, step: int = 0) -> str:
 
 
 def pack(recordings) -> str:
-    """The recordings as base64 of gzipped JSON: a frame of a large block holds thousands of values."""
+    """The recordings as base64 of gzipped JSON: a frame of a large block has thousands of nu"""
     data = json.dumps([recording.plain() for recording in recordings], separators=(",", ":"))
     return base64.b64encode(gzip.compress(data.encode(), 6, mtime=0)).decode()
 
 
-# -- where scripts do not run -----------------------------------------------------------------------
+# -- where scripts do not run ---------------------------------------------------------------
 def table(recordings) -> str:
     """Every step as a row of an HTML table, the first of them where there are very many."""
+    left = ' style="text-align:left"'
     parts = []
     for recording in recordings:
         rows = recording.rows()
         body = "".join(
-            f"<tr><td>{step}</td><td>{line}</td><td style=\"text-align:left\"><code>"
-            f"{html.escape(source)}</code></td><td style=\"text-align:left\">{html.escape(what)}</td></tr>"
+            f"<tr><td>{step}</td><td>{line}</td><td{left}><code>{html.escape(source)}</code></td>"
+            f"<td{left}>{html.escape(what)}</td></tr>"
             for step, line, source, what in rows[:_ROWS_IN_TABLE]
         )
         parts.append(
             f"<p>{html.escape(_title(recording))}</p><table><thead><tr><th>step</th><th>line</th>"
-            f"<th style=\"text-align:left\">source</th><th style=\"text-align:left\">first active "
-            f"thread</th></tr></thead><tbody>{body}</tbody></table>{_rest(rows, '<p>', '</p>')}"
+            f"<th{left}>source</th><th{left}>first active thread</th></tr></thead>"
+            f"<tbody>{body}</tbody></table>{_rest(rows, '<p>', '</p>')}"
         )
     return "".join(parts)
 

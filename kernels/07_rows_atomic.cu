@@ -1,5 +1,5 @@
-// Idea:          One block a query row, one kernel from Q, K, V to the output; the threads of a block find
-//                the row's maximum and sum by atomics on shared memory.
+// Idea:          One block a query row, one kernel from Q, K, V to the output; its threads find the
+//                row's maximum and sum by atomics on shared memory.
 // Changes from:  04_softmax_output_serial.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;

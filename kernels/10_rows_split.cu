@@ -3,7 +3,7 @@
 // Changes from:  09_rows_online.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major float32;
 //                bias null or (.., n, m) at batch*bias_batch + head*bias_head; lse null or (batch*heads, n)
-// Launch:        grid (CLUSTER * ceil(n/BR) * batch*heads), clusters of CLUSTER blocks, block 32*WARPS,
+// Launch:        rows_split: grid (CLUSTER * ceil(n/BR) * batch*heads), clusters of CLUSTER blocks, block 32*WARPS,
 //                dynamic shared SMEM_FLOATS*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= CLUSTER*CHUNKS*32*WARPS; heads a multiple of kv_heads;
 //                ROWS x KEYS scores a thread; MIN_BLOCKS blocks an SM
@@ -30,6 +30,11 @@
 #define MIN_BLOCKS 1
 #endif
 
+#if CLUSTER > 1
+#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTERED
+#endif
 #define NEG_INF __int_as_float(0xff800000)
 constexpr int BR = 4 * ROWS;               // query rows a cluster
 constexpr int BC = 8 * KEYS;               // keys a tile
@@ -43,7 +48,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 // Starts copying rows [0, rows) x columns [0, cols) of a (.., d) matrix into a tile of `count` padded
 // rows; what is outside becomes zero. Nothing has arrived until copies_arrived().
 __device__ __forceinline__ void start_copy(float* tile,        // (count, STRIDE), shared
-                                           const float* src,   // (rows, d)
+                                           const float* src,  // (rows, d)
                                            int count, int rows, int cols, int d, bool vector)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(tile);
@@ -80,7 +85,7 @@ __device__ __forceinline__ void cluster_barrier()
 #if CLUSTER > 1
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
-    __syncthreads();
+    __syncthreads();  // barrier: a cluster of one block is the block
 #endif
 }
 
@@ -110,19 +115,15 @@ __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-extern "C" __global__ void
-#if CLUSTER > 1
-__cluster_dims__(CLUSTER, 1, 1)
-#endif
-__launch_bounds__(THREADS, MIN_BLOCKS)
-rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
-           const float* __restrict__ k,      // (batch*kv_heads, m, d)
-           const float* __restrict__ v,      // (batch*kv_heads, m, d)
-           const float* __restrict__ bias,   // added to the scaled scores, or null
-           float* __restrict__ out,          // (batch*heads, n, d)
-           float* __restrict__ lse,          // (batch*heads, n): log of each row's sum of exponentials
-           int heads, int kv_heads, int n, int m, int d,
-           long long bias_batch, long long bias_head, float scale, int causal)
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) rows_split(
+    const float* __restrict__ q,     // (batch*heads, n, d)
+    const float* __restrict__ k,     // (batch*kv_heads, m, d)
+    const float* __restrict__ v,     // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores; may be null
+    float* __restrict__ out,         // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n): log of a row's sum of exponentials; or null
+    int heads, int kv_heads, int n, int m, int d, long long bias_batch, long long bias_head,
+    float scale, int causal)
 {
     extern __shared__ float4 shared[];
     float* tiles = reinterpret_cast<float*>(shared);    // (2, BC, STRIDE): K or V, the next one arriving
@@ -168,7 +169,7 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
     auto wait_for = [&](int step) {
         start(step + 1);
         copies_arrived<1>();
-        __syncthreads();   // barrier: the other threads' copies must be here too
+        __syncthreads();  // barrier: the other threads' copies must be here too
         return tiles + step % 2 * BC * STRIDE;
     };
 
@@ -195,7 +196,7 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
                     }
                 }
             }
-            __syncthreads();   // barrier: the copy after next overwrites this tile
+            __syncthreads();  // barrier: the copy after next overwrites this tile
         }
 
         // Scores: sum over the block's warps, then over the cluster's blocks.
@@ -203,7 +204,7 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
         for (int i = 0; i < ROWS; ++i)
 #pragma unroll
             for (int j = 0; j < KEYS; ++j) parts[(warp * BR + ty + 4 * i) * P_STRIDE + tx + 8 * j] = s[i][j];
-        __syncthreads();   // barrier: every warp's part must be there
+        __syncthreads();  // barrier: every warp's part must be there
         float* sum_mine = sums + tile % 2 * BR * P_STRIDE;
         for (int e = threadIdx.x; e < BR * BC; e += THREADS) {
             int at = e / BC * P_STRIDE + e % BC;
@@ -212,7 +213,7 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
             for (int w = 0; w < WARPS; ++w) sum += parts[w * BR * P_STRIDE + at];
             sum_mine[at] = sum;
         }
-        cluster_barrier();   // every block's sums must be there; two buffers: the next tile's do not disturb
+        cluster_barrier();  // every block's sums must be there; two buffers: the next tile's do not disturb
         for (int r = warp; r < BR; r += WARPS) {
             int row = row0 + r, limit = causal ? min(m, row + 1 + m - n) : m;
             float x[(BC + 31) / 32], top = NEG_INF;
@@ -231,7 +232,7 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
                 top = fmaxf(top, x[j]);
             }
             float new_m = fmaxf(row_m[r], warp_max(top));
-            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;   // a row with no key yet: exp2(-inf) = 0
+            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;  // a row with no key yet: exp2(-inf) = 0
             float sum = 0.f;
 #pragma unroll
             for (int j = 0; j < (BC + 31) / 32; ++j) {
@@ -241,10 +242,10 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
             }
             sum = warp_sum(sum);
             float factor = exp2f(row_m[r] * LOG2E - base);
-            __syncwarp();   // row_m is read by the whole warp before lane 0 replaces it
+            __syncwarp();  // row_m is read by the whole warp before lane 0 replaces it
             if (lane == 0) { rescale[r] = factor; row_m[r] = new_m; row_l[r] = row_l[r] * factor + sum; }
         }
-        __syncthreads();   // barrier: P and the rescale factors must be whole
+        __syncthreads();  // barrier: P and the rescale factors must be whole
 
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -274,16 +275,16 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
                     }
                 }
             }
-            __syncthreads();   // barrier: the copy after next overwrites this tile
+            __syncthreads();  // barrier: the copy after next overwrites this tile
         }
     }
     copies_arrived<0>();
 
-    __syncthreads();   // barrier: row_l of rows that other warps summed
+    __syncthreads();  // barrier: row_l of rows that other warps summed
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         int r = ty + 4 * i, row = row0 + r;
-        float inverse = row_l[r] > 0.f ? 1.f / row_l[r] : 0.f;   // a row with every key masked gives zeros
+        float inverse = row_l[r] > 0.f ? 1.f / row_l[r] : 0.f;  // a row with every key masked gives zeros
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
 #pragma unroll
@@ -293,5 +294,5 @@ rows_split(const float* __restrict__ q,      // (batch*heads, n, d)
             }
         if (lse && rank == 0 && warp == 0 && tx == 0 && row < n) lse[(long long)bh * n + row] = row_m[r] + logf(row_l[r]);
     }
-    cluster_barrier();   // no block may end while another still reads its shared memory
+    cluster_barrier();  // no block may end while another still reads its shared memory
 }

@@ -3,7 +3,7 @@
 // Changes from:  09_rows_online.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major float32;
 //                bias null or (.., n, m) at batch*bias_batch + head*bias_head; lse null or (batch*heads, n)
-// Launch:        grid (ceil(n/BR) * batch*heads), block 32*ROW_WARPS*KEY_WARPS,
+// Launch:        flash_fp32: grid (ceil(n/BR) * batch*heads), block 32*ROW_WARPS*KEY_WARPS,
 //                dynamic shared SMEM_FLOATS*4 bytes
 // Needs:         sm_50; d <= D, D a multiple of 32 (the padded head dim); heads a multiple of kv_heads;
 //                ROWS x KEYS scores a thread; ROW_WARPS warps along the rows, KEY_WARPS along the keys;
@@ -30,7 +30,7 @@
 #define MIN_BLOCKS 1
 #endif
 
-constexpr int BR = 4 * ROWS * ROW_WARPS;   // query rows a block: 4 lanes of a warp along the rows
+constexpr int BR = 4 * ROWS * ROW_WARPS;  // query rows a block: 4 lanes of a warp along the rows
 constexpr int BC = 8 * KEYS;               // keys a warp: 8 lanes of a warp along the keys
 constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
 constexpr int COLS = D / 32;               // float4 columns of the output a thread holds
@@ -42,7 +42,7 @@ constexpr float LOG2E = 1.4426950408889634f;
 
 // Copies rows [0, rows) of a (.., d) matrix into a tile of `count` padded rows; the rest becomes zero.
 __device__ __forceinline__ void load_tile(float* tile,        // (count, STRIDE), shared
-                                          const float* src,   // (rows, d)
+                                          const float* src,  // (rows, d)
                                           int count, int rows, int d, bool vector)
 {
     for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
@@ -75,18 +75,18 @@ __device__ __forceinline__ float row_sum(float x)
     return x;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
-           const float* __restrict__ k,      // (batch*kv_heads, m, d)
-           const float* __restrict__ v,      // (batch*kv_heads, m, d)
-           const float* __restrict__ bias,   // added to the scaled scores, or null
-           float* __restrict__ out,          // (batch*heads, n, d)
-           float* __restrict__ lse,          // (batch*heads, n): log of each row's sum of exponentials
-           int heads, int kv_heads, int n, int m, int d,
-           long long bias_batch, long long bias_head, float scale, int causal)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
+    const float* __restrict__ q,     // (batch*heads, n, d)
+    const float* __restrict__ k,     // (batch*kv_heads, m, d)
+    const float* __restrict__ v,     // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores; may be null
+    float* __restrict__ out,         // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n): log of a row's sum of exponentials; or null
+    int heads, int kv_heads, int n, int m, int d, long long bias_batch, long long bias_head,
+    float scale, int causal)
 {
     extern __shared__ float4 shared[];
-    float* q_tile = reinterpret_cast<float*>(shared);   // (BR, STRIDE)
+    float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
     float* k_tile = q_tile + BR * STRIDE;               // (TILE, STRIDE)
     float* v_tile = k_tile + TILE * STRIDE;             // (TILE, STRIDE)
     float* p_all = v_tile + TILE * STRIDE;              // (warps, 4*ROWS, P_STRIDE)
@@ -98,7 +98,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
 
     int tiles = (n + BR - 1) / BR;
     int bh = blockIdx.x / tiles;
-    int row0 = (tiles - 1 - blockIdx.x % tiles) * BR;   // last rows first: under causal they work longest
+    int row0 = (tiles - 1 - blockIdx.x % tiles) * BR;  // last rows first: under causal they work longest
     int batch = bh / heads, head = bh % heads;
     long long kv = (long long)batch * kv_heads + head / (heads / kv_heads);
     q += ((long long)bh * n + row0) * d;
@@ -113,17 +113,17 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) { row_m[i] = NEG_INF; row_l[i] = 0.f; }
 
-    const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;   // row i is at i*4*STRIDE
+    const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;  // row i is at i*4*STRIDE
     const float* k_mine = k_tile + (key_warp * BC + tx) * STRIDE;         // key j is at j*8*STRIDE
     const float* v_mine = v_tile + key_warp * BC * STRIDE + tx * 4;
     int first_row = row0 + row_warp * 4 * ROWS + ty;
-    int last_key = causal ? min(m, row0 + BR + m - n) : m;   // keys past it are masked for every row here
+    int last_key = causal ? min(m, row0 + BR + m - n) : m;  // keys past it are masked for every row here
 
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
-        __syncthreads();   // barrier: the last tile is still being read by slower warps
+        __syncthreads();  // barrier: the last tile is still being read by slower warps
         load_tile(k_tile, k + (long long)key0 * d, TILE, m - key0, d, vector);
         load_tile(v_tile, v + (long long)key0 * d, TILE, m - key0, d, vector);
-        __syncthreads();   // barrier: the tiles must be whole before anyone reads them
+        __syncthreads();  // barrier: the tiles must be whole before anyone reads them
 
         float s[ROWS][KEYS] = {};
 #pragma unroll 4
@@ -142,7 +142,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
             }
         }
 
-        int key = key0 + key_warp * BC + tx;   // key j is at key + 8*j
+        int key = key0 + key_warp * BC + tx;  // key j is at key + 8*j
         bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -156,7 +156,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                     if (key + 8 * j < m) s[i][j] += b[key + 8 * j];
             }
             if (edge) {
-                int limit = causal ? min(m, row + 1 + m - n) : m;   // keys this row may see
+                int limit = causal ? min(m, row + 1 + m - n) : m;  // keys this row may see
 #pragma unroll
                 for (int j = 0; j < KEYS; ++j)
                     if (key + 8 * j >= limit) s[i][j] = NEG_INF;
@@ -165,7 +165,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
 #pragma unroll
             for (int j = 1; j < KEYS; ++j) top = fmaxf(top, s[i][j]);
             float new_m = fmaxf(row_m[i], row_max(top));
-            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;   // a row with no key yet: exp2(-inf) = 0
+            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;  // a row with no key yet: exp2(-inf) = 0
             float rescale = exp2f(row_m[i] * LOG2E - base);        // what was summed under the old maximum
             float sum = 0.f;
 #pragma unroll
@@ -175,13 +175,13 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                 p_tile[(4 * i + ty) * P_STRIDE + tx + 8 * j] = p;
             }
             row_m[i] = new_m;
-            row_l[i] = row_l[i] * rescale + sum;   // each lane sums its own keys; joined at the end
+            row_l[i] = row_l[i] * rescale + sum;  // each lane sums its own keys; joined at the end
 #pragma unroll
             for (int c = 0; c < COLS; ++c)
 #pragma unroll
                 for (int x = 0; x < 4; ++x) o[i][c][x] *= rescale;
         }
-        __syncwarp();   // P is written and read by this warp alone
+        __syncwarp();  // P is written and read by this warp alone
 
 #pragma unroll 2
         for (int j = 0; j < BC; j += 4) {
@@ -202,15 +202,15 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                     }
                 }
         }
-        __syncwarp();   // the next tile's P must not overwrite this one while it is read
+        __syncwarp();  // the next tile's P must not overwrite this one while it is read
     }
 
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) row_l[i] = row_sum(row_l[i]);
 
-    if (KEY_WARPS > 1) {   // warps that saw different keys of the same rows join (m, l, o) in shared memory
-        __syncthreads();   // barrier: the tiles are free to be overwritten
-        float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;   // (KEY_WARPS, 4*ROWS, STRIDE)
+    if (KEY_WARPS > 1) {  // warps that saw different keys of the same rows join (m, l, o) in shared memory
+        __syncthreads();  // barrier: the tiles are free to be overwritten
+        float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;  // (KEY_WARPS, 4*ROWS, STRIDE)
         float* mine = part + key_warp * (4 * ROWS) * STRIDE;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -221,7 +221,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                     make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
             if (tx == 0) { at[D] = row_m[i]; at[D + 1] = row_l[i]; }
         }
-        __syncthreads();   // barrier: every part must be there before it is joined
+        __syncthreads();  // barrier: every part must be there before it is joined
         for (int r = key_warp * 4 + ty; r < 4 * ROWS; r += 4 * KEY_WARPS) {
             float top = NEG_INF, total = 0.f;
 #pragma unroll
@@ -239,7 +239,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
                     for (int x = 0; x < 4; ++x) sum[c][x] += weight * at[32 * c + tx * 4 + x];
             }
             int row = row0 + row_warp * 4 * ROWS + r;
-            float inverse = total > 0.f ? 1.f / total : 0.f;   // a row with every key masked gives zeros
+            float inverse = total > 0.f ? 1.f / total : 0.f;  // a row with every key masked gives zeros
             if (row < n) {
                 float* to = out + ((long long)bh * n + row) * d;
 #pragma unroll
@@ -257,7 +257,7 @@ flash_fp32(const float* __restrict__ q,      // (batch*heads, n, d)
     for (int i = 0; i < ROWS; ++i) {
         int row = first_row + 4 * i;
         if (row >= n) continue;
-        float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;   // a row with every key masked gives zeros
+        float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;  // a row with every key masked gives zeros
         float* to = out + ((long long)bh * n + row) * d;
 #pragma unroll
         for (int c = 0; c < COLS; ++c) {

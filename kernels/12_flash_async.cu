@@ -3,7 +3,7 @@
 // Changes from:  11_flash_fp32.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major float32;
 //                bias null or (.., n, m) at batch*bias_batch + head*bias_head; lse null or (batch*heads, n)
-// Launch:        grid (ceil(n/BR) * batch*heads), block 32*ROW_WARPS*KEY_WARPS,
+// Launch:        flash_async: grid (ceil(n/BR) * batch*heads), block 32*ROW_WARPS*KEY_WARPS,
 //                dynamic shared SMEM_FLOATS*4 bytes
 // Needs:         sm_80; d <= D, D a multiple of 32 (the padded head dim); heads a multiple of kv_heads;
 //                ROWS x KEYS scores a thread; ROW_WARPS warps along the rows, KEY_WARPS along the keys;
@@ -32,7 +32,7 @@
 #define MIN_BLOCKS 1
 #endif
 
-constexpr int BR = 4 * ROWS * ROW_WARPS;   // query rows a block: 4 lanes of a warp along the rows
+constexpr int BR = 4 * ROWS * ROW_WARPS;  // query rows a block: 4 lanes of a warp along the rows
 constexpr int BC = 8 * KEYS;               // keys a warp: 8 lanes of a warp along the keys
 constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
 constexpr int COLS = D / 32;               // float4 columns of the output a thread holds
@@ -45,11 +45,11 @@ constexpr float LOG2E = 1.4426950408889634f;
 // Starts copying rows [0, rows) of a (.., d) matrix into a tile of `count` padded rows; a copy that
 // reads 0 bytes fills its place with zeros. Nothing has arrived until copies_arrived().
 __device__ __forceinline__ void start_copy(float* tile,        // (count, STRIDE), shared
-                                           const float* src,   // (rows, d)
+                                           const float* src,  // (rows, d)
                                            int count, int rows, int d, bool vector)
 {
     unsigned to = (unsigned)__cvta_generic_to_shared(tile);
-    if (rows <= 0) count = 0;   // past the last tile there is nothing to copy, only a group to end
+    if (rows <= 0) count = 0;  // past the last tile there is nothing to copy, only a group to end
     if (vector) {
         for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
             int row = i / (D / 4), col = i % (D / 4) * 4;
@@ -89,18 +89,18 @@ __device__ __forceinline__ float row_sum(float x)
     return x;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
-           const float* __restrict__ k,      // (batch*kv_heads, m, d)
-           const float* __restrict__ v,      // (batch*kv_heads, m, d)
-           const float* __restrict__ bias,   // added to the scaled scores, or null
-           float* __restrict__ out,          // (batch*heads, n, d)
-           float* __restrict__ lse,          // (batch*heads, n): log of each row's sum of exponentials
-           int heads, int kv_heads, int n, int m, int d,
-           long long bias_batch, long long bias_head, float scale, int causal)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
+    const float* __restrict__ q,     // (batch*heads, n, d)
+    const float* __restrict__ k,     // (batch*kv_heads, m, d)
+    const float* __restrict__ v,     // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores; may be null
+    float* __restrict__ out,         // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n): log of a row's sum of exponentials; or null
+    int heads, int kv_heads, int n, int m, int d, long long bias_batch, long long bias_head,
+    float scale, int causal)
 {
     extern __shared__ float4 shared[];
-    float* q_tile = reinterpret_cast<float*>(shared);   // (BR, STRIDE)
+    float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
     float* k_tile = q_tile + BR * STRIDE;               // (TILE, STRIDE)
     float* v_tile = k_tile + TILE * STRIDE;             // (TILE, STRIDE)
     float* p_all = v_tile + TILE * STRIDE;              // (warps, 4*ROWS, P_STRIDE)
@@ -112,7 +112,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
 
     int tiles = (n + BR - 1) / BR;
     int bh = blockIdx.x / tiles;
-    int row0 = (tiles - 1 - blockIdx.x % tiles) * BR;   // last rows first: under causal they work longest
+    int row0 = (tiles - 1 - blockIdx.x % tiles) * BR;  // last rows first: under causal they work longest
     int batch = bh / heads, head = bh % heads;
     long long kv = (long long)batch * kv_heads + head / (heads / kv_heads);
     q += ((long long)bh * n + row0) * d;
@@ -120,23 +120,23 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
     v += kv * m * d;
     bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
-    start_copy(q_tile, q, BR, n - row0, d, vector);   // joined by K's group: both are needed first
+    start_copy(q_tile, q, BR, n - row0, d, vector);  // joined by K's group: both are needed first
     float o[ROWS][COLS][4] = {};           // this thread's rows x columns of the output, not yet divided by l
     float row_m[ROWS], row_l[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) { row_m[i] = NEG_INF; row_l[i] = 0.f; }
 
-    const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;   // row i is at i*4*STRIDE
+    const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;  // row i is at i*4*STRIDE
     const float* k_mine = k_tile + (key_warp * BC + tx) * STRIDE;         // key j is at j*8*STRIDE
     const float* v_mine = v_tile + key_warp * BC * STRIDE + tx * 4;
     int first_row = row0 + row_warp * 4 * ROWS + ty;
-    int last_key = causal ? min(m, row0 + BR + m - n) : m;   // keys past it are masked for every row here
+    int last_key = causal ? min(m, row0 + BR + m - n) : m;  // keys past it are masked for every row here
     start_copy(k_tile, k, TILE, last_key, d, vector);
     start_copy(v_tile, v, TILE, last_key, d, vector);
 
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
-        copies_arrived<1>();   // K is here, V may still be on its way
-        __syncthreads();       // barrier: the other threads' part of the K tile must be here too
+        copies_arrived<1>();  // K is here, V may still be on its way
+        __syncthreads();  // barrier: the other threads' part of the K tile must be here too
 
         float s[ROWS][KEYS] = {};
 #pragma unroll 4
@@ -155,10 +155,10 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
             }
         }
 
-        __syncthreads();   // barrier: the next K tile must not overwrite this one while it is read
+        __syncthreads();  // barrier: the next K tile must not overwrite this one while it is read
         start_copy(k_tile, k + (long long)(key0 + TILE) * d, TILE, last_key - key0 - TILE, d, vector);
 
-        int key = key0 + key_warp * BC + tx;   // key j is at key + 8*j
+        int key = key0 + key_warp * BC + tx;  // key j is at key + 8*j
         bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -172,7 +172,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
                     if (key + 8 * j < m) s[i][j] += b[key + 8 * j];
             }
             if (edge) {
-                int limit = causal ? min(m, row + 1 + m - n) : m;   // keys this row may see
+                int limit = causal ? min(m, row + 1 + m - n) : m;  // keys this row may see
 #pragma unroll
                 for (int j = 0; j < KEYS; ++j)
                     if (key + 8 * j >= limit) s[i][j] = NEG_INF;
@@ -181,7 +181,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
 #pragma unroll
             for (int j = 1; j < KEYS; ++j) top = fmaxf(top, s[i][j]);
             float new_m = fmaxf(row_m[i], row_max(top));
-            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;   // a row with no key yet: exp2(-inf) = 0
+            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;  // a row with no key yet: exp2(-inf) = 0
             float rescale = exp2f(row_m[i] * LOG2E - base);        // what was summed under the old maximum
             float sum = 0.f;
 #pragma unroll
@@ -191,14 +191,14 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
                 p_tile[(4 * i + ty) * P_STRIDE + tx + 8 * j] = p;
             }
             row_m[i] = new_m;
-            row_l[i] = row_l[i] * rescale + sum;   // each lane sums its own keys; joined at the end
+            row_l[i] = row_l[i] * rescale + sum;  // each lane sums its own keys; joined at the end
 #pragma unroll
             for (int c = 0; c < COLS; ++c)
 #pragma unroll
                 for (int x = 0; x < 4; ++x) o[i][c][x] *= rescale;
         }
-        copies_arrived<1>();   // V is here, the next K may still be on its way
-        __syncthreads();       // barrier: the other threads' part of the V tile; P is this warp's own
+        copies_arrived<1>();  // V is here, the next K may still be on its way
+        __syncthreads();  // barrier: the other threads' part of the V tile; P is this warp's own
 
 #pragma unroll 2
         for (int j = 0; j < BC; j += 4) {
@@ -219,7 +219,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
                     }
                 }
         }
-        __syncthreads();   // barrier: the next V tile must not overwrite this one while it is read
+        __syncthreads();  // barrier: the next V tile must not overwrite this one while it is read
         start_copy(v_tile, v + (long long)(key0 + TILE) * d, TILE, last_key - key0 - TILE, d, vector);
     }
     copies_arrived<0>();
@@ -227,9 +227,9 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) row_l[i] = row_sum(row_l[i]);
 
-    if (KEY_WARPS > 1) {   // warps that saw different keys of the same rows join (m, l, o) in shared memory
-        __syncthreads();   // barrier: the tiles are free to be overwritten
-        float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;   // (KEY_WARPS, 4*ROWS, STRIDE)
+    if (KEY_WARPS > 1) {  // warps that saw different keys of the same rows join (m, l, o) in shared memory
+        __syncthreads();  // barrier: the tiles are free to be overwritten
+        float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;  // (KEY_WARPS, 4*ROWS, STRIDE)
         float* mine = part + key_warp * (4 * ROWS) * STRIDE;
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
@@ -240,7 +240,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
                     make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
             if (tx == 0) { at[D] = row_m[i]; at[D + 1] = row_l[i]; }
         }
-        __syncthreads();   // barrier: every part must be there before it is joined
+        __syncthreads();  // barrier: every part must be there before it is joined
         for (int r = key_warp * 4 + ty; r < 4 * ROWS; r += 4 * KEY_WARPS) {
             float top = NEG_INF, total = 0.f;
 #pragma unroll
@@ -258,7 +258,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
                     for (int x = 0; x < 4; ++x) sum[c][x] += weight * at[32 * c + tx * 4 + x];
             }
             int row = row0 + row_warp * 4 * ROWS + r;
-            float inverse = total > 0.f ? 1.f / total : 0.f;   // a row with every key masked gives zeros
+            float inverse = total > 0.f ? 1.f / total : 0.f;  // a row with every key masked gives zeros
             if (row < n) {
                 float* to = out + ((long long)bh * n + row) * d;
 #pragma unroll
@@ -276,7 +276,7 @@ flash_async(const float* __restrict__ q,      // (batch*heads, n, d)
     for (int i = 0; i < ROWS; ++i) {
         int row = first_row + 4 * i;
         if (row >= n) continue;
-        float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;   // a row with every key masked gives zeros
+        float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;  // a row with every key masked gives zeros
         float* to = out + ((long long)bh * n + row) * d;
 #pragma unroll
         for (int c = 0; c < COLS; ++c) {

@@ -1,6 +1,6 @@
 """Holds the simulator's counters against Nsight Compute's, on a machine with a GPU and ncu.
 
-    python tools/compare_counters.py --out FOLDER
+    PYTHONPATH=. python3 tools/compare_counters.py --out FOLDER
 
 Every kernel 01 to 06 runs at three shapes, one of them ragged, under ncu and on the simulator;
 probes of single shared-memory access patterns follow. Both sides go to FOLDER/counters.json, with
@@ -19,7 +19,7 @@ import numpy as np
 from attn_course import RawModule, observe
 from attn_course.backend import array_module
 from attn_course.commands import common
-from attn_course.ladder import LADDER, Launch
+from attn_course.ladder import LADDER, Launch, step
 from attn_course.observers.counters import Counters
 from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.results import caption, new_record
@@ -27,9 +27,10 @@ from attn_course.results import caption, new_record
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
 # Conflicts as the instructions themselves saw them, without arbitration; not every ncu has them.
+_SASS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op"
 SASS_CONFLICTS = {
-    f"shared_{long}_conflicts": f"smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_{op}.sum"
-    for long, op in (("load", "ld"), ("store", "st"))
+    "shared_load_conflicts": f"{_SASS}_ld.sum",
+    "shared_store_conflicts": f"{_SASS}_st.sum",
 }
 EXACT = ("global_load_requests", "global_load_sectors", "global_store_requests",
          "global_store_sectors")  # fmt: skip
@@ -128,8 +129,6 @@ def profile(cases) -> list[Profile]:
 # -- judging ---------------------------------------------------------------------------------------
 def expands(target: Target) -> list[str]:
     """Operations of the kernel's PTX that become several machine instructions, FFMA among them."""
-    from attn_course.ladder import step
-
     module = RawModule(path=str(step(target.step).path), options=target.options,
                        backend="simulator")  # fmt: skip
     body = module.program().module.functions[target.launch.entry].body

@@ -1,9 +1,11 @@
-"""The two sides of the comparison: a GPU through CuPy, and the simulator; both through RawModule."""
+"""The two sides of the comparison, a GPU and the simulator, both through RawModule."""
 
 import datetime
+import os
 import platform
 import subprocess
 import tempfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -22,23 +24,22 @@ class Machine:
 
     def __init__(self, backend: str, debug: bool = False, warp_order: int | None = None):
         self.backend, self.debug, self.warp_order = backend, debug, warp_order
+        self._folder = None  # of PTX files, which their modules read again when they need to
 
     def load(self, code: str, options=()) -> RawModule:
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
     def load_ptx(self, text: str) -> RawModule:
         """A module of PTX text; assembled at once, so that an error shows here."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "module.ptx"
-            path.write_text(text)
-            module = RawModule(path=path, backend=self.backend)
-            module.get_function(module.kernels[0])
-            if self.backend == "simulator":
-                module.program()
+        self._folder = self._folder or tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / f"{zlib.crc32(text.encode()):08x}.ptx"
+        path.write_text(text)
+        module = RawModule(path=path, backend=self.backend)
+        module.get_function(module.kernels[0])
         return module
 
-    def run(self, module, entry, grid, block, arguments, shared_mem=0, options=()):
-        """Launch; arrays among `arguments` are copied first, and returned after, as NumPy arrays."""
+    def run(self, module, entry, grid, block, arguments, shared_mem=0):
+        """Launch on copies of the arrays among `arguments`; returns these as NumPy arrays."""
         kernel = module.get_function(entry)
         if self.backend == "gpu":
             return self._run_gpu(kernel, grid, block, arguments, shared_mem)
@@ -74,7 +75,7 @@ def describe(backend: str) -> dict:
     import cupy
 
     facts = {
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit(),
         "gpu": "none",
         "driver": "",
@@ -82,7 +83,7 @@ def describe(backend: str) -> dict:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "cupy": cupy.__version__,
-        "cpu_cores": len_affinity(),
+        "cpu_cores": len(os.sched_getaffinity(0)),
     }
     if backend == "gpu":
         properties = cupy.cuda.runtime.getDeviceProperties(0)
@@ -101,12 +102,6 @@ def target() -> str:
         return f"sm_{cupy.cuda.Device(0).compute_capability}"
     except cupy.cuda.runtime.CUDARuntimeError:
         return "sm_90"
-
-
-def len_affinity() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0))
 
 
 def commit() -> str:

@@ -154,15 +154,15 @@ class SharedState:
     def report(self, hazard, severity, places, prior, touch, access, context) -> None:
         if not places.size:
             return
-        stamps = prior[places]
-        first = int(places[0])
-        array, index, valid = self.naming.element(
-            self.space, self.address_of(int(touch.unit[first])), access.size)  # fmt: skip
+        first = self.example(places, prior[places], touch)
+        address = self.address_of(int(touch.unit[first]))
+        array, index, valid = self.naming.element(self.space, address, access.size)
         level = "error" if severity == "error" else "warning"
         if self.findings.has(key_of("race", context.line, array, level), int(places.size)):
             return
-        earlier, later = lane_of(stamps[:1])[0], lane_of(touch.stamp[places[:1]])[0]
-        before = self.lines[int(time_of(stamps[:1])[0])]
+        stamp = prior[first : first + 1]
+        earlier, later = lane_of(stamp)[0], lane_of(touch.stamp[first : first + 1])[0]
+        before = self.lines[int(time_of(stamp)[0])]
         message = self.sentence(hazard, subscript(array, index), earlier, later, before, context)
         if severity == "same":
             message += "; both write the same value, so the result stands"
@@ -173,6 +173,12 @@ class SharedState:
             (self.naming.thread(earlier), self.naming.thread(later)), array, index, level,
             valid_range=valid, count=int(places.size), remedy=self.remedy, other_line=before,
         ))  # fmt: skip
+
+    @staticmethod
+    def example(places, stamps, touch: Touch) -> int:
+        """The place to tell of: one between two warps, where there is one."""
+        apart = lane_of(stamps) >> 5 != lane_of(touch.stamp[places]) >> 5
+        return int(places[np.argmax(apart)])
 
     def sentence(self, hazard, element: str, earlier: int, later: int, before: int, context) -> str:
         past, present = _VERBS[hazard]

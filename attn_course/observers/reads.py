@@ -32,7 +32,7 @@ class ReadCounts(Observer):
         Raises KeyError listing the arrays there were.
         """
         if name not in self._counts:
-            known = ", ".join(self._counts) or "none: no kernel has run"
+            known = ", ".join(sorted(self._counts)) or "none: no kernel has run"
             raise KeyError(f"no array {name!r} in what was observed; there are: {known}")
         return self._counts[name]
 
@@ -40,6 +40,7 @@ class ReadCounts(Observer):
         self._buffers = tuple(
             buffer for buffer in launch.buffers
             if buffer.space == "global" and buffer.dtype is not None and math.prod(buffer.shape)
+            and buffer.name != "kernel parameters"
         )
         for buffer in self._buffers:
             kept = self._counts.get(buffer.name)

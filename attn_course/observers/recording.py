@@ -20,7 +20,7 @@ class Recording:
         shared, global: accesses {"array", "kind", "size", "threads", "index", "values"}; index
             and values have size / itemsize elements a thread, in the threads' order
         barrier: number of the barrier that the block passed after this step, or None
-        finding: {"kind", "message", "array", "index"} or None
+        finding: {"kind", "message", "array", "index", "stops"} or None; stops: the run ended there
     arrays: name -> {"space", "dtype", "shape", "start", "size"}; start is its first byte's
         address, a multiple of 4, as banks and sectors count it
     variables: name -> {"type", "dtype", "shape", "line"}

@@ -234,7 +234,8 @@ class Sanitizer(Observer):
             if known[1] is not lanes:
                 known[1] = np.concatenate([known[1], lanes])
         blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes in groups.values()]
-        shared = sorted({b for i, mine in enumerate(blocks) for other in blocks[:i] for b in mine & other})
+        pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
+        shared = sorted(set().union(*pairs))
         if not shared:
             return
         members = [

@@ -8,7 +8,7 @@ from ..events import Access, InstructionEvent
 
 
 def stored_bytes(event: InstructionEvent, access: Access) -> np.ndarray | None:
-    """(lanes, access.size) uint8: what each lane of the event stored; None where that is unknown."""
+    """(lanes, access.size) uint8: what each lane stored; None where that is not known."""
     operands = event.instruction.operands
     if len(operands) < 2 or access.lanes.size != event.lanes.size:
         return None

@@ -6,8 +6,10 @@ import numpy as np
 
 from ..events import Access, FaultEvent
 from . import warp
-from .memory import LOCAL_WINDOW, SHARED_WINDOW, MemoryFault, SimulatorError, bounds, scalar, spread
-from .program import LANE, LOCAL_BASE, SHARED_BASE
+from .blocks import LANE, LOCAL_BASE, SHARED_BASE
+from .errors import MemoryFault, SimulatorError
+from .memory import LOCAL_WINDOW, SHARED_WINDOW, bounds, scalar, spread
+from .names import demangle
 
 _SHIFT = [np.uint64(i) for i in range(5)]
 _WINDOWS = {"global": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
@@ -284,22 +286,12 @@ class MemoryInstructions:
             (offset, variable.size, name)
             for name, (offset, variable) in self.kernel.shared_places.items()
         )
-        from .program import demangle
-
         for offset, length, name in buffers:
             if offset <= signed < offset + length:
                 text = f"byte {signed - offset} of the shared array {demangle(name)} ({length} bytes)"
                 return demangle(name), signed - offset, text
         text = f"byte {signed} of the block's {self.shared_size} bytes of shared memory"
         return "shared memory", signed, text
-
-    def check_stack(self, instruction) -> None:
-        if self.kernel.local_bytes > self.local_size:
-            raise SimulatorError(
-                f"the call stack is full at {self.kernel.describe_position(instruction)}: "
-                f"{self.kernel.local_bytes} bytes of local memory a thread are needed and "
-                f"{self.local_size} are there; is this recursion meant?"
-            )
 
     # -- values ---------------------------------------------------------------------------------
     @staticmethod
@@ -319,8 +311,8 @@ class MemoryInstructions:
         return [(value >> value.dtype.type(int(bits) * i)).astype(kind) for i in range(count)]
 
     def clock(self, dtype: np.dtype):
-        self.ticks += 1
-        return dtype.type(self.ticks & ((1 << 8 * dtype.itemsize) - 1))
+        self.clock_ticks += 1
+        return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
 
     # -- warp level -----------------------------------------------------------------------------
     def shuffle(self, mode, value, b, c):

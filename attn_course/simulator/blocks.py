@@ -11,20 +11,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from .parser import Address, Function, Immediate, Instruction, Inverted, Pair, Register, Symbol, Vector
+from .syntax import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Inverted,
+    Pair,
+    Register,
+    Symbol,
+    Vector,
+)  # fmt: skip
 
 Key = tuple[int, ...]
-WARP_SYNC = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
+LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
+MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
+WHOLE_WARP = ("wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
 _EXITS = ("ret", "exit", "trap")
+_POLLS = ("volatile", "relaxed", "acquire", "mmio")
 
 
 @dataclass(frozen=True)
 class Terminator:
-    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap"."""
+    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap".
+
+    A "return" is one from a recursive function, whose lanes may go back to different places.
+    """
 
     kind: str
     instruction: Instruction | None = None
-    slot: int = -1  # predicate (branch) or index (table)
+    slot: int = -1  # predicate (branch), index (table) or number of the call site (return)
     negated: bool = False
     target: Key | None = None
     fall: Key | None = None
@@ -35,15 +51,23 @@ class Terminator:
 
 @dataclass
 class Block:
+    """Instructions that run one after another, and how they end.
+
+    operations: the compiled lines, one an instruction; uses: slots read before they are written;
+    definitions and live_in: bit masks of slots written, and of slots needed from here on.
+    """
+
     key: Key
     instructions: list[Instruction]
     terminator: Terminator
     successors: tuple[Key, ...] = ()
     operations: list[Callable] = field(default_factory=list)
-    uses: tuple[int, ...] = ()  # slots read before they are written
-    definitions: int = 0  # bit mask of slots
+    uses: tuple[int, ...] = ()
+    definitions: int = 0
     live_in: int = 0
-    members: object = None  # warp-level block: reads the mask of lanes that must be together
+    warp_level: bool = False  # its first instruction needs lanes of the warp to be together
+    members: Callable | None = None  # reads the mask of those lanes; None: the whole warp
+    polls: bool = False  # looks at memory that other threads may change: spinning loops do
 
 
 def is_exit(instruction: Instruction) -> bool:
@@ -56,7 +80,18 @@ def is_barrier(opcode: str) -> bool:
 
 
 def is_warp_level(opcode: str) -> bool:
-    return opcode.startswith(WARP_SYNC)
+    return opcode.startswith(MASKED + WHOLE_WARP)
+
+
+def names_members(opcode: str) -> bool:
+    """Is the last operand the mask of the lanes that take part?"""
+    return opcode.startswith(MASKED)
+
+
+def looks_at_others(opcode: str) -> bool:
+    """Atomics whose result is used, and loads that the compiler may not merge or move."""
+    root, *parts = opcode.split(".")
+    return root == "atom" or root == "ld" and any(part in _POLLS for part in parts)
 
 
 def ends_block(instruction: Instruction) -> bool:
@@ -135,7 +170,10 @@ def reads_and_writes(instruction: Instruction) -> tuple[set[str], set[str]]:
 
 
 def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) -> None:
-    """Fill in `live_in`: backward data flow over slot bit masks until nothing changes."""
+    """Fill in `live_in`: backward data flow over slot bit masks until nothing changes.
+
+    `always` holds what is needed after the function returns, whatever happens in it.
+    """
     order = sorted(blocks, reverse=True)
     for key in order:
         blocks[key].live_in = uses[key] | always
@@ -144,16 +182,13 @@ def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) 
         changed = False
         for key in order:
             block = blocks[key]
-            out = always
-            for successor in block.successors:
-                if successor in blocks:
-                    out |= blocks[successor].live_in
-            live = uses[key] | (out & ~block.definitions) | always
+            live = uses[key] | (live_out(blocks, block, always) & ~block.definitions) | always
             if live != block.live_in:
                 block.live_in, changed = live, True
 
 
 def live_out(blocks: dict[Key, Block], block: Block, always: int) -> int:
+    """Slots needed after a block."""
     out = always
     for successor in block.successors:
         if successor in blocks:

@@ -22,8 +22,9 @@ from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFI
 from elftools.dwarf.locationlists import LocationParser
 
 from .blocks import reads_and_writes
-from .parser import Function, Module
-from .program import Program, demangle
+from .names import demangle
+from .program import Program
+from .syntax import Function, Module
 
 STEP = 16  # bytes of address an instruction
 _SYMBOLS = 1 << 40  # symbols get addresses from here on, _SYMBOL_ROOM apart

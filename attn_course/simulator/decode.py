@@ -13,8 +13,9 @@ import re
 import numpy as np
 
 from . import atomics, isa
+from .errors import UnsupportedInstruction
 from .memory import LOCAL_WINDOW, SHARED_WINDOW
-from .parser import (
+from .syntax import (
     TYPE_BYTES,
     Address,
     Immediate,
@@ -41,13 +42,9 @@ _DTYPES = {code: np.dtype(code) for code in ("?", "u1", "i1", "u2", "i2", "u4", 
 _SPACES = ("global", "shared", "local", "param", "const")
 _NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",
-    "applypriority", "setmaxnreg", "griddepcontrol",
+    "applypriority", "setmaxnreg", "griddepcontrol", "bar",  # bar.warp: nothing is left to do
 )  # fmt: skip
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
-
-
-class UnsupportedInstruction(Exception):
-    """An instruction the simulator does not know; the text names it."""
 
 
 def type_of(opcode: str) -> str:

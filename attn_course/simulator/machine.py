@@ -1,91 +1,86 @@
-"""The machine: runs a kernel's blocks for thousands of lanes at once.
+"""The machine: runs some of a kernel's blocks, thousands of lanes at once.
 
-A chunk is a set of thread blocks run together, one lane a thread. Lanes at the same place form a
-group; the group with the lowest program counter runs first, so that both sides of a branch meet
-again. A group that holds every lane of the chunk works on the registers directly; a smaller one
-gathers the registers it reads, works on short arrays, and scatters what it wrote when it stops.
+A chunk is a set of thread blocks run together, one lane a thread. Lanes at the same place in the
+program form a group; the group with the lowest key runs first, so that the lanes that took both
+sides of a branch meet again. A group that holds every lane works on the registers directly; a
+smaller one gathers the registers it reads, works on short arrays, and scatters what it wrote when
+it stops. Registers are immutable values: an array over lanes, or a scalar where all lanes agree.
 """
 
 from __future__ import annotations
 
-import os
-import time
-
 import numpy as np
 
-from ..events import BarrierEvent, Buffer, FaultEvent, InstructionEvent, Launch
+from ..events import FaultEvent, InstructionEvent
 from .access import MemoryInstructions
-from .blocks import Block, Key
-from .memory import FlatMemory, GlobalMemory, SimulatorError, scalar, spread
-from .program import LANE, LOCAL_BASE, SHARED_BASE, Executable, Program
+from .barriers import Barriers, Waiting
+from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from .errors import SimulatorError, Trap
+from .groups import Groups
+from .instance import aligned, call_parts
+from .memory import FUNCTION_WINDOW, FlatMemory, scalar
 from .special import special_registers
+from .syntax import Register
 from .system import Intrinsics
+from .waiting import WaitingLanes
 
-LANES_PER_CHUNK = 32768
-_PROBE_EVERY = 2048  # backward jumps between two looks for a loop that makes no progress
-
-
-class Hang(SimulatorError):
-    """The kernel can not finish: names the line it hangs on and who waits for what."""
+_CLOCK_EVERY = 1024  # activations between two looks at the clock
+MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 
 
-class Trap(SimulatorError):
-    """The kernel stopped itself: trap, or a failed assert."""
+class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
+    """Some consecutive thread blocks of a launch, run in lockstep.
 
+    R: registers of the lanes that run, by slot; R[LANE] their lane ids, which count 32 for each
+    warp of each block from `first_block` on. ready: groups by the key of their next block; queue:
+    sets of groups that run once `ready` is empty, the last first.
+    """
 
-class _Waiting:
-    """A group of lanes at a barrier."""
-
-    def __init__(self, places, key, instruction, barrier, expected, predicate, slot, mode):
-        self.places, self.key, self.instruction = places, key, instruction
-        self.barrier, self.expected = barrier, expected
-        self.predicate, self.slot, self.mode = predicate, slot, mode
-
-
-class Chunk(MemoryInstructions, Intrinsics):
-    """Some consecutive thread blocks of a launch, run in lockstep."""
-
-    def __init__(self, run: Run, first_block: int, count: int):
+    def __init__(self, run, first_block: int, count: int):
         self.run_, self.kernel, self.memory = run, run.kernel, run.memory
         self.blocks = run.kernel.blocks
         self.first_block, self.block_count = first_block, count
         self.warps_per_block = -(-run.threads // 32)
         self.watchers = run.observers
         self.accesses: list | None = [] if self.watchers else None
-        self.ticks = 0
-        thread = np.arange(run.threads, dtype=np.int64)
-        block = np.arange(count, dtype=np.int64)
-        lane = (block[:, None] * self.warps_per_block * 32 + thread).ravel()
+        self.block_of_place = np.repeat(np.arange(count), run.threads)
+        thread = np.tile(np.arange(run.threads, dtype=np.int64), count)
+        lane = self.block_of_place * (self.warps_per_block * 32) + thread
         self.lane_count = lane.size
-        self.home: list = [None] * len(run.kernel.slot_types)
-        self.R = self.home
-        self.places: np.ndarray | None = None  # None: every lane of the chunk is active
-        self.dirty = 0
-        self.set_up_memory(count, run)
-        self.home[LANE] = lane
-        which = np.repeat(np.arange(count), run.threads)
-        shared_base = (which * run.shared_stride).astype(np.uint64)
-        self.home[SHARED_BASE] = np.uint64(0) if count == 1 else shared_base
-        self.home[LOCAL_BASE] = np.arange(lane.size, dtype=np.uint64) * np.uint64(run.local_stride)
-        self.fill_special_registers()
-        self.block_of_place = which
-        self.alive = np.ones(lane.size, bool)
+        self.alive = np.zeros(count * self.warps_per_block * 32, bool)  # by lane id
+        self.alive[lane] = True
+        self.set_up_registers(lane)
+        self.set_up_memory()
+        self.start_waiting()
+        self.waiting: list[Waiting] = []
+        self.arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> bar.arrive threads
         self.ready: dict[Key, np.ndarray | None] = {}
         self.queue: list[dict[Key, np.ndarray | None]] = self.starting_groups()
-        self.parked: dict[Key, np.ndarray] = {}
-        self.forced: set[Key] = set()
-        self.waiting: list[_Waiting] = []
-        self.arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> bar.arrive threads
-        self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
-        self.jumps, self.probe = 0, None
+        self.activations = 0
 
-    def set_up_memory(self, count: int, run: Run) -> None:
+    # -- setting up -----------------------------------------------------------------------------
+    def set_up_registers(self, lane: np.ndarray) -> None:
+        self.home: list = [None] * len(self.kernel.slot_types)
+        self.home[LANE] = lane
+        self.places: np.ndarray | None = None  # the running group; None: every lane
+        self.dirty = 0
+        self.R = self.home
+
+    def set_up_memory(self) -> None:
+        run, count = self.run_, self.block_count
+        self.shared_size, self.local_size = run.shared_size, run.local_stride
         self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
-        self.shared_size = run.shared_size
-        self.local = FlatMemory("local", np.zeros(self.lane_count * run.local_stride, np.uint8))
-        self.local_size = run.local_stride
+        self.local = FlatMemory("local", np.zeros(self.lane_count * self.local_size, np.uint8))
+        base = (self.block_of_place * run.shared_stride).astype(np.uint64)
+        self.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
+        self.home[LOCAL_BASE] = self.frame_starts()
+        self.fill_registers()
 
-    def fill_special_registers(self) -> None:
+    def frame_starts(self) -> np.ndarray:
+        return np.arange(self.lane_count, dtype=np.uint64) * np.uint64(self.local_size)
+
+    def fill_registers(self) -> None:
+        """Special registers, and zeros for what may be read before it is written."""
         wanted = {
             slot: name
             for slot, name in self.kernel.specials.items()
@@ -93,18 +88,20 @@ class Chunk(MemoryInstructions, Intrinsics):
         }
         for slot, value in special_registers(wanted, self, self.run_).items():
             self.home[slot] = value
+        for slot, code in self.kernel.unset.items():
+            if self.home[slot] is None:
+                self.home[slot] = np.dtype(code).type(0)
 
     def starting_groups(self) -> list[dict]:
         """One group of all lanes; or, with a warp order, one group for each team of warps."""
-        if self.run_.warp_order is None:
-            return [{(0,): None}]
-        rng = np.random.default_rng([self.run_.warp_order, self.first_block])
-        warp = (self.home[LANE] >> 5) % self.warps_per_block
-        self.team = rng.permutation(self.warps_per_block)[warp]
+        if self.run_.warp_order is not None:
+            rng = np.random.default_rng([self.run_.warp_order, self.first_block])
+            warp = (self.home[LANE] >> 5) % self.warps_per_block
+            self.team = rng.permutation(self.warps_per_block)[warp]
         return self.split_teams({(0,): None})
 
     def split_teams(self, groups: dict) -> list[dict]:
-        """Released groups, team by team, in random order (last one runs first)."""
+        """With a warp order: the groups of each warp of the block by themselves, else as they are."""
         if self.run_.warp_order is None:
             return [groups]
         parts = []
@@ -119,66 +116,12 @@ class Chunk(MemoryInstructions, Intrinsics):
                 parts.append(part)
         return parts
 
-    # -- groups of lanes ------------------------------------------------------------------------
-    def activate(self, places: np.ndarray | None) -> None:
-        if places is not None and places.size == self.lane_count:
-            places = None
-        self.places, self.dirty, self.probe = places, 0, None
-        if places is None:
-            self.R = self.home
-            return
-        self.R = [None] * len(self.home)
-        self.R[LANE] = self.home[LANE][places]
-
-    def fetch(self, slots) -> None:
-        """Gather the registers a block reads from all lanes' registers, if not done already."""
-        R, home, places = self.R, self.home, self.places
-        for slot in slots:
-            if R[slot] is None and home[slot] is not None:
-                value = home[slot]
-                R[slot] = value if scalar(value) else value[places]
-
-    def flush(self, live: int) -> None:
-        """Scatter what the active group wrote, where it is still needed."""
-        if self.places is None:
-            return
-        mask = self.dirty & live
-        while mask:
-            low = mask & -mask
-            mask ^= low
-            slot = low.bit_length() - 1
-            if self.R[slot] is not None:
-                self.home[slot] = self.scatter(self.home[slot], self.R[slot])
-        self.dirty = 0
-
-    def scatter(self, old, value):
-        if old is None:
-            if scalar(value):
-                return value  # no other lane has a value yet
-            new = np.zeros(self.lane_count, value.dtype)
-        elif scalar(old):
-            if scalar(value) and old.tobytes() == value.tobytes():
-                return old
-            new = np.full(self.lane_count, old)
-        else:
-            new = old.copy()
-        new[self.places] = value
-        return new
-
-    def all_places(self) -> np.ndarray:
-        return np.arange(self.lane_count) if self.places is None else self.places
-
-    def join(self, key: Key, places: np.ndarray | None) -> None:
-        """Add lanes to the group that is ready at `key`."""
-        other = self.ready.get(key)
-        if other is not None:
-            places = np.sort(np.concatenate([other, places]))
-        self.ready[key] = places
-
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
-        """Run until every lane has finished (True) or only spinning lanes are left (False)."""
+        """Run until every lane has ended (True), or only lanes are left that spin (False)."""
         while True:
+            if self.polls >= self.patience:
+                self.take_turns()
             if not self.ready:
                 if self.queue:
                     self.ready = self.queue.pop()
@@ -186,17 +129,35 @@ class Chunk(MemoryInstructions, Intrinsics):
                     return not self.spinning
                 continue
             key = min(self.ready)
+            self.activations += 1
+            if self.activations % _CLOCK_EVERY == 0:
+                self.check_time(self.blocks[key])
             self.activate(self.ready.pop(key))
             self.follow(key)
+
+    def release(self) -> bool:
+        """Nothing is ready: let waiting lanes go on. False when all have ended or only spin."""
+        if self.waiting and self.release_barriers():
+            return True
+        if self.aside:
+            self.ready, self.aside = self.aside, {}
+        elif self.wake_spinning():
+            pass
+        elif self.parked:
+            self.force_parked()
+        elif self.waiting and not self.spinning:
+            self.report_deadlock()
+        else:
+            return False
+        return True
 
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
         while key is not None:
             block = self.blocks[key]
             if self.places is not None:
-                if block.members is not None or self.is_warp_block(block):
-                    if not self.converged(block):
-                        return
+                if block.warp_level and not self.converge(block):
+                    return
                 self.fetch(block.uses)
             if self.watchers:
                 self.run_observed(block)
@@ -204,23 +165,24 @@ class Chunk(MemoryInstructions, Intrinsics):
                 R = self.R
                 for operation in block.operations:
                     operation(R, self)
-            self.ticks += len(block.operations) + 1
             self.dirty |= block.definitions
             after = self.next_key(block)
-            if after is not None and self.ready and min(self.ready) <= after:
+            if after is None:
+                return
+            if block.polls:
+                self.polls += 1
+            if self.polls >= self.patience or self.ready and min(self.ready) <= after:
                 self.suspend(after)
                 return
-            if after is not None and after <= key:
-                self.jumps += 1
-                if self.probe is not None or self.jumps % _PROBE_EVERY == 0:
-                    if self.is_spinning(after, block):
-                        return
+            if after <= key and self.jumped_back(after, block):
+                return
             key = after
 
     def suspend(self, key: Key) -> None:
         self.flush(self.blocks[key].live_in)
-        self.join(key, self.all_places())
+        self.join(key, self.places)
 
+    # -- how blocks end -------------------------------------------------------------------------
     def next_key(self, block: Block) -> Key | None:
         """Follow the block's terminator; None when the active group ends here."""
         t = block.terminator
@@ -244,7 +206,7 @@ class Chunk(MemoryInstructions, Intrinsics):
         taken = ~predicate if t.negated else predicate
         return self.diverge([(t.target, taken), (t.fall, ~taken)])
 
-    def diverge(self, sides) -> Key | None:
+    def diverge(self, sides) -> None:
         """Split the active group; sides that go straight to the end of the kernel end now."""
         places = self.all_places()
         live = 0
@@ -252,295 +214,117 @@ class Chunk(MemoryInstructions, Intrinsics):
             live |= self.blocks[key].live_in
         self.flush(live)
         for key, mask in sides:
-            mine = places[mask]
-            target = self.blocks[key]
-            if not target.instructions and target.terminator.kind == "exit":
-                if self.watchers and target.terminator.instruction is not None:
-                    self.activate(mine)
-                    self.run_observed(target)
-                self.exit(mine)
-            else:
+            mine, target = places[mask], self.blocks[key]
+            if target.instructions or target.terminator.kind != "exit":
                 self.join(key, mine)
-        return None
+                continue
+            if self.watchers and target.terminator.instruction is not None:
+                self.activate(mine)
+                self.run_observed(target)
+            self.exit(mine)
 
     def end_table(self, block: Block) -> Key | None:
-        index = self.R[block.terminator.slot]
-        targets = block.terminator.targets
+        """brx.idx: a jump table."""
+        return self.jump_by(self.R[block.terminator.slot], block.terminator.targets)
+
+    def end_return(self, block: Block) -> Key | None:
+        """ret of a recursive function: each lane goes back to where it was called from."""
+        return self.jump_by(self.R[block.terminator.slot], block.terminator.action.return_keys)
+
+    def jump_by(self, index, targets) -> Key | None:
         if scalar(index):
             return targets[int(index)]
-        return self.diverge([(targets[i], index == i) for i in np.unique(index)])
+        chosen = np.unique(index).tolist()
+        if len(chosen) == 1:
+            return targets[chosen[0]]
+        return self.diverge([(targets[i], index == i) for i in chosen])
 
     def exit(self, places: np.ndarray | None) -> None:
-        if places is None:
-            self.alive[:] = False
-        else:
-            self.alive[places] = False
+        lane = self.home[LANE]
+        self.alive[lane if places is None else lane[places]] = False
 
+    def alive_count(self) -> int:
+        return int(np.count_nonzero(self.alive))
+
+    def end_trap(self, block: Block) -> None:
+        where = self.kernel.describe_position(block.terminator.instruction)
+        raise Trap(
+            f"{self.kernel.function.name} executed trap at {where}, "
+            f"{self.thread_text(self.R[LANE])}"
+        )
+
+    # -- calls ----------------------------------------------------------------------------------
     def end_call(self, block: Block) -> Key | None:
-        instruction = block.terminator.instruction
-        names = [getattr(o, "name", "") for o in instruction.operands]
-        intrinsic = next((n for n in names if n in self.intrinsics), None)
-        if intrinsic is not None:
-            self.intrinsics[intrinsic](self, block)
+        _, target, _ = call_parts(block.terminator.instruction)
+        if isinstance(target, Register):
+            return self.call_pointer(block, self.R[block.terminator.action.slot(target.name)])
+        return self.call(block, target.name)
+
+    def call(self, block: Block, callee: str) -> Key:
+        """Go into a function; what it returns to is known to its instance."""
+        if callee in self.intrinsics:
+            self.intrinsics[callee](self, block)
             return block.terminator.fall
-        key = self.kernel.expand_call(block.terminator.action, block)
-        missing = len(self.kernel.slot_types) - len(self.home)
+        t, kernel = block.terminator, self.kernel
+        key, instance, site = kernel.expand_call(t.action, block, callee)
+        missing = len(kernel.slot_types) - len(self.home)
         if missing:
             self.home.extend([None] * missing)
             if self.R is not self.home:
                 self.R.extend([None] * missing)
-            self.fill_special_registers()
-        self.check_stack(instruction)
+            self.fill_registers()
+        if kernel.local_bytes > self.local_size:
+            self.grow_stack(t.instruction)
+        if instance.return_slot >= 0:
+            self.R[instance.return_slot] = np.uint32(site)
+            self.dirty |= 1 << instance.return_slot
         return key
 
-    def end_trap(self, block: Block) -> None:
-        instruction = block.terminator.instruction
-        where = self.kernel.describe_position(instruction)
-        raise Trap(f"the kernel executed trap at {where}, {self.thread_text(self.R[LANE][:1])}")
-
-    # -- barriers -------------------------------------------------------------------------------
-    def end_barrier(self, block: Block) -> Key | None:
-        instruction, fall = block.terminator.instruction, block.terminator.fall
-        parts = instruction.opcode.split(".")
-        number, expected, predicate, slot, mode = self.barrier_operands(block, parts)
-        if "arrive" in parts:
-            self.arrive(number, instruction)
-            return fall
-        whole = self.places is None or self.places.size == int(np.count_nonzero(self.alive))
-        if whole and expected is None and scalar(number) and not self.arrived:
-            if mode:
-                self.R[slot] = self.reduce_over_blocks(mode, predicate, self.all_places())
-            if self.watchers:
-                self.tell_barrier(int(number), [(instruction, self.R[LANE])])
-            return fall
-        self.flush(self.blocks[fall].live_in)
-        self.waiting.append(
-            _Waiting(self.all_places(), fall, instruction, number, expected, predicate, slot, mode)
-        )
-        return None
-
-    def barrier_operands(self, block: Block, parts: list[str]):
-        instance, operands = block.terminator.action, list(block.terminator.instruction.operands)
-        slot = mode = predicate = None
-        if "red" in parts:
-            mode = next(p for p in parts if p in ("popc", "and", "or"))
-            slot = instance.slot(operands.pop(0).name)
-            predicate = self.value_of(instance, operands.pop())
-        number = self.value_of(instance, operands[0]) if operands else np.uint32(0)
-        expected = self.value_of(instance, operands[1]) if len(operands) > 1 else None
-        return number, expected, predicate, slot, mode
-
-    def value_of(self, instance, operand):
-        """A register, `!register` or immediate operand of a terminator."""
-        if hasattr(operand, "value"):
-            return np.uint32(operand.value)
-        if hasattr(operand, "operand"):
-            return np.logical_not(self.R[instance.slot(operand.operand.name)])
-        return self.R[instance.slot(operand.name)]
-
-    def arrive(self, number, instruction) -> None:
-        places = self.all_places()
-        for block, count in zip(*np.unique(self.block_of_place[places], return_counts=True), strict=True):
-            key = (int(block), int(np.max(number)))
-            self.arrived[key] = self.arrived.get(key, 0) + int(count)
-
-    def reduce_over_blocks(self, mode: str, predicate, places):
-        predicate = spread(predicate, places.size)
-        block = self.block_of_place[places]
-        true = np.bincount(block, weights=predicate, minlength=self.block_count).astype(np.uint32)
-        if mode == "popc":
-            return true[block]
-        total = np.bincount(block, minlength=self.block_count)
-        return (true == total)[block] if mode == "and" else (true > 0)[block]
-
-    def release(self) -> bool:
-        """Nothing is ready: let waiting lanes go on. False when all have ended or only spin."""
-        if self.parked:
-            key = min(self.parked)
-            self.forced.add(key)
-            self.ready[key] = self.parked.pop(key)
-            return True
-        if self.waiting and self.release_barriers():
-            return True
-        version = self.memory.version
-        for i, (key, places, seen) in enumerate(self.spinning):
-            if seen != version:
-                del self.spinning[i]
-                self.ready[key] = self.all_lanes_of(places)
-                return True
-        if self.waiting and not self.spinning:
-            self.report_deadlock()
-            return bool(self.ready)
-        return False
-
-    def all_lanes_of(self, places):
-        return np.arange(self.lane_count) if places is None else places
-
-    def release_barriers(self) -> bool:
-        """Release the blocks whose threads have all arrived at a barrier of one number."""
-        alive = np.bincount(self.block_of_place[self.alive], minlength=self.block_count)
-        released: dict[Key, np.ndarray] = {}
-        for number in {int(n) for w in self.waiting for n in np.unique(w.barrier)}:
-            count = np.zeros(self.block_count, np.int64)
-            needed = alive.copy()
-            groups = []
-            for w in self.waiting:
-                here = w.places[spread(w.barrier, w.places.size) == number]
-                groups.append((w, here))
-                count += np.bincount(self.block_of_place[here], minlength=self.block_count)
-                if w.expected is not None and here.size:
-                    needed[self.block_of_place[here]] = int(np.max(w.expected))
-            for (block, n), extra in self.arrived.items():
-                if n == number:
-                    count[block] += extra
-            complete = (count >= needed) & (count > 0)
-            if complete.any():
-                self.pass_barrier(number, groups, complete, released)
-        if released:
-            self.queue = self.split_teams(released)
-        return bool(released)
-
-    def pass_barrier(self, number, groups, complete, released) -> None:
-        arrivals = []
-        going = [(w, here[complete[self.block_of_place[here]]]) for w, here in groups]
-        for w, here in going:
-            if not here.size:
-                continue
-            arrivals.append((w.instruction, self.home[LANE][here]))
-            if w.mode:
-                everyone = np.sort(np.concatenate([h for _, h in going]))
-                values = self.gather_predicates([(x, h) for x, h in going if h.size], everyone)
-                result = self.reduce_over_blocks(w.mode, values, everyone)
-                self.places = everyone
-                self.home[w.slot] = self.scatter(self.home[w.slot], result)
-            stay = np.setdiff1d(w.places, here, assume_unique=True)
-            if w.predicate is not None and stay.size:
-                w.predicate = spread(w.predicate, w.places.size)[np.isin(w.places, stay)]
-            w.barrier = w.barrier if scalar(w.barrier) else w.barrier[np.isin(w.places, stay)]
-            w.places = stay
-            old = released.get(w.key)
-            released[w.key] = here if old is None else np.sort(np.concatenate([old, here]))
-        self.waiting = [w for w in self.waiting if w.places.size]
-        self.arrived = {k: v for k, v in self.arrived.items() if not (k[1] == number and complete[k[0]])}
-        if self.watchers:
-            self.tell_barrier(number, arrivals)
-
-    @staticmethod
-    def gather_predicates(groups, everyone):
-        values = np.zeros(everyone.size, bool)
-        for w, here in groups:
-            mine = spread(w.predicate, w.places.size)[np.isin(w.places, here)]
-            values[np.searchsorted(everyone, here)] = mine
-        return values
-
-    def tell_barrier(self, number: int, arrivals: list) -> None:
-        lanes = np.concatenate([lanes for _, lanes in arrivals])
-        blocks = self.first_block + np.unique(lanes // (32 * self.warps_per_block))
-        event = BarrierEvent(blocks, number, tuple(arrivals), self)
-        for observer in self.watchers:
-            observer.barrier(event)
-
-    def report_deadlock(self) -> None:
-        """Threads wait at barriers that can never complete: a finding, or an error."""
-        lines = []
-        for w in self.waiting:
-            where = self.kernel.describe_position(w.instruction)
-            lines.append(f"{w.places.size} threads wait at {where} (barrier {int(np.max(w.barrier))})")
-        message = (
-            "barriers that never complete: " + "; ".join(lines) + "; not every thread of the block "
-            "arrives there. Move the barrier out of the divergent branch"
-        )
-        first = self.waiting[0]
-        event = FaultEvent("divergent-barrier", message, first.instruction,
-                           self.kernel.program.own_line(first.instruction))  # fmt: skip
-        if not self.report(event):
-            raise Hang(message)
-        groups: dict[Key, np.ndarray] = {}
-        for w in self.waiting:
-            old = groups.get(w.key)
-            groups[w.key] = w.places if old is None else np.sort(np.concatenate([old, w.places]))
-        self.waiting = []
-        self.queue = self.split_teams(groups)
-        self.ready = self.queue.pop()
-
-    def report(self, event: FaultEvent) -> bool:
-        """Tell the observers; True when one of them wants the run to go on."""
-        for observer in self.watchers:
-            observer.fault(event)
-        return any(observer.keeps_going for observer in self.watchers)
-
-    # -- warp-level instructions in a diverged warp --------------------------------------------
-    @staticmethod
-    def is_warp_block(block: Block) -> bool:
-        return bool(block.instructions) and block.instructions[0].opcode.startswith("bar.warp")
-
-    def converged(self, block: Block) -> bool:
-        """Are all live lanes named by the member mask here? If not, the group waits for them."""
-        key = block.key
-        if key in self.forced:
-            self.forced.discard(key)
-            return True
-        places = self.places
-        if places.size == int(np.count_nonzero(self.alive)):
-            return True
-        self.fetch(block.uses)
-        members = block.members(self.R, self) if block.members else np.uint32(0xFFFFFFFF)
-        members = spread(members, places.size)
-        lane = self.home[LANE]
-        warps = int(lane[-1] >> 5) + 1
-        wanted = np.zeros(warps, np.uint32)
-        np.bitwise_or.at(wanted, lane[places] >> 5, members.astype(np.uint32))
-        present = np.zeros(warps, np.uint32)
-        bit = np.uint32(1) << (lane & 31).astype(np.uint32)
-        np.bitwise_or.at(present, lane[places] >> 5, bit[places])
-        living = np.zeros(warps, np.uint32)
-        alive = np.nonzero(self.alive)[0]
-        np.bitwise_or.at(living, lane[alive] >> 5, bit[alive])
-        if not (wanted & living & ~present).any():
-            return True
-        self.flush(block.live_in)
-        other = self.parked.get(key)
-        if other is not None:
-            places = np.sort(np.concatenate([other, places]))
-        self.parked[key] = places
-        if self.others_can_run() or other is not None:
-            return False
-        return False
-
-    def others_can_run(self) -> bool:
-        return bool(self.ready or self.queue)
-
-    # -- loops that make no progress ------------------------------------------------------------
-    def is_spinning(self, key: Key, block: Block) -> bool:
-        """Has nothing that the loop reads changed since it last came here? Then it waits for others."""
-        if time.monotonic() > self.run_.deadline:
-            raise Hang(
-                f"the launch ran longer than {self.run_.seconds:g} s and is now at "
-                f"{self.where(block)}; set ATTN_COURSE_TIMEOUT to allow more seconds"
+    def call_pointer(self, block: Block, pointer) -> Key | None:
+        """A call through a function pointer; lanes that call different functions part."""
+        if not scalar(pointer):
+            chosen = np.unique(pointer)
+            if chosen.size > 1:
+                places, masks = self.all_places(), [pointer == p for p in chosen]
+                self.flush(-1)
+                for mask in masks[1:]:
+                    self.join((*block.key, -2), places[mask])
+                self.call_again(block)
+                self.activate(places[masks[0]])
+                self.fetch(block.uses)
+            pointer = chosen[0]
+        number = int(pointer) - FUNCTION_WINDOW
+        functions = self.kernel.functions
+        if not 0 <= number < len(functions):
+            where = self.kernel.describe_position(block.terminator.instruction)
+            raise SimulatorError(
+                f"{self.kernel.function.name} calls address {int(pointer):#x} at {where}, which is "
+                f"no function, {self.thread_text(self.R[LANE])}. Is the pointer set?"
             )
-        live = self.blocks[key].live_in
-        state = [self.R[s] for s in range(live.bit_length()) if live >> s & 1]
-        if self.probe is None or self.probe[0] != key:
-            if self.probe is None:
-                self.probe = (key, state, self.memory.version)
-                self.probe_left = 64
-            else:
-                self.probe_left -= 1
-                if self.probe_left == 0:
-                    self.probe = None
-            return False
-        _, before, version = self.probe
-        self.probe = None
-        if version != self.memory.version or not all(map(_same, before, state)):
-            return False
-        self.flush(live)
-        self.spinning.append((key, self.places, version))
-        self.spin_block = block
-        return True
+        return self.call(block, functions[number])
 
-    def where(self, block: Block) -> str:
-        last = block.terminator.instruction or (block.instructions or [None])[-1]
-        return self.kernel.describe_position(last)
+    def call_again(self, block: Block) -> None:
+        """A block with nothing but the call, for lanes whose turn to call comes later."""
+        key = (*block.key, -2)
+        if key not in self.blocks:
+            uses = tuple(range(len(self.home)))
+            self.blocks[key] = Block(key, [], block.terminator, uses=uses, live_in=-1)
+
+    def grow_stack(self, instruction) -> None:
+        """More local memory for every thread: the calls have become nested deeper."""
+        old, size = self.local_size, aligned(max(self.kernel.local_bytes, 2 * self.local_size))
+        if size * self.lane_count > MAX_STACK_BYTES:
+            raise SimulatorError(
+                f"the stacks of {self.lane_count} threads, {size} bytes each, are too much at "
+                f"{self.kernel.describe_position(instruction)}. Does the recursion end? If it "
+                f"does, launch fewer threads"
+            )
+        frames = np.zeros((self.lane_count, size), np.uint8)
+        frames[:, :old] = self.local.bytes[: self.lane_count * old].reshape(-1, old)
+        self.local, self.local_size = FlatMemory("local", frames.ravel()), size
+        self.home[LOCAL_BASE] = self.frame_starts()
+        if self.places is not None:
+            self.R[LOCAL_BASE] = self.home[LOCAL_BASE][self.places]
 
     # -- observers ------------------------------------------------------------------------------
     def run_observed(self, block: Block) -> None:
@@ -563,6 +347,12 @@ class Chunk(MemoryInstructions, Intrinsics):
         for observer in self.watchers:
             observer.instruction(event)
 
+    def report(self, event: FaultEvent) -> bool:
+        """Tell the observers of a fault; True when one of them wants the run to go on."""
+        for observer in self.watchers:
+            observer.fault(event)
+        return any(observer.keeps_going for observer in self.watchers)
+
     # -- threads by name ------------------------------------------------------------------------
     def threads(self, lanes: np.ndarray) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
         """((block x, y, z), (thread x, y, z)) of each lane id."""
@@ -574,165 +364,10 @@ class Chunk(MemoryInstructions, Intrinsics):
         return found
 
     def thread_text(self, lanes: np.ndarray) -> str:
+        """The first of these lanes in words."""
         block, thread = self.threads(lanes[:1])[0]
         return f"block {block}, thread {thread}"
 
 
-def _same(a, b) -> bool:
-    if a is b:
-        return True
-    if a is None or b is None:
-        return False
-    return a.dtype == b.dtype and np.array_equal(a, b)
-
-
 def _unravel(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
-
-
-class Run:
-    """One launch: geometry, memory, and the chunks."""
-
-    def __init__(self, program: Program, kernel: Executable, grid, block, shared_bytes, observers, warp_order):
-        self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
-        self.observers, self.warp_order = tuple(observers), warp_order
-        self.threads = block[0] * block[1] * block[2]
-        self.blocks = grid[0] * grid[1] * grid[2]
-        self.dynamic_offset = -(-kernel.shared_bytes // 16) * 16
-        self.dynamic_bytes = shared_bytes
-        self.shared_size = (self.dynamic_offset if shared_bytes else kernel.shared_bytes) + shared_bytes
-        self.shared_stride = -(-self.shared_size // 16) * 16
-        self.local_stride = -(-self.stack_bytes() // 16) * 16
-        self.memory = GlobalMemory()
-        self.symbols: dict[str, int] = {}
-        self.seconds = float(os.environ.get("ATTN_COURSE_TIMEOUT", "600"))
-        self.deadline = time.monotonic() + self.seconds
-
-    def stack_bytes(self) -> int:
-        """Local memory a thread: the kernel's frame, and room for the frames of what it calls."""
-        functions = self.kernel.module.functions.values()
-        frames = sum(
-            -(-v.size // 16) * 16
-            for f in functions
-            if not f.is_entry
-            for v in f.variables.values()
-            if v.space in ("local", "param")
-        )
-        calls = any(i.opcode.startswith("call") for i in self.kernel.function.body)
-        return self.kernel.local_bytes + (max(4 * frames, 1024) if calls else 0)
-
-    def place_arguments(self, arguments, names) -> None:
-        kernel = self.kernel
-        items, pointers = [], []
-        for i, argument in enumerate(arguments):
-            if isinstance(argument, np.ndarray):
-                name = names[i] if i < len(names) else f"argument {i}"
-                flat = argument.ravel(order="K")
-                pointers.append(i)
-                items.append(
-                    (name, flat.view(np.uint8), argument.shape, argument.dtype, argument.flags.writeable)
-                )
-        variables = list(self.program.variables.items())
-        items += [(demangled(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
-        size = sum(p.size for p in kernel.parameters) + 16 * (1 + len(kernel.parameters))
-        image = np.zeros(size, np.uint8)
-        items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
-        addresses = self.memory.place(items)
-        self.symbols = {
-            name: addresses[len(pointers) + i] for i, (name, _) in enumerate(variables)
-        }
-        values = list(arguments)
-        for i, address in zip(pointers, addresses[: len(pointers)], strict=True):
-            values[i] = int(address).to_bytes(8, "little")
-        for parameter, offset, value in zip(kernel.parameters, kernel.parameter_offsets, values, strict=True):
-            data = bytes(value)[: parameter.size].ljust(parameter.size, b"\0")
-            image[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
-        self.parameter_address = addresses[-1]
-        self.parameters = image.tobytes()
-        start = self.parameter_address
-        self.memory.bytes[start : start + size] = image
-        self.relocate(variables)
-
-    def relocate(self, variables) -> None:
-        """Variables whose initial value is another variable's address."""
-        for name, _ in variables:
-            for offset, symbol in self.program.module.variables[name].relocations:
-                at = self.symbols[name] + offset
-                field = self.memory.bytes[at : at + 8].view(np.uint64)
-                field += np.uint64(self.symbols.get(symbol, 0))
-
-    def description(self) -> Launch:
-        program = self.program
-        buffers = list(self.memory.buffers)
-        for name, (offset, variable) in self.kernel.shared_places.items():
-            buffers.append(Buffer(demangled(name), "shared", offset, variable.size))
-        if self.dynamic_bytes:
-            name = demangled(self.kernel.dynamic_names[0]) if self.kernel.dynamic_names else "dynamic shared memory"
-            buffers.append(Buffer(name, "shared", self.dynamic_offset, self.dynamic_bytes))
-        return Launch(
-            self.kernel.function.name, self.grid, self.block, self.shared_size, program.build,
-            program.source_name, program.source_lines, tuple(buffers), program,
-        )  # fmt: skip
-
-    def chunks(self):
-        per_block = -(-self.threads // 32) * 32
-        memory_limit = (64 << 20) // max(self.shared_stride, 1) or 1
-        size = max(1, min(LANES_PER_CHUNK // per_block, memory_limit))
-        for first in range(0, self.blocks, size):
-            yield Chunk(self, first, min(size, self.blocks - first))
-
-    def execute(self) -> None:
-        stalled: list[Chunk] = []
-        for chunk in self.chunks():
-            self.run_chunk(chunk, stalled, start=True)
-        while stalled:
-            before, pending = self.memory.version, stalled
-            stalled = []
-            for chunk in pending:
-                self.run_chunk(chunk, stalled, start=False)
-            if len(stalled) == len(pending) and self.memory.version == before:
-                chunk = stalled[0]
-                raise Hang(
-                    f"the kernel hangs at {chunk.where(chunk.spin_block)}: {chunk.thread_text(chunk.home[LANE])} "
-                    f"and others repeat a loop whose values no running thread can change"
-                )
-
-    def run_chunk(self, chunk: Chunk, stalled: list, start: bool) -> None:
-        if start:
-            for observer in self.observers:
-                observer.chunk_started(chunk)
-        if not chunk.run():
-            stalled.append(chunk)
-            return
-        for observer in self.observers:
-            observer.chunk_finished(chunk)
-
-
-def demangled(name: str) -> str:
-    from .program import demangle
-
-    return demangle(name)
-
-
-def launch(program: Program, name: str, grid, block, arguments, *, shared_bytes=0, observers=(), names=(), warp_order=None):
-    """Run kernel `name` over its whole grid, in place on the array arguments.
-
-    grid, block: 3 ints each. arguments: for each parameter a contiguous array (a pointer to it is
-    passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory. names: the
-    arguments' names for messages. warp_order: a seed; warps of a block then run one after another
-    in a random order between barriers, instead of in lockstep.
-    Raises MemoryFault, Hang, Trap, UnsupportedKernel (all SimulatorError).
-    """
-    kernel = program.executable(name)
-    run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
-    run.place_arguments(arguments, names)
-    description = run.description() if observers else None
-    for observer in run.observers:
-        observer.launch_started(description)
-    try:
-        with np.errstate(all="ignore"):
-            run.execute()
-    finally:
-        run.memory.copy_back()
-    for observer in run.observers:
-        observer.launch_finished(description)

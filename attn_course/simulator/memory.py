@@ -15,24 +15,12 @@ from ..events import Buffer
 
 RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
 SHARED_WINDOW = 1 << 56  # generic addresses of shared memory start here
-LOCAL_WINDOW = 1 << 57  # and those of local memory here
+LOCAL_WINDOW = 1 << 57  # those of local memory here
+FUNCTION_WINDOW = 1 << 58  # and a function's address is its number from here on
 _VIEWS = tuple(
     np.dtype(t)
     for t in ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")  # what ld and st name
 )
-
-
-class SimulatorError(RuntimeError):
-    """A kernel did something that hardware refuses, or that the simulator does not know."""
-
-
-class MemoryFault(SimulatorError):
-    """An out-of-bounds or misaligned access; `.kind`, `.array`, `.index`, `.threads` say which."""
-
-    def __init__(self, message, kind, array="", index=None, threads=(), bad=None):
-        super().__init__(message)
-        self.kind, self.array, self.index = kind, array, index
-        self.threads, self.bad = threads, bad
 
 
 @dataclass

@@ -18,13 +18,11 @@ import numpy as np
 
 SMALLEST_NORMAL = np.float32(2.0**-126)
 NAN = np.uint32(0x7FFFFFFF).view(np.float32)
-_ZERO = np.float32(0)
 _ONE = np.float32(1)
 _INFINITY = np.float32(np.inf)
 _BELOW_ONE = np.float32(1 - 2.0**-24)
 _minimum = np.minimum.reduce
 _ONE_BIT = np.int64(1)
-_SIGN = np.uint32(0x80000000)
 _scratch = threading.local()
 
 

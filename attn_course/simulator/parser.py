@@ -7,7 +7,22 @@ functions, instructions, and the source positions that `.loc` gives. Nothing is 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from .syntax import (
+    TYPE_BYTES,
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Inverted,
+    Module,
+    Pair,
+    Position,
+    Register,
+    Symbol,
+    Variable,
+    Vector,
+)  # fmt: skip
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
@@ -16,147 +31,10 @@ _TOKEN = re.compile(
       | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
     re.VERBOSE | re.DOTALL,
 )
-TYPE_BYTES = {
-    "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
-    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4,
-    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16, "pred": 1,
-}  # fmt: skip
 
 
 class ParseError(ValueError):
     """The PTX text is not what the ISA manual (or NVRTC) writes."""
-
-
-@dataclass(frozen=True)
-class Register:
-    name: str
-
-
-@dataclass(frozen=True)
-class Immediate:
-    """A literal: an int, or the raw bits of an `0f`/`0d` literal with its width in bits."""
-
-    value: int | float
-    float_bits: int = 0  # 32 or 64 when `value` holds the bit pattern of a float
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """The name of a variable, a function or a label, with a byte offset."""
-
-    name: str
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Address:
-    """`[base + offset]`: base is a Register, a Symbol or None; coordinates of tensor copies in `extra`."""
-
-    base: Register | Symbol | None
-    offset: int = 0
-    extra: tuple = ()
-
-
-@dataclass(frozen=True)
-class Vector:
-    items: tuple
-
-
-@dataclass(frozen=True)
-class Pair:
-    """`p|q`: the two destinations of setp and shfl."""
-
-    first: object
-    second: object
-
-
-@dataclass(frozen=True)
-class Inverted:
-    """`!p` as a source operand."""
-
-    operand: Register
-
-
-@dataclass(frozen=True)
-class Variable:
-    name: str
-    space: str  # global, const, shared, local, param
-    type: str
-    size: int  # bytes; 0 for an `extern .shared x[]`
-    align: int
-    initial: bytes | None = None
-    relocations: tuple = ()  # (byte offset, symbol) pairs inside `initial`
-
-
-@dataclass(frozen=True)
-class Position:
-    """A place in the CUDA C source."""
-
-    file: int
-    line: int
-    column: int = 0
-    inlined_at: Position | None = None
-
-
-@dataclass
-class Instruction:
-    opcode: str
-    operands: tuple
-    guard: Register | None = None
-    guard_negated: bool = False
-    position: Position | None = None
-    index: int = 0  # place in the function
-
-    def __str__(self) -> str:
-        guard = f"@{'!' if self.guard_negated else ''}{self.guard.name} " if self.guard else ""
-        return f"{guard}{self.opcode} {', '.join(map(format_operand, self.operands))}".strip() + ";"
-
-
-@dataclass
-class Function:
-    name: str
-    is_entry: bool
-    parameters: list[Variable] = field(default_factory=list)
-    returns: list[Variable] = field(default_factory=list)
-    registers: dict[str, str] = field(default_factory=dict)  # name -> type
-    variables: dict[str, Variable] = field(default_factory=dict)  # local, shared, param
-    body: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)  # label -> index into body
-    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)  # .branchtargets
-    limits: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, ...
-    defined: bool = False
-
-
-@dataclass
-class Module:
-    version: str = ""
-    target: str = ""
-    files: dict[int, str] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    functions: dict[str, Function] = field(default_factory=dict)
-    sections: dict[str, list[str]] = field(default_factory=dict)  # DWARF, as token lists
-
-
-def format_operand(operand) -> str:
-    match operand:
-        case Register(name):
-            return name
-        case Immediate(value, bits):
-            return f"0{'f' if bits == 32 else 'd'}{value:0{bits // 4}X}" if bits else str(value)
-        case Symbol(name, offset):
-            return f"{name}+{offset}" if offset else name
-        case Address(base, offset):
-            inner = format_operand(base) if base else ""
-            return f"[{inner}{f'+{offset}' if offset or not inner else ''}]"
-        case Vector(items):
-            return "{" + ", ".join(map(format_operand, items)) + "}"
-        case Pair(first, second):
-            return f"{format_operand(first)}|{format_operand(second)}"
-        case Inverted(inner):
-            return f"!{inner.name}"
-        case tuple():
-            return "(" + ", ".join(map(format_operand, operand)) + ")"
-    return str(operand)
 
 
 def parse(text: str) -> Module:
@@ -448,8 +326,14 @@ class _Parser:
                 Symbol(names.get(o.name, o.name), o.offset) if isinstance(o, Symbol) else o
                 for o in instruction.operands
             )
+        for table in names.values():
+            targets = function.tables.get(table, ())
+            if targets:
+                function.tables[table] = tuple(names.get(target, target) for target in targets)
 
     def label(self, function: Function, name: str) -> None:
+        if len(self.scopes) > 1:  # a label inside inline asm may be written out many times
+            name = self.scopes[-1].get(name) or self.declare(name)
         if self.token == ".branchtargets":
             self.take()
             targets = [self.take()]
@@ -457,13 +341,10 @@ class _Parser:
                 targets.append(self.take())
             self.expect(";")
             function.tables[name] = tuple(targets)
-            return
-        if self.token == ".callprototype":
+        elif self.token in (".callprototype", ".calltargets"):
             self.skip_statement()
-            return
-        if len(self.scopes) > 1:  # a label inside inline asm may be written out many times
-            name = self.scopes[-1].get(name) or self.declare(name)
-        function.labels[name] = len(function.body)
+        else:
+            function.labels[name] = len(function.body)
 
     def registers(self, function: Function) -> None:
         kind = self.take()[1:]

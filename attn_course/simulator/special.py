@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .memory import SimulatorError
+from .blocks import LANE
+from .errors import SimulatorError
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 
@@ -13,7 +14,7 @@ def special_registers(wanted: dict[int, str], chunk, run) -> dict[int, object]:
     """slot -> uint32 value (array over lanes, or scalar) for each wanted PTX register name."""
     if not wanted:
         return {}
-    lane = chunk.home[0]
+    lane = chunk.home[LANE]
     per_block = chunk.warps_per_block * 32
     thread = lane % per_block
     block = chunk.first_block + lane // per_block

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .memory import LOCAL_WINDOW, SimulatorError, spread
+from .blocks import LANE, LOCAL_BASE
+from .errors import KernelAssertion
+from .memory import LOCAL_WINDOW, spread
 from .printf import format_message
-from .program import LANE, LOCAL_BASE
-
-
-class KernelAssertion(SimulatorError):
-    """An assert() in the kernel failed."""
 
 
 class Intrinsics:

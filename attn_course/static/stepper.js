@@ -420,8 +420,17 @@ class Stepper {
     const { frames } = this.recording;
     const hit = (frame) => (kind === "finding" ? frame.finding : frame.barrier !== null);
     for (let step = this.step + direction; step >= 0 && step < frames.length; step += direction) {
-      if (hit(frames[step])) { this.go(step); return; }
+      if (hit(frames[step])) { this.go(step); this.meet(frames[step]); return; }
     }
+  }
+
+  // Show a warp that takes part in this step.
+  meet(frame) {
+    const warps = frame.threads.map((thread) => Math.floor(thread / 32));
+    if (!warps.length || warps.includes(this.warpNumber) || this.recording.warp !== null) return;
+    this.warpNumber = warps[0];
+    this.warp.value = warps[0];
+    this.build();
   }
 
   toLine(line) {
@@ -485,8 +494,10 @@ class Stepper {
   drawBanner(frame) {
     const { threads } = this.history;
     const active = frame.threads.length;
-    const parts = [`line ${frame.line}`, active === threads
-      ? `all ${plural(threads, "thread")} active` : `${active} of ${plural(threads, "thread")} active`];
+    const who = frame.finding?.stops ? "the run stops here"
+      : active === threads ? `all ${plural(threads, "thread")} active`
+        : `${active} of ${plural(threads, "thread")} active`;
+    const parts = [`line ${frame.line}`, who];
     if (frame.function && frame.function !== this.recording.kernel) parts.splice(1, 0, `in ${frame.function}()`);
     if (frame.barrier !== null) parts.push("the whole block passes this barrier");
     this.banner.replaceChildren(make("span", "", parts.join(" · ")));
@@ -503,7 +514,7 @@ class Stepper {
     if (!row) return;
     row.classList.add("acs-current");
     row.classList.toggle("acs-bad", Boolean(frame.finding));
-    const top = row.offsetTop - this.source.offsetTop, height = this.source.clientHeight;
+    const top = row.offsetTop, height = this.source.clientHeight;
     if (top < this.source.scrollTop + 40 || top > this.source.scrollTop + height - 60) {
       this.source.scrollTop = top - height / 2;
     }
@@ -612,7 +623,7 @@ class Grid {
 
   buildCanvas() {
     this.rows = Math.ceil(this.count / this.columns);
-    this.side = Math.max(5, Math.min(12, Math.floor(420 / this.columns)));
+    this.side = Math.max(5, Math.min(12, Math.floor(240 / this.columns)));
     this.canvas = make("canvas", "acs-canvas");
     this.canvas.style.width = `${this.columns * this.side}px`;
     this.canvas.style.height = `${this.rows * this.side}px`;
@@ -668,8 +679,14 @@ class Grid {
     const gap = Math.max(1, Math.round(scale));
     for (let i = 0; i < this.count; i++) {
       const x = (i % this.columns) * side, y = Math.floor(i / this.columns) * side;
-      context.fillStyle = palette[this.kind(i)];
+      const kind = this.kind(i);
+      context.fillStyle = palette[kind];
       context.fillRect(x, y, side - gap, side - gap);
+      if (kind === "empty") { // a hollow square, as the hatching of larger cells
+        context.strokeStyle = colour("hatch");
+        context.lineWidth = scale;
+        context.strokeRect(x + scale / 2, y + scale / 2, side - gap - scale, side - gap - scale);
+      }
       if (pointed.has(i)) {
         context.strokeStyle = colour("ink");
         context.lineWidth = 2 * scale;
@@ -737,12 +754,12 @@ function bankStrip(access, array, lanes) {
     }
   }
   const heights = Array.from({ length: BANKS }, (_, bank) => Math.max(...groups.map((group) => group[bank].size)));
-  const tallest = Math.max(...heights);
+  const tallest = Math.max(...heights), tall = Math.min(48, 13 * tallest); // pixels
   const columns = heights.map((height, bank) => {
     const column = make("span", "acs-bank");
     column.dataset.lanes = (who.get(bank) ?? []).join(" ");
     const bar = make("i", height ? `acs-${access.kind === "read" ? "read" : "write"}` : "");
-    bar.style.height = `${height ? Math.max(12, (100 * height) / Math.max(tallest, 4)) : 0}%`;
+    bar.style.height = `${height && Math.max(6, Math.round((tall * height) / tallest))}px`;
     if (height > 1) bar.append(make("b", "", String(height)));
     column.append(bar, make("small", "", bank % 4 === 0 ? String(bank) : ""));
     column.title = height ? `bank ${bank}: ${plural(height, "different word")} for ${plural(new Set(who.get(bank)).size, "lane")}` : `bank ${bank}: not used`;
@@ -750,7 +767,12 @@ function bankStrip(access, array, lanes) {
   });
   const result = plural(passes, "wavefront") + (passes > least ? `, ${least} would do` : "");
   return make("div", "acs-strip", stripHead(access, array, lanes, result, passes <= least),
-    make("div", "acs-banks", ...columns));
+    withHeight(make("div", "acs-banks", ...columns), tall + 14));
+}
+
+function withHeight(element, pixels) {
+  element.style.height = `${pixels}px`;
+  return element;
 }
 
 // -- entry points -------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Idea:          A block serves QUERIES query rows: each element of K and V that is read from memory
-//                is used QUERIES times.
+// Idea:          A block serves QUERIES query rows: each element of K and V that is read is used
+//                QUERIES times.
 // Changes from:  09_rows_online.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
@@ -12,8 +12,8 @@
 //                d = 8192 with QUERIES 4, more than 48 KB only on GPUs that grant it
 // Outcome:       reported as impossible for large head dims, "shared memory too small", and with
 //                outputs in a register array as wrong past 128 dims. The outputs fit: what does
-//                not is Q, K and V of a tile as whole rows. Look at the blocks: with 64 queries
-//                fewer blocks than SMs are left, and saved reads gain nothing
+//                not is Q, K and V of a tile as whole rows. Look at the blocks, too: few queries
+//                leave fewer blocks than SMs, and time it beside 09 there
 
 #ifndef WARPS
 #define WARPS 8

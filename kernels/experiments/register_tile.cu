@@ -1,5 +1,5 @@
-// Idea:          A thread sums COLUMNS columns of the output in registers at once: a weight read from
-//                shared memory serves all of them, and their loads of V do not wait for one another.
+// Idea:          A thread sums COLUMNS columns of the output in registers at once: a weight read
+//                from shared memory serves all of them, and no load of V waits for another.
 // Changes from:  08_rows_warp.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;

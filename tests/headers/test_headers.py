@@ -68,10 +68,10 @@ def test_constants_and_entries_are_named(path):
 @pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
 def test_every_pointer_has_its_shape(path):
     """A pointer parameter on a line of its own carries a (shape) comment."""
-    pointers = re.findall(r"^    (?:const )?float\* \w+,.*$", path.read_text(), re.MULTILINE)
+    pointers = re.findall(r"^    (?:const )?float\* (?:__restrict__ )?\w+,.*$", path.read_text(), re.MULTILINE)
     assert pointers
     for line in pointers:
-        assert re.search(r"// \([\w, *+/]+\)", line), line
+        assert re.search(r"// \([\w, .*+/]+\)", line), line
 
 
 @pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)

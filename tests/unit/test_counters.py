@@ -1,5 +1,6 @@
 """Counters on kernels small enough to count by hand; each expected number is derived beside it."""
 
+import json
 import time
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attn_course import cli, reference
 from attn_course.events import observe
 from attn_course.ladder import Problem, step
 from attn_course.module import RawModule
@@ -383,6 +385,7 @@ def test_a_pointer_that_a_loop_moves_stays_aligned():
         ("bar.warp.sync -1;", False),
         ("membar.cta;", False),
         ("@%p1 bra NEXT; NEXT:", False),
+        ("NEXT:", False),  # others may come from elsewhere
         ("add.s32 %r2, %r2, 8;", False),  # the base is another value now
         ("st.global.f32 [%rd1], %f9;", True),
         ("fma.rn.f32 %f9, %f0, %f0, %f0;", True),
@@ -541,7 +544,8 @@ def test_report_shows_the_source_with_its_counts_in_text_and_html():
     assert line.split()[0] == "4" and "1 x 1" in line
     assert "atomics" not in text and "shared" not in text  # nothing to show
     integers = tuple(map(np.int32, (4, 0, 32)))
-    page = count(SHARED.replace("T*", "float*"), _zeros(32), *integers, shared_mem=512)._repr_html_()
+    seen = count(SHARED.replace("T*", "float*"), _zeros(32), *integers, shared_mem=512)
+    page = seen._repr_html_()
     assert "<table" in page and "1 x 4" in page and "t &lt; active" in page
     assert str(Counters()) == "no kernel ran"
 
@@ -557,6 +561,34 @@ def test_a_launch_that_fails_keeps_its_counts():
         kernel((1,), (32,), (_zeros(32), np.int32(5000)))
     assert seen.totals["global_store_sectors"] == 4
     assert seen.totals["unique_global_bytes_written"] == 128
+
+
+def test_the_count_command_writes_totals_and_lines(tmp_path, capsys):
+    path = tmp_path / "counts.json"
+    assert cli.main(["count", "tiled", "--shape", "1,2,40,16", "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    record = json.loads(path.read_text())
+    assert record["method"] == "tiled" and record["backend"] == "simulator" and record["agrees"]
+    assert [k["kernel"] for k in record["kernels"]] == [
+        "scores_tiled", "softmax_warp", "output_tiled"]  # fmt: skip
+    for name in NAMES:
+        assert record["totals"][name] == sum(k["totals"][name] for k in record["kernels"])
+        for kernel in record["kernels"]:
+            by_line = sum(line["counts"][name] for line in kernel["lines"])
+            # A byte that two lines touch is counted on both, and once in the total.
+            same = by_line == kernel["totals"][name]
+            assert same or (name.startswith("unique") and by_line > kernel["totals"][name])
+    assert f"{record['kernels'][0]['totals']['global_load_sectors']:,}" in out
+    assert "__syncthreads();" in out and "tiled: agrees" in out
+
+
+def test_the_count_command_refuses_a_gpu_and_fails_where_the_result_is_wrong(capsys, monkeypatch):
+    assert cli.main(["count", "tiled", "--backend", "gpu"]) == 2
+    assert "attn-course profile" in capsys.readouterr().err
+    right = reference.attention
+    monkeypatch.setattr(reference, "attention", lambda *a, **k: right(*a, **k) + 0.01)
+    assert cli.main(["count", "naive", "--shape", "1,1,5,4", "--totals"]) == 1
+    assert "global_load_sectors" in capsys.readouterr().out
 
 
 # -- against plain Python --------------------------------------------------------------------------

@@ -1,0 +1,329 @@
+"""The bug clinic: broken kernels, the clean kernels they were made from, and how both are run.
+
+A file of kernels/broken says in its second comment what is wrong with it: the clean twin, the
+kind of the defect, its symptom, its story, and a case (extents and what else the launch needs)
+at which it shows. `// <- defect` stands on the wrong line; `// <- found here` on the line where
+it is found, when that is another one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from . import reference
+from .backend import array_module, asnumpy, resolve_backend
+from .compare import Comparison, compare, poisoned
+from .ladder import LADDER, Launch, Problem, ceil_div
+from .module import RawModule
+from .source import KERNEL_FOLDER, read_constants
+from .verify import ORACLES
+
+BROKEN_FOLDER = KERNEL_FOLDER / "broken"
+WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds
+_NOTE = re.compile(r"^// (Clean|Defect|Symptom|Story|Case):\s+(\S.*)$", re.MULTILINE)
+_EXTENTS = {"BH": "bh", "n": "n", "m": "m", "d": "d"}
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class ClinicError(ValueError):
+    """A kernel file that the clinic cannot run; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a launch is made of besides the kernel.
+
+    Attributes:
+        problem: the extents.
+        causal: the kernel's mask is on.
+        negative: every score is negative.
+        grid: the grid, where it is not the one that the problem asks for.
+        lengths: elements of an array that is given shorter than the problem asks for.
+    """
+
+    problem: Problem
+    causal: bool = False
+    negative: bool = False
+    grid: tuple[int, int, int] | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_partial(self) -> bool:
+        """Only a part of the problem is run, so no result can be compared."""
+        return self.grid is not None or bool(self.lengths)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A clean kernel: its arguments in order, what it reads and writes, its launch, its oracle.
+
+    `expected` takes the arrays read, the scale and whether a causal mask is on, and gives the
+    arrays written in float64. `adds`: the arrays written are added to, and start as zeros.
+    """
+
+    entry: str
+    arguments: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    geometry: Callable[[str, Problem, Mapping[str, int]], Launch] = field(repr=False)
+    expected: Callable[[Arrays, float, bool], Arrays] = field(repr=False)
+    adds: bool = False
+
+    @property
+    def uninitialised(self) -> tuple[str, ...]:
+        """Arrays that hold nothing before the launch."""
+        return () if self.adds else tuple(w for w in self.writes if w not in self.reads)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file of kernels/broken: its notes, and the lines of its marks (0: no such mark)."""
+
+    name: str
+    path: Path
+    clean: Path
+    kind: str
+    symptom: str
+    story: str
+    case: Case
+    defect_line: int
+    found_line: int
+
+
+# -- clean kernels ---------------------------------------------------------------------------------
+def _attention(b: Arrays, scale: float, causal: bool) -> Arrays:
+    q, k, v = (b[name][None] for name in "qkv")
+    return {"out": reference.attention(q, k, v, causal=causal, scale=scale)[0]}
+
+
+def _weighted(b: Arrays, scale: float, causal: bool) -> Arrays:
+    return {"out": b["p"].astype(np.float64) @ b["v"].astype(np.float64)}
+
+
+def _normalised(b: Arrays, scale: float, causal: bool) -> Arrays:
+    x = b["x"].astype(np.float64)
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    return {"y": centred / deviation * b["gamma"] + b["beta"]}
+
+
+def _block_a_row(shared: Callable[[Problem, Mapping[str, int]], int] = lambda p, c: 0):
+    def geometry(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
+        return Launch(entry, (p.n, p.bh, 1), (c["THREADS"], 1, 1), shared(p, c))
+
+    return geometry
+
+
+def _thread_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
+    return Launch(entry, (ceil_div(p.n, c["THREADS"]), p.bh, 1), (c["THREADS"], 1, 1))
+
+
+def _blocks_of_keys(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
+    return Launch(entry, (ceil_div(p.m, c["KEYS"]), p.n, p.bh), (c["THREADS"], 1, 1))
+
+
+def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
+    return Launch(entry, (p.bh * p.n, 1, 1), (32, c["WARPS"], 1))
+
+
+_QKV = ("q", "k", "v")
+_PV = ("p", "v", "out", "n", "m", "d")
+_FAMILIES = {
+    "rows_online": Family(
+        "rows_online", (*_QKV, "out", "n", "m", "d", "scale", "causal"), _QKV, ("out",),
+        _block_a_row(), _attention),
+    "rows_atomic": Family(
+        "rows_atomic", (*_QKV, "out", "n", "m", "d", "scale"), _QKV, ("out",),
+        _block_a_row(lambda p, c: 4 * p.m), _attention),
+    "rows_buffered": Family(
+        "rows_buffered", _PV, ("p", "v"), ("out",),
+        _block_a_row(lambda p, c: 8 * c["KEYS"] * p.d), _weighted),
+    "output_register_tile": Family(
+        "output_register_tile", _PV, ("p", "v"), ("out",), _block_a_row(), _weighted),
+    "output_register_array": Family(
+        "output_register_array", _PV, ("p", "v"), ("out",), _thread_a_row, _weighted),
+    "output_split": Family(
+        "output_split", _PV, ("p", "v"), ("out",), _blocks_of_keys, _weighted, adds=True),
+    "layernorm": Family(
+        "layernorm", ("x", "gamma", "beta", "y", "rows", "d"), ("x", "gamma", "beta"), ("y",),
+        _warps_a_row, _normalised),
+}  # fmt: skip
+
+
+@cache
+def family(path: Path) -> Family:
+    """How a kernel file is run: a step of the ladder, a clean twin, or a broken kernel.
+
+    Raises:
+        ClinicError: a file that is none of these.
+    """
+    if path.parent == BROKEN_FOLDER:
+        return family(read_broken(path).clean)
+    if path.parent == BROKEN_FOLDER / "clean" and path.stem in _FAMILIES:
+        return _FAMILIES[path.stem]
+    for step in LADDER:
+        if step.path == path and step.computes in ORACLES:
+            return _family_of_step(step)
+    raise ClinicError(
+        f"{path.name}: how to launch this file is not known; give a kernel of the ladder, of "
+        "kernels/broken or of kernels/broken/clean"
+    )
+
+
+def _family_of_step(step) -> Family:
+    oracle = ORACLES[step.computes]
+    return Family(step.entry, step.arguments, oracle.reads, step.writes, step.geometry,
+                  lambda b, scale, causal: oracle.compute(b, scale))
+
+
+# -- broken kernels --------------------------------------------------------------------------------
+def broken_kernels() -> tuple[Broken, ...]:
+    """All broken kernels, by name."""
+    return tuple(read_broken(path) for path in sorted(BROKEN_FOLDER.glob("*.cu")))
+
+
+def clean_kernels() -> tuple[Path, ...]:
+    """The clean files that broken ones were made from, each once."""
+    return tuple(sorted({broken.clean for broken in broken_kernels()}))
+
+
+@cache
+def read_broken(path: Path) -> Broken:
+    """The notes of a broken kernel. ClinicError names the note that is missing."""
+    text = path.read_text(encoding="utf-8")
+    notes = dict(_NOTE.findall(text))
+    missing = [n for n in ("Clean", "Defect", "Symptom", "Story", "Case") if n not in notes]
+    if missing:
+        raise ClinicError(f"{path.name}: needs a comment line '// {missing[0]}: ...'")
+    clean = notes["Clean"]
+    folder = KERNEL_FOLDER if (KERNEL_FOLDER / clean).is_file() else BROKEN_FOLDER
+    defect, found = (_marked(text, mark) for mark in ("defect", "found here"))
+    return Broken(path.stem, path, folder / clean, notes["Defect"], notes["Symptom"],
+                  notes["Story"], read_case(notes["Case"]), defect, found or defect)
+
+
+def _marked(text: str, mark: str) -> int:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.endswith(f"// <- {mark}"):
+            return number
+    return 0
+
+
+def read_case(text: str) -> Case:
+    """'BH=2, n=3, m=5, d=7, causal, grid=1x1x2, s=99' -> Case."""
+    words = [word.strip() for word in text.split(",")]
+    flags = {word: True for word in words if "=" not in word}
+    values = dict(word.split("=") for word in words if "=" in word)
+    grid = values.pop("grid", None)
+    extents = {_EXTENTS[name]: int(values.pop(name)) for name in _EXTENTS}
+    return Case(
+        Problem(**extents), **flags,
+        grid=tuple(int(part) for part in grid.split("x")) if grid else None,
+        lengths={name: int(count) for name, count in values.items()},
+    )  # fmt: skip
+
+
+# -- running ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Trial:
+    """One launch of a kernel file, ready to be made: `run()` does it, `judge()` compares."""
+
+    kernel: object
+    launch: Launch
+    arguments: tuple
+    family: Family
+    inputs: Arrays
+    outputs: Mapping[str, object]
+    case: Case
+    scale: float
+
+    def run(self) -> None:
+        launch = self.launch
+        self.kernel(launch.grid, launch.block, self.arguments, shared_mem=launch.shared_bytes)
+
+    def judge(self) -> Comparison | None:
+        """What was written against float64, the worst array; None for a partial launch."""
+        if self.case.is_partial:
+            return None
+        expected = self.family.expected(self.inputs, self.scale, self.case.causal)
+        found = [compare(asnumpy(self.outputs[name]), expected[name], name=name)
+                 for name in self.family.writes]
+        return max(found, key=lambda one: (not one.agrees, one.relative_error))
+
+
+def prepare(path: Path, case: Case, *, backend: str | None = None, options=(),
+            seed: int = 0) -> Trial:
+    """Compile a kernel file and make its arguments.
+
+    path: as `family` takes it. Arrays are float32: scaled Gaussian inputs, poisoned outputs.
+    Raises CompileError, ClinicError; and ValueError for a launch that no grid can hold.
+    """
+    backend = resolve_backend(backend)
+    xp, how, problem = array_module(backend), family(path), case.problem
+    launch = how.geometry(how.entry, problem, _constants(path, options))
+    if case.grid is not None:
+        launch = replace(launch, grid=case.grid)
+    scale = 1 / math.sqrt(problem.d)
+    inputs = make_inputs(how, case, scale, seed)
+    arrays = {name: xp.asarray(array.copy()) for name, array in inputs.items()}
+    for name in how.writes:
+        shape = (case.lengths[name],) if name in case.lengths else _shape(name, problem)
+        start = xp.zeros(shape, np.float32) if how.adds else poisoned(shape, xp=xp)
+        arrays.setdefault(name, start)
+    module = RawModule(path=str(path), options=options, backend=backend)
+    return Trial(module.get_function(launch.entry), launch,
+                 tuple(_argument(name, arrays, case, scale) for name in how.arguments), how,
+                 inputs, {name: arrays[name] for name in how.writes}, case, scale)
+
+
+def _constants(path: Path, options) -> dict[str, int]:
+    values = read_constants(path)
+    for option in options:
+        name, _, value = option.removeprefix("-D").partition("=")
+        if name in values:
+            values[name] = int(value)
+    return values
+
+
+def _argument(name: str, arrays: Mapping[str, object], case: Case, scale: float):
+    problem = case.problem
+    scalars = {
+        "n": problem.n, "m": problem.m, "d": problem.d, "rows": problem.bh * problem.n,
+        "causal": int(case.causal),
+    }
+    if name in scalars:
+        return np.int32(scalars[name])
+    return np.float32(scale) if name == "scale" else arrays[name]
+
+
+def _shape(name: str, problem: Problem) -> tuple[int, ...]:
+    if name in ("gamma", "beta"):
+        return (problem.d,)
+    if name in ("x", "y"):
+        return (problem.bh, problem.n, problem.d)
+    return problem.shape(name)
+
+
+def make_inputs(how: Family, case: Case, scale: float, seed: int) -> dict[str, np.ndarray]:
+    """The arrays a kernel reads, float32, asymmetric so that no two heads or rows agree."""
+    rng = np.random.default_rng(seed)
+    arrays = {
+        name: rng.normal(0.3, 1.0, _shape(name, case.problem)).astype(np.float32)
+        for name in dict.fromkeys((*how.reads, *(("q", "k") if "s" in how.reads else ())))
+    }
+    if case.negative:
+        arrays["q"], arrays["k"] = -np.abs(arrays["q"]), np.abs(arrays["k"])
+    if "s" in how.reads:
+        q, k = (arrays.pop(name).astype(np.float64) for name in "qk")
+        arrays["s"] = (q @ k.swapaxes(-1, -2)).astype(np.float32)
+    if "p" in how.reads:
+        arrays["p"] = reference.softmax(arrays["p"].astype(np.float64)).astype(np.float32)
+    return arrays

@@ -1,0 +1,150 @@
+"""`attn-course profile`: what Nsight Compute says of the ladder's kernels, measured or recorded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..backend import resolve_backend
+from ..events import observe
+from ..ladder import step
+from ..observers.counters import Counters
+from ..profiler import (
+    COUNTER_METRICS,
+    LAUNCH_METRICS,
+    SPEED_METRICS,
+    STALL_METRICS,
+    TIME,
+    Target,
+    collect,
+    find_ncu,
+)
+from ..results import RESULTS_FOLDER, caption, is_current, new_record, records, write_record
+from . import common
+
+STEPS = (1, 2, 3, 4, 5, 6)
+KIND = "profile"
+_SIDE_BY_SIDE = ("global_load_sectors", "global_store_sectors", "shared_load_wavefronts",
+                 "shared_load_conflicts", "ffma_thread_instructions")  # fmt: skip
+_TOP_STALLS = 3
+
+
+def add(parsers) -> None:
+    parser = parsers.add_parser(
+        "profile", help="hardware counters of the kernels, from ncu or from the records",
+        description="Where there is a GPU and Nsight Compute, profiles ladder steps with it and "
+        "stores a record under results/; elsewhere shows the recorded profiles. The simulator's "
+        "counts stand beside the hardware's.")
+    parser.add_argument("steps", nargs="*", type=common.positive, metavar="STEP",
+                        help="numbers of ladder steps (default: 1 to 6, or all that are recorded)")
+    parser.add_argument("--shape", type=common.shape_argument, default=(2, 12, 196, 64),
+                        metavar="B,H,L,D", help="to profile (default: 2,12,196,64)")
+    parser.add_argument("--recorded", action="store_true",
+                        help="show the records even where ncu could run")
+    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
+                        help="where records are read and written (default: results/)")
+    common.add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    measure = not arguments.recorded and find_ncu() and resolve_backend() == "gpu"
+    if measure:
+        record = profile(arguments.steps or STEPS, arguments.shape)
+        path = write_record(record, "profile", arguments.results)
+        found, note = [record], f"written to {path}"
+    else:
+        found = records(KIND, arguments.results)
+        note = "no GPU with Nsight Compute here: these are records" if found else (
+            f"no GPU with Nsight Compute here, and no record of a profile in {arguments.results}")
+    found = [select(record, arguments.steps) for record in found]
+    if arguments.json != Path("-"):
+        print("\n\n".join([*map(report, found), note]))
+    common.write_json(arguments.json, {"profiles": [
+        record | {"caption": caption(record)} for record in found]})
+    return 0 if any(record["cases"] for record in found) else 1
+
+
+def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
+    """A record of the steps at (B, H, L, D): ncu's metrics, and the simulator's counts."""
+    b, h, length, d = shape
+    targets = [Target(number, (b * h, length, length, d)) for number in numbers]
+    cases = []
+    for target, measured in zip(targets, collect(targets), strict=True):
+        with observe(Counters()) as seen:
+            target.run("simulator")
+        cases.append({
+            "step": target.step, "file": f"{target.file}.cu", "kernel": measured.kernel,
+            "problem": target.problem, "options": target.options, "grid": measured.grid,
+            "block": measured.block, "metrics": measured.metrics, "simulator": seen.totals,
+        })
+    return new_record(KIND, [step(number).file for number in numbers], cases=cases)
+
+
+def select(record: dict, numbers) -> dict:
+    """The record with only these steps (all, where none is named), each marked when stale."""
+    cases = [case | {"current": is_current(record, case["file"])} for case in record["cases"]
+             if not numbers or case["step"] in numbers]
+    return record | {"cases": cases}
+
+
+# -- tables ----------------------------------------------------------------------------------------
+def report(record: dict) -> str:
+    """One record for people: speed of light, stalls, and hardware beside simulator."""
+    cases = record["cases"]
+    if not cases:
+        return f"{caption(record)}\nnone of the steps asked for"
+    problems = sorted({tuple(case["problem"]) for case in cases})
+    return "\n\n".join([
+        f"(BH, n, m, d) = {', '.join(map(str, problems))}, {caption(record)}",
+        "How near to the hardware's limits, % of peak\n" + speed_table(cases),
+        "What a warp waits for, cycles an instruction\n" + stall_table(cases),
+        "Counted: the hardware, then the simulator\n" + counter_table(cases),
+    ])
+
+
+def name_of(case: dict) -> str:
+    return case["file"].removesuffix(".cu") + ("" if case.get("current", True) else " (STALE)")
+
+
+def _value(case: dict, metric: str, show: Callable[[float], str]) -> str:
+    value = case["metrics"].get(metric)
+    return "-" if value is None else show(value)
+
+
+def speed_table(cases: list[dict]) -> str:
+    heads = ["kernel", "time us", *SPEED_METRICS, *LAUNCH_METRICS]
+    rows = []
+    for case in cases:
+        percent = [_value(case, metric, "{:.1f}".format) for metric in SPEED_METRICS.values()]
+        launch = [_value(case, metric, "{:,.0f}".format) for metric in LAUNCH_METRICS.values()]
+        time = _value(case, TIME, lambda ns: f"{ns / 1000:.1f}")
+        rows.append([name_of(case), time, *percent, *launch])
+    return common.table(heads, rows, right=range(1, len(heads)))
+
+
+def stalls(case: dict) -> list[tuple[str, float]]:
+    """Reasons for which a warp's next instruction waited, the longest first."""
+    found = [(name, case["metrics"][metric]) for name, metric in STALL_METRICS.items()
+             if metric in case["metrics"] and name != "selected"]
+    return sorted(found, key=lambda one: -one[1])
+
+
+def stall_table(cases: list[dict]) -> str:
+    heads = ["kernel", *(f"{i + 1}." for i in range(_TOP_STALLS))]
+    rows = []
+    for case in cases:
+        cells = [f"{name} {cycles:.2f}" for name, cycles in stalls(case)[:_TOP_STALLS]]
+        rows.append([name_of(case), *cells, *["-"] * (_TOP_STALLS - len(cells))])
+    return common.table(heads, rows)
+
+
+def counter_table(cases: list[dict]) -> str:
+    heads = ["kernel", *_SIDE_BY_SIDE]
+    rows = []
+    for case in cases:
+        cells = [
+            _value(case, COUNTER_METRICS[name], "{:,}".format)
+            + f" / {case['simulator'].get(name, 0):,}"
+            for name in _SIDE_BY_SIDE
+        ]
+        rows.append([name_of(case), *cells])
+    return common.table(heads, rows, right=range(1, len(heads)))

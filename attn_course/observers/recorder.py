@@ -1,0 +1,303 @@
+"""Follows one block of a launch and writes its frames: the tracer's working part.
+
+A copy is kept of the registers that hold a variable, taken right after the instruction that wrote
+them, so what a frame shows never depends on what the machine still keeps.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..events import FaultEvent, InstructionEvent, Launch
+from .recording import GONE, Recording
+from .traced_block import TracedBlock, as_type, values_of, where_present
+
+_VALUES_PER_TRACE = 4_000_000  # a frame of a large block holds thousands
+_JUMPS = ("bra", "brx", "ret", "exit", "call")  # what runs next is not the next instruction
+
+Calls = tuple[int, ...]  # the call sites around a thread, outermost first
+
+
+class Recorder:
+    """Records one block; `recording` is what there is so far (call close_frame first)."""
+
+    def __init__(self, launch: Launch, block, warp: int | None, limit: int):
+        self.program, self.limit = launch.program, limit
+        self.memory = TracedBlock(launch, block)
+        self.recording = Recording(
+            launch.kernel, launch.grid, launch.block, block, warp, launch.source_name,
+            launch.source_lines, self.memory.arrays,
+        )  # fmt: skip
+        self.threads = launch.threads
+        self.first_thread = 0 if warp is None else 32 * warp
+        self.end_thread = self.threads if warp is None else min(self.threads, 32 * warp + 32)
+        self.functions: dict[str, tuple] = {}
+        self.calls: list[Calls] = [()] * self.threads
+        self.call_lines: dict[Calls, int] = {}
+        self.registers: dict[tuple[Calls, str], tuple[np.ndarray, np.ndarray]] = {}
+        self.state: dict[str, list] = {}  # name -> each thread's value as last recorded
+        self.owner: dict[str, Calls] = {}  # name -> the function that it belongs to
+        self.in_frame: list[tuple] = []  # (offset, name, variable) of those in local memory
+        self.frame: dict | None = None
+        self.ran: set[Calls] = set()  # instructions of the current frame
+        self.last: tuple[InstructionEvent, Calls] | None = None
+        self.finding: FaultEvent | None = None
+        self.elsewhere: list[dict] = []  # what warps that are not traced wrote meanwhile
+        self.values = 0
+
+    # -- events ---------------------------------------------------------------------------------
+    def instruction(self, event: InstructionEvent) -> None:
+        where, threads = self.memory.mine(event.lanes, event.chunk)
+        if not threads.size or self.recording.truncated:
+            return
+        calls = self.calls[int(threads[0])]
+        seen = threads[(threads >= self.first_thread) & (threads < self.end_thread)]
+        if seen.size:
+            self.step(event, calls, seen)
+            self.copy_registers(event, calls, where, threads)
+            self.record_accesses(event)
+        else:
+            self.record_elsewhere(event)
+        self.follow_calls(event, calls, threads)
+
+    def barrier(self, number: int) -> None:
+        if self.frame is not None:
+            self.frame["barrier"] = number
+
+    def fault(self, event: FaultEvent) -> None:
+        """The instruction's own event comes next, if the run goes on at all."""
+        self.finding = event
+
+    # -- frames ---------------------------------------------------------------------------------
+    def step(self, event: InstructionEvent, calls: Calls, threads: np.ndarray) -> None:
+        """Go on with the current frame, or close it and open the next."""
+        line = event.line or self.call_lines.get(calls, 0)
+        key = (*calls, event.instruction.index)
+        active, frame = threads.tolist(), self.frame
+        if (
+            frame is None
+            or frame["line"] != line
+            or frame["threads"] != active
+            or frame["barrier"] is not None
+            or frame["finding"] is not None
+            or key in self.ran  # a loop came round
+        ):
+            self.close_frame()
+            if self.recording.truncated:
+                return
+            self.open_frame(line, active)
+        self.ran.add(key)
+        self.last = (event, calls)
+        if self.finding is not None:
+            self.attach_finding(stops=False)
+
+    def open_frame(self, line: int, threads: list[int]) -> None:
+        self.frame = {
+            "step": len(self.recording.frames), "line": line, "function": "", "threads": threads,
+            "variables": {}, "shared": self.elsewhere, "global": [], "barrier": None,
+            "finding": None,
+        }  # fmt: skip
+        self.ran, self.elsewhere, self.last = set(), [], None
+
+    def attach_finding(self, stops: bool) -> None:
+        fault, self.finding = self.finding, None
+        index = fault.index if isinstance(fault.index, (int, type(None))) else str(fault.index)
+        self.frame["finding"] = {
+            "kind": fault.kind, "message": fault.message, "array": fault.array, "index": index,
+            "stops": stops,
+        }  # fmt: skip
+
+    def close_frame(self) -> None:
+        frame, self.frame = self.frame, None
+        if frame is not None:
+            if self.last is not None:
+                self.record_variables(frame, *self.last)
+            self.keep(frame)
+        if self.frame is None and self.finding is not None and not self.recording.truncated:
+            self.record_stop(self.finding)
+
+    def keep(self, frame: dict) -> None:
+        self.recording.frames.append(frame)
+        self.values += _size(frame)
+        if len(self.recording.frames) >= self.limit or self.values > _VALUES_PER_TRACE:
+            self.recording.truncated = (
+                f"recording stopped after {len(self.recording.frames)} steps; trace a smaller "
+                "shape, one warp (warp=0), or raise limit="
+            )
+
+    def record_stop(self, fault: FaultEvent) -> None:
+        """The frame of an instruction that ended the run, so that its own event never came."""
+        x, y, _ = self.recording.block_shape
+        threads = [t[0] + x * (t[1] + y * t[2]) for b, t in fault.threads
+                   if b == self.recording.block]  # fmt: skip
+        self.open_frame(fault.line, sorted(threads))
+        self.attach_finding(stops=True)
+        frame, self.frame = self.frame, None
+        self.keep(frame)
+
+    # -- calls ----------------------------------------------------------------------------------
+    def follow_calls(self, event: InstructionEvent, calls: Calls, threads: np.ndarray) -> None:
+        instruction = event.instruction
+        root = instruction.opcode.split(".")[0]
+        if root == "call" and self.enters(instruction):
+            inner = (*calls, instruction.index)
+            self.call_lines[inner] = event.line or self.call_lines.get(calls, 0)
+        elif root == "ret" and calls:
+            inner = calls[:-1]
+        else:
+            return
+        for thread in threads.tolist():
+            self.calls[thread] = inner
+
+    def enters(self, call) -> bool:
+        """Does the call run PTX of the module, not a built-in such as vprintf?"""
+        functions = self.program.module.functions
+        names = [getattr(operand, "name", "") for operand in call.operands]
+        return any(name in functions and functions[name].defined for name in names)
+
+    def names_of(self, function) -> tuple:
+        """(variables, registers each instruction writes, name in the source) of a function."""
+        if function.name not in self.functions:
+            debug = self.program.debug
+            self.functions[function.name] = (
+                debug.variables(self.program, function.name),
+                debug.written_registers(self.program, function.name),
+                debug.source_name(self.program, function.name),
+            )
+        return self.functions[function.name]
+
+    # -- variables ------------------------------------------------------------------------------
+    def copy_registers(self, event, calls: Calls, where: slice, threads: np.ndarray) -> None:
+        instance = event.chunk.kernel.instances.get(calls)
+        if instance is None:
+            return
+        for name in self.names_of(instance.function)[1][event.instruction.index]:
+            value = event.chunk.R[instance.slot(name)]
+            if value is None:
+                continue
+            value = value[where] if isinstance(value, np.ndarray) else value
+            kept = self.registers.get((calls, name))
+            if kept is None:
+                kept = (np.zeros(self.threads, value.dtype), np.zeros(self.threads, bool))
+                self.registers[calls, name] = kept
+            kept[0][threads] = value
+            kept[1][threads] = True
+
+    def record_variables(self, frame: dict, event: InstructionEvent, calls: Calls) -> None:
+        """Compare every variable in scope with what was last recorded."""
+        index, line = event.instruction.index, event.line
+        next_index = None if event.instruction.opcode.split(".")[0] in _JUMPS else index + 1
+        while line == 0 and calls:  # a function from a header: look at who called it
+            index, next_index, calls = calls[-1], None, calls[:-1]
+            line = self.call_lines.get(calls, 0) if calls else frame["line"]
+        instance = event.chunk.kernel.instances.get(calls)
+        if instance is None:
+            return
+        found, _, frame["function"] = self.names_of(instance.function)
+        visible = self.visible(found, index, next_index, frame["function"] if calls else "")
+        self.in_frame = [
+            (instance.places[place.name][1] + place.offset, name, variable)
+            for name, (variable, place) in visible.items()
+            if place.kind == "local"
+        ]
+        threads = np.array(frame["threads"])
+        for name, (variable, place) in visible.items():
+            values = self.read(event.chunk, instance, calls, variable, place, threads)
+            if values is not None:
+                self.describe_variable(name, variable, calls)
+                self.change(frame, name, frame["threads"], values)
+        for name, owner in self.owner.items():
+            is_outer = calls[: len(owner)] == owner and len(owner) < len(calls)
+            if name not in visible and not is_outer:
+                self.change(frame, name, frame["threads"], [GONE] * threads.size)
+
+    @staticmethod
+    def visible(variables, index: int, next_index: int | None, function: str) -> dict:
+        """Name -> (variable, place) of what is in scope after an instruction; inner hides outer."""
+        found = {}
+        for variable in sorted(variables, key=lambda v: v.depth):
+            place = None if next_index is None else variable.place_at(next_index)
+            place = place or variable.place_at(index)
+            if place is not None:
+                parts = (function, variable.function, variable.name)
+                found[".".join(part for part in parts if part)] = (variable, place)
+        return found
+
+    def describe_variable(self, name: str, variable, calls: Calls) -> None:
+        self.owner[name] = calls
+        if name not in self.recording.variables:
+            self.recording.variables[name] = {
+                "type": variable.type,
+                "dtype": "" if variable.is_pointer else variable.dtype,
+                "shape": list(variable.shape),
+                "line": variable.line,
+            }
+
+    def change(self, frame: dict, name: str, threads: list[int], values: list) -> None:
+        state = self.state.setdefault(name, [GONE] * self.threads)
+        changed = [
+            (thread, value)
+            for thread, value in zip(threads, values, strict=True)
+            if state[thread] != value
+        ]
+        for thread, value in changed:
+            state[thread] = value
+        if changed:
+            frame["variables"][name] = {
+                "threads": [thread for thread, _ in changed],
+                "values": [value for _, value in changed],
+            }
+
+    def read(self, chunk, instance, calls: Calls, variable, place, threads) -> list | None:
+        """The variable's value for each thread; None where nobody has one."""
+        if not variable.dtype or place.kind not in ("register", "local"):
+            return None  # shared and global variables are shown as arrays
+        if place.kind == "local":
+            start = instance.places[place.name][1] + place.offset
+            size = prod(variable.shape) * np.dtype(variable.dtype).itemsize
+            raw, present = self.memory.local_bytes(chunk, threads, start, size)
+            if variable.is_pointer:
+                addresses = np.ascontiguousarray(raw).view(np.uint64).ravel()
+                values = self.memory.pointers(chunk, addresses, self.in_frame)
+            else:
+                values = values_of(raw, variable)
+            return where_present(values, present)
+        kept = self.registers.get((calls, place.name))
+        if kept is None:
+            return None
+        if variable.is_pointer:
+            values = self.memory.pointers(chunk, kept[0][threads], self.in_frame)
+        else:
+            values = values_of(_bytes(as_type(kept[0][threads], np.dtype(variable.dtype))), variable)
+        return where_present(values, kept[1][threads])
+
+    # -- memory ---------------------------------------------------------------------------------
+    def record_accesses(self, event: InstructionEvent) -> None:
+        if self.frame is None:
+            return
+        for access in event.accesses:
+            if access.space != "local":
+                self.frame[access.space] += self.memory.touched(access, event.chunk)
+            elif access.kind != "load":
+                self.memory.mark_local(access, event.chunk)
+
+    def record_elsewhere(self, event: InstructionEvent) -> None:
+        """Another warp's stores, shown with the next step of the warp that is traced."""
+        for access in event.accesses:
+            if access.space == "shared" and access.kind != "load":
+                for record in self.memory.touched(access, event.chunk):
+                    self.elsewhere.append(record | {"elsewhere": True})
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    """(threads,) of any type -> (threads, bytes of one) uint8."""
+    return np.ascontiguousarray(values).view(np.uint8).reshape(values.size, -1)
+
+
+def _size(frame: dict) -> int:
+    """How many numbers a frame holds, about."""
+    changed = sum(len(change["values"]) for change in frame["variables"].values())
+    accesses = (*frame["shared"], *frame["global"])
+    return changed + sum(2 * len(access["index"]) for access in accesses)

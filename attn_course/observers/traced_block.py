@@ -1,0 +1,165 @@
+"""One block's view of memory for the tracer: its lanes, its arrays, and what an access touched."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..events import Access, Buffer, Launch
+from .recording import GONE, plain_values
+
+_KINDS = {"load": "read", "store": "write"}  # the rest are updates
+
+
+class TracedBlock:
+    """A thread block of a launch: which lanes are its own, and which bytes.
+
+    number: the block's linear number in the grid; arrays: as Recording.arrays describes them.
+    """
+
+    def __init__(self, launch: Launch, block: tuple[int, int, int]):
+        gx, gy, _ = launch.grid
+        self.number = block[0] + gx * (block[1] + gy * block[2])
+        self.threads = launch.threads
+        self.room = 32 * launch.warps  # lane ids of a block
+        self.arrays: dict[str, dict] = {}
+        self.buffers: list[Buffer] = []
+        shapes = launch.program.debug.shared_arrays(launch.program, launch.kernel)
+        for buffer in launch.buffers:
+            if not buffer.name.endswith(" parameters"):  # those have names as variables
+                self.buffers.append(buffer)
+                self.arrays[buffer.name] = _described(buffer, shapes.get(buffer.name))
+        self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
+
+    def mine(self, lanes: np.ndarray, chunk) -> tuple[slice, np.ndarray]:
+        """Which of the sorted lanes are this block's, and their thread numbers."""
+        base = (self.number - chunk.first_block) * self.room
+        low, high = np.searchsorted(lanes, (base, base + self.room))
+        return slice(low, high), lanes[low:high] - base
+
+    # -- global and shared memory ---------------------------------------------------------------
+    def touched(self, access: Access, chunk) -> list[dict]:
+        """One record for each array that an access touches: which elements, with what values."""
+        where, threads = self.mine(access.lanes, chunk)
+        address = access.address[where].astype(np.int64)
+        left = np.ones(address.size, bool) if access.valid is None else access.valid[where]
+        found = []
+        for buffer in self.buffers:
+            inside = left & (address >= buffer.start) & (address < buffer.start + buffer.size)
+            if buffer.space != access.space or not inside.any():
+                continue
+            left = left & ~inside
+            dtype = np.dtype(self.arrays[buffer.name]["dtype"])
+            each = max(1, access.size // dtype.itemsize)
+            first = (address[inside] - buffer.start) // dtype.itemsize
+            index = (first[:, None] + np.arange(each)).ravel()
+            found.append({
+                "array": buffer.name,
+                "kind": _KINDS.get(access.kind, "update"),
+                "size": access.size,
+                "threads": threads[inside].tolist(),
+                "index": index.tolist(),
+                "values": plain_values(self.elements(buffer, chunk, dtype)[index]),
+            })
+        return found
+
+    def elements(self, buffer: Buffer, chunk, dtype: np.dtype) -> np.ndarray:
+        """A buffer as it is now, for this block."""
+        data, start = chunk.memory.bytes, buffer.start
+        if buffer.space == "shared":
+            data = chunk.shared.bytes
+            start += (self.number - chunk.first_block) * (data.size // chunk.block_count)
+        count = buffer.size // dtype.itemsize
+        return data[start : start + count * dtype.itemsize].view(dtype)
+
+    # -- local memory ---------------------------------------------------------------------------
+    def mark_local(self, access: Access, chunk) -> None:
+        """Remember which bytes of their frames threads have written: the rest has no value yet."""
+        where, threads = self.mine(access.lanes, chunk)
+        if self.local_written.shape[1] != chunk.local_size:
+            self.local_written = np.zeros((self.threads, chunk.local_size), bool)
+        offset = access.address[where].astype(np.int64)[:, None] + np.arange(access.size)
+        inside = ((offset >= 0) & (offset < chunk.local_size)).all(axis=1)
+        self.local_written[threads[inside, None], offset[inside]] = True
+
+    def local_bytes(self, chunk, threads: np.ndarray, start: int, size: int):
+        """((threads, size) uint8, (threads,) bool: has the thread written any of them)."""
+        lane = (self.number - chunk.first_block) * self.threads + threads
+        at = (lane * chunk.local_size)[:, None] + np.arange(start, start + size)
+        if self.local_written.size == 0:
+            return chunk.local.bytes[at], np.zeros(threads.size, bool)
+        return chunk.local.bytes[at], self.local_written[threads, start : start + size].any(axis=1)
+
+    # -- pointers -------------------------------------------------------------------------------
+    def pointers(self, chunk, addresses: np.ndarray, in_frame) -> list[str]:
+        """Generic addresses as "array + element".
+
+        in_frame: (offset, name, variable) of each variable in the threads' own local memory.
+        """
+        found = [""] * addresses.size
+        for space, places, relative in chunk.space_parts(addresses):
+            for place, address in zip(places.tolist(), relative.tolist(), strict=True):
+                found[place] = self.pointer(space, address, in_frame)
+        return found
+
+    def pointer(self, space: str, address: int, in_frame) -> str:
+        if space == "global" and address == 0:
+            return "null"
+        if space == "local":
+            return _local_pointer(address, in_frame)
+        for buffer in self.buffers:
+            # One past the end is a legal pointer, as C has it.
+            inside = buffer.start <= address <= buffer.start + buffer.size
+            if buffer.space == space and inside:
+                size = np.dtype(self.arrays[buffer.name]["dtype"]).itemsize
+                element, rest = divmod(address - buffer.start, size)
+                tail = f" + {element}" if element else ""
+                return f"{buffer.name}{tail}" + (f" and {rest} bytes" if rest else "")
+        return f"{space} {address:#x}"
+
+
+def _described(buffer: Buffer, shared_array) -> dict:
+    """A buffer as Recording.arrays has it."""
+    dtype, shape = buffer.dtype, buffer.shape
+    if buffer.space == "shared":
+        dtype = np.dtype(shared_array.dtype if shared_array else "u4")
+        count = buffer.size // dtype.itemsize
+        known = shared_array is not None and prod(shared_array.shape) == count
+        shape = shared_array.shape if known else (count,)
+    dtype = np.dtype(dtype if dtype is not None else "u1")
+    return {
+        "space": buffer.space,
+        "dtype": dtype.str[1:],
+        "shape": list(shape or (buffer.size // dtype.itemsize,)),
+        "start": buffer.start % 128 if buffer.space == "global" else buffer.start,
+        "size": buffer.size,
+    }
+
+
+def _local_pointer(address: int, in_frame) -> str:
+    """A place in the thread's own frame by the variable that lives there."""
+    for start, name, variable in in_frame:
+        element, rest = divmod(address - start, np.dtype(variable.dtype or "u1").itemsize)
+        if 0 <= element < prod(variable.shape) and not rest:
+            return f"&{name}" + (f" + {element}" if element else "")
+    return f"local {address:#x}"
+
+
+def values_of(raw: np.ndarray, variable) -> list:
+    """Bytes of local memory, (threads, size), as one value a thread."""
+    values = np.ascontiguousarray(raw).view(variable.dtype)
+    return plain_values(values.reshape(raw.shape[0], *variable.shape))
+
+
+def as_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Registers as a C type: the same bits, or the low ones where the register is wider."""
+    if dtype == np.bool_:
+        return values != 0
+    if values.dtype.itemsize == dtype.itemsize:
+        return values.view(dtype)
+    return values.astype(dtype)
+
+
+def where_present(values: list, present: np.ndarray) -> list:
+    return [value if here else GONE for value, here in zip(values, present.tolist(), strict=True)]

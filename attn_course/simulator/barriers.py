@@ -1,0 +1,230 @@
+"""Block barriers: bar.sync, bar.arrive and bar.red, by number, as the PTX ISA says.
+
+A barrier without a thread count passes when every thread of the block that has not ended waits
+there, wherever in the program. One with a count passes when so many threads, in whole warps,
+wait or have arrived. Threads that have ended are not waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..events import BarrierEvent, FaultEvent
+from .blocks import LANE, Block, Key
+from .errors import Hang
+from .groups import merged
+from .memory import spread
+from .syntax import Immediate, Instruction, Inverted
+
+_REDUCTIONS = ("popc", "and", "or")
+
+
+@dataclass
+class Waiting:
+    """Lanes that wait at one barrier instruction. Arrays are over `places`."""
+
+    places: np.ndarray
+    key: Key  # where they go on
+    instruction: Instruction
+    number: np.ndarray  # of the barrier
+    expected: int | None  # thread count, where the instruction has one
+    mode: str = ""  # reduction of bar.red: popc, and, or
+    predicate: np.ndarray | None = None
+    slot: int = -1  # register for the reduction's result
+
+    def part(self, chosen: np.ndarray) -> Waiting:
+        predicate = None if self.predicate is None else self.predicate[chosen]
+        return Waiting(
+            self.places[chosen], self.key, self.instruction, self.number[chosen], self.expected,
+            self.mode, predicate, self.slot,
+        )  # fmt: skip
+
+
+class Barriers:
+    """Mixed into Chunk. `waiting` lists the lanes at barriers; `arrived` counts bar.arrive's."""
+
+    def end_barrier(self, block: Block) -> Key | None:
+        instruction, fall = block.terminator.instruction, block.terminator.fall
+        whole = self.places is None or self.places.size == self.alive_count()
+        if whole and not self.arrived and is_plain(instruction):
+            number = instruction.operands[0].value if instruction.operands else 0
+            self.tell_barrier(number, [(instruction, self.R[LANE])])
+            return fall
+        at = self.arrival(block)
+        if "arrive" in instruction.opcode.split("."):
+            self.arrive(at)
+            return fall
+        self.flush(self.blocks[fall].live_in)
+        self.waiting.append(at)
+        return None
+
+    def arrival(self, block: Block) -> Waiting:
+        """The running group as it stands at the barrier that ends `block`."""
+        instance, instruction = block.terminator.action, block.terminator.instruction
+        operands = list(instruction.operands)
+        places = self.all_places()
+        mode, predicate, slot = "", None, -1
+        parts = instruction.opcode.split(".")
+        if "red" in parts:
+            mode = next(part for part in parts if part in _REDUCTIONS)
+            slot = instance.slot(operands.pop(0).name)
+            predicate = spread(self.operand(instance, operands.pop()), places.size)
+        number = self.operand(instance, operands[0]) if operands else np.uint32(0)
+        expected = int(np.max(self.operand(instance, operands[1]))) if len(operands) > 1 else None
+        return Waiting(
+            places, block.terminator.fall, instruction, spread(number, places.size), expected,
+            mode, predicate, slot,
+        )  # fmt: skip
+
+    def operand(self, instance, operand):
+        """A register, `!register` or immediate operand of a barrier."""
+        match operand:
+            case Immediate(value):
+                return np.uint32(value)
+            case Inverted(inner):
+                return np.logical_not(self.R[instance.slot(inner.name)])
+        return self.R[instance.slot(operand.name)]
+
+    def arrive(self, at: Waiting) -> None:
+        for number in np.unique(at.number).tolist():
+            threads = self.threads_in_warps(at.places[at.number == number])
+            for block in np.nonzero(threads)[0].tolist():
+                key = (block, number)
+                self.arrived[key] = self.arrived.get(key, 0) + int(threads[block])
+
+    def threads_in_warps(self, places: np.ndarray) -> np.ndarray:
+        """(blocks,) 32 for each warp of the block that has a lane among `places`."""
+        warps = np.unique(self.home[LANE][places] >> 5) // self.warps_per_block
+        return 32 * np.bincount(warps, minlength=self.block_count)
+
+    def reduce(self, mode: str, predicate: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """bar.red over each block's lanes at `places`: count, and, or of their predicates."""
+        block = self.block_of_place[places]
+        true = np.bincount(block, weights=predicate, minlength=self.block_count).astype(np.uint32)
+        if mode == "popc":
+            return true[block]
+        total = np.bincount(block, minlength=self.block_count)
+        return (true == total)[block] if mode == "and" else (true > 0)[block]
+
+    # -- passing --------------------------------------------------------------------------------
+    def release_barriers(self) -> bool:
+        """Let the blocks go on whose threads have all arrived at a barrier of one number."""
+        released: dict[Key, np.ndarray] = {}
+        for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
+            complete = self.complete_blocks(number)
+            if complete.any():
+                self.pass_barrier(number, complete, released)
+        if released:
+            self.queue += self.split_teams(released)
+        return bool(released)
+
+    def complete_blocks(self, number: int) -> np.ndarray:
+        """(blocks,) bool: may the threads at this barrier pass?"""
+        lanes_a_block = 32 * self.warps_per_block
+        needed = np.bincount(np.nonzero(self.alive)[0] // lanes_a_block, minlength=self.block_count)
+        here, counted = [], np.zeros(self.block_count, bool)
+        for w in self.waiting:
+            places = w.places[w.number == number]
+            here.append(places)
+            if w.expected is not None:
+                blocks = self.block_of_place[places]
+                needed[blocks], counted[blocks] = w.expected, True
+        places = np.concatenate(here)
+        lanes = np.bincount(self.block_of_place[places], minlength=self.block_count)
+        count = np.where(counted, self.threads_in_warps(places), lanes)
+        for (block, n), extra in self.arrived.items():
+            if n == number:
+                count[block] += extra
+        return (count >= needed) & (lanes > 0)
+
+    def pass_barrier(self, number: int, complete: np.ndarray, released: dict) -> None:
+        passing, staying = [], []
+        for w in self.waiting:
+            goes = (w.number == number) & complete[self.block_of_place[w.places]]
+            if goes.any():
+                passing.append(w.part(goes))
+            if not goes.all():
+                staying.append(w.part(~goes))
+        self.waiting = staying
+        self.arrived = {
+            (block, n): count
+            for (block, n), count in self.arrived.items()
+            if n != number or not complete[block]
+        }
+        self.store_reductions(passing)
+        for w in passing:
+            released[w.key] = merged(released.get(w.key), w.places)
+        self.tell_barrier(number, [(w.instruction, self.home[LANE][w.places]) for w in passing])
+
+    def store_reductions(self, passing: list[Waiting]) -> None:
+        voters = [w for w in passing if w.mode]
+        if not voters:
+            return
+        places = np.concatenate([w.places for w in voters])
+        predicate = np.concatenate([w.predicate for w in voters])
+        for w in voters:
+            mine = np.isin(places, w.places, assume_unique=True)
+            result = self.reduce(w.mode, predicate, places)[mine]
+            self.home[w.slot] = self.scatter(self.home[w.slot], result, w.places)
+
+    def tell_barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
+        if not self.watchers:
+            return
+        lanes = np.concatenate([lanes for _, lanes in arrivals])
+        blocks = self.first_block + np.unique(lanes // (32 * self.warps_per_block))
+        event = BarrierEvent(blocks, number, tuple(arrivals), self, complete)
+        for observer in self.watchers:
+            observer.barrier(event)
+
+    # -- barriers that never complete -----------------------------------------------------------
+    def report_deadlock(self) -> None:
+        """Raise Hang; or, where an observer wants the run to go on, let everybody pass."""
+        first = self.waiting[0]
+        lanes = self.home[LANE][first.places]
+        event = FaultEvent(
+            "divergent-barrier", self.describe_deadlock(), first.instruction,
+            self.kernel.program.own_line(first.instruction), tuple(self.threads(lanes[:8])),
+        )  # fmt: skip
+        if not self.report(event):
+            raise Hang(event.message)
+        released: dict[Key, np.ndarray] = {}
+        for w in self.waiting:
+            released[w.key] = merged(released.get(w.key), w.places)
+        for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
+            here = [(w.instruction, self.home[LANE][w.places[w.number == number]])
+                    for w in self.waiting]  # fmt: skip
+            here = [(instruction, lanes) for instruction, lanes in here if lanes.size]
+            self.tell_barrier(number, here, complete=False)
+        self.waiting, self.arrived = [], {}
+        self.queue += self.split_teams(released)
+
+    def describe_deadlock(self) -> str:
+        """Who waits where, in the first block that does not get on."""
+        block = int(self.block_of_place[self.waiting[0].places[0]])
+        parts = []
+        for w in self.waiting:
+            mine = w.places[self.block_of_place[w.places] == block]
+            if mine.size:
+                number = int(w.number[np.isin(w.places, mine)][0])
+                thread = self.thread_text(self.home[LANE][mine[:1]])
+                where = self.kernel.describe_position(w.instruction)
+                count = f" for {w.expected} threads" if w.expected is not None else ""
+                waits = "threads wait" if mine.size > 1 else "thread waits"
+                parts.append(
+                    f"{mine.size} {waits} at {where} (barrier {number}{count}; first: {thread})"
+                )
+        return (
+            f"{self.kernel.function.name} hangs at a barrier that never completes: "
+            + "; ".join(parts)
+            + ". Not all threads that it waits for arrive there: move the barrier out of the "
+            "branch or loop that only some of them take"
+        )
+
+
+def is_plain(instruction: Instruction) -> bool:
+    """bar.sync for the whole block, with the barrier's number written out (or zero)."""
+    operands = instruction.operands
+    numbered = not operands or len(operands) == 1 and isinstance(operands[0], Immediate)
+    return numbered and "sync" in instruction.opcode.split(".")

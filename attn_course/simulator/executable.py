@@ -1,0 +1,183 @@
+"""A compiled kernel ready to run: register slots, variable places, and blocks of NumPy lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
+from .instance import Instance, aligned, lay_out
+from .memory import FUNCTION_WINDOW
+from .syntax import Function, Instruction, Module, Symbol, Variable
+
+_HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
+MAX_CALL_DEPTH = 1000
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel parameter; size and align in bytes, type as PTX writes it ("u64", "f32", "b8")."""
+
+    name: str
+    type: str
+    size: int
+    align: int
+
+
+class Executable:
+    """One kernel of a program, decoded on first use and kept."""
+
+    def __init__(self, program, function: Function):
+        self.program, self.function, self.module = program, function, program.module
+        self.keep_registers = program.keep_registers
+        self.blocks: dict[Key, Block] = {}
+        self.text: list[str] = []
+        self.slot_types: list[str] = ["i8", "u8", "u8"]
+        self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
+        self.special_names: dict[str, int] = dict(_HIDDEN)
+        self.unset: dict[int, str] = {}  # slots that may be read before they are written -> dtype
+        self.local_bytes = self.shared_bytes = 0
+        self.shared_places: dict[str, tuple[int, Variable]] = {}
+        self.dynamic_names: list[str] = []
+        self.parameters = parameters_of(function)
+        self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
+        self.functions = list(self.module.functions)  # a function's address is its number here
+        self.recursive = recursive_functions(self.module)
+        for variable in shared_variables(self.module, function):
+            self.place(variable)
+        self.instance = Instance(self, function, (), 0, None, 0)
+        self.instances: dict[Key, Instance] = {(): self.instance}
+        self.instance.build()
+
+    # -- slots ----------------------------------------------------------------------------------
+    def new_slot(self, code: str) -> int:
+        self.slot_types.append(code)
+        return len(self.slot_types) - 1
+
+    def special_slot(self, name: str) -> int:
+        if name not in self.special_names:
+            slot = self.new_slot("u4")
+            self.special_names[name] = slot
+            self.specials[slot] = name
+        return self.special_names[name]
+
+    def special_mask(self) -> int:
+        return sum(1 << slot for slot in self.specials)
+
+    def note_unset(self, live: int) -> None:
+        """Registers that some path reads before any write: they start as zero."""
+        for slot in range(live.bit_length()):
+            if live >> slot & 1 and slot not in self.specials:
+                self.unset[slot] = self.slot_types[slot]
+
+    # -- variables ------------------------------------------------------------------------------
+    def place(self, variable: Variable) -> tuple[str, object]:
+        """(space, offset or name) of a shared, global or constant variable."""
+        if variable.space != "shared":
+            return ("variable", variable.name)
+        align = max(variable.align, 1)
+        if variable.size == 0:
+            if variable.name not in self.dynamic_names:
+                self.dynamic_names.append(variable.name)
+            return ("dynamic", align)
+        if variable.name not in self.shared_places:
+            offset = aligned(self.shared_bytes, align)
+            self.shared_places[variable.name] = (offset, variable)
+            self.shared_bytes = offset + variable.size
+        return ("shared", self.shared_places[variable.name][0])
+
+    def module_place(self, name: str) -> tuple[str, object]:
+        if name in self.module.variables:
+            return self.place(self.module.variables[name])
+        if name in self.module.functions:
+            return ("function", FUNCTION_WINDOW + self.functions.index(name))
+        raise UnsupportedInstruction(f"unknown symbol {name}")
+
+    # -- calls ----------------------------------------------------------------------------------
+    def expand_call(self, caller: Instance, block: Block, callee: str) -> tuple[Key, Instance, int]:
+        """(first key, instance, number of the call site) of a call; made when first reached."""
+        call, fall = block.terminator.instruction, block.terminator.fall
+        function = self.module.functions.get(callee)
+        if function is None or not function.defined:
+            why = f"function {callee} has no body here"
+            raise UnsupportedKernel(caller.complaint(call, why))
+        recursion = self.start_of_recursion(caller, call, callee)
+        prefix = (*caller.prefix, call.index, self.functions.index(callee))
+        if recursion is not None:  # the deeper a frame, the lower its keys: it runs first
+            prefix = (*recursion, -caller.frame_end, self.functions.index(callee))
+        if prefix not in self.instances:
+            self.check_depth(call, callee)
+            live = self.blocks[fall].live_in
+            instance = Instance(self, function, prefix, caller.frame_end, fall, live)
+            instance.recursion = recursion
+            self.instances[prefix] = instance
+            instance.build()
+        instance = self.instances[prefix]
+        if fall not in instance.return_keys:
+            instance.return_keys.append(fall)
+        return instance.key(0), instance, instance.return_keys.index(fall)
+
+    def start_of_recursion(self, caller: Instance, call: Instruction, callee: str) -> Key | None:
+        if callee not in self.recursive:
+            return None
+        return caller.recursion or (*caller.prefix, call.index)
+
+    def check_depth(self, call: Instruction, callee: str) -> None:
+        if len(self.instances) > MAX_CALL_DEPTH:
+            raise SimulatorError(
+                f"more than {MAX_CALL_DEPTH} nested calls at {self.describe_position(call)}: "
+                f"does the recursion of {callee} end? A GPU's stack holds far fewer"
+            )
+
+    def describe_position(self, instruction: Instruction | None) -> str:
+        """`file:line` and the line's text, of where an instruction comes from."""
+        position = instruction.position if instruction is not None else None
+        if position is None:
+            return "no source line"
+        name = self.module.files.get(position.file, "?").rsplit("/", 1)[-1]
+        line = self.program.source_line(position).strip()
+        where = f"{name}:{position.line}" + (f" `{line}`" if line else "")
+        own = self.program.own_position(position)
+        if own is not None and own is not position:  # a header's code, inlined
+            line = self.program.source_line(own).strip()
+            file = self.module.files.get(own.file, "?").rsplit("/", 1)[-1]
+            where = f"{file}:{own.line} `{line}` (in {name}:{position.line})"
+        return where
+
+
+def parameters_of(function: Function) -> tuple[Parameter, ...]:
+    return tuple(Parameter(p.name, p.type, p.size, p.align) for p in function.parameters)
+
+
+def call_graph(module: Module) -> dict[str, set[str]]:
+    """The functions that each function names: it calls them, or takes their address."""
+    graph = {}
+    for name, function in module.functions.items():
+        operands = (operand for instruction in function.body for operand in instruction.operands)
+        named = {operand.name for operand in operands if isinstance(operand, Symbol)}
+        graph[name] = {callee for callee in named if callee in module.functions}
+    return graph
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Functions that a function may call, directly or not; itself only if it recurs."""
+    found, queue = set(), [start]
+    while queue:
+        new = graph[queue.pop()] - found
+        found |= new
+        queue.extend(new)
+    return found
+
+
+def recursive_functions(module: Module) -> set[str]:
+    """Functions that may call themselves, directly or through others."""
+    graph = call_graph(module)
+    return {name for name in graph if name in reachable(graph, name)}
+
+
+def shared_variables(module: Module, function: Function) -> list[Variable]:
+    """All .shared variables a kernel can touch, its callees' included."""
+    names = reachable(call_graph(module), function.name) - {function.name}
+    functions = [function, *(module.functions[name] for name in sorted(names))]
+    own = [v for f in functions for v in f.variables.values()]
+    return [v for v in (*module.variables.values(), *own) if v.space == "shared"]

@@ -1,0 +1,176 @@
+"""One launch: its geometry, its memory, and the chunks of blocks that run one after another."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+
+from ..events import Buffer, Launch
+from .errors import Hang
+from .executable import Executable
+from .instance import aligned
+from .machine import Chunk
+from .memory import GlobalMemory
+from .names import demangle
+
+LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
+CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
+STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
+WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for Program.launch's warp_order
+TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
+
+
+class Run:
+    """One launch: geometry, memory, and the chunks."""
+
+    def __init__(self, program, kernel: Executable, grid, block, shared_bytes, observers, order):
+        self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
+        self.observers, self.warp_order = tuple(observers), order
+        self.threads = block[0] * block[1] * block[2]
+        self.blocks = grid[0] * grid[1] * grid[2]
+        self.dynamic_offset = aligned(kernel.shared_bytes)
+        self.dynamic_bytes = shared_bytes
+        self.shared_size = kernel.shared_bytes
+        if shared_bytes:
+            self.shared_size = self.dynamic_offset + shared_bytes
+        self.shared_stride = aligned(self.shared_size)
+        calls = any(i.opcode.startswith("call") for i in kernel.function.body)
+        self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
+        self.memory = GlobalMemory()
+        self.symbols: dict[str, int] = {}
+        self.seconds = float(os.environ.get(TIMEOUT, "600"))
+        self.deadline = time.monotonic() + self.seconds
+
+    # -- memory ---------------------------------------------------------------------------------
+    def place_arguments(self, arguments, names) -> None:
+        """Put array arguments, variables and the parameters into global memory."""
+        kernel = self.kernel
+        pointers = [i for i, a in enumerate(arguments) if isinstance(a, np.ndarray)]
+        items = []
+        for i in pointers:
+            array = arguments[i]
+            name = names[i] if i < len(names) else f"argument {i}"
+            data = array.ravel(order="K").view(np.uint8)
+            items.append((name, data, array.shape, array.dtype, array.flags.writeable))
+        variables = list(self.program.variables.items())
+        items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
+        image = np.zeros(kernel.parameter_bytes, np.uint8)
+        items.append(("the kernel's parameters", image, (), np.dtype(np.uint8), False))
+        addresses = self.memory.place(items)
+        first = len(pointers)
+        self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}
+        values = list(arguments)
+        for i, address in zip(pointers, addresses, strict=False):
+            values[i] = int(address).to_bytes(8, "little")
+        self.parameter_address = addresses[-1]
+        self.fill_parameters(image, values)
+        self.relocate(variables)
+
+    def fill_parameters(self, image: np.ndarray, values: list[bytes]) -> None:
+        kernel = self.kernel
+        for parameter, offset, value in zip(
+            kernel.parameters, kernel.parameter_offsets, values, strict=True
+        ):
+            data = bytes(value)[: parameter.size].ljust(parameter.size, b"\0")
+            image[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
+        self.parameters = image.tobytes()
+        start = self.parameter_address
+        self.memory.bytes[start : start + image.size] = image
+
+    def relocate(self, variables) -> None:
+        """Fill in variables whose initial value holds an address of a variable or function."""
+        for name, _ in variables:
+            variable = self.program.module.variables[name]
+            for offset, symbol in variable.relocations:
+                added = int.from_bytes(variable.initial[offset : offset + 8], "little")
+                address = self.symbols.get(symbol)
+                if address is None:
+                    address = self.kernel.module_place(symbol)[1]
+                at = self.symbols[name] + offset
+                self.memory.bytes[at : at + 8].view(np.uint64)[:] = address + added
+
+    def description(self) -> Launch:
+        """What observers are told of the launch."""
+        program, kernel = self.program, self.kernel
+        buffers = list(self.memory.buffers)
+        for name, (offset, variable) in kernel.shared_places.items():
+            buffers.append(Buffer(demangle(name), "shared", offset, variable.size))
+        if self.dynamic_bytes:
+            names = [demangle(name) for name in kernel.dynamic_names]
+            name = names[0] if names else "dynamic shared memory"
+            buffers.append(Buffer(name, "shared", self.dynamic_offset, self.dynamic_bytes))
+        return Launch(
+            kernel.function.name, self.grid, self.block, self.shared_size, program.build,
+            program.source_name, program.source_lines, tuple(buffers), program,
+        )  # fmt: skip
+
+    # -- chunks ---------------------------------------------------------------------------------
+    def chunks(self):
+        """The chunks in block order; with a warp order, in an order that its seed chooses."""
+        lanes = aligned(self.threads, 32)
+        bytes_a_block = self.shared_stride + self.threads * self.local_stride
+        size = max(1, min(LANES_PER_CHUNK // lanes, CHUNK_BYTES // max(bytes_a_block, 1)))
+        starts = np.arange(0, self.blocks, size)
+        if self.warp_order is not None:
+            np.random.default_rng(self.warp_order).shuffle(starts)
+        for first in starts.tolist():
+            yield Chunk(self, first, min(size, self.blocks - first))
+
+    def execute(self) -> None:
+        """Run all chunks; those that only wait for other blocks go on after these have run."""
+        stalled = [chunk for chunk in self.chunks() if not self.run_chunk(chunk, start=True)]
+        while stalled:
+            before, count = self.memory.version, len(stalled)
+            stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
+            if len(stalled) == count and self.memory.version == before:
+                raise Hang(stalled[0].describe_spinning())
+
+    def run_chunk(self, chunk: Chunk, start: bool) -> bool:
+        """Run a chunk as far as it gets; True when all of its threads have ended."""
+        if start:
+            for observer in self.observers:
+                observer.chunk_started(chunk)
+        if not chunk.run():
+            return False
+        for observer in self.observers:
+            observer.chunk_finished(chunk)
+        return True
+
+
+def seed_from_environment() -> int | None:
+    text = os.environ.get(WARP_ORDER, "")
+    if text and not text.isdigit():
+        raise ValueError(f"{WARP_ORDER} is {text!r}; it must be a seed such as 1, or empty")
+    return int(text) if text else None
+
+
+def launch(
+    program, name: str, grid, block, arguments, *,
+    shared_bytes=0, observers=(), names=(), warp_order=None,
+) -> None:  # fmt: skip
+    """Run kernel `name` of a Program over its whole grid, in place on the array arguments.
+
+    grid, block: 3 ints each. arguments: for each parameter a contiguous array (a pointer to it is
+    passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory. names: the
+    arguments' names for messages. warp_order: a seed; warps of a block then run one after another
+    in a random order between barriers, instead of in lockstep, and chunks of blocks in a random
+    order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
+    Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
+    """
+    if warp_order is None:
+        warp_order = seed_from_environment()
+    kernel = program.executable(name)
+    run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
+    run.place_arguments(arguments, names)
+    description = run.description() if observers else None
+    for observer in run.observers:
+        observer.launch_started(description)
+    try:
+        with np.errstate(all="ignore"):
+            run.execute()
+    finally:
+        run.memory.copy_back()
+    for observer in run.observers:
+        observer.launch_finished(description)

@@ -1,0 +1,250 @@
+"""Lanes that wait for others without a barrier: in warp-level instructions and in spinning loops.
+
+Lanes that have come furthest in the program run last, so a loop that waits for them would never
+end by itself. Two things prevent that. A group that jumps back and finds nothing changed that the
+loop reads is set aside until some thread writes to memory. And groups that look at memory again
+and again, with atomics or volatile loads, give the others a turn.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ..events import FaultEvent
+from .blocks import LANE, Block, Key
+from .errors import Hang
+from .groups import merged
+from .memory import scalar, spread
+
+_FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins
+_LAST_PROBE = 2048  # and the most between two questions
+_PROBE_JUMPS = 32  # backward jumps until a question is given up
+_PATIENCE = 256  # blocks with polling instructions until other groups get a turn
+_TURNS = 1024  # jumps or activations between two looks at the clock
+
+
+class WaitingLanes:
+    """Mixed into Chunk.
+
+    parked: lanes at warp-level instructions whose partners have not come; spinning: (key, places,
+    version of memory) of groups in loops that only a write by another thread can end; aside:
+    groups that have had their turn.
+    """
+
+    def start_waiting(self) -> None:
+        self.parked: dict[Key, np.ndarray] = {}
+        self.forced: Key | None = None
+        self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
+        self.aside: dict[Key, np.ndarray | None] = {}
+        self.polls, self.patience = 0, _PATIENCE
+        self.turns, self.snapshot, self.snapshot_left = 0, None, 1
+        self.spin_block: Block | None = None
+        self.clock_ticks = 0
+        self.forget_probe()
+
+    # -- warp-level instructions ----------------------------------------------------------------
+    def converge(self, block: Block) -> bool:
+        """Keep the warps whose lanes, as far as the member mask names them, are all here.
+
+        Lanes of the other warps are parked until their partners come. False: nobody is left.
+        """
+        key = block.key
+        if key == self.forced:
+            self.forced = None
+            return True
+        earlier = self.parked.pop(key, None)
+        if earlier is not None:
+            self.flush(block.live_in)
+            self.activate(merged(earlier, self.all_places()))
+        if self.places is None or self.places.size == self.alive_count():
+            return True
+        missing = self.missing_lanes(block)
+        if not missing.any():
+            return True
+        places = self.places
+        late = missing[self.R[LANE] >> 5] != 0
+        self.flush(block.live_in)
+        self.parked[key] = places[late]
+        if late.all():
+            return False
+        self.activate(places[~late])
+        return True
+
+    def missing_lanes(self, block: Block) -> np.ndarray:
+        """(warps,) uint32: the lanes that each warp's member masks name, and that are not here."""
+        lane = self.R[LANE]
+        here = np.zeros(self.alive.size, bool)
+        here[lane] = True
+        absent = np.packbits((self.alive & ~here).reshape(-1, 32), axis=1, bitorder="little")
+        absent = absent.view("<u4").ravel()
+        warp = lane >> 5
+        incomplete = absent[warp] != 0
+        named = np.zeros(absent.size, np.uint32)
+        if incomplete.any():
+            self.fetch(block.uses)
+            members = block.members(self.R, self) if block.members else np.uint32(0xFFFFFFFF)
+            members = spread(members, lane.size)[incomplete]
+            np.bitwise_or.at(named, warp[incomplete], members)
+        return absent & named
+
+    def force_parked(self) -> None:
+        """Nobody else can run: lanes whose partners never come go on without them."""
+        key = min(self.parked)
+        places = self.parked.pop(key)
+        if self.watchers:
+            self.tell_missing(self.blocks[key], places)
+        self.forced = key
+        self.ready[key] = places
+
+    def tell_missing(self, block: Block, places: np.ndarray) -> None:
+        instruction, lanes = block.instructions[0], self.home[LANE][places]
+        message = (
+            f"{self.kernel.function.name}: `{instruction.opcode}` at "
+            f"{self.kernel.describe_position(instruction)} names lanes of the warp that never come "
+            f"there; {places.size} threads wait for them (first: {self.thread_text(lanes)}). "
+            f"Move it out of the branch, or name only the lanes that take it in the mask"
+        )
+        self.report(FaultEvent(
+            "divergent-barrier", message, instruction,
+            self.kernel.program.own_line(instruction), tuple(self.threads(lanes[:8])),
+        ))  # fmt: skip
+
+    # -- loops that make no progress ------------------------------------------------------------
+    def forget_probe(self) -> None:
+        self.probe = None
+        self.jumps, self.next_probe = 0, _FIRST_PROBE
+
+    def jumped_back(self, key: Key, block: Block) -> bool:
+        """Called on a jump back to `key`; True when the group spins and has been set aside."""
+        self.jumps += 1
+        if self.jumps % _TURNS == 0:
+            self.check_time(block)
+        if self.probe is None:
+            if self.jumps >= self.next_probe:
+                self.probe = (key, self.live_registers(key), self.memory.version)
+                self.next_probe = self.jumps + _PROBE_JUMPS
+            return False
+        probed, before, version = self.probe
+        if probed == key and version == self.memory.version:
+            if all(map(_same, before, self.live_registers(key))):
+                self.flush(self.blocks[key].live_in)
+                self.spinning.append((key, self.places, version))
+                self.spin_block, self.probe = block, None
+                return True
+        if self.jumps >= self.next_probe:
+            self.probe = None
+            self.next_probe = self.jumps + min(self.jumps, _LAST_PROBE)
+        return False
+
+    def live_registers(self, key: Key) -> list:
+        """The registers needed at `key`, scalars first: they differ first in a loop that counts."""
+        live = self.blocks[key].live_in
+        values = [value for slot, value in enumerate(self.R) if live >> slot & 1]
+        return sorted(values, key=_is_array)
+
+    def check_time(self, block: Block) -> None:
+        if time.monotonic() > self.run_.deadline:
+            raise Hang(
+                f"{self.kernel.function.name} ran longer than {self.run_.seconds:g} s and is now "
+                f"at {self.where(block)}. Does its loop end? If it does, set the environment "
+                f"variable ATTN_COURSE_TIMEOUT to more seconds"
+            )
+
+    def where(self, block: Block) -> str:
+        """The source line of a block, of the instruction that looks at memory if there is one."""
+        found = [*block.instructions, block.terminator.instruction]
+        loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom."))]
+        placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
+        return self.kernel.describe_position(placed[0] if placed else None)
+
+    def describe_spinning(self) -> str:
+        key, places, _ = self.spinning[0]
+        lanes = self.home[LANE] if places is None else self.home[LANE][places]
+        block = self.spin_block or self.blocks[key]
+        count = sum(self.lane_count if p is None else p.size for _, p, _ in self.spinning)
+        text = (
+            f"{self.kernel.function.name} hangs at {self.where(block)}: {self.thread_text(lanes)} "
+            f"and {count - 1} others repeat a loop, and no thread that still runs will write what "
+            f"they wait for"
+        )
+        if self.waiting:
+            text += "; " + self.describe_deadlock()
+        return text
+
+    def wake_spinning(self) -> bool:
+        """Groups go on whose loops may now find something changed in memory."""
+        version = self.memory.version
+        awake = [group for group in self.spinning if group[2] != version]
+        self.spinning = [group for group in self.spinning if group[2] == version]
+        for key, places, _ in awake:
+            self.join(key, places)
+        return bool(awake)
+
+    # -- turns ----------------------------------------------------------------------------------
+    def take_turns(self) -> None:
+        """Groups that poll memory stand back for those that may be what they wait for."""
+        self.polls, self.patience = 0, max(64, self.patience // 2)
+        if self.repeats():
+            version = self.memory.version
+            for groups in (self.ready, self.aside, *self.queue):
+                self.spinning += [(key, places, version) for key, places in groups.items()]
+            self.ready, self.aside, self.queue = {}, {}, []
+            return
+        self.wake_spinning()
+        self.release_barriers()
+        if len(self.ready) > 1:
+            furthest = max(self.ready)
+            runs = {furthest: self.ready.pop(furthest)}
+            self.stand_back()
+            self.ready = runs
+        elif self.queue:
+            self.stand_back()
+            self.ready = self.queue.pop(0)
+        elif self.aside:
+            self.ready, self.aside = self.aside, self.ready
+
+    def stand_back(self) -> None:
+        for key, places in self.ready.items():
+            if key in self.aside and places is not None:
+                self.aside[key] = merged(self.aside[key], places)
+            else:
+                self.aside[key] = places
+        self.ready = {}
+
+    def repeats(self) -> bool:
+        """Is the whole chunk in a state in which it has been before? (Brent's cycle search.)"""
+        state = (self.memory.version, [self.ready, self.aside, *self.queue], list(self.home))
+        if self.snapshot is not None and self.snapshot[0] == state[0]:
+            if _same_groups(self.snapshot[1], state[1]) and len(self.home) == len(self.snapshot[2]):
+                if all(map(_same, self.snapshot[2], state[2])):
+                    return True
+        self.snapshot_left -= 1
+        if self.snapshot_left <= 0:
+            self.turns += 1
+            self.snapshot_left = 1 << min(self.turns, 16)
+            version, groups, home = state
+            self.snapshot = (version, [dict(group) for group in groups], home)
+        return False
+
+
+def _is_array(value) -> bool:
+    return value is not None and not scalar(value)
+
+
+def _same(a, b) -> bool:
+    if a is b:
+        return True
+    if a is None or b is None or scalar(a) != scalar(b):
+        return False
+    return a.tobytes() == b.tobytes() if scalar(a) else np.array_equal(a, b)
+
+
+def _same_groups(before: list[dict], after: list[dict]) -> bool:
+    if [list(groups) for groups in before] != [list(groups) for groups in after]:
+        return False
+    return all(
+        _same(places, b[key]) for a, b in zip(before, after, strict=True)
+        for key, places in a.items()
+    )  # fmt: skip

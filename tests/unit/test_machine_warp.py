@@ -1,0 +1,280 @@
+"""Warp-level instructions on the simulator, against plain Python over 32 lanes."""
+
+import numpy as np
+import pytest
+from machine_harness import BUILDS, listen, run, zeros
+
+CODE = r"""
+#define FULL 0xffffffffu
+#define ID (blockIdx.x * blockDim.x + threadIdx.x)
+extern "C" {
+__global__ void shuffles(const int* a, const int* by, int* out, int n) {
+    int i = ID;
+    int v = a[i], b = by[0];
+    out[i] = __shfl_sync(FULL, v, by[i % 32]);
+    out[n + i] = __shfl_up_sync(FULL, v, b);
+    out[2 * n + i] = __shfl_down_sync(FULL, v, b);
+    out[3 * n + i] = __shfl_xor_sync(FULL, v, b);
+}
+#define WIDTH(W, AT) \
+    out[(AT) * n + i] = __shfl_sync(FULL, v, by[i % 32], W); \
+    out[(AT + 1) * n + i] = __shfl_up_sync(FULL, v, by[0], W); \
+    out[(AT + 2) * n + i] = __shfl_down_sync(FULL, v, by[0], W); \
+    out[(AT + 3) * n + i] = __shfl_xor_sync(FULL, v, by[0], W);
+__global__ void widths(const int* a, const int* by, int* out, int n) {
+    int i = ID;
+    int v = a[i];
+    WIDTH(1, 0) WIDTH(2, 4) WIDTH(4, 8) WIDTH(8, 12) WIDTH(16, 16)
+}
+__global__ void types(const double* a, long long* big, float* small, int n) {
+    int i = ID;
+    double d = __shfl_down_sync(FULL, a[i], 3);
+    big[i] = __shfl_xor_sync(FULL, (long long)(d * 1e9), 5);
+    small[i] = __shfl_up_sync(FULL, (float)a[i], 7, 16);
+}
+__global__ void votes(const int* a, unsigned* out, int n) {
+    int i = ID;
+    int x = a[i];
+    unsigned some = 0x0ff0f00fu;
+    out[i] = __ballot_sync(FULL, x > 5);
+    out[n + i] = __any_sync(FULL, x == 9) * 2 + __all_sync(FULL, x < 9);
+    out[2 * n + i] = __match_any_sync(FULL, x);
+    int agree = 0;
+    out[3 * n + i] = __match_all_sync(FULL, x / 16, &agree) ^ (agree << 7);
+    out[4 * n + i] = 0;
+    if (some >> (i % 32) & 1) {
+        out[4 * n + i] = __ballot_sync(some, x & 1);
+        out[4 * n + i] ^= __match_any_sync(some, x % 3) + __any_sync(some, x == 2);
+    }
+    out[5 * n + i] = __match_any_sync(FULL, (unsigned long long)x << 40);
+}
+__global__ void reductions(const int* a, unsigned* out, int n) {
+    int i = ID;
+    unsigned u = a[i];
+    out[i] = __reduce_add_sync(FULL, u);
+    out[n + i] = __reduce_max_sync(FULL, a[i]);
+    out[2 * n + i] = __reduce_min_sync(FULL, a[i]);
+    out[3 * n + i] = __reduce_and_sync(FULL, u | 4) ^ __reduce_xor_sync(FULL, u);
+    out[4 * n + i] = __reduce_or_sync(FULL, u & 0xf0) + __reduce_max_sync(FULL, u);
+    if (i % 32 >= 20) out[n + i] = __reduce_min_sync(0xfff00000u, u * 3);
+}
+__global__ void active(unsigned* out, int n) {
+    int i = ID;
+    out[i] = __activemask();
+    if (i % 3 == 1) out[i] = __activemask();
+    else if (i % 32 > 25) return;
+    __syncwarp(__activemask());
+    out[n + i] = __activemask();
+}
+__global__ void inside_branches(const int* a, int* out) {
+    int i = ID, lane = i % 32, v = a[i];
+    unsigned mine = __ballot_sync(FULL, v % 2);
+    if (v % 2) {
+        int next = __shfl_sync(mine, v, __ffs(mine) - 1);
+        out[i] = next * 3 + __popc(__ballot_sync(mine, v > 9));
+    } else {
+        for (int k = 0; k < lane % 5; ++k) v += k;   // lanes arrive at different times
+        out[i] = -__reduce_add_sync(~mine, v);
+    }
+}
+__global__ void loop(const int* a, int* out) {   // a sum by shuffles, trips by warp
+    int i = ID, v = a[i];
+    for (int step = 16 >> (i / 32 % 3); step > 0; step /= 2) v += __shfl_down_sync(FULL, v, step);
+    out[i] = v;
+}
+__global__ void half_missing(const int* a, int* out) {
+    int i = ID, v = a[i];
+    if (i % 32 < 16) v += __shfl_xor_sync(FULL, v, 16);  // partners never come
+    out[i] = v;
+}
+__global__ void lanes(unsigned* out, int n) {
+    int i = ID;
+    unsigned r;
+    asm("mov.u32 %0, %%laneid;" : "=r"(r)); out[i] = r;
+    asm("mov.u32 %0, %%warpid;" : "=r"(r)); out[n + i] = r;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(r)); out[2 * n + i] = r;
+    asm("mov.u32 %0, %%lanemask_ge;" : "=r"(r)); out[3 * n + i] = r;
+    asm("mov.u32 %0, %%lanemask_le;" : "=r"(r)); out[4 * n + i] = r;
+    asm("mov.u32 %0, %%lanemask_gt;" : "=r"(r)); out[5 * n + i] = r;
+    asm("mov.u32 %0, %%lanemask_eq;" : "=r"(r)); out[6 * n + i] = r;
+    asm("mov.u32 %0, %%nwarpid;" : "=r"(r)); out[7 * n + i] = r;
+}
+}
+"""
+
+
+def shuffled(mode, values, by, width):
+    """CUDA's __shfl_* over one warp of values; by: a list of source lanes, or the distance."""
+    out = []
+    for lane, value in enumerate(values):
+        start = lane // width * width
+        if mode == "idx":
+            source = start + by[lane] % width
+        elif mode == "up":
+            source = lane - by if lane - by >= start else lane
+        elif mode == "down":
+            source = lane + by if lane + by < start + width else lane
+        else:
+            source = lane ^ by if lane ^ by < start + width else lane
+        out.append(values[source])
+    return out
+
+
+def expect_shuffles(a, by, width):
+    rows = []
+    for mode in ("idx", "up", "down", "xor"):
+        parts = [
+            shuffled(mode, warp, by if mode == "idx" else by[0], width)
+            for warp in a.reshape(-1, 32).tolist()
+        ]
+        rows.append(sum(parts, []))
+    return rows
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("distance", [1, 5, 16, 31])
+def test_shuffles(distance, build):
+    rng = np.random.default_rng(distance)
+    n = 192
+    a, by = rng.integers(-99, 99, n).astype(np.int32), rng.integers(0, 40, 32).astype(np.int32)
+    by[0] = distance
+    out = zeros(4 * n)
+    run(CODE, "shuffles", 2, 96, a, by, out, np.int32(n), build=build)
+    assert out.reshape(4, n).tolist() == expect_shuffles(a, by.tolist(), 32)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("distance", [1, 3, 9])
+def test_shuffles_of_every_width(distance, build):
+    rng = np.random.default_rng(distance)
+    n = 64
+    a, by = rng.integers(-99, 99, n).astype(np.int32), rng.integers(0, 31, 32).astype(np.int32)
+    by[0] = distance
+    out = zeros(20 * n)
+    run(CODE, "widths", 1, 64, a, by, out, np.int32(n), build=build)
+    expected = sum((expect_shuffles(a, by.tolist(), width) for width in (1, 2, 4, 8, 16)), [])
+    assert out.reshape(20, n).tolist() == expected
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_shuffles_of_doubles_and_long_longs(build):
+    n = 64
+    a = np.random.default_rng(2).standard_normal(n)
+    big, small = zeros(n, np.int64), zeros(n, np.float32)
+    run(CODE, "types", 1, n, a, big, small, np.int32(n), build=build)
+    warps = a.reshape(2, 32)
+    down = np.array([shuffled("down", warp, 3, 32) for warp in warps])
+    scaled = np.trunc(down * 1e9).astype(np.int64)
+    assert big.reshape(2, 32).tolist() == [shuffled("xor", w, 5, 32) for w in scaled.tolist()]
+    floats = warps.astype(np.float32)
+    assert small.reshape(2, 32).tolist() == [shuffled("up", w, 7, 16) for w in floats.tolist()]
+
+
+def mask(flags):
+    return sum(1 << lane for lane, flag in enumerate(flags) if flag)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("high", [3, 9, 40])
+def test_votes_and_matches(high, build):
+    n = 96
+    a = np.random.default_rng(high).integers(0, high, n).astype(np.int32)
+    out = zeros(6 * n, np.uint32)
+    run(CODE, "votes", 1, n, a, out, np.int32(n), build=build)
+    got = out.reshape(6, 3, 32).tolist()
+    some = [0x0FF0F00F >> lane & 1 for lane in range(32)]
+    for w, x in enumerate(a.reshape(3, 32).tolist()):
+        assert got[0][w] == [mask(v > 5 for v in x)] * 32
+        assert got[1][w] == [2 * any(v == 9 for v in x) + all(v < 9 for v in x)] * 32
+        same = [mask(v == u for v in x) for u in x]
+        assert got[2][w] == same and got[5][w] == same
+        agree = len({v // 16 for v in x}) == 1
+        assert got[3][w] == [(0xFFFFFFFF if agree else 0) ^ (agree << 7)] * 32
+        odd = mask(s and v & 1 for s, v in zip(some, x, strict=True))
+        two = any(s and v == 2 for s, v in zip(some, x, strict=True))
+        third = [mask(s and v % 3 == u % 3 for s, v in zip(some, x, strict=True)) for u in x]
+        assert got[4][w] == [(odd ^ (t + two)) if s else 0 for s, t in zip(some, third, strict=True)]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_reductions(build):
+    n = 64
+    a = np.random.default_rng(4).integers(-500, 900, n).astype(np.int32)
+    out = zeros(5 * n, np.uint32)
+    run(CODE, "reductions", 1, n, a, out, np.int32(n), build=build)
+    got = out.reshape(5, 2, 32).tolist()
+    for w, x in enumerate(a.reshape(2, 32)):
+        u = x.view(np.uint32)
+        low = int(min((u[20:] * np.uint32(3)).tolist()))
+        assert got[0][w] == [int(u.sum(dtype=np.uint32))] * 32
+        assert got[1][w] == [int(x.max())] * 20 + [low] * 12
+        assert got[2][w] == [int(x.min()) % 2**32] * 32
+        both = np.bitwise_and.reduce(u | 4) ^ np.bitwise_xor.reduce(u)
+        assert got[3][w] == [int(both)] * 32
+        total = int(np.bitwise_or.reduce(u & 0xF0)) + int(u.max())
+        assert got[4][w] == [total % 2**32] * 32
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("threads", [32, 50])
+def test_active_mask(threads, build):
+    out = zeros(2 * threads, np.uint32)
+    run(CODE, "active", 1, threads, out, np.int32(threads), build=build)
+    for start in range(0, threads, 32):
+        there = [start + lane < threads for lane in range(32)]
+        third = mask(t and (start + lane) % 3 == 1 for lane, t in enumerate(there))
+        stay = mask(t and ((start + lane) % 3 == 1 or lane <= 25) for lane, t in enumerate(there))
+        for lane in range(min(32, threads - start)):
+            i = start + lane
+            assert out[i] == (third if i % 3 == 1 else mask(there))
+            assert out[threads + i] == (stay if i % 3 == 1 or lane <= 25 else 0)
+
+
+@pytest.mark.parametrize("order", [None, 2])
+@pytest.mark.parametrize("build", BUILDS)
+def test_inside_branches_with_the_right_mask(build, order):
+    a = np.random.default_rng(8).integers(0, 30, 96).astype(np.int32)
+    out = zeros(96)
+    run(CODE, "inside_branches", 1, 96, a, out, build=build, warp_order=order)
+    for w, x in enumerate(a.reshape(3, 32).tolist()):
+        odd = [v for v in x if v % 2]
+        high = sum(v > 9 for v in odd)
+        total = sum(v + sum(range(k % 5)) for k, v in enumerate(x) if v % 2 == 0)
+        expected = [odd[0] * 3 + high if v % 2 else -total for v in x]
+        assert out[32 * w : 32 * w + 32].tolist() == expected
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_shuffles_in_a_loop(build):
+    a = np.random.default_rng(9).integers(0, 30, 128).astype(np.int32)
+    out = zeros(128)
+    run(CODE, "loop", 1, 128, a, out, build=build)
+    for w, x in enumerate(a.reshape(4, 32).tolist()):
+        step = 16 >> (w % 3)
+        while step:
+            x = [v + s for v, s in zip(x, shuffled("down", x, step, 32), strict=True)]
+            step //= 2
+        assert out[32 * w : 32 * w + 32].tolist() == x
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_lanes_that_never_come_are_told(build):
+    a, out = np.arange(1, 65, dtype=np.int32), zeros(64)
+    listener = listen(CODE, "half_missing", 1, 64, a, out, build=build)
+    (fault,) = listener.faults
+    assert fault.kind == "divergent-barrier" and "partners never come" in fault.message
+    assert "32 threads wait" in fault.message and "mask" in fault.message
+    assert out.reshape(2, 32)[:, 16:].tolist() == a.reshape(2, 32)[:, 16:].tolist()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_lane_registers(build):
+    n = 2 * 70
+    out = zeros(8 * n, np.uint32)
+    run(CODE, "lanes", 2, 70, out, np.int32(n), build=build)
+    for i in range(n):
+        lane = i % 70 % 32
+        less, full = (1 << lane) - 1, 0xFFFFFFFF
+        assert out.reshape(8, n)[:, i].tolist() == [
+            lane, i % 70 // 32, less, full & ~less, less * 2 + 1, full & ~(less * 2 + 1), 1 << lane, 3
+        ]

@@ -1,0 +1,263 @@
+"""ncu's output read, records kept and judged stale, comparisons judged; all without a GPU."""
+
+import json
+import sys
+
+import compare_counters
+import pytest
+
+from attn_course import cli, profiler, results
+from attn_course.ladder import Launch
+from attn_course.profiler import ProfilerError, Target, match, parse_csv, unknown_metrics
+from attn_course.results import RecordError, caption, is_current, stale_kernels
+
+# As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
+# of units, a line a launch; thousands are set apart in some locales.
+CSV = '''==PROF== Connected to process 4242 (/usr/bin/python3.12)
+==PROF== Profiling "scores_naive" - 0: 0%....50%....100% - 3 passes
+==PROF== Profiling "scores_tiled" - 1: 0%....50%....100% - 3 passes
+==PROF== Disconnected from process 4242
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",\
+"Grid Size","Device","CC","gpu__time_duration.sum",\
+"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",\
+"smsp__inst_executed.sum"
+"","","","","","","","","","","","ns","sector","inst"
+"0","4242","python3.12","127.0.0.1","scores_naive","1","7","(32, 32, 1)","(7, 7, 24)","0","9.0",\
+"260,123","61,114,368","n/a"
+"1","4242","python3.12","127.0.0.1","scores_tiled(const float *, int)","1","7","(16, 16, 1)",\
+"(13, 13, 24)","0","9.0","29888.5","978432","1234"
+'''
+LAUNCHES = [Launch("scores_naive", (7, 7, 24), (32, 32, 1)),
+            Launch("scores_tiled", (13, 13, 24), (16, 16, 1))]  # fmt: skip
+SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+
+
+def test_ncu_rows_become_profiles():
+    first, second = parse_csv(CSV)
+    assert first.kernel == "scores_naive" and first.grid == (7, 7, 24)
+    assert first.block == (32, 32, 1)
+    # "n/a" was not measured and is left out.
+    assert first.metrics == {"gpu__time_duration.sum": 260123, SECTORS: 61114368}
+    assert second.kernel == "scores_tiled"
+    assert second.metrics["gpu__time_duration.sum"] == 29888.5
+    assert isinstance(second.metrics[SECTORS], int)
+
+
+def test_profiles_must_be_of_the_launches_asked_for():
+    profiles = parse_csv(CSV)
+    assert match(profiles, LAUNCHES) == profiles
+    with pytest.raises(ProfilerError, match="expected were"):
+        match(profiles, LAUNCHES[::-1])
+    with pytest.raises(ProfilerError, match="expected were"):
+        match(profiles[:1], LAUNCHES)
+    wrong = [LAUNCHES[0], Launch("scores_tiled", (13, 13, 23), (16, 16, 1))]
+    with pytest.raises(ProfilerError, match="asked for was"):
+        match(profiles, wrong)
+    with pytest.raises(ProfilerError, match="no table"):
+        parse_csv("==ERROR== nothing")
+
+
+def test_metrics_that_ncu_does_not_know_are_found_in_its_complaint():
+    asked = ["smsp__inst_executed.sum", "smsp__made_up.sum"]
+    complaint = "==ERROR== Failed to find metric smsp__made_up.sum\n"
+    assert unknown_metrics(complaint, asked) == asked[1:]
+    assert unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
+
+
+def fake_ncu(folder, body):
+    """An executable `ncu` that behaves as the Python lines say; `metrics` are those asked for."""
+    path = folder / "ncu"
+    path.write_text(
+        f"#!{sys.executable}\nimport os, sys\nargs = sys.argv[1:]\n"
+        "metrics = args[args.index('--metrics') + 1].split(',')\n" + body
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
+def test_a_run_drops_unknown_metrics_and_reads_the_rest(tmp_path, monkeypatch):
+    ncu = fake_ncu(tmp_path, f"""
+if 'smsp__made_up.sum' in metrics:
+    print('==ERROR== Failed to find metric smsp__made_up.sum'); sys.exit(1)
+assert '--clock-control' in args and args[args.index('--clock-control') + 1] == 'none'
+assert args[args.index('--kernel-name') + 1] == 'regex:^(scores_naive|scores_tiled)$'
+assert args[-2:] == ['program', 'plan']
+print({CSV!r})
+""")
+    monkeypatch.setattr(profiler, "find_ncu", lambda: ncu)
+    asked = [SECTORS, "smsp__made_up.sum"]
+    found = profiler.run_ncu(["program", "plan"], LAUNCHES, asked)
+    assert [profile.metrics[SECTORS] for profile in found] == [61114368, 978432]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
+def test_a_refused_or_missing_ncu_is_one_clear_error(tmp_path, monkeypatch):
+    ncu = fake_ncu(tmp_path, "print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)")
+    monkeypatch.setattr(profiler, "find_ncu", lambda: ncu)
+    with pytest.raises(ProfilerError, match="administrator"):
+        profiler.run_ncu(["x"], LAUNCHES, [SECTORS])
+    monkeypatch.setattr(profiler, "find_ncu", lambda: None)
+    with pytest.raises(ProfilerError, match="not on the PATH"):
+        profiler.run_ncu(["x"], LAUNCHES, [SECTORS])
+
+
+def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
+    for number in range(1, 7):
+        totals = compare_counters.simulate(Target(number, (2, 5, 7, 6)))
+        assert totals["global_store_requests"] > 0, number
+
+
+# -- records ---------------------------------------------------------------------------------------
+@pytest.fixture
+def project(tmp_path):
+    """(kernel folder, results folder, a record of both kernels)."""
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    for name in ("01_a.cu", "02_b.cu"):
+        (kernels / name).write_text(f"// {name}\n")
+    record = {
+        "kind": "profile", "gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0",
+        "date": "2026-01-02", "commit": "abc", "cases": [],
+        "kernels": {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")},
+    }  # fmt: skip
+    return kernels, tmp_path / "results", record
+
+
+def test_a_record_is_written_by_gpu_and_read_back(project):
+    _, root, record = project
+    path = results.write_record(record, "profile", root)
+    assert path == root / "h200" / "profile.json"
+    assert results.read_record(path) == record
+    results.write_record(record | {"date": "2026-03-01", "gpu": "Tesla T4"}, "profile", root)
+    results.write_record(record | {"kind": "times"}, "times", root)
+    assert [r["gpu"] for r in results.records("profile", root)] == ["Tesla T4", "NVIDIA H200"]
+
+
+def test_what_is_no_record_is_refused_by_name(project, tmp_path):
+    _, root, record = project
+    record.pop("driver")
+    with pytest.raises(RecordError, match="no driver"):
+        results.write_record(record, "profile", root)
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.raises(RecordError, match="broken.json is not JSON"):
+        results.read_record(broken)
+
+
+def test_a_changed_kernel_makes_its_record_stale(project):
+    kernels, _, record = project
+    assert is_current(record, folder=kernels) and stale_kernels(record, kernels) == []
+    assert "STALE" not in caption(record, kernels)
+    (kernels / "02_b.cu").write_text("// another\n")
+    assert stale_kernels(record, kernels) == ["02_b.cu"]
+    assert not is_current(record, folder=kernels)
+    assert is_current(record, "01_a", kernels) and not is_current(record, "02_b", kernels)
+    assert caption(record, kernels).endswith("STALE, changed since: 02_b.cu")
+    (kernels / "01_a.cu").unlink()
+    assert stale_kernels(record, kernels) == ["01_a.cu", "02_b.cu"]
+    assert not is_current(record, "03_c", kernels)  # never measured
+
+
+def test_line_ends_do_not_make_a_record_stale(project):
+    kernels, _, record = project
+    (kernels / "01_a.cu").write_bytes(b"// 01_a.cu\r\n")
+    assert is_current(record, folder=kernels)
+
+
+def recorded_profile(root, changed=()):
+    """A record of steps 1 and 2 as they are, or as they were before a change."""
+    files = ("01_scores_naive.cu", "02_scores_tiled.cu")
+    hashes = {name: "0" if name in changed else results.kernel_hash(name) for name in files}
+    metrics = {SECTORS: 1000, "gpu__time_duration.sum": 2500,
+               "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5}  # fmt: skip
+    cases = [{"step": i + 1, "file": name, "kernel": "k", "problem": [24, 196, 196, 64],
+              "options": [], "grid": [1], "block": [1], "metrics": metrics,
+              "simulator": {"global_load_sectors": 1000}}
+             for i, name in enumerate(files)]  # fmt: skip
+    record = {"kind": "profile", "gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0",
+              "date": "2026-01-02", "commit": "abc", "kernels": hashes, "cases": cases}  # fmt: skip
+    results.write_record(record, "profile", root)
+
+
+@pytest.mark.parametrize("changed", [(), ("02_scores_tiled.cu",)])
+def test_the_profile_command_never_shows_a_stale_record_as_current(tmp_path, capsys, changed):
+    recorded_profile(tmp_path, changed)
+    arguments = ["profile", "--recorded", "--results", str(tmp_path)]
+    assert cli.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    out = capsys.readouterr().out
+    shown = json.loads((tmp_path / "out.json").read_text())["profiles"][0]
+    assert "barrier 1.50" in out and "1,000 / 1,000" in out and "2.5" in out
+    assert ("02_scores_tiled (STALE)" in out) is bool(changed)
+    assert "01_scores_naive (STALE)" not in out
+    assert ("STALE" in shown["caption"]) is bool(changed)
+    assert [case["current"] for case in shown["cases"]] == [True, not changed]
+
+
+def test_the_profile_command_selects_steps_and_says_when_there_is_no_record(tmp_path, capsys):
+    arguments = ["profile", "--recorded", "--results", str(tmp_path)]
+    assert cli.main(arguments) == 1
+    assert "no record of a profile" in capsys.readouterr().out
+    recorded_profile(tmp_path)
+    assert cli.main([*arguments, "2"]) == 0
+    out = capsys.readouterr().out
+    assert "02_scores_tiled" in out and "01_scores_naive" not in out
+
+
+def test_every_record_of_this_project_is_readable():
+    for path in results.RESULTS_FOLDER.glob("*/*.json"):
+        record = json.loads(path.read_text())
+        if "kernels" in record:
+            assert caption(results.read_record(path))
+
+
+# -- the comparison --------------------------------------------------------------------------------
+def judged(hardware, simulated, name, waves=0, expanding=()):
+    return compare_counters.judge(name, hardware, simulated, waves, list(expanding))
+
+
+def test_bars_of_the_comparison():
+    assert judged(10, 10, "global_load_sectors") == "equal"
+    assert judged(10, 11, "global_load_sectors") == "MISSED"
+    assert judged(10_000, 10_150, "shared_load_wavefronts") == "within 2 %"
+    assert judged(10_000, 10_300, "shared_load_wavefronts") == "MISSED"
+    assert judged(150, 0, "shared_load_conflicts", waves=10_000) == "within 2 %"
+    assert judged(250, 0, "shared_load_conflicts", waves=10_000) == "MISSED"
+    assert judged(7, 5, "ffma_thread_instructions") == "MISSED"
+    assert "div." in judged(7, 5, "ffma_thread_instructions", expanding=["div."])
+    assert "PTX" in judged(7, 5, "instructions")
+
+
+def test_expanding_operations_are_read_from_the_code():
+    shape = (1, 4, 4, 4)
+    assert compare_counters.expands(Target(1, shape)) == []
+    assert "ex2." in compare_counters.expands(Target(5, shape))
+
+
+def profile_of(totals):
+    metrics = {metric: totals[name] for name, metric in profiler.COUNTER_METRICS.items()}
+    metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"] += 5000  # arbitration
+    return profiler.Profile("k", (1,), (1,), metrics)
+
+
+def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):
+    cases = [Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
+    totals = [compare_counters.simulate(case) for case in cases]
+    profiles = [profile_of(one) for one in totals]
+    identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}
+    monkeypatch.setattr(results, "gpu_identity", lambda: identity)
+
+    def finish():
+        rows = [compare_counters.compare(*one) for one in zip(cases, profiles, totals, strict=True)]
+        return compare_counters.finish(rows, tmp_path)
+
+    assert finish() == 0
+    profiles[0].metrics[SECTORS] += 1
+    assert finish() == 1
+    record = results.read_record(tmp_path / "counters.json")
+    assert record["missed"] == ["01_scores_naive (1, 9, 5, 4): global_load_sectors"]
+    assert list(record["kernels"]) == ["01_scores_naive.cu"]
+    row = record["cases"][0]["counters"]["global_load_sectors"]
+    assert row["hardware"] == row["simulator"] + 1
+    assert record["probes"][0]["counters"]["shared_load_wavefronts"]["simulator"] == 4 * 64
+    assert "1 bars missed" in capsys.readouterr().out

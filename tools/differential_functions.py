@@ -1,0 +1,113 @@
+"""CUDA's mathematical functions on both machines: how many units in the last place they differ."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from differential_compare import ulps
+
+COUNT = 2048
+# The farthest two results may be apart, in ulp: both sides are within the few ulp that the CUDA C
+# Programming Guide, "Mathematical Functions", documents.
+FLOAT_ULPS, DOUBLE_ULPS = 8.0, 4.0
+
+_ANY, _POSITIVE, _UNIT, _SMALL = "any", "positive", "unit", "small"
+_UNARY = {
+    "exp": _SMALL, "exp2": _SMALL, "exp10": _UNIT, "expm1": _SMALL, "log": _POSITIVE,
+    "log2": _POSITIVE, "log10": _POSITIVE, "log1p": _POSITIVE, "sin": _SMALL, "cos": _SMALL,
+    "tan": _SMALL, "sinpi": _SMALL, "cospi": _SMALL, "asin": _UNIT, "acos": _UNIT, "atan": _ANY,
+    "sinh": _SMALL, "cosh": _SMALL, "tanh": _SMALL, "asinh": _ANY, "acosh": _POSITIVE,
+    "atanh": _UNIT, "erf": _SMALL, "erfc": _SMALL, "erfinv": _UNIT, "erfcx": _SMALL,
+    "normcdf": _SMALL, "lgamma": _POSITIVE, "tgamma": _SMALL, "cbrt": _ANY, "rcbrt": _ANY,
+    "sqrt": _POSITIVE, "rsqrt": _POSITIVE, "j0": _SMALL, "logb": _POSITIVE, "rint": _ANY,
+    "round": _ANY, "floor": _ANY, "ceil": _ANY, "trunc": _ANY,
+}  # fmt: skip
+_BINARY = {"pow": _POSITIVE, "atan2": _ANY, "fmod": _POSITIVE, "remainder": _POSITIVE,
+           "hypot": _SMALL, "fdim": _ANY, "fmax": _ANY, "nextafter": _ANY,
+           "copysign": _ANY}  # fmt: skip
+# Fast single-precision intrinsics: (operands, allowed absolute error, allowed relative error).
+_FAST = {
+    "__expf": (_SMALL, 0, 2**-17), "__exp10f": (_UNIT, 0, 2**-18), "__logf": (_POSITIVE, 2**-20, 2**-20),
+    "__log2f": (_POSITIVE, 2**-20, 2**-20), "__log10f": (_POSITIVE, 2**-20, 2**-20),
+    "__sinf": (_UNIT, 2**-19, 0), "__cosf": (_UNIT, 2**-19, 0), "__tanf": (_UNIT, 2**-18, 2**-18),
+    "__frsqrt_rn": (_POSITIVE, 0, 2**-23), "__saturatef": (_SMALL, 0, 0),
+}  # fmt: skip
+_FAST_BINARY = {"__powf": (_UNIT, 0, 2**-16), "__fdividef": (_UNIT, 0, 2**-21)}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function: `kind` "f32" or "f64", its operands' range, and how far results may differ."""
+
+    name: str
+    kind: str
+    operands: int
+    range: str
+    ulps: float = 0.0
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    @property
+    def entry(self) -> str:
+        return f"run_{self.name}"
+
+    @property
+    def source(self) -> str:
+        c = "float" if self.kind == "f32" else "double"
+        arguments = ", ".join(["a[i]", "b[i]"][: self.operands])
+        return (f'extern "C" __global__ void {self.entry}(const {c}* a, const {c}* b, {c}* out) {{\n'
+                f"  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+                f"  out[i] = {self.name}({arguments});\n}}\n")  # fmt: skip
+
+    def arguments(self) -> list[np.ndarray]:
+        dtype = np.float32 if self.kind == "f32" else np.float64
+        rng = np.random.default_rng(len(self.name) * 101 + ord(self.name[-1]))
+        a = operands(self.range, dtype, rng)
+        b = operands(_UNIT if self.name in ("pow", "powf", "__powf") else self.range, dtype, rng)
+        return [a, b, np.zeros(COUNT, dtype)]
+
+
+def operands(name: str, dtype, rng) -> np.ndarray:
+    """(2048,) numbers of a range, the first ones special."""
+    if name == _ANY:
+        x = rng.standard_normal(COUNT) * np.exp2(rng.integers(-30, 30, COUNT))
+    elif name == _POSITIVE:
+        x = np.exp2(rng.uniform(-60, 60, COUNT))
+    elif name == _UNIT:
+        x = rng.uniform(-1, 1, COUNT)
+    else:
+        x = rng.uniform(-12, 12, COUNT)
+    x = x.astype(dtype)
+    tiny = np.finfo(dtype).tiny
+    special = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, np.inf, -np.inf, np.nan, tiny, 1 + 2.0**-20, 1e4]
+    x[: len(special)] = special
+    return x
+
+
+def functions() -> list[Function]:
+    out = []
+    for kind, suffix, limit in (("f32", "f", FLOAT_ULPS), ("f64", "", DOUBLE_ULPS)):
+        out += [Function(name + suffix, kind, 1, where, limit) for name, where in _UNARY.items()]
+        out += [Function(name + suffix, kind, 2, where, limit) for name, where in _BINARY.items()]
+    for count, table in ((1, _FAST), (2, _FAST_BINARY)):
+        for name, (where, absolute, relative) in table.items():
+            out.append(Function(name, "f32", count, where, 1.0, absolute, relative))
+    return out
+
+
+def compare(function: Function, first: np.ndarray, second: np.ndarray) -> dict:
+    """max_ulp over all lanes, and the lanes that are farther apart than allowed."""
+    x, y = first.astype(np.float64), second.astype(np.float64)
+    with np.errstate(all="ignore"):
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        apart = np.where(same, 0.0, ulps(x, y, function.kind))
+        slack = function.absolute + function.relative * np.maximum(np.abs(x), np.abs(y))
+        bad = ~same & ~(apart <= function.ulps) & ~(np.abs(x - y) <= slack)
+    finite = apart[np.isfinite(apart)]
+    a, b, _ = function.arguments()
+    return {
+        "function": function.name, "lanes": COUNT, "differing_lanes": int((apart != 0).sum()),
+        "max_ulp": round(float(finite.max(initial=0)), 3), "mismatches": int(bad.sum()),
+        "examples": [{"operands": [float(v[i]) for v in (a, b)[: function.operands]],
+                      "first": repr(float(x[i])), "second": repr(float(y[i]))}
+                     for i in np.flatnonzero(bad)[:4]],
+    }  # fmt: skip
