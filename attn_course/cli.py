@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .commands import bench, count, profile, run, tour
+from .commands import bench, check, count, profile, run, tour, trace
 
-COMMANDS = (tour, run, count, profile, bench)
+COMMANDS = (tour, run, count, check, trace, profile, bench)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 
 

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,11 @@ import numpy as np
 from . import reference
 from .backend import array_module, asnumpy, resolve_backend
 from .compare import Comparison, compare, poisoned
+from .events import observe
 from .ladder import LADDER, Launch, Problem, ceil_div
 from .module import RawModule
+from .observers import Sanitizer
+from .observers.findings import Finding
 from .source import KERNEL_FOLDER, read_constants
 from .verify import ORACLES
 
@@ -158,23 +160,24 @@ _FAMILIES = {
 }  # fmt: skip
 
 
-@cache
-def family(path: Path) -> Family:
-    """How a kernel file is run: a step of the ladder, a clean twin, or a broken kernel.
+def family(path: Path, text: str | None = None) -> Family:
+    """How a kernel file is run: a step of the ladder, a clean twin, or one with notes.
 
+    text: the file's text, where it is not the one on disk.
     Raises:
         ClinicError: a file that is none of these.
     """
-    if path.parent == BROKEN_FOLDER:
-        return family(read_broken(path).clean)
+    text = path.read_text(encoding="utf-8") if text is None else text
+    if dict(_NOTE.findall(text)).get("Clean"):
+        return family(read_broken(path, text).clean)
     if path.parent == BROKEN_FOLDER / "clean" and path.stem in _FAMILIES:
         return _FAMILIES[path.stem]
     for step in LADDER:
         if step.path == path and step.computes in ORACLES:
             return _family_of_step(step)
     raise ClinicError(
-        f"{path.name}: how to launch this file is not known; give a kernel of the ladder, of "
-        "kernels/broken or of kernels/broken/clean"
+        f"{path.name}: how to launch this file is not known; give a kernel of the ladder or of "
+        "kernels/broken, or one with the '// Clean: ...' notes of those"
     )
 
 
@@ -195,10 +198,9 @@ def clean_kernels() -> tuple[Path, ...]:
     return tuple(sorted({broken.clean for broken in broken_kernels()}))
 
 
-@cache
-def read_broken(path: Path) -> Broken:
+def read_broken(path: Path, text: str | None = None) -> Broken:
     """The notes of a broken kernel. ClinicError names the note that is missing."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8") if text is None else text
     notes = dict(_NOTE.findall(text))
     missing = [n for n in ("Clean", "Defect", "Symptom", "Story", "Case") if n not in notes]
     if missing:
@@ -231,6 +233,41 @@ def read_case(text: str) -> Case:
     )  # fmt: skip
 
 
+# -- examining -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Examination:
+    """What the sanitizer and float64 say of one launch; comparison is None for a partial one."""
+
+    case: Case
+    findings: list[Finding]
+    comparison: Comparison | None
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+    @property
+    def is_clean(self) -> bool:
+        """No error found, and the result is right where it can be compared."""
+        right = self.comparison is None or self.comparison.agrees
+        return right and not self.errors
+
+
+def examine(path: Path, case: Case | None = None, *, code: str | None = None, options=(),
+            seed: int = 0) -> Examination:
+    """Run a kernel file under the sanitizer, on the simulator, and hold it against float64.
+
+    case: by default the one in the file's notes. code: text to run in the file's place, such as
+    a mended version of it. Raises as `prepare` does.
+    """
+    if case is None:
+        case = read_broken(path, code).case
+    trial = prepare(path, case, code=code, backend="simulator", options=options, seed=seed)
+    with observe(Sanitizer(trial.family.uninitialised)) as report:
+        trial.run()
+    return Examination(case, report.findings, trial.judge())
+
+
 # -- running ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Trial:
@@ -259,16 +296,18 @@ class Trial:
         return max(found, key=lambda one: (not one.agrees, one.relative_error))
 
 
-def prepare(path: Path, case: Case, *, backend: str | None = None, options=(),
-            seed: int = 0) -> Trial:
+def prepare(path: Path, case: Case, *, code: str | None = None, backend: str | None = None,
+            options=(), seed: int = 0, poison: bool = True) -> Trial:
     """Compile a kernel file and make its arguments.
 
-    path: as `family` takes it. Arrays are float32: scaled Gaussian inputs, poisoned outputs.
+    path: as `family` takes it; code: its text, where it is not the one on disk. Arrays are
+    float32: Gaussian inputs, and outputs poisoned, or with `poison` off just allocated.
     Raises CompileError, ClinicError; and ValueError for a launch that no grid can hold.
     """
     backend = resolve_backend(backend)
-    xp, how, problem = array_module(backend), family(path), case.problem
-    launch = how.geometry(how.entry, problem, _constants(path, options))
+    xp, how, problem = array_module(backend), family(path, code), case.problem
+    text = path.read_text(encoding="utf-8") if code is None else code
+    launch = how.geometry(how.entry, problem, _constants(text, options))
     if case.grid is not None:
         launch = replace(launch, grid=case.grid)
     scale = 1 / math.sqrt(problem.d)
@@ -276,16 +315,23 @@ def prepare(path: Path, case: Case, *, backend: str | None = None, options=(),
     arrays = {name: xp.asarray(array.copy()) for name, array in inputs.items()}
     for name in how.writes:
         shape = (case.lengths[name],) if name in case.lengths else _shape(name, problem)
-        start = xp.zeros(shape, np.float32) if how.adds else poisoned(shape, xp=xp)
-        arrays.setdefault(name, start)
-    module = RawModule(path=str(path), options=options, backend=backend)
+        if name not in arrays:
+            arrays[name] = _output(shape, how.adds, poison, xp)
+    source = {"path": str(path)} if code is None else {"code": code}
+    module = RawModule(**source, options=options, backend=backend)
     return Trial(module.get_function(launch.entry), launch,
                  tuple(_argument(name, arrays, case, scale) for name in how.arguments), how,
                  inputs, {name: arrays[name] for name in how.writes}, case, scale)
 
 
-def _constants(path: Path, options) -> dict[str, int]:
-    values = read_constants(path)
+def _output(shape: tuple[int, ...], zeros: bool, poison: bool, xp):
+    if zeros:
+        return xp.zeros(shape, np.float32)
+    return poisoned(shape, xp=xp) if poison else xp.empty(shape, np.float32)
+
+
+def _constants(text: str, options) -> dict[str, int]:
+    values = read_constants(text)
     for option in options:
         name, _, value = option.removeprefix("-D").partition("=")
         if name in values:

@@ -236,7 +236,7 @@ EXPERIMENTS = (
     _fused(8, "experiments/wide_vectors", _scores_of_a_row),
     _fused(8, "experiments/register_tile", _scores_of_a_row),
     _fused(9, "experiments/multi_query", _output_tiles),
-    _fused(9, "experiments/half2_tiles", _score_tiles, relative=5e-3),
+    _fused(9, "experiments/half2_tiles", _score_tiles, relative=2e-3),
     _fused(9, "experiments/replicated_queries", _replicated_queries),
     _fused(9, "experiments/double_buffer_rows", _whole_rows_twice),
     _fused(9, "experiments/double_buffer_slices", _output_of_a_row),

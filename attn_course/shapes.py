@@ -96,11 +96,15 @@ def refuse(entry: str, found: str, limit: str, remedy: str) -> NoReturn:
 
 
 def flash_shared_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 11 and 12: tiles of Q, K and V, and P of every warp."""
+    """Dynamic shared memory of 11 and 12: tiles of Q, K and V, and P of every warp.
+
+    The outputs that KEY_WARPS warps have of the same rows take the place of K, V and P at the end.
+    """
     stride, rows = c["D"] + 4, 4 * c["ROWS"] * c["ROW_WARPS"]
-    keys, warps = 8 * c["KEYS"], c["ROW_WARPS"] * c["KEY_WARPS"]
-    weights = warps * 4 * c["ROWS"] * (keys + 8)
-    return 4 * (rows * stride + 2 * keys * c["KEY_WARPS"] * stride + weights)
+    keys = 8 * c["KEYS"]
+    weights = rows * c["KEY_WARPS"] * (keys + 8)
+    outputs = rows * c["KEY_WARPS"] * stride if c["KEY_WARPS"] > 1 else 0
+    return 4 * (rows * stride + max(2 * keys * c["KEY_WARPS"] * stride + weights, outputs))
 
 
 def split_shared_bytes(c: Mapping[str, int]) -> int:
@@ -110,32 +114,33 @@ def split_shared_bytes(c: Mapping[str, int]) -> int:
     return 4 * (2 * (keys + rows) * stride + scores + 3 * rows)
 
 
-# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) by the padded head dim, largest tile of rows first: large
-# tiles use each element of K and V more often, small ones give every SM a block.
+# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) by the padded head dim up to which they hold, the preferred
+# ones first: large tiles use each element of K and V more often, small ones give every SM a block
+# and, the last one, fit into 48 KB.
 FLASH_TILES = {
-    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (4, 4, 2, 4), (4, 4, 1, 4), (2, 2, 1, 8)),
-    128: ((8, 4, 8, 1), (8, 4, 4, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 2, 1, 8), (1, 2, 1, 8)),
-    256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8)),
-}
+    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (4, 4, 2, 4), (4, 4, 1, 4), (2, 2, 1, 8),
+         (4, 4, 2, 1)),
+    128: ((8, 4, 8, 1), (8, 4, 4, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 2, 1, 8), (2, 2, 4, 1)),
+    256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
+}  # fmt: skip
 
 
 def flash_config(problem: Problem, device: Device) -> dict[str, int]:
-    """Constants of 11 and 12: the largest tile that fits and still gives each SM a block.
+    """Constants of 11 and 12: the first tile that fits and gives each SM a block.
 
-    Where no tile gives that many blocks it is the smallest one.
+    Where none gives that many it is the one that gives the most.
     """
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
     tiles = FLASH_TILES[next(limit for limit in FLASH_TILES if width <= limit)]
     names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
-    chosen = {}
-    for tile in tiles:
-        config = {"D": width, **dict(zip(names, tile, strict=True))}
-        if flash_shared_bytes(config) > device.shared_bytes:
-            continue
-        chosen = config
-        if problem.bh * ceil_div(problem.n, 4 * tile[0] * tile[2]) >= device.sm_count:
-            break
-    return chosen
+    configs = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
+    fitting = [c for c in configs if flash_shared_bytes(c) <= device.shared_bytes]
+
+    def blocks(c: Mapping[str, int]) -> int:
+        return problem.bh * ceil_div(problem.n, 4 * c["ROWS"] * c["ROW_WARPS"])
+
+    enough = (config for config in fitting if blocks(config) >= device.sm_count)
+    return next(enough, max(fitting, key=blocks))
 
 
 def split_config(problem: Problem, device: Device) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The step-through view of a trace: a notebook widget, a page of its own, and a plain table.
 
-All logic is in static/stepper.js, which gets the recordings as one compressed string, so the widget
-works without a running kernel too.
+All logic is in static/stepper/*.js, which get the recordings as one compressed string, so the
+widget works without a running kernel too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-_STATIC = Path(__file__).parent / "static"
+_STATIC = Path(__file__).parent / "static" / "stepper"
 _ROWS_IN_TABLE = 200
+_STYLE = (_STATIC / "stepper.css").read_text(encoding="utf-8")
+_SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a second file
+    (_STATIC / name).read_text(encoding="utf-8")
+    for name in ("1_data.js", "2_parts.js", "3_stepper.js")
+)
 
 
 class Stepper(anywidget.AnyWidget):
     """The widget. `trace` holds all frames, packed; `step` is the step shown and can be set."""
 
-    _esm = _STATIC / "stepper.js"
-    _css = _STATIC / "stepper.css"
+    _esm = _SCRIPT
+    _css = _STYLE
     trace = traitlets.Unicode().tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
 
@@ -95,18 +100,16 @@ body {{ margin: 0; padding: 18px; background: #eef1f4; font-family: system-ui, s
 def fragment(recordings, step: int = 0) -> str:
     """HTML that shows the table until its script replaces it with the stepper."""
     name = f"stepper-{uuid.uuid4().hex}"
-    style = (_STATIC / "stepper.css").read_text(encoding="utf-8")
-    script = (_STATIC / "stepper.js").read_text(encoding="utf-8")
     return (
-        f"<style>{style}</style>\n<div id=\"{name}\">{table(recordings)}</div>\n"
-        f'<script type="module">\n{script}\n'
+        f"<style>{_STYLE}</style>\n<div id=\"{name}\">{table(recordings)}</div>\n"
+        f'<script type="module">\n{_SCRIPT}\n'
         f'mount(document.getElementById("{name}"), "{pack(recordings)}", {{ step: {step} }});\n'
         "</script>"
     )
 
 
 def pack(recordings) -> str:
-    """The recordings as base64 of gzipped JSON: a frame of a large block has thousands of nu"""
+    """The recordings as base64 of gzipped JSON: frames of large blocks hold thousands of values."""
     data = json.dumps([recording.plain() for recording in recordings], separators=(",", ":"))
     return base64.b64encode(gzip.compress(data.encode(), 6, mtime=0)).decode()
 

@@ -1,4 +1,4 @@
-"""GPU timing that can be believed: CUDA graph replays, interleaved with a peer, medians with spread.
+"""GPU timing that can be believed: CUDA graph replays in turns with a peer, medians with spread.
 
 A launch from Python costs some microseconds, more than a small kernel runs. So each contestant's
 calls are captured into a CUDA graph, and the replays of all contestants take turns: a clock that
@@ -9,32 +9,58 @@ The simulator's speed says nothing about a GPU's: everything here refuses to tim
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from .backend import resolve_backend
 
-GRAPH_CALLS = 20  # calls captured into one graph: a replay then lasts well past an event's resolution
+GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
+ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls
+FLUSH_BYTES = 256 << 20  # written to push everything else out of L2 (60 MB on an H200)
+# The GPU is kept busy this long while the CPU queues a sample: about 50 us at 2 GHz. Without it the
+# clock would run while Python is still on its way to the launch.
+HOLD_CYCLES = 100_000
+HOW = ("wall", "events", "benchmark", "graph", "cold")
+
+_HOLD = r"""
+extern "C" __global__ void hold(long long cycles)
+{
+    const long long start = clock64();
+    while (clock64() - start < cycles) { }
+}
+"""
 
 
 class TimingError(RuntimeError):
     """What was asked for can not be timed here; says what to do instead."""
 
 
+class Replay(NamedTuple):
+    """What launches work on CuPy's current stream, and how many calls that stands for."""
+
+    launch: Callable[[], object]
+    calls: int = 1
+
+
 @dataclass(frozen=True)
 class Timing:
     """Times of one contestant, microseconds a call.
 
-    samples_us: one a replay (calls of a replay divided out), in the order taken. how: "graph",
-    "events" or "cold" (L2 cache flushed before every call).
+    samples_us: in the order taken, calls of a replay divided out. how: "graph", "cold" (a graph of
+    one call, L2 cache flushed before it), "events" (two events round a call from Python),
+    "benchmark" (cupyx.profiler.benchmark) or "wall" (the host's clock round a call, GPU idle before
+    and after).
     """
 
     name: str
     how: str
     samples_us: tuple[float, ...]
-    calls_a_sample: int
+    calls_a_sample: int = 1
 
     @property
     def median_us(self) -> float:
@@ -59,7 +85,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster `name` is than `peer`, with a 95 % bootstrap interval of the medians."""
+    """How many times faster `name` is than `peer`, with a 95 % bootstrap interval."""
 
     name: str
     peer: str
@@ -67,7 +93,25 @@ class Ratio:
     low: float
     high: float
 
-    record = asdict
+    def record(self) -> dict:
+        rounded = {key: round(getattr(self, key), 4) for key in ("value", "low", "high")}
+        return asdict(self) | rounded
+
+
+def bootstrap_ratio(ours: Timing, theirs: Timing, *, draws: int = 2000, seed: int = 0) -> Ratio:
+    """median(theirs) / median(ours), above 1 where ours is faster, with a 95 % interval.
+
+    Samples taken in turns are drawn in pairs, a turn at a time, so that a drift which both have
+    shared does not widen the interval; with unequal numbers each is drawn on its own.
+    """
+    a, b = np.array(ours.samples_us), np.array(theirs.samples_us)
+    rng = np.random.default_rng(seed)
+    picked_a = rng.integers(a.size, size=(draws, a.size))
+    picked_b = picked_a if b.size == a.size else rng.integers(b.size, size=(draws, b.size))
+    drawn = np.median(b[picked_b], axis=1) / np.median(a[picked_a], axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    value = theirs.median_us / ours.median_us
+    return Ratio(ours.name, theirs.name, value, float(low), float(high))
 
 
 @dataclass
@@ -77,14 +121,13 @@ class Contest:
     timings: dict[str, Timing] = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
 
-    def ratio(self, name: str, peer: str, *, draws: int = 2000, seed: int = 0) -> Ratio:
-        """median(peer) / median(name): above 1 where `name` is faster."""
-        ours, theirs = (np.array(self.timings[n].samples_us) for n in (name, peer))
-        rng = np.random.default_rng(seed)
-        a = np.median(rng.choice(ours, (draws, ours.size)), axis=1)
-        b = np.median(rng.choice(theirs, (draws, theirs.size)), axis=1)
-        low, high = np.percentile(b / a, [2.5, 97.5])
-        return Ratio(name, peer, float(np.median(theirs) / np.median(ours)), float(low), float(high))
+    def ratio(self, name: str, peer: str, **options) -> Ratio:
+        """How many times faster `name` is than `peer`; options as of bootstrap_ratio."""
+        return bootstrap_ratio(self.timings[name], self.timings[peer], **options)
+
+    def fastest(self, names) -> str:
+        """The name among these with the smallest median."""
+        return min(names, key=lambda name: self.timings[name].median_us)
 
     def record(self) -> dict:
         return {"clocks": self.clocks, "timings": [t.record() for t in self.timings.values()]}
@@ -99,14 +142,55 @@ def require_gpu() -> None:
         )
 
 
-def capture(call: Callable[[], object], calls: int = GRAPH_CALLS):
-    """Capture `calls` calls into a CUDA graph; returns a function that replays it.
+# -- the GPU ---------------------------------------------------------------------------------------
+class GpuClock:
+    """Times work on a stream of its own. Raises TimingError where there is no GPU."""
+
+    def __init__(self, flush_l2: bool = False):
+        require_gpu()
+        import cupy
+
+        self._cupy = cupy
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._scratch = cupy.empty(FLUSH_BYTES // 4, cupy.float32) if flush_l2 else None
+        self._hold = _hold_kernel()
+        self.synchronize()  # inputs were made on another stream
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device, on whatever stream."""
+        self._cupy.cuda.Device().synchronize()
+
+    def time_us(self, launch: Callable[[], object]) -> float:
+        """Microseconds between two events round what `launch` puts on the stream."""
+        events = self._cupy.cuda.Event
+        start, end = events(), events()
+        with self.stream:
+            if self._scratch is not None:
+                self._scratch.fill(1.0)
+            self._hold((1,), (1,), (np.int64(HOLD_CYCLES),))
+            start.record(self.stream)
+            launch()
+            end.record(self.stream)
+            end.synchronize()
+        return self._cupy.cuda.get_elapsed_time(start, end) * 1000
+
+
+@lru_cache(maxsize=1)
+def _hold_kernel():
+    import cupy
+
+    return cupy.RawKernel(_HOLD, "hold")
+
+
+def capture(call: Callable[[], object], calls: int = GRAPH_CALLS) -> Replay:
+    """Capture `calls` calls into a CUDA graph and return what replays it.
 
     call must only launch work on CuPy's current stream: no allocation, no synchronisation.
     """
     require_gpu()
     import cupy
 
+    cupy.cuda.Device().synchronize()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         call()  # compile and load outside the capture
@@ -115,60 +199,186 @@ def capture(call: Callable[[], object], calls: int = GRAPH_CALLS):
         for _ in range(calls):
             call()
         graph = stream.end_capture()
-    return lambda: graph.launch(cupy.cuda.get_current_stream())
+    return Replay(lambda: graph.launch(cupy.cuda.get_current_stream()), calls)
+
+
+def calls_for(call_us: float) -> int:
+    """How many calls of this length to put into one graph: 1 to GRAPH_CALLS."""
+    return int(min(GRAPH_CALLS, max(1, np.ceil(ENOUGH_US / max(call_us, 1e-3)))))
 
 
 def contest(
-    replays: dict[str, tuple[Callable[[], object], int]],
+    replays: Mapping[str, Replay | tuple[Callable[[], object], int]],
     *,
     iterations: int = 60,
     warmup: int = 10,
     flush_l2: bool = False,
     progress: Callable[[], object] = lambda: None,
+    clock=None,
 ) -> Contest:
     """Time contestants in turns on one stream.
 
-    replays: name -> (function that launches on the current stream, calls it stands for).
-    flush_l2: write 256 MB before every sample, so that inputs come from device memory.
-    """
-    require_gpu()
-    import cupy
+    Args:
+        replays: name -> what to launch, and how many calls it stands for.
+        iterations, warmup: turns that count, and turns before them that do not.
+        flush_l2: write 256 MB before every sample, so that inputs come from device memory; then
+            every replay must stand for one call, or its others would find the cache warm.
+        progress: called after every turn.
+        clock: an object with time_us(launch); a GpuClock where None.
 
-    scratch = cupy.empty(1 << 26, cupy.float32) if flush_l2 else None
-    stream = cupy.cuda.Stream(non_blocking=True)
+    Raises:
+        TimingError: no GPU, or nothing to time.
+        ValueError: flush_l2 with a replay of several calls.
+    """
+    replays = {name: Replay(*replay) for name, replay in replays.items()}
+    if not replays or iterations < 1:
+        raise TimingError("a contest needs at least one contestant and one iteration")
+    several = [name for name, replay in replays.items() if flush_l2 and replay.calls != 1]
+    if several:
+        raise ValueError(f"flush_l2 needs graphs of one call: {several[0]} has more")
+    clock = clock or GpuClock(flush_l2)
     samples: dict[str, list[float]] = {name: [] for name in replays}
     before = clocks()
-    with stream:
-        for i in range(warmup + iterations):
-            for name, (replay, calls) in replays.items():
-                if scratch is not None:
-                    scratch.fill(i)
-                start, end = cupy.cuda.Event(), cupy.cuda.Event()
-                start.record(stream)
-                replay()
-                end.record(stream)
-                end.synchronize()
-                if i >= warmup:
-                    elapsed = cupy.cuda.get_elapsed_time(start, end) * 1000
-                    samples[name].append(elapsed / calls)
-            progress()
+    for turn in range(warmup + iterations):
+        for name, replay in replays.items():
+            elapsed = clock.time_us(replay.launch) / replay.calls
+            if turn >= warmup:
+                samples[name].append(elapsed)
+        progress()
     how = "cold" if flush_l2 else "graph"
-    timings = {n: Timing(n, how, tuple(s), replays[n][1]) for n, s in samples.items()}
+    timings = {n: Timing(n, how, tuple(s), replays[n].calls) for n, s in samples.items()}
     return Contest(timings, {"before": before, "after": clocks()})
 
 
+# -- one call, timed in several ways ---------------------------------------------------------------
+def measure(name: str, call: Callable[[], object], how: str, *, iterations: int = 60,
+            warmup: int = 10) -> Timing:
+    """Time one call from Python in one of the ways of HOW.
+
+    call: launches on CuPy's current stream. For "graph" and "cold" it must neither allocate nor
+        synchronise.
+
+    Raises:
+        TimingError: no GPU.  ValueError: an unknown way.
+    """
+    if how not in HOW:
+        raise ValueError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
+    require_gpu()
+    if how in ("graph", "cold"):
+        replay = capture(call, GRAPH_CALLS if how == "graph" else 1)
+        found = contest({name: replay}, iterations=iterations, warmup=warmup,
+                        flush_l2=how == "cold")
+        return found.timings[name]
+    samples = _WAYS[how](call, warmup, iterations)
+    return Timing(name, how, tuple(samples))
+
+
+def first_calls(call: Callable[[], object], count: int, synchronize=None) -> list[float]:
+    """Microseconds of the first `count` calls by the host's clock, GPU idle before and after each.
+
+    Nothing is warmed up: the first is whatever a user waits for. synchronize: waits for the GPU;
+    CuPy's where None.
+    """
+    if synchronize is None:
+        require_gpu()
+        import cupy
+
+        synchronize = cupy.cuda.Device().synchronize
+    found = []
+    for _ in range(count):
+        synchronize()
+        start = time.perf_counter()
+        call()
+        synchronize()
+        found.append((time.perf_counter() - start) * 1e6)
+    return found
+
+
+def _by_wall(call, warmup: int, iterations: int) -> list[float]:
+    return first_calls(call, warmup + iterations)[warmup:]
+
+
+def _by_events(call, warmup: int, iterations: int) -> list[float]:
+    """As most programs do it: no graph, and nothing that keeps the GPU busy before the start."""
+    import cupy
+
+    found = []
+    for _ in range(warmup + iterations):
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        found.append(cupy.cuda.get_elapsed_time(start, end) * 1000)
+    return found[warmup:]
+
+
+def _by_benchmark(call, warmup: int, iterations: int) -> list[float]:
+    from cupyx.profiler import benchmark
+
+    found = benchmark(call, n_repeat=iterations, n_warmup=warmup)
+    return [float(seconds) * 1e6 for seconds in found.gpu_times[0]]
+
+
+_WAYS = {"wall": _by_wall, "events": _by_events, "benchmark": _by_benchmark}
+
+
+# -- clocks ----------------------------------------------------------------------------------------
 _CLOCK_FIELDS = "clocks.sm,clocks.mem,power.draw,temperature.gpu"
+_CLOCK_NAMES = ("sm_mhz", "memory_mhz", "power_w", "temperature_c")
+_SMI = ["nvidia-smi", f"--query-gpu={_CLOCK_FIELDS}", "--format=csv,noheader,nounits"]
 
 
-def clocks() -> dict:
-    """SM and memory clock (MHz), power (W) and temperature (C) as nvidia-smi reads them; {} without it."""
+def _parse_clocks(line: str) -> dict[str, float]:
+    """'1980, 3201, 250.5, 41' -> {"sm_mhz": 1980.0, ..}. ValueError where it is anything else."""
+    values = [float(value) for value in line.split(",")]
+    return dict(zip(_CLOCK_NAMES, values, strict=True))
+
+
+def clocks() -> dict[str, float]:
+    """SM and memory clock (MHz), power (W) and temperature (C) by nvidia-smi; {} without it."""
     try:
-        text = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={_CLOCK_FIELDS}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, timeout=20, check=True,
-        ).stdout  # fmt: skip
-        values = text.strip().splitlines()[0].split(",")
-        names = ("sm_mhz", "memory_mhz", "power_w", "temperature_c")
-        return {name: float(value) for name, value in zip(names, values, strict=True)}
+        text = subprocess.run(_SMI, capture_output=True, text=True, timeout=20, check=True).stdout
+        return _parse_clocks(text.strip().splitlines()[0])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return {}
+
+
+class ClockWatch:
+    """Reads the clocks every so often while a `with` block runs; `readings` and `record` after it.
+
+    One reading before or after a run catches an idle GPU; these show it at work.
+    """
+
+    def __init__(self, every_ms: int = 100):
+        self.every_ms = every_ms
+        self.readings: list[dict[str, float]] = []
+
+    def __enter__(self) -> ClockWatch:
+        self._process = None
+        try:
+            self._process = subprocess.Popen(
+                [*_SMI, f"--loop-ms={self.every_ms}"], stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, text=True)
+        except OSError:
+            pass  # no nvidia-smi: no readings
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        text, _ = self._process.communicate(timeout=20)
+        for line in text.splitlines():
+            try:
+                self.readings.append(_parse_clocks(line))
+            except ValueError:
+                continue  # cut off by the end, or a field that this GPU does not have
+
+    def record(self) -> dict[str, list[float]]:
+        """Name -> [lowest, median, highest] over the readings; {} without any."""
+        if not self.readings:
+            return {}
+        columns = {name: [one[name] for one in self.readings] for name in _CLOCK_NAMES}
+        return {name: [min(values), float(np.median(values)), max(values)]
+                for name, values in columns.items()}

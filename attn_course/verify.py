@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import reference
-from .attention import attention, step_arguments, steps
+from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps
 from .backend import array_module, asnumpy, resolve_backend
+from .choice import choose, current_device
 from .compare import Comparison, compare, poisoned
-from .ladder import Launch, Problem, Step
-from .module import RawModule
+from .ladder import FUSED, Device, Launch, Problem, Step
 
 Buffers = Mapping[str, np.ndarray]
 
@@ -44,6 +44,7 @@ class Verdict:
         seconds: wall-clock time of the calls, compilation excluded. On the simulator this is the
             time of simulating and says nothing of a GPU.
         outputs: the arrays that were written, on the host, by their names in the kernels.
+        picked: what "auto" stood for and why, "flash_fp32: ..."; else empty.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Verdict:
     comparison: Comparison
     seconds: float
     outputs: Buffers
+    picked: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -68,6 +70,10 @@ def _product(p, v) -> np.ndarray:
 
 def _scores(b: Buffers, scale: float) -> dict[str, np.ndarray]:
     return {"s": _product(b["q"], np.swapaxes(b["k"], -1, -2))}
+
+
+def _attention(b: Buffers, scale: float) -> dict[str, np.ndarray]:
+    return {"out": reference.attention(*(b[name][None] for name in "qkv"), scale=scale)[0]}
 
 
 def _softmax_and_output(b: Buffers, scale: float) -> dict[str, np.ndarray]:
@@ -88,6 +94,7 @@ ORACLES = {
     "s = softmax(scale s), out = s v": Oracle(("s", "v"), _softmax_and_output),
     "p = softmax(scale s)": Oracle(("s",), lambda b, scale: {"p": _softmax(b, scale)}),
     "out = p v": Oracle(("p", "v"), lambda b, scale: {"out": _product(b["p"], b["v"])}),
+    FUSED: Oracle(("q", "k", "v"), _attention),
 }
 
 
@@ -124,19 +131,18 @@ def verify_step(step: Step, q, k, v, *, scale: float | None = None, backend: str
     inputs = step_inputs(q, k, v, scale)
     expected = ORACLES[step.computes].compute(inputs, scale)
 
-    launch = step.launch(problem, options)
-    kernel = RawModule(path=str(step.path), options=options, backend=backend).get_function(
-        launch.entry
-    )
-    _warm_up(step, kernel, launch, options, xp)
+    device = current_device(backend)
+    launch = step.launch(problem, options, device)
+    kernel = prepared(step, launch, options, backend)
+    _warm_up(step, kernel, launch, (*launch.options, *options), device, xp)
     buffers = _device_buffers(step, problem, inputs, xp)
     arguments = step_arguments(step, problem, buffers, scale)
     seconds = _timed(
         lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes), xp
     )
     outputs = {name: asnumpy(buffers[name]) for name in step.writes}
-    found = [compare(outputs[name], expected[name], name=f"{step.file}: {name}")
-             for name in step.writes]
+    found = [compare(outputs[name], expected[name], name=f"{step.file}: {name}",
+                     relative=step.relative) for name in step.writes]
     return Verdict(step.file, backend, (_record(step, launch, kernel),), _worst(found), seconds,
                    outputs)
 
@@ -153,27 +159,35 @@ def verify_method(method: str, q, k, v, *, causal: bool = False, scale: float | 
         BackendError: a GPU is asked for where there is none.
     """
     backend = resolve_backend(backend)
-    xp = array_module(backend)
-    chosen = steps(method)
+    xp, here = array_module(backend), current_device(backend)
+    problem = problem_of(q, k, causal)
+    name, picked = method, ""
+    if method == AUTO:
+        name, reason = choose(problem, here, q.dtype)
+        picked = f"{name}: {reason}"
+    chosen = steps(name)
+    launches = [step.launch(problem, device=here) for step in chosen]
+    options = tuple(option for launch in launches for option in launch.options)
     device = [xp.asarray(array) for array in (q, k, v)]
-    call = {"method": method, "causal": causal, "scale": scale, "backend": backend}
+    call = {"method": name, "causal": causal, "scale": scale, "backend": backend}
     warm = [xp.ones((1, 1, 1, 1), dtype=q.dtype) for _ in "qkv"]
-    attention(*warm, **call)  # compiles and loads, so that the timed call only runs
+    attention(*warm, **call, options=options)  # compiles and loads, so the timed call only runs
     result = {}
     seconds = _timed(lambda: result.update(out=attention(*device, **call)), xp)
     out = asnumpy(result["out"])
     expected = reference.attention(q, k, v, causal=causal, scale=scale)
-    bh = q.shape[0] * q.shape[1]
-    problem = Problem(bh, q.shape[2], k.shape[2], q.shape[3])
-    launches = tuple(_method_launch(step, problem, backend) for step in chosen)
-    comparison = compare(out, expected, name=method)
-    return Verdict(method, backend, launches, comparison, seconds, {"out": out})
+    records = tuple(_record(step, launch, prepared(step, launch, backend=backend))
+                    for step, launch in zip(chosen, launches, strict=True))
+    comparison = compare(out, expected, name=method,
+                         relative=max(step.relative for step in chosen))
+    return Verdict(method, backend, records, comparison, seconds, {"out": out}, picked)
 
 
-def _warm_up(step: Step, kernel, launch: Launch, options: tuple[str, ...], xp) -> None:
+def _warm_up(step: Step, kernel, launch: Launch, options: tuple[str, ...], device: Device,
+             xp) -> None:
     """One launch of the kernel on a single element: loading and decoding happen here, untimed."""
     problem = Problem(1, 1, 1, 1)
-    tiny = step.launch(problem, options)
+    tiny = step.launch(problem, options, device)
     names = {*ORACLES[step.computes].reads, *step.writes}
     buffers = {name: xp.ones(problem.shape(name), dtype=np.float32) for name in names}
     if tiny.entry == launch.entry:  # a step may use another kernel for large problems
@@ -188,12 +202,6 @@ def _device_buffers(step: Step, problem: Problem, inputs: Buffers, xp) -> dict:
     for name in step.writes:
         buffers.setdefault(name, poisoned(problem.shape(name), xp=xp))
     return buffers
-
-
-def _method_launch(step: Step, problem: Problem, backend: str) -> LaunchRecord:
-    launch = step.launch(problem)
-    kernel = RawModule(path=str(step.path), backend=backend).get_function(launch.entry)
-    return _record(step, launch, kernel)
 
 
 def _record(step: Step, launch: Launch, kernel) -> LaunchRecord:

@@ -1,10 +1,10 @@
 """Random CUDA C kernels, each with what it must compute.
 
-`random_kernel(seed)` grows a syntax tree with a seeded generator. `Kernel.source` prints it as CUDA C;
-`Kernel.expected()` runs the same tree thread by thread in plain Python (random_oracle), which shares
-nothing with the simulator. Kernels are free of races and of undefined behaviour, and their result does
-not depend on the order of threads: integer atomics whose old value does not show, shared memory written
-and read on two sides of a barrier, shuffles from lanes that take part.
+`random_kernel(seed)` grows a syntax tree with a seeded generator. `Kernel.source` prints it as CUDA
+C; `Kernel.expected()` runs the same tree thread by thread in plain Python (random_oracle), which
+shares nothing with the simulator. Kernels are free of races and of undefined behaviour, and their
+result does not depend on the order of threads: integer atomics whose old value does not show,
+shared memory written and read on two sides of a barrier, shuffles from lanes that take part.
 """
 
 import random
@@ -13,216 +13,42 @@ from functools import cached_property
 
 import numpy as np
 import random_oracle as oracle
-from random_operations import BY_RESULT, INTEGERS
+from random_operations import BY_RESULT, wrap
+from random_printer import print_kernel
+from random_tree import (
+    ATOMIC_ROWS,
+    COUNTERS,
+    NUMBERS,
+    OWN,
+    ROW,
+    SCRATCH,
+    VARIABLES,
+    WORDS,
+    Apply,
+    Assign,
+    Atomic,
+    BlockIf,
+    BlockVote,
+    Call,
+    Const,
+    Exchange,
+    For,
+    If,
+    Leave,
+    Load,
+    Reduce,
+    Shuffle,
+    Store,
+    Switch,
+    Together,
+    Var,
+    WarpVote,
+    While,
+)  # fmt: skip
 
-WORDS, NUMBERS, SCRATCH, OWN, ROW = 256, 64, 8, 8, 4
-VARIABLES = {"u32": 4, "i32": 3, "f32": 4, "u64": 2, "i64": 2, "f64": 2}
 WARP_WIDTHS = (32, 32, 16, 8)
 BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
 OPTIONS = ("-fmad=false",)  # products and sums are rounded where the tree says so
-
-# Rows of `counters` and `tally`: one operation each, so that updates commute. (C, first value)
-ATOMIC_ROWS = {
-    "add": ("atomicAdd({p}, {x})", 0),
-    "or": ("atomicOr({p}, {x})", 0),
-    "and": ("atomicAnd({p}, {x})", 0xFFFFFFFF),
-    "xor": ("atomicXor({p}, {x})", 0),
-    "max": ("atomicMax({p}, {x})", 0),
-    "min": ("atomicMin({p}, {x})", 0xFFFFFFFF),
-    "signed_max": ("atomicMax((int*){p}, (int){x})", 0),
-    "signed_min": ("atomicMin((int*){p}, (int){x})", 0),
-    "inc": ("atomicInc({p}, 6u)", 0),
-    "raise": ("raise({p}, {x})", 0),  # a maximum by compare-and-swap
-    "ticket": ("atomicAdd({p} + 4, atomicAdd({p}, 1u))", 0),  # row below: the sum of old values
-    "ticket_sum": (None, 0),
-    "float": ("atomicAdd((float*){p}, (float)({x} & 15u))", 0),  # sums of small integers: exact
-}
-COUNTERS = ROW * len(ATOMIC_ROWS)
-HELPERS = """\
-__device__ void raise(unsigned* place, unsigned value) {
-  unsigned old = atomicOr(place, 0u);
-  while (old < value) {
-    const unsigned seen = atomicCAS(place, old, value);
-    if (seen == old) break;
-    old = seen;
-  }
-}
-"""
-
-
-# --- the tree -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Const:
-    type: str
-    value: object
-
-
-@dataclass(frozen=True)
-class Var:
-    type: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Apply:
-    operation: object
-    args: tuple
-
-    @property
-    def type(self):
-        return self.operation.result
-
-
-@dataclass(frozen=True)
-class Load:
-    """array: "words", "numbers", "table", "scratch" or "own"; the index is taken modulo its size.
-
-    vector: the element is read as the first of four, by a vector load.
-    """
-
-    type: str
-    array: str
-    index: object
-    vector: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of the kernel's own that is not inlined: helper{number}(u32, i32, f32) -> u32."""
-
-    number: int
-    args: tuple
-    type: str = "u32"
-
-
-@dataclass(frozen=True)
-class Assign:
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Store:
-    array: str
-    index: object
-    value: object
-
-
-@dataclass(frozen=True)
-class If:
-    condition: object
-    then: tuple
-    otherwise: tuple = ()
-
-
-@dataclass(frozen=True)
-class For:
-    """`trips` (u32) is evaluated once; uniform: the same for all threads, so barriers may be inside."""
-
-    counter: str
-    trips: object
-    body: tuple
-    uniform: bool = False
-
-
-@dataclass(frozen=True)
-class While:
-    """At most `limit` turns while the condition holds; `last`: it is tested after the body."""
-
-    counter: str
-    limit: int
-    condition: object
-    body: tuple
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Switch:
-    """cases: (body, falls through) for 0, 1, ...; the last is `default`."""
-
-    value: object
-    cases: tuple
-
-
-@dataclass(frozen=True)
-class Leave:
-    word: str  # "break" or "continue"
-
-
-@dataclass(frozen=True)
-class Atomic:
-    space: str  # "counters" (global) or "tally" (shared)
-    row: str
-    index: object
-    value: object
-
-
-# Statements that every thread of a block (or warp) reaches together.
-
-
-@dataclass(frozen=True)
-class BlockIf:
-    """A branch on the block's number: barriers may be inside."""
-
-    parity: int
-    body: tuple
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Threads swap values through shared memory."""
-
-    target: Var
-    value: object
-    index: object
-
-
-@dataclass(frozen=True)
-class BlockVote:
-    """mode: count, and, or."""
-
-    mode: str
-    target: Var
-    condition: object
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """mode: idx, up, down, xor; operand: u32."""
-
-    mode: str
-    target: Var
-    value: object
-    operand: object
-    width: int
-
-
-@dataclass(frozen=True)
-class WarpVote:
-    """mode: ballot, all, any, match; value: b1, or u32 for match."""
-
-    mode: str
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Reduce:
-    """mode: add, min, max (u32, i32), and, or, xor (u32)."""
-
-    mode: str
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Together:
-    """The lanes of each warp for which the condition holds: reductions and a broadcast among them."""
-
-    condition: object
-    body: tuple
 
 
 @dataclass
@@ -254,8 +80,6 @@ class Kernel:
 
     @cached_property
     def source(self) -> str:
-        from random_printer import print_kernel
-
         return print_kernel(self)
 
     def arguments(self) -> list[np.ndarray]:
@@ -325,12 +149,14 @@ class Grower:
                 -2147483648.0, 4294967040.0, 1 + 2.0**-23, 1e-6, float("inf"), float("nan"),
             ]))  # fmt: skip
         if kind == "f64":
-            return self.rng.choice([0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5,
-                                    1 + 2.0**-52, 16777217.0, 1.5e-45, float("inf")])  # fmt: skip
+            return self.rng.choice([
+                0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5, 1 + 2.0**-52,
+                16777217.0, 1.5e-45, float("inf"),
+            ])  # fmt: skip
         width = int(kind[1:])
         value = self.rng.choice([0, 1, 2, 3, 7, 31, 100, (1 << width - 1) - 1, 1 << width - 1,
                                  (1 << width) - 1, self.rng.getrandbits(width)])  # fmt: skip
-        return oracle.wrap(kind, value)
+        return wrap(kind, value)
 
     def expression(self, kind: str, depth: int):
         if depth == 0 or (kind != "b1" and self.chance(0.15)):
@@ -342,7 +168,7 @@ class Grower:
         return Apply(operation, tuple(self.expression(k, depth - 1) for k in operation.sources))
 
     def any_type(self) -> str:
-        return self.rng.choice(["u32", "u32", "i32", "i32", "f32", "f32", "f32", "u64", "i64", "f64"])
+        return self.rng.choice("u32 u32 i32 i32 f32 f32 f32 u64 i64 f64".split())
 
     # -- statements a thread runs on its own --
 
@@ -425,8 +251,10 @@ class Grower:
         if depth and choice < 0.2:
             body = (self.meeting(depth - 1), *self.statements(2, 1))
             return BlockIf(self.rng.randint(0, 1), body)
-        return self.rng.choice([self.exchange, self.exchange, self.block_vote, self.shuffle,
-                                self.shuffle, self.vote, self.reduce, self.gathering])()  # fmt: skip
+        return self.rng.choice([
+            self.exchange, self.exchange, self.block_vote, self.shuffle, self.shuffle, self.vote,
+            self.reduce, self.gathering,
+        ])()  # fmt: skip
 
     def exchange(self):
         kind = self.rng.choice(["u32", "f32", "u64"])
@@ -450,7 +278,7 @@ class Grower:
         return WarpVote(mode, self.variable("u32"), value)
 
     def reduce(self):
-        kind = self.rng.choice(INTEGERS[:2])
+        kind = self.rng.choice(("i32", "u32"))
         modes = ["add", "min", "max"] + ["and", "or", "xor"] * (kind == "u32")
         return Reduce(self.rng.choice(modes), self.variable(kind), self.expression(kind, 2))
 
@@ -472,8 +300,8 @@ class Grower:
         return body, result
 
 
-def random_kernel(seed: int, block: tuple[int, ...] | None = None, grid: tuple[int, ...] | None = None):
-    """The kernel of a seed; its launch shape too, unless given. The tree does not depend on either."""
+def random_kernel(seed: int, block=None, grid=None) -> Kernel:
+    """The kernel of a seed, with its launch shape unless given; the tree does not depend on it."""
     grower = Grower(seed)
     chosen = grower.rng.choice(BLOCKS), grower.rng.choice([(1,), (2,), (3,), (2, 2)])
     helpers = []

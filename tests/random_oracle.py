@@ -1,14 +1,14 @@
 """Runs a random kernel's tree thread by thread in plain Python: what a GPU must compute.
 
 Expressions become Python closures over a thread's dictionary of variables. Statements at which
-threads meet run over all threads of a block; all others run one thread after another, in an order that
-cannot matter since the kernels are free of races.
+threads meet run over all threads of a block; all others run one thread after another, in an order
+that cannot matter since the kernels are free of races.
 """
 
 import numpy as np
 from random_operations import bits_of_double, flush, wrap
+from random_tree import ATOMIC_ROWS, NUMBERS, OWN, ROW, TABLE, VARIABLES, WORDS
 
-TABLE = tuple((i * 2654435761 + 12345) & 0xFFFFFFFF for i in range(16))
 MASK32 = 0xFFFFFFFF
 
 
@@ -50,8 +50,6 @@ def run(kernel) -> list[np.ndarray]:
 
 def first_values(launch, block: int, thread: int, place: int) -> dict:
     """A thread's variables by name at the kernel's start."""
-    from random_kernels import NUMBERS, OWN, VARIABLES, WORDS
-
     v = {"thread": thread, "block": block, "lane": thread & 31, "warp": thread >> 5, "place": place}
     for kind, count in VARIABLES.items():
         for i in range(count):
@@ -68,8 +66,6 @@ def first_values(launch, block: int, thread: int, place: int) -> dict:
 
 
 def finish(block: Block) -> None:
-    from random_kernels import VARIABLES
-
     launch = block.launch
     for v in block.threads:
         row = list(v["own"])
@@ -139,8 +135,6 @@ _EXPRESSIONS = {"Const": _const, "Var": _var, "Apply": _apply, "Load": _load, "C
 
 def _helper(helper, launch):
     """A function of (u32, i32, f32)."""
-    from random_kernels import VARIABLES
-
     body, result = helper
     steps, answer = sequence(body, launch), expression(result, launch)
 
@@ -155,7 +149,7 @@ def _helper(helper, launch):
     return call
 
 
-# --- statements of one thread: fn(variables, block) -> None, "break" or "continue" -----------------
+# --- statements of one thread: fn(variables, block) -> None, "break" or "continue" ----------------
 
 
 def sequence(statements, launch):
@@ -270,8 +264,6 @@ _UPDATES = {
 
 
 def _atomic(node, launch):
-    from random_kernels import ATOMIC_ROWS, ROW
-
     index, value = expression(node.index, launch), expression(node.value, launch)
     first, row, space = list(ATOMIC_ROWS).index(node.row) * ROW, node.row, node.space
 
@@ -292,7 +284,7 @@ _STATEMENTS = {"Assign": _assign, "Store": _store, "If": _if, "For": _for, "Whil
                "Switch": _switch, "Leave": _leave, "Atomic": _atomic}  # fmt: skip
 
 
-# --- statements at which threads meet: fn(block, threads) ------------------------------------------
+# --- statements at which threads meet: fn(block, threads) -----------------------------------------
 
 
 def together(node, launch):

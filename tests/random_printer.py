@@ -1,13 +1,14 @@
 """Prints a random kernel's tree as CUDA C."""
 
 import numpy as np
-import random_kernels as tree
+import random_tree as tree
 from random_operations import C_TYPE, PRELUDE, bits_of_double
-from random_oracle import TABLE
+from random_tree import TABLE
 
 SIZES = {"words": tree.WORDS, "numbers": tree.NUMBERS, "scratch": tree.SCRATCH, "own": tree.OWN,
          "table": len(TABLE)}  # fmt: skip
-_EXCHANGE = {"u32": "exchange", "f32": "((float*)exchange)", "u64": "((unsigned long long*)exchange)"}
+_EXCHANGE = {"u32": "exchange", "f32": "((float*)exchange)",
+             "u64": "((unsigned long long*)exchange)"}  # fmt: skip
 _BITS = {"u32": "{0}", "i32": "(unsigned){0}", "f32": "bits_of_float({0})", "u64": "{0}",
          "i64": "(unsigned long long){0}", "f64": "bits_of_double({0})"}  # fmt: skip
 
@@ -176,8 +177,8 @@ def helper_text(number: int, helper) -> list[str]:
     for statement in body:
         printer.If(statement)
     printer.add(f"return {expression(result)};")
-    head = f"__device__ __noinline__ unsigned helper{number}(unsigned u32_0, int i32_0, float f32_0) {{"
-    return [head, *printer.lines, "}"]
+    head = f"__device__ __noinline__ unsigned helper{number}"
+    return [head + "(unsigned u32_0, int i32_0, float f32_0) {", *printer.lines, "}"]
 
 
 _START = """\
@@ -200,8 +201,8 @@ def print_kernel(kernel) -> str:
     lines = [PRELUDE + tree.HELPERS]
     lines.append(f"constexpr unsigned THREADS = {kernel.threads}, SLOTS = {kernel.slots};")
     lines.append(f"constexpr unsigned COUNTERS = {tree.COUNTERS}, OWN = {tree.OWN};")
-    lines.append(f"__constant__ unsigned table[{len(TABLE)}] = {{{', '.join(f'{x}u' for x in TABLE)}}};")
-    lines.append(f"__constant__ unsigned first_tally[{len(first)}] = {{{', '.join(first)}}};")
+    for name, values in (("table", [f"{x}u" for x in TABLE]), ("first_tally", first)):
+        lines.append(f"__constant__ unsigned {name}[{len(values)}] = {{{', '.join(values)}}};")
     for number, helper in enumerate(kernel.helpers):
         lines += helper_text(number, helper)
     lines.append(f'extern "C" __global__ void {kernel.name}(const unsigned* words, '
@@ -227,7 +228,7 @@ def initial(kind: str, i: int) -> str:
     if kind in ("f32", "f64"):
         return f"numbers[(place * 3 + {i * 7}) & {tree.NUMBERS - 1}]"
     word = f"words[(place * 5 + {i * 17}) & {tree.WORDS - 1}]"
-    return f"({C_TYPE[kind]}){word} * 0x100000001ull" if kind[1:] == "64" else f"({C_TYPE[kind]}){word}"
+    return f"({C_TYPE[kind]}){word}" + (" * 0x100000001ull" if kind.endswith("64") else "")
 
 
 def finish(printer: Printer) -> None:

@@ -9,6 +9,7 @@ a table on the screen. Exit status 1 where a bar is missed. `--simulator-only` n
 
 import argparse
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,12 +27,14 @@ from attn_course.results import caption, new_record
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
-# Conflicts as the instructions themselves saw them, without arbitration; not every ncu has them.
-_SASS = "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op"
-SASS_CONFLICTS = {
-    "shared_load_conflicts": f"{_SASS}_ld.sum",
-    "shared_store_conflicts": f"{_SASS}_st.sum",
+# Wavefronts as the instructions themselves made them; the plain metrics of COUNTER_METRICS also count
+# passes that an access lost to another in arbitration, some per cent that differ from run to run.
+_SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op"
+SASS_WAVEFRONTS = {
+    "shared_load_wavefronts": f"{_SASS}_ld.sum",
+    "shared_store_wavefronts": f"{_SASS}_st.sum",
 }
+KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = ("global_load_requests", "global_load_sectors", "global_store_requests",
          "global_store_sectors")  # fmt: skip
 CLOSE = ("shared_load_wavefronts", "shared_store_wavefronts", "shared_load_conflicts",
@@ -122,7 +125,7 @@ def simulate(case) -> dict[str, int]:
 def profile(cases) -> list[Profile]:
     """One ncu run over this very script."""
     program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
-    metrics = (*COUNTING, *SASS_CONFLICTS.values())
+    metrics = (*COUNTING, *SASS_WAVEFRONTS.values())
     return run_ncu(program, [case.launch for case in cases], metrics)
 
 
@@ -136,17 +139,15 @@ def expands(target: Target) -> list[str]:
 
 
 def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
-    """Hardware's counts by our names. Conflicts are the instructions' own where ncu has them, else
-    the wavefronts beyond the fewest possible: the plain metric also counts lost arbitration.
+    """Hardware's counts by our names: wavefronts without arbitration where ncu can tell them, and
+    conflicts as the wavefronts beyond the fewest possible.
     """
     found = {name: profile.metrics[metric] for name, metric in COUNTER_METRICS.items()
              if metric in profile.metrics}  # fmt: skip
-    for kind in ("load", "store"):
-        conflicts, waves = f"shared_{kind}_conflicts", f"shared_{kind}_wavefronts"
-        if SASS_CONFLICTS[conflicts] in profile.metrics:
-            found[conflicts] = profile.metrics[SASS_CONFLICTS[conflicts]]
-        elif waves in found:
-            found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])
+    for waves, metric in SASS_WAVEFRONTS.items():
+        found[waves] = profile.metrics.get(metric, found.get(waves, 0))
+        conflicts = waves.replace("wavefronts", "conflicts")
+        found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])
     return found
 
 
@@ -175,7 +176,8 @@ def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
         waves = hardware.get(name.replace("conflicts", "wavefronts"), 0)
         verdict = judge(name, value, totals[name], waves, expanding)
         rows[name] = {"hardware": value, "simulator": totals[name], "verdict": verdict}
-    return {"label": case.label, **describe(case), "counters": rows, "metrics": profile.metrics}
+    kept = {name: value for name, value in profile.metrics.items() if KEPT.match(name)}
+    return {"label": case.label, **describe(case), "counters": rows, "metrics": kept}
 
 
 def describe(case) -> dict:

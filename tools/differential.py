@@ -3,10 +3,10 @@
     python3 tools/differential.py --out results             on a machine with a GPU and CuPy
     python3 tools/differential.py --self-test               without one: simulator against simulator
 
-Five sections: every opcode of the operation table; random kernels against an independent oracle too;
-warp operations, atomics, memory and conversions; the mathematical functions; the ladder's kernels.
-A record of kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two
-disagree.
+Five sections: every opcode of the operation table; random kernels, against an independent oracle
+too; warp operations, atomics, memory and conversions; the mathematical functions; the ladder's
+kernels. A record of kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1
+where the two disagree.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import concurrent.futures
 import hashlib
 import json
 import multiprocessing
+import os
 import sys
 import time
 import traceback
@@ -220,7 +221,8 @@ def function_section(run: Run) -> dict:
     futures = [run.submit(run_functions, SIMULATOR, part) for part in parts]
     records = []
     for part, future in zip(parts, futures, strict=True):
-        for function, a, b in zip(part, run_functions(run.first, part), future.result(), strict=True):
+        results = run_functions(run.first, part), future.result()
+        for function, a, b in zip(part, *results, strict=True):
             def compared(function=function, a=a, b=b):
                 for result in (a, b):
                     if isinstance(result, Exception):
@@ -280,8 +282,11 @@ def differences(sections: dict) -> list[dict]:
 
 
 def trimmed(item: dict) -> dict:
-    """An agreeing item without what only a failure needs."""
-    return {key: value for key, value in item.items() if key not in ("examples", "trace")}
+    """An item without what only a failure needs, and without counts that are zero."""
+    return {
+        key: value for key, value in item.items()
+        if key not in ("examples", "trace") and (value != 0 or key in ("seed", "max_ulp"))
+    }  # fmt: skip
 
 
 def make_record(run: Run, sections: dict) -> dict:
@@ -340,8 +345,21 @@ def write(record: dict, out: Path) -> Path:
 
     path = gpu_folder(record["gpu"], out) / "differential.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(as_text(record), encoding="utf-8")
     return path
+
+
+def as_text(record: dict) -> str:
+    """JSON with one item a line."""
+    marked, lines = dict(record, sections={}), {}
+    for name, section in record["sections"].items():
+        marked["sections"][name] = {**section, "items": f"@{name}@"}
+        items = [json.dumps(item, separators=(",", ":")) for item in section["items"]]
+        lines[f'"@{name}@"'] = "[\n" + ",\n".join(items) + "\n]"
+    text = json.dumps(marked, indent=1)
+    for mark, items in lines.items():
+        text = text.replace(mark, items)
+    return text + "\n"
 
 
 def parse(arguments=None):
@@ -352,17 +370,45 @@ def parse(arguments=None):
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--kernels", type=int, default=96, help="random kernels (default 96)")
     parser.add_argument("--every", type=int, default=1, help="take every n-th item only")
-    parser.add_argument("--workers", type=int, default=0, help="processes for the simulator")
+    parser.add_argument("--workers", type=int,
+                        help="processes for the simulator (default: two fewer than there are "
+                             "cores); 0: none but this one")
     return parser.parse_args(arguments)
+
+
+class InThisProcess:
+    """An executor without processes: submit() does the work."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    @staticmethod
+    def submit(function, *values) -> concurrent.futures.Future:
+        future = concurrent.futures.Future()
+        try:
+            future.set_result(function(*values))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def pool(workers: int | None):
+    """What runs the simulator beside the GPU."""
+    if workers == 0:
+        return InThisProcess()
+    workers = workers or max(1, len(os.sched_getaffinity(0)) - 2)
+    context = multiprocessing.get_context("spawn")  # a forked child could not use the GPU's driver
+    return concurrent.futures.ProcessPoolExecutor(workers, mp_context=context)
 
 
 def compare_machines(arguments) -> dict:
     """Run the chosen sections and return the record."""
     run = Run(arguments)
-    workers = arguments.workers or max(1, describe("simulator")["cpu_cores"] - 2)
-    context = multiprocessing.get_context("spawn")  # a forked child could not use the GPU's driver
     sections = {}
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as run.pool:
+    with pool(arguments.workers) as run.pool:
         for name in arguments.sections:
             started = time.time()
             section = guarded({"items": []}, lambda name=name: SECTIONS[name](run))

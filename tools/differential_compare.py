@@ -1,4 +1,4 @@
-"""Compares two machines' results of one opcode, bit for bit or within the ISA's documented bounds."""
+"""Compares two machines' results of one opcode, bit for bit or within the ISA's bounds."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,8 @@ from differential_opcodes import FLOATS, Opcode
 from attn_course.simulator import isa
 
 EXAMPLES = 4
+LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": float(np.finfo(np.float32).max),
+           "f64": float(np.finfo(np.float64).max)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ BOUNDS = {
 
 
 def bound_of(text: str) -> Bound | None:
-    """The bound of an approximation, its .ftz set apart where the ISA has no bound of its own for it."""
+    """An approximation's bound, which its .ftz form shares unless the ISA has one of its own."""
     plain = text.removesuffix("x2")
     return BOUNDS.get(plain) or BOUNDS.get(plain.replace(".ftz", ""))
 
@@ -120,8 +122,9 @@ def is_nan(bits: np.ndarray, kind: str) -> np.ndarray:
 
 def as_double(bits: np.ndarray, kind: str) -> np.ndarray:
     if kind == "bf16":
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
-    return bits.view({"f16": np.float16}.get(kind) or isa.DTYPE[kind]).astype(np.float64)
+        bits, kind = bits.astype(np.uint32) << np.uint32(16), "f32"
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return bits.view({"f16": np.float16}.get(kind) or isa.DTYPE[kind]).astype(np.float64)
 
 
 def payload_is_open(text: str, kind: str) -> bool:
@@ -142,7 +145,7 @@ def compare(code: Opcode, operands, first, second) -> dict:
     lanes with two NaNs of different bits; they are mismatches unless the ISA leaves the bits open.
     """
     bound = bound_of(code.text)
-    record = {"opcode": code.label, "lanes": int(operands[0].size), "mismatches": 0}
+    record = {"opcode": code.label, "lanes": int(operands[0].size), "nan_payload": 0}
     bad = np.zeros(operands[0].size, bool)
     for kind, a, b in zip(code.results, first, second, strict=True):
         kind = "f32" if ".tf32." in code.text else kind
@@ -151,7 +154,7 @@ def compare(code: Opcode, operands, first, second) -> dict:
         inputs = [halves(x, k)[0] for x, k in zip(operands, code.sources, strict=True)]
         differ = a != b
         both_nan = is_nan(a, kind_of_half) & is_nan(b, kind_of_half)
-        record["nan_payload"] = int((differ & both_nan).sum())
+        record["nan_payload"] += int((differ & both_nan).sum())
         if payload_is_open(code.text, kind_of_half):
             differ &= ~both_nan
         if bound is not None and kind_of_half in FLOATS:
@@ -170,18 +173,19 @@ def _outside(record, bound, code, inputs, a, b, kind) -> np.ndarray:
     """Lanes where either result is outside of the bound, or a special value differs."""
     kinds = [source.removesuffix("x2") for source in code.sources]
     values = [as_double(x, k) for x, k in zip(inputs, kinds, strict=True)]
-    flushed = "ftz" in code.text and kind == "f32"
+    least = 2.0**-1022 if kind == "f64" else 2.0**-126
+    flushed = "ftz" in code.text and kind in ("f32", "f64")
     with np.errstate(all="ignore"):
         if flushed:
-            values = [np.where(np.abs(v) < 2.0**-126, np.copysign(0, v), v) for v in values]
+            values = [np.where(np.abs(v) < least, np.copysign(0, v), v) for v in values]
         truth = bound.exact(*values)
         inside = bound.domain(*values) if bound.domain else np.ones(truth.shape, bool)
         x, y = as_double(a, kind), as_double(b, kind)
         allowed = bound.allowed(truth, kind)
         # a result below the least normal number may be flushed
-        allowed += np.where(np.abs(truth) < 2.0**-125, 2.0**-126 if kind != "f64" else 2.0**-1022, 0)
-        largest = _largest(kind)
-        regular = inside & np.isfinite(truth) & (truth != 0) & (np.abs(truth) < largest * (1 - 2**-9))
+        allowed += np.where(np.abs(truth) < 2 * least, least, 0)
+        regular = inside & np.isfinite(truth) & (truth != 0)
+        regular &= np.abs(truth) < LARGEST[kind] * (1 - 2**-9)
         errors = [np.where(regular, np.abs(v - truth) / allowed, 0) for v in (x, y)]
         far = ~((errors[0] <= 1) & (errors[1] <= 1))
         special = inside & (np.isnan(truth) | np.isinf(truth) | (truth == 0))
@@ -191,10 +195,6 @@ def _outside(record, bound, code, inputs, a, b, kind) -> np.ndarray:
     record["error_over_bound"] = [round(error, 4) for error in largest_errors]
     record["max_ulp"] = max_ulp(x[regular], y[regular], kind)
     return far | differ
-
-
-def _largest(kind: str) -> float:
-    return {"f16": 65504.0, "f64": np.finfo(np.float64).max}.get(kind, float(np.finfo(np.float32).max))
 
 
 def max_ulp(x: np.ndarray, y: np.ndarray, kind: str) -> float:

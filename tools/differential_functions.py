@@ -26,8 +26,9 @@ _BINARY = {"pow": _POSITIVE, "atan2": _ANY, "fmod": _POSITIVE, "remainder": _POS
            "copysign": _ANY}  # fmt: skip
 # Fast single-precision intrinsics: (operands, allowed absolute error, allowed relative error).
 _FAST = {
-    "__expf": (_SMALL, 0, 2**-17), "__exp10f": (_UNIT, 0, 2**-18), "__logf": (_POSITIVE, 2**-20, 2**-20),
-    "__log2f": (_POSITIVE, 2**-20, 2**-20), "__log10f": (_POSITIVE, 2**-20, 2**-20),
+    "__expf": (_SMALL, 0, 2**-17), "__exp10f": (_UNIT, 0, 2**-18),
+    "__logf": (_POSITIVE, 2**-20, 2**-20), "__log2f": (_POSITIVE, 2**-20, 2**-20),
+    "__log10f": (_POSITIVE, 2**-20, 2**-20),
     "__sinf": (_UNIT, 2**-19, 0), "__cosf": (_UNIT, 2**-19, 0), "__tanf": (_UNIT, 2**-18, 2**-18),
     "__frsqrt_rn": (_POSITIVE, 0, 2**-23), "__saturatef": (_SMALL, 0, 0),
 }  # fmt: skip
@@ -54,8 +55,8 @@ class Function:
     def source(self) -> str:
         c = "float" if self.kind == "f32" else "double"
         arguments = ", ".join(["a[i]", "b[i]"][: self.operands])
-        return (f'extern "C" __global__ void {self.entry}(const {c}* a, const {c}* b, {c}* out) {{\n'
-                f"  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        head = f'extern "C" __global__ void {self.entry}(const {c}* a, const {c}* b, {c}* out)'
+        return (f"{head} {{\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
                 f"  out[i] = {self.name}({arguments});\n}}\n")  # fmt: skip
 
     def arguments(self) -> list[np.ndarray]:

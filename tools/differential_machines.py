@@ -1,4 +1,4 @@
-"""The two sides of the comparison, a GPU and the simulator, both through RawModule."""
+"""The two sides of the comparison: a GPU and the simulator."""
 
 import datetime
 import os
@@ -12,12 +12,15 @@ import numpy as np
 
 from attn_course.events import Observer, observe
 from attn_course.module import RawModule
+from attn_course.simulator import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class Machine:
     """Runs kernels on copies of NumPy arrays and hands the copies back.
+
+    CUDA C goes through the course's RawModule, PTX through CuPy's or straight to the simulator.
 
     debug: the simulator runs the debug build of CUDA C; warp_order: it runs warps in random order.
     """
@@ -29,21 +32,30 @@ class Machine:
     def load(self, code: str, options=()) -> RawModule:
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
-    def load_ptx(self, text: str) -> RawModule:
-        """A module of PTX text; assembled at once, so that an error shows here."""
+    def load_ptx(self, text: str):
+        """A module of PTX text (cupy.RawModule or Program); assembled now, so that errors show."""
+        if self.backend == "simulator":
+            return Program(text, build="debug" if self.debug else "optimised")
+        import cupy
+
         self._folder = self._folder or tempfile.TemporaryDirectory()
         path = Path(self._folder.name) / f"{zlib.crc32(text.encode()):08x}.ptx"
         path.write_text(text)
-        module = RawModule(path=path, backend=self.backend)
-        module.get_function(module.kernels[0])
+        module = cupy.RawModule(path=str(path))
+        module.compile()
         return module
 
     def run(self, module, entry, grid, block, arguments, shared_mem=0):
         """Launch on copies of the arrays among `arguments`; returns these as NumPy arrays."""
-        kernel = module.get_function(entry)
         if self.backend == "gpu":
+            kernel = module.get_function(entry)
             return self._run_gpu(kernel, grid, block, arguments, shared_mem)
         copies = [a.copy() if is_array(a) else a for a in arguments]
+        if isinstance(module, Program):
+            images = [a if is_array(a) else a.tobytes() for a in copies]
+            module.launch(entry, (*grid, 1, 1), (*block, 1, 1), images, warp_order=self.warp_order)
+            return [copy for copy in copies if is_array(copy)]
+        kernel = module.get_function(entry)
         kernel.warp_order = self.warp_order
         with observe(*([_DebugBuild()] if self.debug else [])):
             kernel(grid, block, tuple(copies), shared_mem=shared_mem)
@@ -55,7 +67,7 @@ class Machine:
 
         copies = [cupy.asarray(a) if is_array(a) else a for a in arguments]
         kernel(grid, block, tuple(copies), shared_mem=shared_mem)
-        return [copy.get() for copy in copies if not np.isscalar(copy)]
+        return [copy.get() for copy in copies if isinstance(copy, cupy.ndarray)]
 
 
 class _DebugBuild(Observer):
@@ -95,11 +107,11 @@ def describe(backend: str) -> dict:
 
 
 def target() -> str:
-    """What PTX is assembled for: the GPU's own architecture, or sm_90 without one."""
+    """What PTX is assembled for: the GPU's own architecture up to sm_90, or that without one."""
     import cupy
 
     try:
-        return f"sm_{cupy.cuda.Device(0).compute_capability}"
+        return f"sm_{min(90, int(cupy.cuda.Device(0).compute_capability))}"
     except cupy.cuda.runtime.CUDARuntimeError:
         return "sm_90"
 

@@ -1,8 +1,8 @@
-"""Every row of the simulator's operation table as PTX: programs of one instruction, and their inputs.
+"""Every row of the simulator's operation table as PTX: programs of one instruction, and inputs.
 
-An opcode's program loads each lane's operands, executes the instruction once and stores the results;
-flags travel as whole words. Many programs share a module, so that one call of the assembler serves
-hundreds of opcodes.
+An opcode's program loads each lane's operands, executes the instruction once and stores the
+results; flags travel as whole words. Many programs share a module, so that one call of the
+assembler serves hundreds of opcodes.
 """
 
 import itertools
@@ -126,7 +126,7 @@ def module_text(codes: list[Opcode], target: str) -> str:
 
 
 def entry_text(code: Opcode, name: str) -> str:
-    """The entry (in0, in1, ..., out0, ..., count); the tested instruction stands on a line of its own."""
+    """The entry (in0, in1, ..., out0, ..., count); a line of its own for the tested instruction."""
     places = [f"{name}_in{i}" for i in range(len(code.sources))]
     outs = [f"{name}_out{i}" for i in range(len(code.results))]
     parameters = ", ".join(f".param .u64 {p}" for p in (*places, *outs))
@@ -235,7 +235,7 @@ def blame(text: str, complaints: str) -> dict[int, str]:
 
 
 def inputs(code: Opcode) -> list[np.ndarray]:
-    """(lanes,) unsigned arrays of operand bits, one a source; every bit pattern of one 16-bit operand."""
+    """(lanes,) unsigned arrays of operand bits, one a source; a 16-bit operand takes all values."""
     rng = np.random.default_rng(zlib.crc32(code.label.encode()))
     kinds = code.sources
     if len(kinds) == 1 and width(kinds[0]) <= 2:
@@ -303,7 +303,7 @@ def special_values(kind: str) -> list[int]:
 
 
 def relate(code: Opcode, columns: list[np.ndarray], rng) -> None:
-    """In a quarter of the lanes the operands of float arithmetic nearly meet: ties and cancellation."""
+    """In a quarter of the lanes operands of float arithmetic nearly meet: ties, cancellation."""
     kind = code.sources[-1]
     if kind not in ("f32", "f64") or len(columns) < 2 or "pred" in code.sources:
         return
@@ -319,7 +319,7 @@ def relate(code: Opcode, columns: list[np.ndarray], rng) -> None:
 
 
 def restrict(code: Opcode, columns: list[np.ndarray]) -> None:
-    """Keep out what the ISA leaves undefined: division by zero, a start bit outside of fns's word."""
+    """Keep out what the ISA leaves undefined: division by zero, a start bit outside fns's word."""
     name = code.text.split(".")[0]
     if name in ("div", "rem") and code.sources[0] not in FLOATS:
         columns[1][columns[1] == 0] = 3

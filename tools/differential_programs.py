@@ -62,7 +62,8 @@ _VOTES = """
   o[2] = __any_sync(~0u, x == 7); o[3] = __match_any_sync(~0u, x & 3);
   int same; o[4] = __match_all_sync(~0u, x > 40, &same) * 2ull + same;
   o[5] = __match_any_sync(~0u, (u64)(y & 1) << 40);
-  o[6] = __activemask(); o[7] = __popc(__ballot_sync(~0u, y & 2) & ((1u << lane) - 1));"""
+  o[6] = __popc(__ballot_sync(~0u, x & 8));
+  o[7] = __popc(__ballot_sync(~0u, y & 2) & ((1u << lane) - 1));"""
 _SUBSETS = """
   u64 h = 0;
   const unsigned part = __ballot_sync(~0u, x & 4);
@@ -106,7 +107,8 @@ _GLOBAL_ATOMICS = """
 _VECTORS = """
   const uint4 a = ((const uint4*)in)[place & 1023]; const uint2 b = ((const uint2*)in)[x & 2047];
   const uchar4 c = ((const uchar4*)in)[y & 4095]; const short2 d = ((const short2*)in)[y & 4095];
-  const signed char e = ((const signed char*)in)[x & 16383]; const float2 f = ((const float2*)in)[t];
+  const signed char e = ((const signed char*)in)[x & 16383];
+  const float2 f = ((const float2*)in)[t];
   ((ulonglong2*)o)[0] = make_ulonglong2((u64)a.x << 32 | a.y, (u64)a.z << 32 | a.w);
   ((uint4*)o)[1] = make_uint4(b.x + b.y, c.x | c.y << 8 | c.z << 16, c.w, (unsigned)(d.x * d.y));
   ((uint2*)o)[4] = make_uint2((unsigned)(int)e, __float_as_uint(f.x) ^ __float_as_uint(f.y));
@@ -136,7 +138,8 @@ _WIDE = """
   const unsigned __int128 a = (unsigned __int128)x << 70 | (u64)y << 20 | x, b = (u64)y * x + 1;
   const unsigned __int128 p = a * b, s = a + (p << 3) - b; const __int128 n = -(__int128)(a >> 7);
   o[0] = (u64)p; o[1] = (u64)(p >> 64); o[2] = (u64)s; o[3] = (u64)(s >> 64);
-  o[4] = (u64)(n >> 33); o[5] = n < (__int128)b; o[6] = (u64)(a / (b | 1)); o[7] = (u64)(a % (b | 1));"""
+  o[4] = (u64)(n >> 33); o[5] = n < (__int128)b;
+  o[6] = (u64)(a / (b | 1)); o[7] = (u64)(a % (b | 1));"""
 _CONVERSIONS = """
   const float f = __uint_as_float(x); const double d = __hiloint2double((int)x, (int)y);
   const int i = (int)y; const long long l = (long long)(((u64)x << 32) | y);
@@ -150,7 +153,8 @@ _CONVERSIONS = """
   o[4] = d == d ? __float_as_uint((float)d) : 0;
   o[5] = (u64)(long long)(short)x + (u64)(long long)(signed char)y + (unsigned char)i;
   o[6] = f == f ? (u64)__double_as_longlong((double)f) : 0;
-  o[7] = tame ? __float_as_uint(rintf(f)) ^ __float_as_uint(floorf(f)) ^ __float_as_uint(truncf(f)) : 0;"""
+  const unsigned whole = __float_as_uint(rintf(f)) ^ __float_as_uint(floorf(f));
+  o[7] = tame ? whole ^ __float_as_uint(truncf(f)) : 0;"""
 _HALVES = """
   const __half a = __ushort_as_half(x & 0x7bff), b = __ushort_as_half(y & 0xfbff);
   const __half2 p = __halves2half2(a, b), q = __halves2half2(b, __float2half_rn(x * 1e-7f));
@@ -160,7 +164,8 @@ _HALVES = """
   o[3] = __float_as_uint(__half2float(a)) | (u64)__half_as_ushort(__float2half_rz(x * 1e-6f)) << 32;
   o[4] = __hlt(a, b) + 2 * __heq(a, a) + 4 * __hgt(b, a); o[5] = __half_as_ushort(__hmax(a, b));
   const __nv_bfloat16 c = __float2bfloat16_rn(__half2float(a)), e = __float2bfloat16_rn(y * 1e-3f);
-  o[6] = __bfloat16_as_ushort(__hfma(c, e, c)) | (u64)__half_as_ushort(__int2half_rn(x & 65535)) << 16;
+  o[6] = __bfloat16_as_ushort(__hfma(c, e, c));
+  o[6] |= (u64)__half_as_ushort(__int2half_rn(x & 65535)) << 16;
   o[7] = (unsigned)__half2int_rz(a) + __bfloat16_as_ushort(c) * 65536ull;"""
 _BARRIERS = """
   __shared__ unsigned ping[96], pong[96];
@@ -171,8 +176,8 @@ _BARRIERS = """
   }
   asm volatile("barrier.sync 2;" ::: "memory");  // everyone
   pong[t] = ping[(t * 5) % 96];
-  o[1] = __syncthreads_count(x & 1); o[2] = __syncthreads_and(x) != 0; o[3] = __syncthreads_or(y) != 0;
-  o[4] = pong[95 - t];
+  o[1] = __syncthreads_count(x & 1); o[2] = __syncthreads_and(x) != 0;
+  o[3] = __syncthreads_or(y) != 0; o[4] = pong[95 - t];
   if (t >= 64) asm volatile("bar.arrive 3, 96;" ::: "memory");
   else { asm volatile("bar.sync 3, 96;" ::: "memory"); o[5] = pong[t + 32]; }
   for (int i = 0; i < 5; ++i) {

@@ -1,158 +1,173 @@
-"""`attn-course bench`: how fast the simulator runs here, in seconds and lane-instructions a second.
+"""`attn-course bench SUITE`: every method against PyTorch's attention, measured or recorded.
 
-A lane-instruction is one PTX instruction executed by one thread.
+The suite `simulator` is of another kind: how fast the simulator runs on this machine.
 """
 
-import json
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
-from ..attention import step_arguments
-from ..events import Observer, observe
-from ..ladder import Problem, step
-from ..module import RawModule
-from ..source import KERNEL_FOLDER
-from . import common
+from .. import peers
+from ..attention import AUTO, METHODS
+from ..backend import resolve_backend
+from ..results import RESULTS_FOLDER, caption, records, write_record
+from ..roofline import Work, peak_of
+from ..suites import AUTO_MARGIN, SUITES, problems, run_suite
+from . import common, simulator_speed
 
-NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One timed kernel: a ladder step, its (BH, n, d) and compiler options."""
-
-    name: str
-    step: int
-    bh: int
-    n: int
-    d: int
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Timing:
-    """A case's result. shape: (BH, n, d); seconds: median of the repeats; instructions:
-    lane-instructions a launch."""
-
-    name: str
-    shape: tuple[int, int, int]
-    seconds: float
-    fastest: float
-    slowest: float
-    instructions: int
-
-    @property
-    def per_second(self) -> float:
-        return self.instructions / self.seconds
-
-
-CASES = (
-    Case("01_scores_naive", 1, 24, 196, 64),
-    Case("02_scores_tiled TILE=16", 2, 24, 196, 64, ("-DTILE=16",)),
-    # The shape that Numba's CUDA simulator was timed on.
-    Case("02_scores_tiled TILE=16, one head", 2, 1, 128, 64, ("-DTILE=16",)),
-)
-AGAINST_NUMBA = CASES[2].name
-
-
-class LaneInstructions(Observer):
-    """Counts executed lane-instructions."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = 0
-
-    def instruction(self, event) -> None:
-        self.total += len(event.lanes)
+SIMULATOR = "simulator"
+REPEATS = 5  # of the simulator's cases
+ITERATIONS, WARMUP = 60, 10
+_SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
 def add(parsers) -> None:
     parser = parsers.add_parser(
-        "bench", help="how fast the simulator runs on this machine",
-        description="Times score kernels on the simulator. These are times of simulating and say "
-        "nothing of a GPU.")
-    parser.add_argument("--repeats", type=common.positive, default=5, metavar="N",
-                        help="timed runs of each case (default 5)")
+        "bench", help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
+        description="Times every method of the course against PyTorch's attention, as CUDA graph "
+        "replays in turns, each output held against float64 first. Without a GPU shows the "
+        "recorded results. Suites: "
+        + "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
+        + f"; {SIMULATOR}: how fast the simulator runs on this machine.")
+    parser.add_argument("suite", nargs="?", choices=(*SUITES, SIMULATOR), default=SIMULATOR,
+                        metavar="SUITE", help=f"{', '.join(SUITES)} or {SIMULATOR} (the default)")
+    parser.add_argument("--iterations", "--repeats", type=common.positive, metavar="N",
+                        help=f"timed turns (default {ITERATIONS}; {REPEATS} for {SIMULATOR})")
+    parser.add_argument("--warmup", type=common.natural, default=WARMUP, metavar="N",
+                        help=f"turns before those (default {WARMUP})")
+    parser.add_argument("--methods", nargs="+", metavar="METHOD",
+                        help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)")
+    parser.add_argument("--recorded", action="store_true",
+                        help="show the records even where there is a GPU")
+    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
+                        help="where records are read and written (default: results/)")
     common.add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
-    with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
-        timings = [measure(case, arguments.repeats) for case in cases]
+    """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
+    if arguments.suite == SIMULATOR:
+        return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
+    if arguments.recorded or resolve_backend() != "gpu":
+        found = records(f"bench_{arguments.suite}", arguments.results)
+        note = "no GPU is asked here: these are records" if found else (
+            f"no GPU here, and no record of {arguments.suite} in {arguments.results}")
+        faults = []
+    else:
+        found, faults = [measure(arguments)], []
+        path = write_record(found[0], f"bench_{arguments.suite}", arguments.results)
+        note, faults = f"written to {path}", problems(found[0])
     if arguments.json != Path("-"):
-        print(report(timings))
-    common.write_json(arguments.json, {
-        "machine": machine(), "date": date.today().isoformat(), "repeats": arguments.repeats,
-        "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
-    })
-    return 0
+        print("\n\n".join([*map(report, found), *faults, note]))
+    common.write_json(arguments.json, {"results": [
+        record | {"caption": caption(record)} for record in found]})
+    return 0 if found and not faults else 1
 
 
-def machine() -> str:
-    """The processor and the versions that a time depends on."""
-    names = [line.partition(":")[2].strip() for line in _cpu_lines() if "model name" in line]
-    return (f"{names[0] if names else platform.machine()}, {len(names) or 1} cores, "
-            f"Python {platform.python_version()}, NumPy {np.__version__}")
+def measure(arguments) -> dict:
+    """Run the suite here, with a progress bar over its rows."""
+    if arguments.methods is None and not peers.available():
+        tqdm.write("no PyTorch with CUDA here: timing the course's methods alone "
+                   "(pip install -e '.[peers]' adds the peers)")
+    return run_suite(
+        arguments.suite, methods=arguments.methods, iterations=arguments.iterations or ITERATIONS,
+        warmup=arguments.warmup,
+        progress=lambda rows: tqdm(rows, unit="row", disable=None, leave=False))
 
 
-def _cpu_lines() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
+# -- tables ----------------------------------------------------------------------------------------
+def report(record: dict) -> str:
+    """One record for people: auto against its best peer, all times, and who stayed out."""
+    parts = [
+        f"{record['suite']}: {record['about']}\n{caption(record)}"
+        + (f", PyTorch {record['torch']}" if record["torch"] else "") + clock_text(record),
+        "auto against the best peer; medians of graph replays in turns, us a call\n"
+        + standing_table(record),
+        "All methods and peers, us a call\n" + times_table(record),
+    ]
+    if any(row.get("kernels") for row in record["rows"]):
+        parts.append("A pipeline kernel by kernel\n" + kernel_table(record))
+    if out := absent(record):
+        parts.append("\n".join(out))
+    return "\n\n".join(parts)
 
 
-def prepare(case: Case, bh: int) -> Callable[[], None]:
-    """A call that launches the case's kernel once over `bh` heads of seeded random input."""
-    row, problem = step(case.step), Problem(bh, case.n, case.n, case.d)
-    rng = np.random.default_rng(0)
-    buffers = {name: rng.standard_normal(problem.shape(name), dtype=np.float32) for name in "qks"}
-    launch = row.launch(problem, case.options)
-    module = RawModule(path=str(row.path), options=case.options, backend="simulator")
-    kernel = module.get_function(launch.entry)
-    arguments = step_arguments(row, problem, buffers, 1.0)
-    return lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+def clock_text(record: dict) -> str:
+    """', SM clock 1635 to 1980 MHz': the range seen during the run."""
+    found = record["clocks"].get("sm_mhz")
+    return f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz" if found else ""
 
 
-def count_instructions(case: Case) -> int:
-    """Lane-instructions of one launch: counted over one head, as every head does the same."""
-    call, counter = prepare(case, 1), LaneInstructions()
-    with observe(counter):
-        call()
-    return counter.total * case.bh
+def standing_table(record: dict) -> str:
+    heads = ["B,H,L,D", "auto is", "auto", "20 to 80 %", "TFLOP/s", "of floor", "best peer", "us",
+             "ratio", "95 %", f"auto/best of ours (<= {AUTO_MARGIN})", "error"]
+    rows = []
+    for row in record["rows"]:
+        auto = row["timings"].get(AUTO)
+        if auto is None:
+            continue
+        best = row["best_peer"]
+        ratio = row.get("ratio")
+        rows.append([
+            row["label"], row["auto_picks"], f"{auto['median_us']:.2f}",
+            f"{auto['p20_us']:.2f} to {auto['p80_us']:.2f}", f"{auto['tflops']:.2f}",
+            floor_cell(record, row, auto["median_us"]), _SHORT.get(best, "-"),
+            f"{row['timings'][best]['median_us']:.2f}" if best else "-",
+            f"{ratio['value']:.2f}" if ratio else "-",
+            f"{ratio['low']:.2f} to {ratio['high']:.2f}" if ratio else "-",
+            f"{row['auto_over_best']:.3f}" if "auto_over_best" in row else "-",
+            f"{auto['relative_error']:.1e}",
+        ])
+    return common.table(heads, rows, right=(2, 3, 4, 5, 7, 8, 10, 11))
 
 
-def measure(case: Case, repeats: int) -> Timing:
-    """Median, fastest and slowest of `repeats` launches after one that warms up."""
-    call, seconds = prepare(case, case.bh), []
-    call()
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return Timing(case.name, (case.bh, case.n, case.d), statistics.median(seconds), min(seconds),
-                  max(seconds), count_instructions(case))
+def floor_cell(record: dict, row: dict, time_us: float) -> str:
+    """How many times its floor a time is; '-' for a GPU without peak rates."""
+    try:
+        peak = peak_of(record["gpu"])
+    except KeyError:
+        return "-"
+    return f"{time_us / work_of(row).floor_us(peak):.1f}x"
 
 
-def report(timings: list[Timing]) -> str:
-    """The table for people, with the ratio to Numba's simulator where its time is recorded."""
-    rows = [(t.name, str(t.shape), f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
-             f"{t.instructions / 1e6:,.1f}", f"{t.per_second / 1e6:,.0f}") for t in timings]
-    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions",
-             "M a second")
-    lines = [machine(), common.table(heads, rows, right=(2, 4, 5))]
-    ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
-    if ours and NUMBA_RECORD.is_file():
-        record = json.loads(NUMBA_RECORD.read_text())
-        lines.append(
-            f"{AGAINST_NUMBA}: {record['seconds'] / ours.seconds:,.0f}x faster than Numba's CUDA "
-            f"simulator ({record['seconds']:.3g} s, recorded {record['date']} on "
-            f"{record['machine']})")
-    return "\n".join(lines)
+def work_of(row: dict) -> Work:
+    """A row's operations and bytes; its exponentials are two operations' worth of d fewer."""
+    exponentials = row["operations"] // (4 * row["shape"][3])
+    return Work(row["operations"], exponentials, bytes_read=row["bytes"], launches=1)
+
+
+def times_table(record: dict) -> str:
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["timings"]))
+    rows = []
+    for row in record["rows"]:
+        cells = [f"{row['timings'][name]['median_us']:.2f}" if name in row["timings"] else "-"
+                 for name in names]
+        rows.append([row["label"], *cells])
+    return common.table(["B,H,L,D", *names], rows, right=range(1, len(names) + 1))
+
+
+def kernel_table(record: dict) -> str:
+    rows = []
+    for row in record["rows"]:
+        for name, kernels in row.get("kernels", {}).items():
+            total = sum(kernel["median_us"] for kernel in kernels)
+            for kernel in kernels:
+                share = f"{100 * kernel['median_us'] / total:.1f} %"
+                rows.append([row["label"], name, kernel["name"], f"{kernel['median_us']:.2f}",
+                             share])
+    return common.table(["B,H,L,D", "pipeline", "kernel", "us", "share"], rows, right=(3, 4))
+
+
+def absent(record: dict) -> list[str]:
+    """One line for each reason why contestants were not timed, with the rows it holds for."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in record["rows"]:
+        for why in ("refused", "skipped", "wrong"):
+            for name, reason in row[why].items():
+                text = reason if why != "skipped" else "too slow: " + reason.partition(", ")[2]
+                reasons.setdefault((name, text), []).append(row["label"])
+    everywhere = len(record["rows"])
+    return [f"not timed: {name}: {text} "
+            f"({'all rows' if len(rows) == everywhere else '; '.join(rows)})"
+            for (name, text), rows in reasons.items()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..attention import METHODS
+from ..attention import AUTO, METHODS
 from ..backend import BACKENDS
 from ..data import seeded_qkv
 from ..verify import LaunchRecord, Verdict
@@ -77,7 +77,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """METHOD and the options that name an attention call."""
-    parser.add_argument("method", metavar="METHOD", help=f"one of: {', '.join(METHODS)}")
+    parser.add_argument("method", metavar="METHOD", help=(
+        f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors"))
     parser.add_argument("--shape", type=shape_argument, default=(1, 2, 64, 32), metavar="B,H,L,D",
                         help="batch, heads, tokens, head dimension (default: 1,2,64,32)")
     parser.add_argument("--kv-length", type=positive, metavar="N",
@@ -125,6 +126,7 @@ def verdict_record(verdict: Verdict) -> dict:
         "relative_error": verdict.comparison.relative_error,
         "agrees": verdict.agrees,
         "message": verdict.comparison.message,
+        "picked": verdict.picked,
         "seconds": verdict.seconds,
         "steps": [asdict(launch) for launch in verdict.launches],
     }

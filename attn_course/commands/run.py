@@ -42,9 +42,11 @@ def report(work: common.Workload, verdict: Verdict) -> str:
             for launch in verdict.launches]
     heads = ("file", "kernel", "grid", "block", "shared bytes")
     where = "on the GPU" if verdict.backend == "gpu" else "to simulate; says nothing of a GPU"
+    picked = [f"auto picks {verdict.picked}"] if verdict.picked else []
     return "\n".join([
         f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, "
         f"backend {verdict.backend}",
+        *picked,
         common.table(heads, rows, right=(4,)),
         verdict.comparison.message,
         f"{verdict.seconds:.3g} s {where}",

@@ -34,6 +34,7 @@ class Recorder:
         self.first_thread = 0 if warp is None else 32 * warp
         self.end_thread = self.threads if warp is None else min(self.threads, 32 * warp + 32)
         self.functions: dict[str, tuple] = {}
+        self.instances: dict[Calls, object] = {}
         self.calls: list[Calls] = [()] * self.threads
         self.call_lines: dict[Calls, int] = {}
         self.registers: dict[tuple[Calls, str], tuple[np.ndarray, np.ndarray]] = {}
@@ -153,9 +154,36 @@ class Recorder:
 
     def enters(self, call) -> bool:
         """Does the call run PTX of the module, not a built-in such as vprintf?"""
+        target = next(o for o in call.operands if not isinstance(o, tuple))
+        name = getattr(target, "name", "")
         functions = self.program.module.functions
-        names = [getattr(operand, "name", "") for operand in call.operands]
-        return any(name in functions and functions[name].defined for name in names)
+        return name.startswith("%") or name in functions and functions[name].defined
+
+    def instance(self, kernel, calls: Calls, instruction=None):
+        """The machine's instance of the function that runs at these call sites; None if unknown."""
+        known = self.instances.get(calls)
+        if instruction is None or known is not None and _has(known, instruction):
+            return known
+        if not calls:
+            found = kernel.instances.get(())
+        else:
+            found = self.called_instance(kernel, calls, instruction)
+        self.instances[calls] = found
+        return found
+
+    def called_instance(self, kernel, calls: Calls, instruction):
+        """Of the instances that have the instruction, the one that was called from there.
+
+        A recursive function's instances are shared by call sites; they are known by the place of
+        their frame, which starts where the caller's ends.
+        """
+        caller = self.instances.get(calls[:-1])
+        having = [i for i in kernel.instances.values() if _has(i, instruction)]
+        if caller is not None:
+            site = (*caller.prefix, calls[-1])
+            here = [i for i in having if i.prefix[: len(site)] == site]
+            having = here or [i for i in having if i.base == caller.frame_end]
+        return having[0] if having else None
 
     def names_of(self, function) -> tuple:
         """(variables, registers each instruction writes, name in the source) of a function."""
@@ -170,7 +198,7 @@ class Recorder:
 
     # -- variables ------------------------------------------------------------------------------
     def copy_registers(self, event, calls: Calls, where: slice, threads: np.ndarray) -> None:
-        instance = event.chunk.kernel.instances.get(calls)
+        instance = self.instance(event.chunk.kernel, calls, event.instruction)
         if instance is None:
             return
         for name in self.names_of(instance.function)[1][event.instruction.index]:
@@ -192,7 +220,7 @@ class Recorder:
         while line == 0 and calls:  # a function from a header: look at who called it
             index, next_index, calls = calls[-1], None, calls[:-1]
             line = self.call_lines.get(calls, 0) if calls else frame["line"]
-        instance = event.chunk.kernel.instances.get(calls)
+        instance = self.instance(event.chunk.kernel, calls)
         if instance is None:
             return
         found, _, frame["function"] = self.names_of(instance.function)
@@ -270,7 +298,7 @@ class Recorder:
         if variable.is_pointer:
             values = self.memory.pointers(chunk, kept[0][threads], self.in_frame)
         else:
-            values = values_of(_bytes(as_type(kept[0][threads], np.dtype(variable.dtype))), variable)
+            values = values_of(_bytes(as_type(kept[0][threads], variable.dtype)), variable)
         return where_present(values, kept[1][threads])
 
     # -- memory ---------------------------------------------------------------------------------
@@ -289,6 +317,11 @@ class Recorder:
             if access.space == "shared" and access.kind != "load":
                 for record in self.memory.touched(access, event.chunk):
                     self.elsewhere.append(record | {"elsewhere": True})
+
+
+def _has(instance, instruction) -> bool:
+    body, index = instance.function.body, instruction.index
+    return index < len(body) and body[index] is instruction
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
-from .findings import Finding, Findings, Naming, describe_thread
+from .call_sites import executing, instances_of, line_asking
+from .findings import Finding, Findings, Naming, describe_thread, subscript
 from .global_races import GlobalMemory
 from .initialisation import LocalMemory
 from .ordering import ChunkOrder
@@ -129,6 +130,7 @@ class Sanitizer(Observer):
             raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
 
     def chunk_started(self, chunk) -> None:
+        self._kernel = chunk.kernel
         if self._global is None:
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
@@ -144,11 +146,13 @@ class Sanitizer(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        if event.line:
-            self._last_line = event.line
         nature = self._nature(event.instruction)
         if nature.parameter:
             return
+        if event.line:
+            self._last_line = event.line
+        elif event.accesses or nature.meeting:
+            self._last_line = self._line_of_call(event) or self._last_line
         if event.accesses:
             self._accesses(event, nature)
         if nature.warp_barrier or nature.meeting:
@@ -162,6 +166,11 @@ class Sanitizer(Observer):
                 event.lanes + state.order.first_lane, self._tick())  # fmt: skip
         elif nature.arrive:
             self._chunks[id(event.chunk)].order.arrive(event.lanes, self._tick())
+
+    def _line_of_call(self, event: InstructionEvent) -> int:
+        running = executing(event.chunk, event.instruction, event.lanes.size)
+        lines = {line_asking(event.chunk.kernel, one, event.instruction) for one in running}
+        return lines.pop() if len(lines) == 1 else 0
 
     def _nature(self, instruction) -> _Nature:
         known = self._natures.get(id(instruction))
@@ -183,6 +192,8 @@ class Sanitizer(Observer):
             time = self._tick()
             if nature.fence and access.kind != "load":
                 self._global.publications.fence(event.lanes + state.order.first_lane, time - 1)
+            if access.valid is not None:
+                self._check_alignment(access, state)
             is_global = access.space == "global"
             strong = nature.atomic or nature.volatile and is_global
             lanes = state.lanes_of(access.lanes)
@@ -194,6 +205,22 @@ class Sanitizer(Observer):
                 self._global.access(access, context)
             else:
                 state.shared.access(access, context)
+
+    def _check_alignment(self, access, state: _ChunkState) -> None:
+        """The misaligned lanes among the refused; a fault names one lane and its mistake only."""
+        wrong = ~access.valid & (access.address & np.uint64(access.size - 1) != 0)
+        if not wrong.any():
+            return
+        address, lanes = int(access.address[wrong][0]), access.lanes[wrong]
+        array, index, valid = self._naming.element(access.space, address, access.size)
+        thread = self._naming.thread(int(lanes[0]) + state.order.first_lane)
+        self.found.add(Finding(
+            "misaligned", self._last_line,
+            f"{describe_thread(thread)} takes {access.size} bytes at once from "
+            f"{subscript(array, index)}, whose address is no multiple of {access.size}",
+            self._naming.threads(lanes + state.order.first_lane), array, index,
+            valid_range=valid, count=int(lanes.size),
+        ))  # fmt: skip
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
@@ -220,7 +247,7 @@ class Sanitizer(Observer):
         state = self._chunks[id(event.chunk)]
         alive = int(np.count_nonzero(event.chunk.alive))
         state.order.barrier(event.arrivals, alive, self._tick())
-        if len({id(instruction) for instruction, _ in event.arrivals}) > 1:
+        if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
             self._check_mixed(event, state)
 
     def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
@@ -262,20 +289,30 @@ class Sanitizer(Observer):
 
     def fault(self, event: FaultEvent) -> None:
         launched = event.kind != "bad-launch"
+        line, message = event.line, event.message
         array, index, valid = event.array, event.index, ""
         if launched:
-            array, index, valid = self._locate(event)
+            line = line or self._line_of_fault(event)
+            meant = self._naming.relocated(event, line)
+            if meant is not None:
+                array, index, valid, message = meant
+            else:
+                array, index, valid = self._locate(event)
         self.found.add(Finding(
-            event.kind, event.line or (self._last_line if launched else 0), event.message,
-            tuple(event.threads), array, index, valid_range=valid,
-        ))  # fmt: skip
+            event.kind, line, message, tuple(event.threads), array, index, valid_range=valid))
+
+    def _line_of_fault(self, event: FaultEvent) -> int:
+        """The call that leads to a fault in a header's function; the first, if there are more."""
+        for instance in instances_of(self._kernel, event.instruction):
+            if line := line_asking(self._kernel, instance, event.instruction):
+                return line
+        return self._last_line
 
     def _locate(self, event: FaultEvent) -> tuple[str, object, str]:
         """Array, index and valid range of a refused access."""
-        for buffers in self._naming.buffers.values():
-            for buffer in buffers:
-                if buffer.name == event.array:
-                    item = buffer.dtype.itemsize if buffer.dtype is not None else 1
-                    unit = "elements" if item > 1 else "bytes"
-                    return event.array, event.index, f"{unit} 0 to {buffer.size // item - 1}"
+        for buffer in (b for buffers in self._naming.buffers.values() for b in buffers):
+            if buffer.name == event.array:
+                item = buffer.dtype.itemsize if buffer.dtype is not None else 1
+                unit = "elements" if item > 1 else "bytes"
+                return event.array, event.index, f"{unit} 0 to {buffer.size // item - 1}"
         return event.array, event.index, ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..events import Access, InstructionEvent
+from .call_sites import executing
 
 
 def stored_bytes(event: InstructionEvent, access: Access) -> np.ndarray | None:
@@ -31,13 +32,10 @@ def _value(event: InstructionEvent, item):
     """A register's or immediate's value: a scalar or (lanes,), or None."""
     if hasattr(item, "float_bits"):
         return np.uint64(int(item.value) & (1 << 64) - 1)
-    name, instruction, chunk = getattr(item, "name", ""), event.instruction, event.chunk
-    found = []
-    for instance in chunk.kernel.instances.values():
-        body = instance.function.body
-        inside = instruction.index < len(body) and body[instruction.index] is instruction
-        slot = instance.slots.get(name) if inside else None
-        value = chunk.R[slot] if slot is not None and slot < len(chunk.R) else None
-        if value is not None and np.size(value) in (1, event.lanes.size):
-            found.append(value)
-    return found[0] if len(found) == 1 else None  # several call sites: which one is not known
+    name, chunk, lanes = getattr(item, "name", ""), event.chunk, event.lanes.size
+    instances = executing(chunk, event.instruction, lanes)
+    if len(instances) != 1:
+        return None  # several call sites: which one is not known
+    slot = instances[0].slots.get(name)
+    value = chunk.R[slot] if slot is not None and slot < len(chunk.R) else None
+    return value if value is not None and np.size(value) in (1, lanes) else None

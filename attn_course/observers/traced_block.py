@@ -152,8 +152,9 @@ def values_of(raw: np.ndarray, variable) -> list:
     return plain_values(values.reshape(raw.shape[0], *variable.shape))
 
 
-def as_type(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def as_type(values: np.ndarray, dtype: str) -> np.ndarray:
     """Registers as a C type: the same bits, or the low ones where the register is wider."""
+    dtype = np.dtype(dtype)
     if dtype == np.bool_:
         return values != 0
     if values.dtype.itemsize == dtype.itemsize:

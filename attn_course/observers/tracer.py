@@ -65,6 +65,7 @@ class Tracer(Observer):
 
     # -- events ---------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
+        self.launch_finished(launch)  # an earlier launch may have ended in an error
         if self.kernel not in (None, launch.kernel):
             return
         for block in self.blocks:

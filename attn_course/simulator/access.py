@@ -8,11 +8,12 @@ from ..events import Access, FaultEvent
 from . import warp
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault, SimulatorError
-from .memory import LOCAL_WINDOW, SHARED_WINDOW, bounds, scalar, spread
+from .memory import (
+    ENDS, FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, WINDOWS, bounds, scalar, spread,
+)  # fmt: skip
 from .names import demangle
 
 _SHIFT = [np.uint64(i) for i in range(5)]
-_WINDOWS = {"global": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
 def _flat(address, shift: int):
@@ -71,24 +72,27 @@ class MemoryInstructions:
 
     def locate_generic(self, address, shift: int, size: int, ins, kind: str):
         low, high, _ = bounds(address)
-        if high < SHARED_WINDOW:
+        if high < SHARED_WINDOW or low >= FUNCTION_WINDOW:
             return self.locate_global(address, shift, size, ins, kind)
-        if low >= LOCAL_WINDOW:
-            return self.locate_local(address - np.uint64(LOCAL_WINDOW), shift, size, ins, kind)
-        if low >= SHARED_WINDOW and high < LOCAL_WINDOW:
-            return self.locate_shared(address - np.uint64(SHARED_WINDOW), shift, size, ins, kind)
+        for space, start in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
+            if start <= low and high < ENDS[space]:
+                return self.locate_slice(space, address - np.uint64(start), shift, size, ins, kind)
         return None, None, None  # lanes in different spaces
+
+    def is_in(self, space: str, address):
+        """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
+        if space in ("const", "param"):
+            return np.zeros_like(address, bool)
+        if space == "global":
+            return (address < np.uint64(SHARED_WINDOW)) | (address >= np.uint64(FUNCTION_WINDOW))
+        return (address >= np.uint64(WINDOWS[space])) & (address < np.uint64(ENDS[space]))
 
     def space_parts(self, address):
         """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""
-        for space, low, high in (
-            ("global", 0, SHARED_WINDOW),
-            ("shared", SHARED_WINDOW, LOCAL_WINDOW),
-            ("local", LOCAL_WINDOW, 1 << 64),
-        ):
-            mine = (address >= np.uint64(low)) & (address <= np.uint64(high - 1))
+        for space, start in WINDOWS.items():
+            mine = self.is_in(space, address)
             if mine.any():
-                yield space, np.nonzero(mine)[0], address[mine] - np.uint64(low)
+                yield space, np.nonzero(mine)[0], address[mine] - np.uint64(start)
 
     def within(self, places: np.ndarray, action):
         """Run `action` with only some of the active lanes."""
@@ -113,13 +117,6 @@ class MemoryInstructions:
         if kind == "dynamic":
             return np.uint64(self.run_.dynamic_offset + offset)
         return np.uint64(where + offset)
-
-    def is_in(self, space: str, address):
-        if space in ("const", "param"):
-            return np.bool_(False) if scalar(address) else np.zeros(address.shape, bool)
-        low = _WINDOWS[space]
-        high = {"global": SHARED_WINDOW, "shared": LOCAL_WINDOW, "local": 1 << 64}[space]
-        return (address >= np.uint64(low)) & (address <= np.uint64(high - 1))
 
     def parameter(self, offset: int, dtype: np.dtype):
         return np.frombuffer(self.run_.parameters, dtype, 1, offset)[0]
@@ -171,8 +168,11 @@ class MemoryInstructions:
                     places, lambda a=relative, p=part, t=to: self.store(t, a, p, dtype, shift, ins)
                 )
             return
-        self.memory.version += 1
         view = memory.view[dtype]
+        if memory is not self.local and self.probe is None:
+            self.memory.version += 1  # other threads may wait for this
+        elif valid is not None or any(map(np.any, self.changes(view, index, values))):
+            self.memory.version += 1
         for i, value in enumerate(values):
             if valid is not None:
                 view[index[valid] + i] = value if scalar(value) else value[valid]
@@ -180,6 +180,12 @@ class MemoryInstructions:
                 view[index + i] = value if scalar(value) else value[-1]
             else:
                 view[index + i if i else index] = value
+
+    @staticmethod
+    def changes(view, index, values):
+        """Where a store writes something else than is there already, one item after another."""
+        for i, value in enumerate(values):
+            yield view.take(index + i) != value
 
     def store_global(self, address, values, dtype, shift, ins):
         self.store(self.locate_global, address, values, dtype, shift, ins)
@@ -200,7 +206,7 @@ class MemoryInstructions:
         if memory is None:
             raise SimulatorError(
                 f"atomic on generic addresses of several spaces at "
-                f"{self.kernel.describe_position(ins)}"
+                f"{self.block.instance.where(ins)}"
             )
         count = self.R[LANE].size
         view, index = memory.view[dtype], spread(index, count)
@@ -256,7 +262,7 @@ class MemoryInstructions:
         misaligned = first % size != 0
         array, index, text = self.describe(space, first, size)
         verb = {"load": "reads", "store": "writes", "atomic": "updates"}[kind]
-        where = self.kernel.describe_position(ins)
+        where = self.block.instance.where(ins)
         what = f"{size} bytes that are not aligned to {size}: " if misaligned else ""
         message = (
             f"{self.run_.kernel.function.name} at {where}: {self.thread_text(lanes)} {verb} {what}"
@@ -269,7 +275,7 @@ class MemoryInstructions:
         )
         fault = "misaligned" if misaligned else "out-of-bounds"
         event = FaultEvent(
-            fault, message, ins, self.kernel.program.own_line(ins),
+            fault, message, ins, self.block.instance.line(ins),
             tuple(self.threads(lanes[:8])), array, index,
         )  # fmt: skip
         if not self.report(event):

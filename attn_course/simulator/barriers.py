@@ -27,6 +27,7 @@ class Waiting:
 
     places: np.ndarray
     key: Key  # where they go on
+    instance: object  # the function it is in
     instruction: Instruction
     number: np.ndarray  # of the barrier
     expected: int | None  # thread count, where the instruction has one
@@ -37,8 +38,8 @@ class Waiting:
     def part(self, chosen: np.ndarray) -> Waiting:
         predicate = None if self.predicate is None else self.predicate[chosen]
         return Waiting(
-            self.places[chosen], self.key, self.instruction, self.number[chosen], self.expected,
-            self.mode, predicate, self.slot,
+            self.places[chosen], self.key, self.instance, self.instruction, self.number[chosen],
+            self.expected, self.mode, predicate, self.slot,
         )  # fmt: skip
 
 
@@ -74,8 +75,8 @@ class Barriers:
         number = self.operand(instance, operands[0]) if operands else np.uint32(0)
         expected = int(np.max(self.operand(instance, operands[1]))) if len(operands) > 1 else None
         return Waiting(
-            places, block.terminator.fall, instruction, spread(number, places.size), expected,
-            mode, predicate, slot,
+            places, block.terminator.fall, instance, instruction, spread(number, places.size),
+            expected, mode, predicate, slot,
         )  # fmt: skip
 
     def operand(self, instance, operand):
@@ -185,7 +186,7 @@ class Barriers:
         lanes = self.home[LANE][first.places]
         event = FaultEvent(
             "divergent-barrier", self.describe_deadlock(), first.instruction,
-            self.kernel.program.own_line(first.instruction), tuple(self.threads(lanes[:8])),
+            first.instance.line(first.instruction), tuple(self.threads(lanes[:8])),
         )  # fmt: skip
         if not self.report(event):
             raise Hang(event.message)
@@ -209,7 +210,7 @@ class Barriers:
             if mine.size:
                 number = int(w.number[np.isin(w.places, mine)][0])
                 thread = self.thread_text(self.home[LANE][mine[:1]])
-                where = self.kernel.describe_position(w.instruction)
+                where = w.instance.where(w.instruction)
                 count = f" for {w.expected} threads" if w.expected is not None else ""
                 waits = "threads wait" if mine.size > 1 else "thread waits"
                 parts.append(

@@ -67,6 +67,7 @@ class Block:
     live_in: int = 0
     warp_level: bool = False  # its first instruction needs lanes of the warp to be together
     members: Callable | None = None  # reads the mask of those lanes; None: the whole warp
+    instance: object = None  # the function and call site it belongs to
     polls: bool = False  # looks at memory that other threads may change: spinning loops do
 
 

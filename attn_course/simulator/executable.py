@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from .instance import Instance, aligned, lay_out
+from .instance import Instance, aligned, call_parts, lay_out
 from .memory import FUNCTION_WINDOW
-from .syntax import Function, Instruction, Module, Symbol, Variable
+from .syntax import Function, Instruction, Module, Position, Symbol, Variable
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 1000
@@ -45,7 +45,7 @@ class Executable:
         self.recursive = recursive_functions(self.module)
         for variable in shared_variables(self.module, function):
             self.place(variable)
-        self.instance = Instance(self, function, (), 0, None, 0)
+        self.instance = Instance(self, function, (), 0)
         self.instances: dict[Key, Instance] = {(): self.instance}
         self.instance.build()
 
@@ -102,13 +102,17 @@ class Executable:
             why = f"function {callee} has no body here"
             raise UnsupportedKernel(caller.complaint(call, why))
         recursion = self.start_of_recursion(caller, call, callee)
-        prefix = (*caller.prefix, call.index, self.functions.index(callee))
+        prefix = (*caller.prefix, call.index)
         if recursion is not None:  # the deeper a frame, the lower its keys: it runs first
             prefix = (*recursion, -caller.frame_end, self.functions.index(callee))
+        elif not isinstance(call_parts(call)[1], Symbol):  # a pointer: any function at one site
+            prefix = (*prefix, -1 - self.functions.index(callee))
         if prefix not in self.instances:
             self.check_depth(call, callee)
             live = self.blocks[fall].live_in
-            instance = Instance(self, function, prefix, caller.frame_end, fall, live)
+            instance = Instance(
+                self, function, prefix, caller.frame_end, fall, live, (caller, call)
+            )
             instance.recursion = recursion
             self.instances[prefix] = instance
             instance.build()
@@ -132,17 +136,17 @@ class Executable:
     def describe_position(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text, of where an instruction comes from."""
         position = instruction.position if instruction is not None else None
+        own = self.program.own_position(position)
+        if own is None or own is position:
+            return self.describe_line(position)
+        return f"{self.describe_line(own)} (in {self.describe_line(position)})"  # inlined there
+
+    def describe_line(self, position: Position | None) -> str:
         if position is None:
             return "no source line"
         name = self.module.files.get(position.file, "?").rsplit("/", 1)[-1]
         line = self.program.source_line(position).strip()
-        where = f"{name}:{position.line}" + (f" `{line}`" if line else "")
-        own = self.program.own_position(position)
-        if own is not None and own is not position:  # a header's code, inlined
-            line = self.program.source_line(own).strip()
-            file = self.module.files.get(own.file, "?").rsplit("/", 1)[-1]
-            where = f"{file}:{own.line} `{line}` (in {name}:{position.line})"
-        return where
+        return f"{name}:{position.line}" + (f" `{line}`" if line else "")
 
 
 def parameters_of(function: Function) -> tuple[Parameter, ...]:

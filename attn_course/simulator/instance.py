@@ -38,8 +38,12 @@ class Instance:
     each call leaves the number of its place in `return_keys` in the slot `return_slot`.
     """
 
-    def __init__(self, kernel, function: Function, prefix: Key, base: int, return_key, live_after):
+    def __init__(
+        self, kernel, function: Function, prefix: Key, base: int, return_key=None, live_after=0,
+        called_from: tuple[Instance, Instruction] | None = None,
+    ):  # fmt: skip
         self.kernel, self.function, self.prefix = kernel, function, prefix
+        self.called_from = called_from
         self.base, self.return_key, self.live_after = base, return_key, live_after
         self.recursion: Key | None = None  # key of the call that started the recursion
         self.return_keys: list[Key] = []
@@ -128,6 +132,7 @@ class Instance:
         for start, end in zip(starts, [*starts[1:], len(body)], strict=True):
             for block in self.cut(start, end):
                 t = block.terminator
+                block.instance = self
                 block.successors = tuple(k for k in (t.target, t.fall, *t.targets) if k is not None)
                 built[block.key] = block
         uses = {key: self.find_uses(block) for key, block in built.items()}
@@ -277,8 +282,29 @@ class Instance:
         except (AttributeError, KeyError, IndexError, ValueError, TypeError) as error:
             raise UnsupportedKernel(self.complaint(instruction, repr(error))) from error
 
+    # -- source lines ---------------------------------------------------------------------------
+    def in_own_file(self, instruction: Instruction | None) -> Instruction | None:
+        """The instruction; or, in a header's function, the call that led there."""
+        instance = self
+        while instance is not None:
+            if instruction is not None and self.kernel.program.own_line(instruction):
+                return instruction
+            if instance.called_from is None:
+                return None
+            instance, instruction = instance.called_from
+        return None
+
+    def line(self, instruction: Instruction | None) -> int:
+        """Line in the kernel's own file; 0 if there is none."""
+        own = self.in_own_file(instruction)
+        return self.kernel.program.own_line(own) if own is not None else 0
+
+    def where(self, instruction: Instruction | None) -> str:
+        """`file:line` and the line's text."""
+        return self.kernel.describe_position(self.in_own_file(instruction) or instruction)
+
     def complaint(self, instruction: Instruction, why: str) -> str:
-        where = self.kernel.describe_position(instruction)
+        where = self.where(instruction)
         return (
             f"the simulator does not know the PTX instruction `{instruction}` ({why}), "
             f"compiled from {where}; run this kernel on a GPU, or write that line differently"

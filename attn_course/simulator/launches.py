@@ -57,7 +57,7 @@ class Run:
         variables = list(self.program.variables.items())
         items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
         image = np.zeros(kernel.parameter_bytes, np.uint8)
-        items.append(("the kernel's parameters", image, (), np.dtype(np.uint8), False))
+        items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
         addresses = self.memory.place(items)
         first = len(pointers)
         self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}

@@ -57,6 +57,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         self.ready: dict[Key, np.ndarray | None] = {}
         self.queue: list[dict[Key, np.ndarray | None]] = self.starting_groups()
         self.activations = 0
+        self.block: Block = self.blocks[(0,)]  # the one that runs
 
     # -- setting up -----------------------------------------------------------------------------
     def set_up_registers(self, lane: np.ndarray) -> None:
@@ -101,7 +102,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         return self.split_teams({(0,): None})
 
     def split_teams(self, groups: dict) -> list[dict]:
-        """With a warp order: the groups of each warp of the block by themselves, else as they are."""
+        """With a warp order, the groups of each warp of a block by themselves; else as they are."""
         if self.run_.warp_order is None:
             return [groups]
         parts = []
@@ -154,7 +155,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
         while key is not None:
-            block = self.blocks[key]
+            block = self.block = self.blocks[key]
             if self.places is not None:
                 if block.warp_level and not self.converge(block):
                     return
@@ -170,7 +171,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
             if after is None:
                 return
             if block.polls:
-                self.polls += 1
+                self.polls, self.polled = self.polls + 1, block
             if self.polls >= self.patience or self.ready and min(self.ready) <= after:
                 self.suspend(after)
                 return
@@ -247,7 +248,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         return int(np.count_nonzero(self.alive))
 
     def end_trap(self, block: Block) -> None:
-        where = self.kernel.describe_position(block.terminator.instruction)
+        where = self.block.instance.where(block.terminator.instruction)
         raise Trap(
             f"{self.kernel.function.name} executed trap at {where}, "
             f"{self.thread_text(self.R[LANE])}"
@@ -296,7 +297,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         number = int(pointer) - FUNCTION_WINDOW
         functions = self.kernel.functions
         if not 0 <= number < len(functions):
-            where = self.kernel.describe_position(block.terminator.instruction)
+            where = self.block.instance.where(block.terminator.instruction)
             raise SimulatorError(
                 f"{self.kernel.function.name} calls address {int(pointer):#x} at {where}, which is "
                 f"no function, {self.thread_text(self.R[LANE])}. Is the pointer set?"
@@ -308,7 +309,9 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         key = (*block.key, -2)
         if key not in self.blocks:
             uses = tuple(range(len(self.home)))
-            self.blocks[key] = Block(key, [], block.terminator, uses=uses, live_in=-1)
+            self.blocks[key] = Block(
+                key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
+            )
 
     def grow_stack(self, instruction) -> None:
         """More local memory for every thread: the calls have become nested deeper."""
@@ -316,7 +319,7 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         if size * self.lane_count > MAX_STACK_BYTES:
             raise SimulatorError(
                 f"the stacks of {self.lane_count} threads, {size} bytes each, are too much at "
-                f"{self.kernel.describe_position(instruction)}. Does the recursion end? If it "
+                f"{self.block.instance.where(instruction)}. Does the recursion end? If it "
                 f"does, launch fewer threads"
             )
         frames = np.zeros((self.lane_count, size), np.uint8)

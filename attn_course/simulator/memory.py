@@ -14,9 +14,12 @@ import numpy as np
 from ..events import Buffer
 
 RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
+FAR = 1 << 28  # bytes: a wrong address this far from all arrays says nothing about any of them
 SHARED_WINDOW = 1 << 56  # generic addresses of shared memory start here
 LOCAL_WINDOW = 1 << 57  # those of local memory here
 FUNCTION_WINDOW = 1 << 58  # and a function's address is its number from here on
+WINDOWS = {"global": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
+ENDS = {"shared": LOCAL_WINDOW, "local": FUNCTION_WINDOW}
 _VIEWS = tuple(
     np.dtype(t)
     for t in ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")  # what ld and st name
@@ -106,6 +109,12 @@ class GlobalMemory(FlatMemory):
         if address < RED_ZONE:
             return "", None, f"address {address:#x} is a null pointer plus {address} bytes"
         buffer = min(self.buffers, key=lambda b: _distance(b, address))
+        if _distance(buffer, address) > self.bytes.size + FAR:
+            text = (
+                f"address {address:#x}, far from every array: a pointer that is not set, or an "
+                f"index that wrapped around (unsigned below 0, int beyond 2^31)"
+            )
+            return "", None, text
         return (buffer.name, *_index_text(buffer, address - buffer.start))
 
 

@@ -40,7 +40,8 @@ class WaitingLanes:
         self.aside: dict[Key, np.ndarray | None] = {}
         self.polls, self.patience = 0, _PATIENCE
         self.turns, self.snapshot, self.snapshot_left = 0, None, 1
-        self.spin_block: Block | None = None
+        self.polled: Block | None = None  # the last block that looked at memory so
+        self.spin_block: Block | None = None  # what messages say that lanes spin at
         self.clock_ticks = 0
         self.forget_probe()
 
@@ -102,13 +103,13 @@ class WaitingLanes:
         instruction, lanes = block.instructions[0], self.home[LANE][places]
         message = (
             f"{self.kernel.function.name}: `{instruction.opcode}` at "
-            f"{self.kernel.describe_position(instruction)} names lanes of the warp that never come "
+            f"{block.instance.where(instruction)} names lanes of the warp that never come "
             f"there; {places.size} threads wait for them (first: {self.thread_text(lanes)}). "
             f"Move it out of the branch, or name only the lanes that take it in the mask"
         )
         self.report(FaultEvent(
             "divergent-barrier", message, instruction,
-            self.kernel.program.own_line(instruction), tuple(self.threads(lanes[:8])),
+            block.instance.line(instruction), tuple(self.threads(lanes[:8])),
         ))  # fmt: skip
 
     # -- loops that make no progress ------------------------------------------------------------
@@ -131,7 +132,8 @@ class WaitingLanes:
             if all(map(_same, before, self.live_registers(key))):
                 self.flush(self.blocks[key].live_in)
                 self.spinning.append((key, self.places, version))
-                self.spin_block, self.probe = block, None
+                inside = self.polled is not None and key <= self.polled.key <= block.key
+                self.spin_block, self.probe = self.polled if inside else block, None
                 return True
         if self.jumps >= self.next_probe:
             self.probe = None
@@ -157,7 +159,7 @@ class WaitingLanes:
         found = [*block.instructions, block.terminator.instruction]
         loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom."))]
         placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
-        return self.kernel.describe_position(placed[0] if placed else None)
+        return block.instance.where(placed[0] if placed else None)
 
     def describe_spinning(self) -> str:
         key, places, _ = self.spinning[0]
@@ -191,6 +193,7 @@ class WaitingLanes:
             for groups in (self.ready, self.aside, *self.queue):
                 self.spinning += [(key, places, version) for key, places in groups.items()]
             self.ready, self.aside, self.queue = {}, {}, []
+            self.spin_block = self.polled
             return
         self.wake_spinning()
         self.release_barriers()

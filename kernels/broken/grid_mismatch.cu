@@ -44,8 +44,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_online(
         for (int j = thread; j < count; j += THREADS) {
             float dot = 0.0f;
             for (int i = 0; i < d; ++i) {
-                dot = fmaf(  // <- found here
-                    q_row[i], k_head[(size_t)(start + j) * d + i], dot);
+                dot = fmaf(q_row[i],
+                           k_head[(size_t)(start + j) * d + i], dot);  // <- found here
             }
             const bool masked = causal && start + j > row;
             score[j] = masked ? MINUS_INFINITY : dot * scale;

@@ -25,7 +25,7 @@
 // Four floats of a row from column i on; zeros past its end. width: how long the row is.
 __device__ float4 load4(const float* row, int i, int width, bool aligned)
 {
-    if (aligned && i < width) return *reinterpret_cast<const float4*>(row + i);  // <- found here
+    if (aligned && i < width) return *reinterpret_cast<const float4*>(row + i);
     return make_float4(i < width ? row[i] : 0.0f, i + 1 < width ? row[i + 1] : 0.0f,
                        i + 2 < width ? row[i + 2] : 0.0f, i + 3 < width ? row[i + 3] : 0.0f);
 }
@@ -33,7 +33,7 @@ __device__ float4 load4(const float* row, int i, int width, bool aligned)
 __device__ void store4(float* row, int i, int width, bool aligned, float4 value)
 {
     if (aligned && i < width) {
-        *reinterpret_cast<float4*>(row + i) = value;
+        *reinterpret_cast<float4*>(row + i) = value;  // <- found here
         return;
     }
     if (i < width) row[i] = value.x;

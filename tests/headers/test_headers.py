@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from attn_course.ladder import LADDER
+from attn_course.ladder import EXPERIMENTS, LADDER
 from attn_course.source import (
     FIELDS,
     KERNEL_FOLDER,
@@ -82,8 +82,27 @@ def test_every_barrier_says_what_would_break(path):
 
 
 @pytest.mark.parametrize("step", LADDER, ids=lambda step: step.file)
+def test_ladder_file_has_its_number(step):
+    assert step.file.startswith(f"{step.number:02d}_") and not step.header.outcome
+
+
+@pytest.mark.parametrize("step", EXPERIMENTS, ids=lambda step: step.file)
+def test_experiment_says_how_it_went(step):
+    """And its number is the one of the step that it starts from, over another experiment or not."""
+    assert step.header.outcome
+    source = step.header.changes_from
+    while not source[0].isdigit():
+        source = read_header(kernel_path(f"experiments/{source}")).changes_from
+    assert source.startswith(f"{step.number:02d}_")
+
+
+def test_every_experiment_is_a_row():
+    files = {f"experiments/{path.stem}" for path in (KERNEL_FOLDER / "experiments").glob("*.cu")}
+    assert files == {step.file for step in EXPERIMENTS} and len(files) == len(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("step", [*LADDER, *EXPERIMENTS], ids=lambda step: step.file)
 def test_ladder_row_fits_its_file(step):
-    assert step.file.startswith(f"{step.number:02d}_")
     assert step.entry in read_entries(step.path)
     source = step.path.read_text()
     parameters = re.search(rf"{step.entry}\((.*?)\)\s*\{{", source, re.DOTALL).group(1)
@@ -98,6 +117,13 @@ def test_missing_field_is_named(title):
     text = "".join(line for line in GOOD.splitlines(True) if not line.startswith(f"// {title}:"))
     with pytest.raises(HeaderError, match=f"no field '{title}:'"):
         read_header(text)
+
+
+def test_the_outcome_is_optional_and_comes_last():
+    assert read_header(GOOD).outcome == ""
+    assert read_header(GOOD + "// Outcome: slower\n").outcome == "slower"
+    with pytest.raises(HeaderError, match="in this order"):
+        read_header("// Outcome: slower\n" + GOOD)
 
 
 def test_continuation_lines_are_joined():

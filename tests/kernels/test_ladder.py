@@ -22,6 +22,7 @@ from attn_course.module import RawModule
 # The package's attribute of this name is the function; this is the module.
 methods = importlib.import_module("attn_course.attention")
 xp = array_module()
+PIPELINES = [method for method in METHODS if not methods.supports(method, "causal")]
 MARGIN = 37  # floats before and after a guarded buffer; odd, so that a GPU sees it unaligned
 
 # (BH, n, m, d): queries, keys and head dim that divide no tile, and the smallest of each
@@ -265,7 +266,9 @@ def test_arguments_are_refused_by_name():
         ((q.astype(np.float64), k, v), TypeError, r"q is float64.*astype"),
         ((q, k[0], v), ValueError, r"k has shape \(2, 4, 6\).*reshape"),
         ((q, k, v.swapaxes(2, 3).copy().swapaxes(2, 3)), ValueError, "v is not C-contiguous.*asco"),
-        ((q, k[:, :1].copy(), v), ValueError, "k has shape .* batch, heads"),
+        ((q, k[:, :1].copy(), v), ValueError, "k has 1 heads, v 2"),
+        ((q, k[:, [0, 0, 0]].copy(), v), ValueError, "k has shape .* multiple"),
+        ((q, k[[0, 0]].copy(), v), ValueError, "k has shape .* batch"),
         ((q, k, v[:, :, :3].copy()), ValueError, "4 keys, v 3 values"),
         ((q[:, :, :0], k, v), ValueError, "at least 1"),
         ((q, k.tolist(), v), TypeError, "k is builtins.list.*asarray"),
@@ -281,9 +284,17 @@ def test_unknown_methods_and_unsupported_options_are_refused():
     q, k, v = (xp.asarray(array) for array in seeded_qkv((1, 2, 4, 6)))
     with pytest.raises(methods.UnknownMethod, match="naive, three_kernels, tiled"):
         attention(q, k, v, method="fastest")
-    for method in METHODS:
-        with pytest.raises(methods.UnsupportedOption, match="causal"):
-            attention(q, k, v, method=method, causal=True)
+    assert PIPELINES == ["naive", "three_kernels", "tiled"]
+    bias = xp.zeros((4, 4), dtype=np.float32)
+    for method in PIPELINES:
+        for words, options in [
+            ("causal mask", {"causal": True}), ("no bias", {"bias": bias}),
+            ("log-sum-exp", {"return_lse": True}),
+        ]:  # fmt: skip
+            with pytest.raises(methods.UnsupportedOption, match=f"{words}.*rows_online"):
+                attention(q, k, v, method=method, **options)
+        with pytest.raises(methods.UnsupportedOption, match=r"grouped heads.*flash_fp32"):
+            attention(q, k[:, :1].copy(), v[:, :1].copy(), method=method)
 
 
 def test_methods_use_ladder_steps():

@@ -37,16 +37,14 @@ class DebugBuild(Observer):
 
 
 @lru_cache(maxsize=None)
-def module(code: str, options: tuple = (), names: tuple = ()) -> RawModule:
+def module(code: str, names: tuple = ()) -> RawModule:
     """The code is compiled once however many tests use it."""
-    return RawModule(
-        code=code, options=options, backend="simulator", name_expressions=names or None
-    )
+    return RawModule(code=code, backend="simulator", name_expressions=names or None)
 
 
 def run(code, name, grid, block, *arguments, build="optimised", shared=0, names=(), warp_order=None):
     """Call one kernel of the code; grid and block are ints or tuples. Returns its arguments."""
-    kernel = module(code, names=names).get_function(name)
+    kernel = module(*([code, names] if names else [code])).get_function(name)
     grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))
     kernel.warp_order = warp_order
     try:

@@ -12,7 +12,7 @@ from attn_course import cli, data, reference
 from attn_course.attention import METHODS
 from attn_course.backend import resolve_backend
 from attn_course.commands import bench, common
-from attn_course.ladder import LADDER
+from attn_course.ladder import LADDER, step
 
 SMALL = ("--shape", "1,2,17,9")
 
@@ -51,10 +51,28 @@ def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     assert 0 < record["max_abs_error"] < 1e-5 and 0 < record["relative_error"] < 1e-5
     assert record["seconds"] > 0 and record["kv_length"] == 23
     assert [s["file"] for s in record["steps"]] == [
-        LADDER[number - 1].file for number in METHODS[method]
+        step(number).file for number in METHODS[method]
     ]
     assert all(len(s["grid"]) == len(s["block"]) == 3 for s in record["steps"])
     assert "agrees" in out and f"backend {record['backend']}" in out
+
+
+@pytest.mark.parametrize("method", ["rows_atomic", "rows_online", "flash_fp32", "multi_query"])
+def test_run_with_a_causal_mask_and_other_keys(capsys, method):
+    status, out, _ = call(capsys, "run", method, *SMALL, "--causal", "--kv-length", "7",
+                          "--json", "-")
+    record = json.loads(out)
+    assert status == 0 and record["causal"] is True and record["relative_error"] < 2e-6
+
+
+def test_run_auto_says_what_it_picked(capsys, tmp_path):
+    path = tmp_path / "auto.json"
+    status, out, _ = call(capsys, "run", "auto", "--shape", "1,2,5,300", "--json", str(path))
+    record = json.loads(path.read_text())
+    name, _, reason = record["picked"].partition(": ")
+    assert status == 0 and name in METHODS and "300" in reason
+    assert f"auto picks {name}: {reason}" in out
+    assert [s["file"] for s in record["steps"]] == [step(METHODS[name][0]).file]
 
 
 def test_run_prints_only_json_to_the_screen_where_asked(capsys):

@@ -1,4 +1,4 @@
-// Idea:          A block normalises one row; each warp sums its part, and the warps' sums are added.
+// Idea:          A block normalises a row; each warp sums a part, and the warps' sums are added.
 // Changes from:  nothing
 // Shapes:        x (BH, n, d), gamma (d), beta (d), y (BH, n, d); row-major float32; rows = BH*n
 // Launch:        layernorm: grid (BH*n), block (32, WARPS), static shared 2*WARPS*4 bytes

@@ -4,7 +4,7 @@
 // Launch:        output_register_array: grid (ceil(n/THREADS), BH), block (THREADS)
 // Needs:         sm_50; THREADS <= 1024
 // Expect:        v is read by all threads of a warp at once, one sector for 32 lanes
-// Limits:        BH <= 65535; COLUMNS floats a thread, the row is walked in pieces of that length
+// Limits:        BH <= 65535; COLUMNS floats a thread; a row is walked in such pieces
 
 #ifndef THREADS
 #define THREADS 32  // rows a block

@@ -4,7 +4,7 @@
 // Launch:        output_register_tile: grid (n, BH), block (THREADS)
 // Needs:         sm_50; THREADS <= 1024
 // Expect:        a weight is read once for REG_TILE elements
-// Limits:        BH <= 65535; THREADS * REG_TILE elements at a time, the row is walked in such pieces
+// Limits:        BH <= 65535; a row is walked in pieces of THREADS * REG_TILE elements
 
 #ifndef THREADS
 #define THREADS 256  // threads a block

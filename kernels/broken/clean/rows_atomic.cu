@@ -1,4 +1,4 @@
-// Idea:          A block computes one row of attention; its threads agree on maximum and sum by atomics.
+// Idea:          A block computes a row of attention; maximum and sum are found by atomics.
 // Changes from:  nothing
 // Shapes:        q (BH, n, d), k (BH, m, d), v (BH, m, d), out (BH, n, d); row-major float32
 // Launch:        rows_atomic: grid (n, BH), block (THREADS), static shared 8 bytes,

@@ -1,4 +1,4 @@
-// Idea:          A block computes one row of attention, KEYS keys at a time, with an online softmax.
+// Idea:          A block computes a row of attention, KEYS keys at a time, by online softmax.
 // Changes from:  nothing
 // Shapes:        q (BH, n, d), k (BH, m, d), v (BH, m, d), out (BH, n, d); row-major float32
 // Launch:        rows_online: grid (n, BH), block (THREADS), static shared KEYS*4 bytes

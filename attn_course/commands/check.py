@@ -1,0 +1,136 @@
+"""`attn-course check METHOD`: the sanitizer on every kernel of a method, or on a kernel file."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .. import reference
+from ..attention import check_options, pick, problem_of, run_steps, steps
+from ..backend import BackendError, array_module
+from ..clinic import Case, examine, read_broken
+from ..compare import Comparison, compare
+from ..events import observe
+from ..ladder import Problem
+from ..observers import Sanitizer
+from ..observers.findings import Finding
+from ..source import KERNEL_FOLDER
+from . import common
+
+DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The findings of one kernel of a method, or of one file."""
+
+    file: str
+    findings: list[Finding]
+
+
+def add(parsers) -> None:
+    parser = parsers.add_parser(
+        "check", help="races, bad accesses, uninitialised reads and divergent barriers",
+        description="Runs a method of attention(), or one kernel file of kernels/ or "
+        "kernels/broken, in its debug build on the simulator under the sanitizer. Exit status 1 "
+        "when it finds an error or the result disagrees with float64; a warning is shown only.")
+    common.add_workload(parser)
+    common.add_json(parser)
+    # A broken kernel without --shape is run at the case that its file names.
+    parser.set_defaults(execute=execute, shape=None)
+
+
+def execute(arguments) -> int:
+    if arguments.backend == "gpu":
+        raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
+    path = kernel_file(arguments.method)
+    checked, comparison = check_file(path, arguments) if path else check_method(arguments)
+    errors = [f for one in checked for f in one.findings if f.severity == "error"]
+    clean = not errors and (comparison is None or comparison.agrees)
+    if arguments.json != Path("-"):
+        print(report(arguments.method, checked, comparison))
+    common.write_json(arguments.json, {
+        "name": arguments.method, "clean": clean, "errors": len(errors),
+        "agrees": None if comparison is None else comparison.agrees,
+        "message": "" if comparison is None else comparison.message,
+        "kernels": [{"file": one.file, "findings": [asdict(f) for f in one.findings]}
+                    for one in checked],
+    })
+    return 0 if clean else 1
+
+
+def kernel_file(name: str) -> Path | None:
+    """The kernel file that a name means, or None where it is a method's."""
+    if not name.endswith((".cu", "/")) and "/" not in name:
+        return None
+    stem = name if name.endswith(".cu") else f"{name}.cu"
+    for path in (Path(stem), KERNEL_FOLDER / stem, KERNEL_FOLDER.parent / stem):
+        if path.is_file():
+            return path.resolve()
+    raise FileNotFoundError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
+
+
+def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]:
+    """One launch of a kernel file at --shape, or at the case that the file itself names."""
+    case = None
+    if arguments.shape is not None or path.parent != KERNEL_FOLDER / "broken":
+        batch, heads, tokens, d = arguments.shape or DEFAULT_SHAPE
+        problem = Problem(batch * heads, tokens, arguments.kv_length or tokens, d)
+        case = Case(problem, causal=arguments.causal)
+    elif arguments.causal or arguments.kv_length:
+        raise ValueError("--causal and --kv-length need --shape here: without it a broken kernel "
+                         f"runs at its own case, {read_broken(path).case.problem}")
+    found = examine(path, case, seed=arguments.seed)
+    return [Checked(path.name, found.findings)], found.comparison
+
+
+def check_method(arguments) -> tuple[list[Checked], Comparison]:
+    """Each step of a method under a sanitizer of its own, then the output against float64."""
+    if arguments.shape is None:
+        arguments.shape = DEFAULT_SHAPE
+    work = common.workload(arguments)
+    q, k, v = work.inputs()
+    problem = problem_of(q, k, work.causal)
+    method = pick(work.method, problem, "simulator")
+    chosen = steps(method)
+    check_options(method, problem)
+    xp = array_module("simulator")
+    buffers = {name: array.reshape(-1, *array.shape[2:]) for name, array in
+               (("q", q), ("k", k), ("v", v), ("out", xp.empty(q.shape, "float32")))}
+    written = {id(buffers[name]) for name in "qkv"}
+    checked = []
+    for step in chosen:
+        for name in ("s", "out"):
+            if name in step.arguments and name not in buffers:
+                buffers[name] = xp.empty(problem.shape(name), "float32")
+        if "p" in step.arguments:
+            buffers.setdefault("p", buffers.get("s"))
+        mine = [name for name in step.arguments if buffers.get(name) is not None]
+        unwritten = tuple(name for name in mine if id(buffers[name]) not in written)
+        with observe(Sanitizer(unwritten)) as seen:
+            run_steps([step], buffers, 1 / math.sqrt(q.shape[3]), backend="simulator",
+                      problem=problem)
+        written |= {id(buffers[name]) for name in step.writes if name in mine}
+        checked.append(Checked(step.path.name, seen.findings))
+    expected = reference.attention(q, k, v, causal=work.causal)
+    return checked, compare(buffers["out"].reshape(q.shape), expected, name=work.method)
+
+
+def report(name: str, checked: list[Checked], comparison: Comparison | None) -> str:
+    """The findings for people, kernel by kernel."""
+    parts = []
+    for one in checked:
+        parts.append(f"{one.file}: " + (count(one.findings) if one.findings else "no findings"))
+        parts += [str(finding) for finding in one.findings]
+    if comparison is not None:
+        parts.append(comparison.message)
+    return "\n".join(parts)
+
+
+def count(findings: list[Finding]) -> str:
+    """'2 errors, 1 warning'"""
+    words = []
+    for severity in ("error", "warning"):
+        number = sum(finding.severity == severity for finding in findings)
+        if number:
+            words.append(f"{number} {severity}" + "s" * (number > 1))
+    return ", ".join(words)

@@ -1,0 +1,148 @@
+"""`attn-course bench simulator`: how fast the simulator runs here, in lane-instructions a second.
+
+A lane-instruction is one PTX instruction executed by one thread.
+"""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from ..attention import step_arguments
+from ..events import Observer, observe
+from ..ladder import Problem, step
+from ..module import RawModule
+from ..source import KERNEL_FOLDER
+from . import common
+
+NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One timed kernel: a ladder step, its (BH, n, d) and compiler options."""
+
+    name: str
+    step: int
+    bh: int
+    n: int
+    d: int
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A case's result. shape: (BH, n, d); seconds: median of the repeats; instructions:
+    lane-instructions a launch."""
+
+    name: str
+    shape: tuple[int, int, int]
+    seconds: float
+    fastest: float
+    slowest: float
+    instructions: int
+
+    @property
+    def per_second(self) -> float:
+        return self.instructions / self.seconds
+
+
+CASES = (
+    Case("01_scores_naive", 1, 24, 196, 64),
+    Case("02_scores_tiled TILE=16", 2, 24, 196, 64, ("-DTILE=16",)),
+    # The shape that Numba's CUDA simulator was timed on.
+    Case("02_scores_tiled TILE=16, one head", 2, 1, 128, 64, ("-DTILE=16",)),
+)
+AGAINST_NUMBA = CASES[2].name
+
+
+class LaneInstructions(Observer):
+    """Counts executed lane-instructions."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def instruction(self, event) -> None:
+        self.total += len(event.lanes)
+
+
+def run(repeats: int, json_path: Path | None) -> int:
+    """Time every case, print the table and write the JSON. Returns the exit status, 0."""
+    with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
+        timings = [measure(case, repeats) for case in cases]
+    if json_path != Path("-"):
+        print(report(timings))
+    common.write_json(json_path, {
+        "machine": machine(), "date": date.today().isoformat(), "repeats": repeats,
+        "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
+    })
+    return 0
+
+
+def machine() -> str:
+    """The processor and the versions that a time depends on."""
+    names = [line.partition(":")[2].strip() for line in _cpu_lines() if "model name" in line]
+    return (f"{names[0] if names else platform.machine()}, {len(names) or 1} cores, "
+            f"Python {platform.python_version()}, NumPy {np.__version__}")
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []
+
+
+def prepare(case: Case, bh: int) -> Callable[[], None]:
+    """A call that launches the case's kernel once over `bh` heads of seeded random input."""
+    row, problem = step(case.step), Problem(bh, case.n, case.n, case.d)
+    rng = np.random.default_rng(0)
+    buffers = {name: rng.standard_normal(problem.shape(name), dtype=np.float32) for name in "qks"}
+    launch = row.launch(problem, case.options)
+    module = RawModule(path=str(row.path), options=case.options, backend="simulator")
+    kernel = module.get_function(launch.entry)
+    arguments = step_arguments(row, problem, buffers, 1.0)
+    return lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+
+
+def count_instructions(case: Case) -> int:
+    """Lane-instructions of one launch: counted over one head, as every head does the same."""
+    call, counter = prepare(case, 1), LaneInstructions()
+    with observe(counter):
+        call()
+    return counter.total * case.bh
+
+
+def measure(case: Case, repeats: int) -> Timing:
+    """Median, fastest and slowest of `repeats` launches after one that warms up."""
+    call, seconds = prepare(case, case.bh), []
+    call()
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return Timing(case.name, (case.bh, case.n, case.d), statistics.median(seconds), min(seconds),
+                  max(seconds), count_instructions(case))
+
+
+def report(timings: list[Timing]) -> str:
+    """The table for people, with the ratio to Numba's simulator where its time is recorded."""
+    rows = [(t.name, str(t.shape), f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
+             f"{t.instructions / 1e6:,.1f}", f"{t.per_second / 1e6:,.0f}") for t in timings]
+    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions",
+             "M a second")
+    lines = [machine(), common.table(heads, rows, right=(2, 4, 5))]
+    ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
+    if ours and NUMBA_RECORD.is_file():
+        record = json.loads(NUMBA_RECORD.read_text())
+        lines.append(
+            f"{AGAINST_NUMBA}: {record['seconds'] / ours.seconds:,.0f}x faster than Numba's CUDA "
+            f"simulator ({record['seconds']:.3g} s, recorded {record['date']} on "
+            f"{record['machine']})")
+    return "\n".join(lines)

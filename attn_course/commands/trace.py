@@ -1,0 +1,92 @@
+"""`attn-course trace METHOD`: every step of one thread block, as a table or a page to click in."""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from .. import reference
+from ..attention import attention
+from ..backend import BackendError
+from ..compare import Comparison, compare
+from ..events import observe
+from ..observers.tracer import Tracer
+from . import common
+
+
+def block_argument(text: str) -> tuple[int, int, int]:
+    """'1,0' -> (1, 0, 0); argparse shows the message of what it refuses."""
+    try:
+        parts = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        parts = ()
+    if not 1 <= len(parts) <= 3 or min(parts, default=-1) < 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a block: give its place in the grid as X,Y,Z, each at least 0")
+    return (*parts, *[0] * (3 - len(parts)))
+
+
+def add(parsers) -> None:
+    parser = parsers.add_parser(
+        "trace", help="step through one thread block: source lines, variables, shared memory",
+        description="Runs one method of attention() on the simulator and records every step of "
+        "one thread block of each kernel, with the local variables by name. Exit status 1 when "
+        "the result disagrees with float64.")
+    common.add_workload(parser)
+    parser.set_defaults(shape=(1, 1, 16, 8))  # small: each step of each thread is kept
+    parser.add_argument("--block", type=block_argument, default=(0, 0, 0), metavar="X,Y,Z",
+                        help="place in the grid of the block to record (default 0,0,0)")
+    parser.add_argument("--warp", type=common.natural, metavar="N",
+                        help="record this warp of the block only")
+    parser.add_argument("--kernel", metavar="NAME", help="record this kernel of the method only")
+    parser.add_argument("--limit", type=common.positive, default=5000, metavar="N",
+                        help="steps kept for each kernel (default 5000)")
+    parser.add_argument("--html", metavar="FILE", type=Path,
+                        help="write the stepper as one page that opens offline")
+    common.add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    work = common.workload(arguments)
+    if work.backend == "gpu":
+        raise BackendError("trace needs the simulator: a GPU does not show its registers")
+    tracer = Tracer(arguments.block, arguments.warp, arguments.kernel, arguments.limit)
+    judged = run(work, tracer)
+    if not tracer.recordings:
+        raise ValueError(f"{work.method} has no kernel {arguments.kernel!r}")
+    if arguments.html is not None:
+        tracer.to_html(arguments.html, title=f"{work.method}, step by step")
+    if arguments.json != Path("-"):
+        print(report(tracer, judged, arguments.html))
+    common.write_json(arguments.json, record(work, tracer, judged))
+    return 0 if judged.agrees else 1
+
+
+def run(work: common.Workload, tracer: Tracer) -> Comparison:
+    """One call of the method on the simulator under the tracer, held against float64."""
+    q, k, v = work.inputs()
+    with observe(tracer):
+        out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
+    return compare(out, reference.attention(q, k, v, causal=work.causal), name=work.method)
+
+
+def report(tracer: Tracer, judged: Comparison, page: Path | None) -> str:
+    """The steps for people, or where the page with them is."""
+    if page is None:
+        from .. import stepper  # the widget library takes longer to import than all the rest
+
+        return f"{stepper.text(tracer.recordings)}\n\n{judged.message}"
+    steps = sum(len(recording.frames) for recording in tracer.recordings)
+    notes = [recording.truncated for recording in tracer.recordings if recording.truncated]
+    return "\n".join([judged.message, *notes, f"{steps} steps written to {page}"])
+
+
+def record(work: common.Workload, tracer: Tracer, judged: Comparison) -> dict:
+    """The result for machines: the workload and every recording."""
+    return asdict(work) | {
+        "backend": "simulator",
+        "max_abs_error": judged.max_abs_error,
+        "relative_error": judged.relative_error,
+        "agrees": judged.agrees,
+        "recordings": [recording.plain() for recording in tracer.recordings],
+    }

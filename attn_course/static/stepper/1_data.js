@@ -1,0 +1,175 @@
+// What the tracer recorded, at any step; and what an access costs.
+
+const SECTOR = 32,
+  BANKS = 32,
+  WORD = 4,
+  CHECKPOINT = 64,
+  TEXT_COLUMNS = 16,
+  MAX_SECTORS = 128;
+const ITEM = (dtype) => Number(dtype.slice(1)) || 1;
+
+// -- data ---------------------------------------------------------------------------------------
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// The values of variables and shared arrays after any step, from the changes of the frames.
+class History {
+  constructor(recording) {
+    this.recording = recording;
+    this.threads = recording.block_shape.reduce((a, b) => a * b, 1);
+    this.checkpoints = new Map();
+    this.step = -1;
+    this.reset();
+  }
+
+  reset() {
+    this.variables = new Map();
+    this.shared = new Map();
+    for (const [name, array] of Object.entries(this.recording.arrays)) {
+      if (array.space === "shared") {
+        this.shared.set(name, new Array(Math.floor(array.size / ITEM(array.dtype))).fill(null));
+      }
+    }
+    this.step = -1;
+  }
+
+  go(step) {
+    if (step < this.step) {
+      let start = Math.floor(step / CHECKPOINT) * CHECKPOINT;
+      while (start > 0 && !this.checkpoints.has(start)) start -= CHECKPOINT;
+      if (this.checkpoints.has(start)) this.restore(start);
+      else this.reset();
+    }
+    while (this.step < step) this.apply(this.recording.frames[++this.step]);
+  }
+
+  restore(start) {
+    const copy = (map) => new Map([...map].map(([name, row]) => [name, row.slice()]));
+    const { variables, shared } = this.checkpoints.get(start);
+    this.variables = copy(variables);
+    this.shared = copy(shared);
+    this.step = start;
+  }
+
+  apply(frame) {
+    for (const [name, change] of Object.entries(frame.variables)) {
+      if (!this.variables.has(name)) this.variables.set(name, new Array(this.threads).fill(null));
+      const row = this.variables.get(name);
+      change.threads.forEach((thread, i) => {
+        row[thread] = change.values[i];
+      });
+    }
+    for (const access of frame.shared) {
+      if (access.kind === "read" || !this.shared.has(access.array)) continue;
+      const cells = this.shared.get(access.array);
+      access.index.forEach((index, i) => {
+        cells[index] = access.values[i];
+      });
+    }
+    if (frame.step % CHECKPOINT === 0 && !this.checkpoints.has(frame.step)) {
+      const copy = (map) => new Map([...map].map(([name, row]) => [name, row.slice()]));
+      this.checkpoints.set(frame.step, {
+        variables: copy(this.variables),
+        shared: copy(this.shared),
+      });
+    }
+  }
+}
+
+// -- counting -----------------------------------------------------------------------------------
+// A lane's first byte address; arrays start where the recording says, as sectors and banks see it.
+function requests(access, array) {
+  const item = ITEM(array.dtype);
+  const each = Math.max(1, access.index.length / access.threads.length);
+  return access.threads.map((thread, i) => ({
+    thread,
+    lane: thread % 32,
+    index: access.index[i * each],
+    address: array.start + access.index[i * each] * item,
+  }));
+}
+
+// Distinct 32-byte pieces with the bytes that are wanted of each; sector 0 holds address 0.
+function sectors(lanes, size) {
+  const found = new Map();
+  for (const lane of lanes) {
+    for (let byte = lane.address; byte < lane.address + size; byte++) {
+      const number = Math.floor(byte / SECTOR);
+      if (!found.has(number)) found.set(number, { bytes: new Set(), lanes: new Set() });
+      found.get(number).bytes.add(byte % SECTOR);
+      found.get(number).lanes.add(lane.lane);
+    }
+  }
+  return new Map([...found].sort((a, b) => a[0] - b[0]));
+}
+
+// Passes over the banks: a full warp at 4 bytes a lane, half a warp at 8, a quarter at 16.
+function wavefronts(lanes, size) {
+  const words = Math.max(1, size / WORD),
+    width = 32 / words;
+  const groups = new Map();
+  for (const lane of lanes) {
+    const group = Math.floor(lane.lane / width);
+    if (!groups.has(group))
+      groups.set(
+        group,
+        Array.from({ length: BANKS }, () => new Set()),
+      );
+    for (let word = 0; word < words; word++) {
+      const number = Math.floor(lane.address / WORD) + word;
+      groups.get(group)[number % BANKS].add(number);
+    }
+  }
+  let passes = 0;
+  for (const banks of groups.values()) passes += Math.max(...banks.map((bank) => bank.size));
+  return { passes, least: groups.size, groups: [...groups.values()] };
+}
+
+// -- text ---------------------------------------------------------------------------------------
+function shown(value, digits = 6) {
+  if (value === null || value === undefined) return "";
+  if (Array.isArray(value))
+    return value.map((v) => shown(v, 4)).join(value.some(Array.isArray) ? " | " : " ");
+  if (typeof value === "number" && !Number.isInteger(value))
+    return String(Number(value.toPrecision(digits)));
+  return String(value);
+}
+
+const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+const PAST = { read: "reads", write: "writes", update: "updates" };
+
+function place(index, shape) {
+  const parts = [];
+  for (const extent of [...shape].reverse()) {
+    parts.unshift(index % extent);
+    index = Math.floor(index / extent);
+  }
+  return parts.map((part) => `[${part}]`).join("");
+}
+
+const KEYWORDS = new RegExp(
+  "\\b(?:__global__|__device__|__shared__|__launch_bounds__|__restrict__|" +
+    "__forceinline__|__syncthreads|__syncwarp|extern|const|constexpr|float[24]?|double|int|void|" +
+    "bool|unsigned|size_t|char|short|long|half2?|struct|template|for|if|else|while|do|return|" +
+    "break|continue|static|true|false)\\b",
+);
+const TOKEN = new RegExp(
+  `(//.*$|/\\*.*?\\*/)|(^\\s*#\\s*\\w+)|(${KEYWORDS.source})|("[^"]*")`,
+  "g",
+);
+
+function highlight(text) {
+  const parts = [];
+  let last = 0;
+  for (const match of text.matchAll(TOKEN)) {
+    parts.push(text.slice(last, match.index));
+    const kind = match[1] ? "comment" : match[2] ? "directive" : match[3] ? "keyword" : "string";
+    parts.push(make("span", `acs-${kind}`, match[0]));
+    last = match.index + match[0].length;
+  }
+  parts.push(text.slice(last));
+  return parts;
+}

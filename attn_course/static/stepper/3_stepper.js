@@ -1,0 +1,557 @@
+// The stepper: walks through a trace. No library and no server: the same code runs as an anywidget
+// and in a page of its own, after the other files of this folder.
+
+class Stepper {
+  constructor(recordings, { step = 0, onStep = () => {} } = {}) {
+    this.recordings = recordings;
+    this.onStep = onStep;
+    this.root = make("div", "acs");
+    this.root.tabIndex = 0;
+    this.root.setAttribute("role", "group");
+    this.root.setAttribute("aria-label", "Kernel stepper");
+    this.root.dataset.lmSuppressShortcuts = "true"; // arrow keys are ours, not JupyterLab's
+    this.pinned = null;
+    this.buildFrame();
+    this.choose(0, step);
+    this.root.addEventListener("keydown", (event) => this.key(event));
+    const follow = () => this.root.classList.toggle("acs-dark", isDark());
+    follow();
+    this.themes = new MutationObserver(follow);
+    this.themes.observe(document.body, { attributes: true });
+    this.media = matchMedia("(prefers-color-scheme: dark)");
+    this.media.addEventListener("change", follow);
+    this.follow = follow;
+  }
+
+  destroy() {
+    this.pause();
+    this.themes.disconnect();
+    this.media.removeEventListener("change", this.follow);
+  }
+
+  // Everything that stays from step to step.
+  buildFrame() {
+    const button = (name, title, action) => {
+      const element = make("button", `acs-button acs-${name}`, icon(name));
+      element.type = "button";
+      element.title = title;
+      element.setAttribute("aria-label", title);
+      element.addEventListener("click", action);
+      return element;
+    };
+    this.title = make("div", "acs-title");
+    this.block = this.chooser("Block", () => this.choose(Number(this.block.value), 0));
+    this.warp = this.chooser("Warp", () => {
+      this.warpNumber = Number(this.warp.value);
+      this.build();
+    });
+    this.playButton = button("play", "Play or pause (space)", () => this.toggle());
+    this.findingButton = button("finding", "Next finding (f)", () => this.jump("finding", 1));
+    this.findingButton.append(make("span", "", "finding"));
+    this.barrierButton = button("barrier", "Next barrier (b, or shift + right arrow)", () =>
+      this.jump("barrier", 1),
+    );
+    this.barrierButton.append(make("span", "", "barrier"));
+    this.slider = make("input", "acs-slider");
+    this.slider.type = "range";
+    this.slider.min = 0;
+    this.slider.setAttribute("aria-label", "Step");
+    this.slider.addEventListener("input", () => {
+      this.pause();
+      this.go(Number(this.slider.value));
+    });
+    this.marks = make("div", "acs-marks");
+    this.counter = make("output", "acs-counter");
+    const controls = make(
+      "div",
+      "acs-controls",
+      button("first", "First step (Home)", () => {
+        this.pause();
+        this.go(0);
+      }),
+      button("back", "Step back (left arrow)", () => {
+        this.pause();
+        this.go(this.step - 1);
+      }),
+      this.playButton,
+      button("step", "Step (right arrow)", () => {
+        this.pause();
+        this.go(this.step + 1);
+      }),
+      this.barrierButton,
+      this.findingButton,
+      make("div", "acs-track", this.slider, this.marks),
+      this.counter,
+    );
+    this.banner = make("div", "acs-banner");
+    this.banner.setAttribute("role", "status");
+    this.source = make("div", "acs-source");
+    this.uniform = make("div", "acs-uniform");
+    this.table = make("table", "acs-table");
+    this.arrays = make("div", "acs-arrays");
+    this.strips = make("div", "acs-strips");
+    this.note = make("div", "acs-note");
+    const panel = (name, title, ...content) =>
+      make("section", `acs-panel acs-${name}`, make("h4", "", title), ...content);
+    this.root.append(
+      make(
+        "header",
+        "acs-header",
+        this.title,
+        make("div", "acs-choosers", this.block.parentNode, this.warp.parentNode),
+      ),
+      controls,
+      this.banner,
+      make(
+        "div",
+        "acs-main",
+        make(
+          "div",
+          "acs-left",
+          panel("code", "Source", this.source),
+          panel("access", "Memory access of this step", this.strips),
+        ),
+        make(
+          "div",
+          "acs-right",
+          panel("variables", "Variables", this.uniform, make("div", "acs-scroll", this.table)),
+          panel("shared", "Shared memory", this.legend(), this.arrays),
+        ),
+      ),
+      this.note,
+    );
+  }
+
+  chooser(label, action) {
+    const select = make("select");
+    select.addEventListener("change", action);
+    make("label", "acs-chooser", label, select);
+    return select;
+  }
+
+  legend() {
+    const key = (kind, text) => make("span", "acs-key", make("i", `acs-swatch acs-${kind}`), text);
+    return make(
+      "div",
+      "acs-legend",
+      key("write", "written now"),
+      key("read", "read now"),
+      key("both", "both"),
+      key("empty", "never written"),
+    );
+  }
+
+  choose(number, step) {
+    this.pause();
+    this.recording = this.recordings[number];
+    this.history = new History(this.recording);
+    this.pinned = null;
+    const { recording } = this;
+    fill(
+      this.block,
+      this.recordings.map((r, i) => [i, `${r.kernel} (${r.block})`]),
+      number,
+    );
+    const count = Math.ceil(this.history.threads / 32);
+    const warps = recording.warp === null ? [...Array(count).keys()] : [recording.warp];
+    this.warpNumber = warps[0];
+    fill(
+      this.warp,
+      warps.map((w) => [w, `${w}`]),
+      this.warpNumber,
+    );
+    this.warp.disabled = warps.length < 2;
+    this.block.disabled = this.recordings.length < 2;
+    this.title.replaceChildren(
+      make("strong", "", recording.kernel),
+      make(
+        "span",
+        "",
+        `grid (${recording.grid.join(", ")}) · block (${recording.block_shape.join(", ")})` +
+          ` · ${recording.source_name.split("/").pop()}`,
+      ),
+    );
+    this.step = Math.max(0, Math.min(step, recording.frames.length - 1));
+    this.build();
+  }
+
+  // Everything that depends on the block and the warp.
+  build() {
+    const { recording } = this;
+    const last = Math.max(0, recording.frames.length - 1);
+    this.slider.max = last;
+    this.findingButton.disabled = !recording.frames.some((frame) => frame.finding);
+    this.barrierButton.disabled = !recording.frames.some((frame) => frame.barrier !== null);
+    this.marks.replaceChildren(
+      ...recording.frames
+        .filter((frame) => frame.finding || frame.barrier !== null)
+        .map((frame) => {
+          const mark = make("i", frame.finding ? "acs-mark-finding" : "acs-mark-barrier");
+          mark.style.left = `${last ? (100 * frame.step) / last : 0}%`;
+          return mark;
+        }),
+    );
+    this.note.textContent = recording.truncated;
+    this.findSame();
+    this.buildSource();
+    this.buildTable();
+    this.buildArrays();
+    if (recording.frames.length) this.draw();
+    else this.banner.textContent = "This block made no step.";
+  }
+
+  myThreads() {
+    const first = 32 * this.warpNumber;
+    const count = Math.min(32, this.history.threads - first);
+    return Array.from({ length: count }, (_, i) => first + i);
+  }
+
+  // Variables on which all threads of the warp agree at every step are listed once, not 32 times.
+  findSame() {
+    const mine = new Set(this.myThreads());
+    this.same = new Set(Object.keys(this.recording.variables));
+    const history = new History(this.recording);
+    for (const frame of this.recording.frames) {
+      history.go(frame.step);
+      const active = frame.threads.filter((thread) => mine.has(thread));
+      for (const name of Object.keys(frame.variables)) {
+        if (!this.same.has(name) || !active.length) continue;
+        const row = history.variables.get(name);
+        const first = JSON.stringify(row[active[0]]);
+        if (active.some((thread) => JSON.stringify(row[thread]) !== first)) this.same.delete(name);
+      }
+    }
+    this.history = history;
+  }
+
+  buildSource() {
+    const reached = new Set(this.recording.frames.map((frame) => frame.line));
+    this.lines = this.recording.lines.map((text, i) => {
+      const row = make(
+        "div",
+        "acs-line",
+        make("span", "acs-number", String(i + 1)),
+        make("code", "", ...highlight(text), "\n"),
+      );
+      if (reached.has(i + 1)) {
+        row.classList.add("acs-reached");
+        row.title = "Go to the next step on this line";
+        row.addEventListener("click", () => this.toLine(i + 1));
+      }
+      return row;
+    });
+    this.source.replaceChildren(...this.lines);
+  }
+
+  buildTable() {
+    const names = Object.keys(this.recording.variables).filter((name) => !this.same.has(name));
+    const [x, y, z] = this.recording.block_shape;
+    const axes = [x, y, z].reduce((last, extent, i) => (extent > 1 ? i : last), 0) + 1;
+    const label = (thread) =>
+      [thread % x, Math.floor(thread / x) % y, Math.floor(thread / (x * y))]
+        .slice(0, axes)
+        .join(", ");
+    this.cells = new Map();
+    this.rows = new Map();
+    const head = make(
+      "tr",
+      "",
+      make("th", "", axes > 1 ? `thread (${"xyz".slice(0, axes).split("").join(", ")})` : "thread"),
+    );
+    this.heads = names.map((name) => {
+      const cell = make("th", "", name);
+      const { type, line } = this.recording.variables[name];
+      cell.title = `${type} ${name}, line ${line}`;
+      head.append(cell);
+      return cell;
+    });
+    const body = this.myThreads().map((thread) => {
+      const row = make("tr", "", make("th", "", label(thread)));
+      row.title = `thread ${thread}, lane ${thread % 32}; click to pin`;
+      this.cells.set(
+        thread,
+        names.map(() => {
+          const cell = make("td");
+          row.append(cell);
+          return cell;
+        }),
+      );
+      this.rows.set(thread, row);
+      row.addEventListener("mouseenter", () => this.point(thread));
+      row.addEventListener("mouseleave", () => this.point(null));
+      row.addEventListener("click", () => {
+        this.pinned = this.pinned === thread ? null : thread;
+        this.point(this.pinned);
+      });
+      return row;
+    });
+    this.names = names;
+    this.table.replaceChildren(make("thead", "", head), make("tbody", "", ...body));
+  }
+
+  buildArrays() {
+    this.grids = Object.entries(this.recording.arrays)
+      .filter(([, array]) => array.space === "shared")
+      .map(([name, array]) => new Grid(name, array));
+    this.arrays.replaceChildren(...this.grids.map((grid) => grid.root));
+    this.arrays.closest(".acs-panel").hidden = !this.grids.length;
+  }
+
+  // -- moving -----------------------------------------------------------------------------------
+  go(step) {
+    const last = this.recording.frames.length - 1;
+    const next = Math.max(0, Math.min(step, last));
+    if (next === this.step) return;
+    this.step = next;
+    this.draw();
+    this.onStep(next);
+  }
+
+  jump(kind, direction) {
+    this.pause();
+    const { frames } = this.recording;
+    const hit = (frame) => (kind === "finding" ? frame.finding : frame.barrier !== null);
+    for (let step = this.step + direction; step >= 0 && step < frames.length; step += direction) {
+      if (hit(frames[step])) {
+        this.go(step);
+        this.meet(frames[step]);
+        return;
+      }
+    }
+  }
+
+  // Show a warp that takes part in this step.
+  meet(frame) {
+    const warps = frame.threads.map((thread) => Math.floor(thread / 32));
+    if (!warps.length || warps.includes(this.warpNumber) || this.recording.warp !== null) return;
+    this.warpNumber = warps[0];
+    this.warp.value = warps[0];
+    this.build();
+  }
+
+  toLine(line) {
+    this.pause();
+    const { frames } = this.recording;
+    for (let i = 1; i <= frames.length; i++) {
+      const step = (this.step + i) % frames.length;
+      if (frames[step].line === line) {
+        this.go(step);
+        return;
+      }
+    }
+  }
+
+  toggle() {
+    if (this.timer) {
+      this.pause();
+      return;
+    }
+    if (this.step >= this.recording.frames.length - 1) this.go(0);
+    this.timer = setInterval(() => {
+      this.go(this.step + 1);
+      if (this.step >= this.recording.frames.length - 1) this.pause();
+    }, 450);
+    this.playButton.replaceChildren(icon("pause"));
+  }
+
+  pause() {
+    clearInterval(this.timer);
+    this.timer = null;
+    this.playButton.replaceChildren(icon("play"));
+  }
+
+  key(event) {
+    if (["SELECT", "INPUT"].includes(event.target.tagName) && event.target !== this.slider) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const actions = {
+      ArrowRight: () => (event.shiftKey ? this.jump("barrier", 1) : this.go(this.step + 1)),
+      ArrowLeft: () => (event.shiftKey ? this.jump("barrier", -1) : this.go(this.step - 1)),
+      " ": () => this.toggle(),
+      b: () => this.jump("barrier", 1),
+      B: () => this.jump("barrier", -1),
+      f: () => this.jump("finding", 1),
+      F: () => this.jump("finding", -1),
+      Home: () => this.go(0),
+      End: () => this.go(this.recording.frames.length - 1),
+    };
+    if (event.key === " " && event.target.tagName === "BUTTON") return;
+    if (!actions[event.key]) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key !== " ") this.pause();
+    actions[event.key]();
+  }
+
+  // -- drawing ----------------------------------------------------------------------------------
+  draw() {
+    const frame = this.recording.frames[this.step];
+    this.history.go(this.step);
+    this.slider.value = this.step;
+    this.counter.textContent = `${this.step + 1} / ${this.recording.frames.length}`;
+    this.root.dataset.step = this.step;
+    this.drawBanner(frame);
+    this.drawSource(frame);
+    this.drawVariables(frame);
+    for (const grid of this.grids) grid.draw(this.history.shared.get(grid.name), frame);
+    this.drawStrips(frame);
+    this.point(this.pinned);
+  }
+
+  drawBanner(frame) {
+    const { threads } = this.history;
+    const active = frame.threads.length;
+    const who = frame.finding?.stops
+      ? "the run stops here"
+      : active === threads
+        ? `all ${plural(threads, "thread")} active`
+        : `${active} of ${plural(threads, "thread")} active`;
+    const parts = [`line ${frame.line}`, who];
+    if (frame.function && frame.function !== this.recording.kernel)
+      parts.splice(1, 0, `in ${frame.function}()`);
+    if (frame.barrier !== null) parts.push("the whole block passes this barrier");
+    this.banner.replaceChildren(make("span", "", parts.join(" · ")));
+    if (frame.barrier !== null) this.banner.lastChild.classList.add("acs-barrier-text");
+    if (frame.finding) {
+      this.banner.append(
+        make(
+          "div",
+          "acs-finding-text",
+          icon("finding"),
+          make("strong", "", frame.finding.kind),
+          make("span", "", frame.finding.message),
+        ),
+      );
+    }
+  }
+
+  drawSource(frame) {
+    this.source
+      .querySelectorAll(".acs-current")
+      .forEach((row) => row.classList.remove("acs-current", "acs-bad"));
+    const row = this.lines[frame.line - 1];
+    if (!row) return;
+    row.classList.add("acs-current");
+    row.classList.toggle("acs-bad", Boolean(frame.finding));
+    const top = row.offsetTop,
+      height = this.source.clientHeight;
+    if (top < this.source.scrollTop + 40 || top > this.source.scrollTop + height - 60) {
+      this.source.scrollTop = top - height / 2;
+    }
+  }
+
+  drawVariables(frame) {
+    const active = new Set(frame.threads);
+    const changed = (name, thread) => frame.variables[name]?.threads.includes(thread);
+    const chips = [];
+    const mine = this.myThreads();
+    for (const name of this.same) {
+      const row = this.history.variables.get(name);
+      const holder =
+        row &&
+        mine.find(
+          (thread) =>
+            row[thread] !== null &&
+            row[thread] !== undefined &&
+            (active.has(thread) || frame.threads.every((t) => !mine.includes(t))),
+        );
+      if (holder === undefined || row === undefined) continue;
+      const chip = make("span", "acs-chip", make("b", "", name), ` = ${shown(row[holder])}`);
+      chip.title = `${this.recording.variables[name].type} ${name}, the same in all threads here`;
+      if (mine.some((thread) => changed(name, thread))) chip.classList.add("acs-changed");
+      chips.push(chip);
+    }
+    this.uniform.replaceChildren(...chips);
+    for (const [thread, cells] of this.cells) {
+      this.rows.get(thread).classList.toggle("acs-idle", !active.has(thread));
+      cells.forEach((cell, i) => {
+        const value = this.history.variables.get(this.names[i])?.[thread];
+        const text = shown(value);
+        if (cell.textContent !== text) cell.textContent = text;
+        cell.title = Array.isArray(value) ? JSON.stringify(value) : "";
+      });
+    }
+    const present = this.names.map(
+      (name) =>
+        this.history.variables
+          .get(name)
+          ?.some((value, thread) => value !== null && this.cells.has(thread)) ?? false,
+    );
+    this.names.forEach((name, i) => {
+      const marked = new Set(frame.variables[name]?.threads ?? []);
+      this.heads[i].hidden = !present[i];
+      for (const [thread, cells] of this.cells) {
+        cells[i].hidden = !present[i];
+        cells[i].classList.toggle("acs-changed", marked.has(thread) && cells[i].textContent !== "");
+      }
+    });
+  }
+
+  drawStrips(frame) {
+    const drawn = [];
+    for (const space of ["global", "shared"]) {
+      for (const access of frame[space]) {
+        if (access.elsewhere) continue;
+        const array = this.recording.arrays[access.array];
+        const lanes = requests(access, array).filter(
+          (r) => Math.floor(r.thread / 32) === this.warpNumber,
+        );
+        if (lanes.length)
+          drawn.push(
+            space === "global"
+              ? sectorStrip(access, array, lanes)
+              : bankStrip(access, array, lanes),
+          );
+      }
+    }
+    const idle = make(
+      "p",
+      "acs-quiet",
+      `Warp ${this.warpNumber} touches no global or shared memory in this step.`,
+    );
+    this.strips.replaceChildren(...(drawn.length ? drawn : [idle]));
+  }
+
+  // Shows one thread's own cells everywhere.
+  point(thread) {
+    const shownThread = thread ?? this.pinned;
+    this.root
+      .querySelectorAll(".acs-pointed")
+      .forEach((element) => element.classList.remove("acs-pointed"));
+    for (const grid of this.grids ?? []) grid.point(null);
+    if (shownThread === null || shownThread === undefined) return;
+    this.rows.get(shownThread)?.classList.add("acs-pointed");
+    const frame = this.recording.frames[this.step];
+    for (const grid of this.grids) grid.point(shownThread, frame);
+    const lane = shownThread % 32;
+    this.strips.querySelectorAll("[data-lanes]").forEach((element) => {
+      if (element.dataset.lanes.split(" ").includes(String(lane)))
+        element.classList.add("acs-pointed");
+    });
+  }
+}
+
+// -- entry points -------------------------------------------------------------------------------
+export async function mount(element, packed, options = {}) {
+  const stepper = new Stepper(await unpack(packed), options);
+  element.replaceChildren(stepper.root);
+  stepper.draw(); // heights are known only now that it is in the page
+  return stepper;
+}
+
+async function render({ model, el }) {
+  const stepper = await mount(el, model.get("trace"), {
+    step: model.get("step"),
+    onStep: (step) => {
+      model.set("step", step);
+      model.save_changes();
+    },
+  });
+  const follow = () => stepper.go(model.get("step"));
+  model.on("change:step", follow);
+  return () => {
+    model.off("change:step", follow);
+    stepper.destroy();
+  };
+}
+
+export default { render };

@@ -1,0 +1,164 @@
+"""Every broken kernel is found by the right means at the right line; its clean twin never is."""
+
+import difflib
+
+import numpy as np
+import pytest
+
+from attn_course import clinic
+from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels, prepare
+from attn_course.events import observe
+from attn_course.ladder import LADDER, Problem
+from attn_course.observers import Sanitizer
+from attn_course.observers.findings import KINDS
+from attn_course.verify import ORACLES
+
+BROKEN = broken_kernels()
+# Extents that divide no tile, and the smallest of each.
+RAGGED = [
+    Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35),
+]  # fmt: skip
+LADDER_SO_FAR = [step.path for step in LADDER if step.computes in ORACLES and step.number <= 6]
+CLEAN = sorted({*clean_kernels(), *LADDER_SO_FAR})
+
+
+def sanitize(path, case, options=()):
+    """(trial, findings) of one launch of a kernel file on the simulator."""
+    trial = prepare(path, case, backend="simulator", options=options)
+    with observe(Sanitizer(trial.family.uninitialised)) as report:
+        trial.run()
+    return trial, report.findings
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+def test_defect_is_found(broken):
+    trial, findings = sanitize(broken.path, broken.case)
+    if broken.kind == WRONG_RESULT:
+        assert findings == [], "the sanitizer sees nothing wrong here; only the numbers are"
+        assert not trial.judge().agrees
+        return
+    assert findings, "nothing was found"
+    places = {(f.kind, f.line) for f in findings if f.severity == "error"}
+    assert (broken.kind, broken.found_line) in places, places
+    for finding in findings:
+        assert finding.message and finding.remedy and finding.kind in KINDS
+        if finding.kind != "bad-launch":  # nothing ran, so no source came with it
+            assert finding.line_text == source_line(broken.path, finding.line)
+
+
+def source_line(path, number):
+    return path.read_text().splitlines()[number - 1].strip() if number else ""
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+def test_twin_is_clean_where_the_defect_shows(broken):
+    """At the very launch that shows the defect, the clean twin has no finding and is right."""
+    if broken.case.is_partial:
+        return  # its arrays are cut short on purpose; see the test of the index below
+    trial, findings = sanitize(broken.clean, broken.case)
+    assert findings == []
+    assert trial.judge().agrees, trial.judge().message
+
+
+@pytest.mark.parametrize("problem", RAGGED, ids=str)
+@pytest.mark.parametrize("path", CLEAN, ids=lambda path: path.stem)
+def test_clean_kernels_have_no_findings(path, problem):
+    trial, findings = sanitize(path, Case(problem))
+    assert findings == []
+    assert trial.judge().agrees, trial.judge().message
+
+
+@pytest.mark.parametrize("options", [
+    ("-DTILE=16", "-DK_TILE=0"), ("-DTILE=16", "-DK_TILE=1", "-DPAD=0"), ("-DTILE=5",),
+], ids=str)
+def test_every_layout_of_the_tiled_kernel_is_clean(options):
+    path = next(step.path for step in LADDER if step.number == 2)
+    trial, findings = sanitize(path, Case(Problem(2, 19, 23, 21)), options)
+    assert findings == [] and trial.judge().agrees
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.name)
+def test_only_the_defect_differs(broken):
+    """Between the headers and the marks, a broken kernel is its clean twin but for a few lines."""
+    clean, bad = (body(path.read_text()) for path in (broken.clean, broken.path))
+    changed = [line for line in difflib.ndiff(clean, bad) if line[0] in "+-"]
+    assert 1 <= len(changed) <= 8, changed
+    assert broken.found_line
+    if broken.defect_line:
+        marked = stripped(source_line(broken.path, broken.defect_line))
+        assert any(line[2:].strip() == marked for line in changed), marked
+
+
+def stripped(line):
+    for mark in ("  // <- defect", "  // <- found here"):
+        line = line.removesuffix(mark)
+    return line.split("  //")[0].strip()
+
+
+def body(text):
+    """Code lines below the header comments, without marks and comments."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line and not line.startswith("//"))
+    return [text for text in map(stripped, lines[start:]) if text]
+
+
+def test_the_wrapped_index_is_named():
+    """In 64 bits the same element has its true number; in 32 it is negative."""
+    broken = next(b for b in BROKEN if b.name == "int32_overflow")
+    first = broken.case.problem.n * broken.case.problem.m  # of head 1
+    indices = {}
+    for path in (broken.path, broken.clean):
+        _, findings = sanitize(path, broken.case)
+        indices[path] = [(f.kind, f.array, f.index) for f in findings]
+    assert indices[broken.path] == [("out-of-bounds", "s", first - 2**32)]
+    assert indices[broken.clean] == [("out-of-bounds", "s", first)]
+
+
+def test_hidden_by_the_optimised_build():
+    """Races do not always change the result: that is why they need a tool."""
+    broken = next(b for b in BROKEN if b.name == "missing_first_barrier")
+    trial, findings = sanitize(broken.path, broken.case)
+    assert findings and trial.judge().agrees
+
+
+def test_outputs_are_left_alone_by_a_launch_that_is_refused():
+    broken = next(b for b in BROKEN if b.name == "tile_64")
+    trial, _ = sanitize(broken.path, broken.case)
+    assert np.isnan(trial.outputs["s"]).all()
+
+
+def test_a_mended_text_passes():
+    """What a learner does in the clinic: the text is changed, the case stays."""
+    broken = next(b for b in BROKEN if b.name == "missing_second_barrier")
+    text = broken.path.read_text()
+    assert not clinic.examine(broken.path).is_clean
+    loop = text.index("tile_key[i][tx], score);")
+    end = text.index("\n        }\n", loop) + len("\n        }\n")
+    mended = text[:end] + "        __syncthreads();\n" + text[end:]
+    found = clinic.examine(broken.path, code=mended)
+    assert found.findings == [] and found.is_clean
+
+
+def test_notes_are_complete():
+    names = {broken.name for broken in BROKEN}
+    assert len(names) >= 17
+    for broken in BROKEN:
+        assert broken.kind in (*KINDS, WRONG_RESULT)
+        assert broken.clean.is_file() and broken.symptom and broken.story
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("// Clean:    01_scores_naive.cu\n", "Defect"), ("int x;\n", "Clean"),
+])
+def test_a_missing_note_is_named(tmp_path, text, message):
+    path = tmp_path / "wrong.cu"
+    path.write_text(text)
+    with pytest.raises(clinic.ClinicError, match=f"'// {message}: "):
+        clinic.read_broken(path)
+
+
+def test_an_unknown_file_is_refused(tmp_path):
+    with pytest.raises(clinic.ClinicError, match="how to launch"):
+        path = tmp_path / "mine.cu"
+        path.write_text("int x;\n")
+        clinic.family(path)

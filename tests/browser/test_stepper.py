@@ -1,0 +1,350 @@
+"""The stepper in Chromium: a page from disk, and the widget in JupyterLab."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attn_course import RawModule, Tracer, observe
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
+    "google-chrome")
+DRIVER = shutil.which("chromedriver")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--window-size=1280,1000",
+)  # fmt: skip
+pytestmark = [
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver here"),
+    # The browser's own log sockets are closed by the garbage collector, after the test.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SHOTS = os.environ.get("ATTN_COURSE_SCREENSHOTS")  # a folder: keep what the tests saw
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def trace_scores(block, keys=4):
+    """4 queries of length 4 against keys whose rows are 1 1 1 1, 2 2 2 2, ...; TILE=2."""
+    module = RawModule(path="kernels/02_scores_tiled.cu", backend="simulator",
+                       options=("-DTILE=2", "-DK_TILE=0", "-DPAD=0"))
+    q = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]], np.float32)[None]
+    k = np.repeat(np.arange(1, 5, dtype=np.float32)[:, None], 4, axis=1)[None, :keys]
+    tracer = Tracer(block=block)
+    with observe(tracer):
+        module.get_function("scores_tiled")(
+            (2, 2, 1), (2, 2), (q, np.ascontiguousarray(k), np.zeros((1, 4, 4), np.float32),
+                                *[np.int32(4)] * 3))
+    return tracer
+
+
+def opened(browser, page):
+    browser.get(page.as_uri())
+    return WebDriverWait(browser, 20).until(
+        lambda b: b.find_element(By.CSS_SELECTOR, ".acs[data-step]"))
+
+
+def looked(browser, name):
+    if SHOTS:
+        Path(SHOTS).mkdir(parents=True, exist_ok=True)
+        browser.save_screenshot(str(Path(SHOTS) / f"{name}.png"))
+
+
+def texts(root, selector):
+    return [element.text for element in root.find_elements(By.CSS_SELECTOR, selector)]
+
+
+def column(root, name):
+    """The thread table's column of a variable."""
+    cells = root.find_elements(By.CSS_SELECTOR, "thead th")
+    heads = [cell.get_attribute("textContent") for cell in cells]
+    rows = root.find_elements(By.CSS_SELECTOR, "tbody tr")
+    return [row.find_elements(By.CSS_SELECTOR, "th, td")[heads.index(name)].text for row in rows]
+
+
+def grid(root, name):
+    figure = next(f for f in root.find_elements(By.CSS_SELECTOR, "figure") if name in f.text)
+    return texts(figure, ".acs-cell"), [
+        cell.get_attribute("class") for cell in figure.find_elements(By.CSS_SELECTOR, ".acs-cell")]
+
+
+def errors(browser):
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"
+            and "favicon" not in entry["message"]]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "trace.html"
+    trace_scores([(0, 0, 0), (1, 0, 0)]).to_html(path)
+    return path
+
+
+def press(root, name):
+    root.find_element(By.CSS_SELECTOR, f"button.acs-{name}").click()
+
+
+def test_barrier_by_barrier_the_worked_example(browser, page):
+    root = opened(browser, page)
+    seen = []
+    for _ in range(4):
+        press(root, "barrier")
+        seen.append((column(root, "score"), grid(root, "tile_query")[0]))
+    assert [score for score, _ in seen] == [
+        ["0", "0", "0", "0"], ["3", "6", "11", "22"], ["3", "6", "11", "22"],
+        ["10", "20", "26", "52"]]  # fmt: skip
+    assert seen[0][1] == ["1", "2", "5", "6"] and seen[2][1] == ["3", "4", "7", "8"]
+    assert "passes this barrier" in root.find_element(By.CSS_SELECTOR, ".acs-banner").text
+    looked(browser, "page-barrier")
+    assert not errors(browser)
+
+
+def test_keys_buttons_and_slider_move(browser, page):
+    root = opened(browser, page)
+    root.send_keys(Keys.ARROW_RIGHT * 3)
+    assert root.get_attribute("data-step") == "3"
+    root.send_keys(Keys.ARROW_LEFT)
+    press(root, "back")
+    assert root.get_attribute("data-step") == "1"
+    press(root, "step")
+    assert root.get_attribute("data-step") == "2"
+    root.send_keys(Keys.END)
+    last = int(root.get_attribute("data-step"))
+    assert texts(root, ".acs-counter") == [f"{last + 1} / {last + 1}"]
+    press(root, "first")
+    assert root.get_attribute("data-step") == "0"
+    slider = root.find_element(By.CSS_SELECTOR, ".acs-slider")
+    slider.send_keys(Keys.ARROW_RIGHT)
+    assert root.get_attribute("data-step") == "1"
+
+
+def test_back_and_forth_show_the_same(browser, page):
+    root = opened(browser, page)
+
+    def picture():
+        return (column(root, "score"), grid(root, "tile_key"), texts(root, ".acs-chip"),
+                root.find_element(By.CSS_SELECTOR, ".acs-current").text)
+
+    for _ in range(17):
+        press(root, "step")
+    there = picture()
+    root.send_keys(Keys.END)
+    assert picture() != there
+    while root.get_attribute("data-step") != "17":
+        press(root, "back")
+    assert picture() == there
+
+
+def test_the_current_line_and_its_accesses(browser, page):
+    root = opened(browser, page)
+    line = next(row for row in root.find_elements(By.CSS_SELECTOR, ".acs-reached")
+                if "tile_query[ty][tx] =" in row.text)
+    browser.execute_script("arguments[0].click()", line)
+    assert "tile_query[ty][tx] =" in root.find_element(By.CSS_SELECTOR, ".acs-current").text
+    heads = texts(root, ".acs-strip-head")
+    assert len(heads) == 2
+    assert "reads" in heads[0] and "1 sector, 16 of 32 bytes used" in heads[0]
+    assert "writes" in heads[1] and "1 wavefront" in heads[1]
+    assert len(root.find_elements(By.CSS_SELECTOR, ".acs-sector .acs-read")) == 4  # words
+    assert len(root.find_elements(By.CSS_SELECTOR, ".acs-bank .acs-write")) == 4  # banks
+    assert all("acs-write" in kind for kind in grid(root, "tile_query")[1])
+    assert all("acs-empty" in kind for kind in grid(root, "tile_key")[1])
+    looked(browser, "page-access")
+
+
+def test_another_block_can_be_chosen(browser, page):
+    root = opened(browser, page)
+    Select(root.find_element(By.CSS_SELECTOR, ".acs-chooser select")).select_by_visible_text(
+        "scores_tiled (1,0,0)")
+    root.send_keys(Keys.END)
+    assert column(root, "col") == ["2", "3", "2", "3"]
+    assert column(root, "score") == ["30", "40", "78", "104"]
+
+
+def test_it_plays_to_the_end_and_stops(browser, page):
+    root = opened(browser, page)
+    root.send_keys(Keys.END)
+    last = root.get_attribute("data-step")
+    for _ in range(3):
+        press(root, "back")
+    press(root, "play")
+    WebDriverWait(browser, 10).until(lambda _: root.get_attribute("data-step") == last)
+    assert root.find_element(By.CSS_SELECTOR, ".acs-play").is_enabled()
+
+
+def test_a_finding_is_shown_where_it_happened(browser, tmp_path):
+    tracer = Tracer(block=(1, 0, 0))
+    source = """extern "C" __global__ void k(const float* q, float* out) {
+        float mine = q[64 * blockIdx.x + threadIdx.x];
+        out[threadIdx.x] = mine;
+    }"""
+    kernel = RawModule(code=source, backend="simulator").get_function("k")
+    with pytest.raises(RuntimeError, match="valid elements"), observe(tracer):
+        kernel((2,), (64,), (np.zeros(100, np.float32), np.zeros(64, np.float32)))
+    tracer.to_html(tmp_path / "fault.html")
+    root = opened(browser, tmp_path / "fault.html")
+    press(root, "finding")
+    assert "out-of-bounds" in root.find_element(By.CSS_SELECTOR, ".acs-finding-text").text
+    assert "float mine" in root.find_element(By.CSS_SELECTOR, ".acs-current.acs-bad").text
+    warp = Select(root.find_elements(By.CSS_SELECTOR, ".acs-chooser select")[1])
+    assert warp.first_selected_option.text == "1"  # thread 36 is the first to go too far
+    looked(browser, "page-finding")
+
+
+def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):
+    source = """extern "C" __global__ void k(const float* q, float* out) {
+        __shared__ float tile[32][32];
+        tile[threadIdx.x][0] = q[8 * threadIdx.x];
+        out[threadIdx.x] = tile[threadIdx.x][0];
+    }"""
+    with observe(Tracer()) as trace:
+        RawModule(code=source, backend="simulator").get_function("k")(
+            (1,), (32,), (np.zeros(256, np.float32), np.zeros(32, np.float32)))
+    trace.to_html(tmp_path / "banks.html")
+    root = opened(browser, tmp_path / "banks.html")
+    while not root.find_elements(By.CSS_SELECTOR, ".acs-bank"):
+        press(root, "step")
+    text = " ".join(texts(root, ".acs-strip-head"))
+    assert "32 sectors, 128 of 1024 bytes used" in text
+    assert "32 wavefronts, 1 would do" in text
+    assert texts(root, ".acs-bank b") == ["32"]
+
+
+def test_without_scripts_the_table_is_readable(browser, page, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    start = text.index('<script type="module">')
+    plain = tmp_path / "plain.html"
+    plain.write_text(text[:start] + text[text.index("</script>", start) + 9:], encoding="utf-8")
+    browser.get(plain.as_uri())
+    rows = browser.find_elements(By.CSS_SELECTOR, "tbody tr")
+    assert len(rows) > 30
+    assert any("score = 3" in row.text and "fmaf" in row.text for row in rows)
+
+
+# -- notebooks -----------------------------------------------------------------------------
+CELLS = [
+    "import sys\nsys.path[:0] = [{here!r}]\nfrom test_stepper import trace_scores\n"
+    "view = trace_scores((0, 0, 0)).show()\nview",
+    "print('Python sees step', view.step)",
+]
+
+
+def notebook(path, cells):
+    path.write_text(json.dumps({
+        "nbformat": 4, "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3",
+                                    "language": "python"}},
+        "cells": [{"cell_type": "code", "id": f"cell{i}", "metadata": {}, "execution_count": None,
+                   "outputs": [], "source": cell.format(here=str(Path(__file__).parent))}
+                  for i, cell in enumerate(cells)],
+    }))  # fmt: skip
+
+
+@pytest.fixture
+def lab(tmp_path):
+    notebook(tmp_path / "trace.ipynb", CELLS)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTER_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT),
+        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
+        "ATTN_COURSE_BACKEND": "simulator",
+    }  # fmt: skip
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
+               "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
+               f"--ServerApp.root_dir={tmp_path}"]
+    with open(tmp_path / "lab.log", "w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
+            yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb"
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def wait_for(address, server, log):
+    for _ in range(120):
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(log.read_text())
+
+
+def run_cell(browser):
+    browser.execute_script(  # without waiting for its promise: it ends when the cell has run
+        "window.jupyterapp.commands.execute('notebook:run-cell-and-select-next')")
+
+
+@pytest.mark.timeout(280)
+def test_the_widget_in_jupyterlab(browser, lab):
+    browser.set_script_timeout(60)
+    browser.get(lab)
+    wait = WebDriverWait(browser, 90)
+    wait.until(lambda b: b.execute_script("return Boolean(window.jupyterapp)"))
+    wait.until(lambda b: b.find_elements(By.CSS_SELECTOR, ".jp-Notebook .jp-CodeCell"))
+    wait.until(lambda b: "Idle" in (b.find_element(
+        By.CSS_SELECTOR, ".jp-Notebook-ExecutionIndicator").get_attribute("data-status") or "")
+        .title())
+    run_cell(browser); time.sleep(25); looked(browser, "lab-before"); print(browser.get_log("browser"))
+    root = wait.until(lambda b: b.find_element(By.CSS_SELECTOR, ".acs[data-step]"))
+    press(root, "barrier")
+    press(root, "barrier")
+    assert column(root, "score") == ["3", "6", "11", "22"]
+    root.send_keys(Keys.ARROW_RIGHT)  # JupyterLab's own shortcuts leave it alone
+    step = root.get_attribute("data-step")
+    assert column(root, "score") == ["3", "6", "11", "22"] and int(step) > 20
+    looked(browser, "lab")
+    run_cell(browser)
+    wait.until(lambda b: f"Python sees step {step}" in b.find_element(
+        By.CSS_SELECTOR, ".jp-Notebook").text)
+
+
+def test_an_exported_notebook_works_offline(browser, tmp_path):
+    """show(static=True) in a notebook that nbconvert has made into HTML."""
+    from nbclient import NotebookClient
+    from nbconvert import HTMLExporter
+    from nbformat import read
+
+    notebook(tmp_path / "static.ipynb", [CELLS[0].replace("show()", "show(static=True)")])
+    content = read(tmp_path / "static.ipynb", as_version=4)
+    NotebookClient(content, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    text, _ = HTMLExporter().from_notebook_node(content)
+    (tmp_path / "static.html").write_text(text, encoding="utf-8")
+    root = opened(browser, tmp_path / "static.html")
+    for _ in range(2):
+        press(root, "barrier")
+    assert column(root, "score") == ["3", "6", "11", "22"]
+    browser.execute_script("arguments[0].scrollIntoView()", root)
+    looked(browser, "export")

@@ -1,0 +1,107 @@
+"""The recorded comparison of simulator and GPU, where there is one: complete, agreeing, current."""
+
+import copy
+import json
+
+import pytest
+
+from attn_course.results import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
+
+PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
+SECTIONS = {"opcodes": 1000, "random_kernels": 50, "programs": 10, "functions": 100, "ladder": 40}
+TOTALS = ("count", "agree", "disagree", "errors", "all_agree", "items")
+
+
+def complaints(record: dict) -> list[str]:
+    """Everything that keeps a record from being evidence."""
+    found = [f"no field {field!r}" for field in (*REQUIRED, "sections") if field not in record]
+    if found:
+        return found
+    if record["kind"] != "differential" or record["gpu"] in ("", "none"):
+        found.append("not a comparison with a GPU")
+    if record["all_agree"] is not True or record["differences"]:
+        found.append(f"{len(record['differences'])} differences")
+    for name, least in SECTIONS.items():
+        found += section_complaints(name, record["sections"].get(name, {}), least)
+    if not is_current(record):
+        found.append("a kernel has changed since")
+    if {name[:2] for name in record["kernels"]} < {"01", "02", "03", "04", "05", "06"}:
+        found.append("kernels 01 to 06 are not all there")
+    return found
+
+
+def section_complaints(name: str, section: dict, least: int) -> list[str]:
+    missing = [field for field in TOTALS if field not in section]
+    if missing:
+        return [f"{name} has no {', '.join(missing)}"]
+    found = []
+    if not len(section["items"]) == section["count"] == section["agree"] >= least:
+        found.append(f"{name}: {section['agree']} of {section['count']} agree, {least} are needed")
+    if section["disagree"] or section["errors"] or section["all_agree"] is not True:
+        found.append(f"{name}: not all agree")
+    if any(item.get("mismatches") or "error" in item for item in section["items"]):
+        found.append(f"{name}: an item disagrees")
+    return found
+
+
+@pytest.mark.skipif(not PATHS, reason="no comparison with a GPU has been recorded")
+@pytest.mark.parametrize("path", PATHS or [None], ids=str)
+def test_the_record_is_evidence(path):
+    assert complaints(json.loads(path.read_text())) == []
+
+
+# --- what is not evidence -------------------------------------------------------------------------
+
+
+def section(count):
+    items = [{"seed": i} for i in range(count)]
+    return {"count": count, "agree": count, "disagree": 0, "errors": 0, "all_agree": True,
+            "items": items}  # fmt: skip
+
+
+@pytest.fixture
+def record():
+    files = sorted(path.name for path in (RESULTS_FOLDER.parent / "kernels").glob("0[1-6]_*.cu"))
+    return {
+        "kind": "differential", "gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0",
+        "date": "2026-11-21", "commit": "0123456789", "all_agree": True, "differences": [],
+        "kernels": {name: kernel_hash(name) for name in files},
+        "sections": {name: section(least) for name, least in SECTIONS.items()},
+    }  # fmt: skip
+
+
+def test_a_complete_record_is_evidence(record):
+    assert complaints(record) == []
+
+
+def lose(*path):
+    def change(record):
+        for key in path[:-1]:
+            record = record[key]
+        del record[path[-1]]
+
+    return change
+
+
+def put(value, *path):
+    def change(record):
+        for key in path[:-1]:
+            record = record[key]
+        record[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize("change", [
+    lose("kernels"), lose("sections", "ladder"), lose("sections", "opcodes", "agree"),
+    lose("kernels", "02_scores_tiled.cu"), put("none", "gpu"), put(False, "all_agree"),
+    put([{"opcode": "add.u32"}], "differences"), put(section(49), "sections", "random_kernels"),
+    put("0" * 64, "kernels", "01_scores_naive.cu"), put(1, "sections", "functions", "errors"),
+    put({"seed": 3, "mismatches": 2}, "sections", "random_kernels", "items", 3),
+    put({"seed": 3, "error": "broke"}, "sections", "programs", "items", 3),
+    put(49, "sections", "random_kernels", "agree"),
+])  # fmt: skip
+def test_a_flaw_is_found(record, change):
+    flawed = copy.deepcopy(record)
+    change(flawed)
+    assert complaints(flawed)
