@@ -27,8 +27,9 @@ def _gpu(number: int) -> Device:
 
     gpu = cupy.cuda.Device(number)
     name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
-    capability = gpu.attributes["ComputeCapabilityMajor"], gpu.attributes["ComputeCapabilityMinor"]
-    return Device(name.decode(), capability, gpu.attributes["MultiProcessorCount"],
+    digits = gpu.compute_capability  # "90", "120": the last digit is the minor version
+    return Device(name.decode(), (int(digits[:-1]), int(digits[-1])),
+                  gpu.attributes["MultiProcessorCount"],
                   gpu.attributes["MaxSharedMemoryPerBlockOptin"])
 
 

@@ -134,7 +134,12 @@ def _warp_or_block_a_row(entry, problem, constants):
 
 def _block_a_row(entry, problem, constants, floats):
     threads = constants.get("THREADS") or 32 * constants["WARPS"]
-    return Launch(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), 4 * floats)
+    return Launch(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), _whole_vectors(floats))
+
+
+def _whole_vectors(floats: int) -> int:
+    """Bytes of so many floats and the rest of the last four: ptxas may read four at once."""
+    return 16 * ceil_div(floats, 4)
 
 
 def _scores_of_a_row(entry, problem, constants):
@@ -151,7 +156,8 @@ def _output_of_a_row(entry, problem, constants):
 def _query_tiles(entry, problem, constants, row_floats):
     rows = constants["QUERIES"]
     grid = (problem.bh * ceil_div(problem.n, rows), 1, 1)
-    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), 4 * rows * row_floats)
+    shared_bytes = _whole_vectors(rows * row_floats)
+    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
 
 def _output_tiles(entry, problem, constants):

@@ -18,7 +18,7 @@ from .backend import array_module, asnumpy, resolve_backend
 from .compare import compare, poisoned
 from .data import seeded_qkv
 from .ladder import Problem, step
-from .results import new_record, records
+from .results import caption, kernel_hash, new_record, records
 from .source import kernel_path
 from .timing import capture, contest, require_gpu
 
@@ -220,13 +220,19 @@ def measure() -> dict:
     """All of the above as a record of kind KIND. A GPU with a few GB of memory; under a minute."""
     parts = {"scores": score_times(), "latencies": latencies(), "bandwidths": bandwidths()}
     files = {f"{step(number).file}.cu" for number, _ in score_variants().values()}
-    return new_record(KIND, sorted(files), **device_sizes(), **parts)
+    return new_record(KIND, sorted(files), probes=kernel_hash(PROBES), **device_sizes(), **parts)
 
 
 # -- for the lesson --------------------------------------------------------------------------------
 def newest_record() -> dict | None:
     """The newest recorded measurement, or None where there is none."""
     return next(iter(records(KIND)), None)
+
+
+def describe(record: dict) -> str:
+    """Where and when a record was taken, and what of it is stale."""
+    changed = record["probes"] != kernel_hash(PROBES)
+    return caption(record) + ("; STALE: the probes have changed since" if changed else "")
 
 
 def medians_us(record: dict) -> dict[str, float]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .timing import GRAPH_CALLS, Replay, require_gpu
+from .timing import GRAPH_CALLS, GraphLaunch, Replay, require_gpu
 
 # Our name -> the name in torch.nn.attention.SDPBackend.
 BACKENDS = {
@@ -89,6 +89,9 @@ class Peer:
         self.causal = causal
         self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
         self._graph_output = None
+        if causal:
+            square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
+            self._hidden = square.triu(1)
 
     def call(self):
         """Run once on PyTorch's current stream; returns a tensor (B, H, n, d).
@@ -102,10 +105,9 @@ class Peer:
 
     def _eager(self, torch):
         q, k, v = self.inputs
-        scores = q @ k.transpose(-1, -2) * self.scale
+        scores = q @ k.mT * self.scale
         if self.causal:
-            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-            scores = scores.masked_fill(~seen, -math.inf)
+            scores = scores.masked_fill(self._hidden, -math.inf)
         return torch.softmax(scores, dim=-1) @ v
 
     def _attend(self, torch):
@@ -147,7 +149,7 @@ class Peer:
             with cupy_stream():
                 graph.replay()
 
-        return Replay(launch, calls)
+        return Replay(GraphLaunch(launch, self), calls)
 
     def output(self) -> np.ndarray:
         """What the captured graph's last replay wrote, on the host: (B, H, n, d)."""

@@ -28,6 +28,7 @@ Shape = tuple[int, int, int, int]
 TOO_SLOW = 20.0  # a method slower than this many times the best peer is checked and not timed
 ROW_SECONDS = 3.0  # of samples; rows of slow contestants take fewer turns
 FEWEST_TURNS = 10
+ESTIMATES = 3  # samples before the contest; the shortest counts
 AUTO_MARGIN = 1.1  # auto may take this many times the best of our methods
 
 # Methods beyond attention()'s own: the two pipelines of a well-known report whose tiled scores
@@ -211,15 +212,9 @@ def run_row(row: Row, names: Sequence[str], *, iterations: int, warmup: int,
 
 
 def estimate_us(clock, contestant) -> float:
-    """Microseconds of a call, by one sample after one that warms up."""
-    call = contestant.call
-    if isinstance(contestant, peers.Peer):
-        def call() -> None:
-            with peers.cupy_stream():
-                contestant.call()
-
-    clock.time_us(call)
-    return clock.time_us(call)
+    """Microseconds of a call, from a graph of one: Python's launch is left out of it."""
+    replay = contestant.capture(1)
+    return min(clock.time_us(replay.launch) for _ in range(ESTIMATES))
 
 
 def leave_out_slow(found: Field) -> None:
@@ -304,18 +299,20 @@ def summary(row: Row, found: Field, measured, errors: Mapping[str, Comparison]) 
 
 
 def standing(measured, methods: Sequence[str], rivals: Sequence[str], row: Row) -> dict:
-    """auto against the best peer (with an interval) and against the best of our own methods."""
-    found: dict = {"auto_picks": None, "best_method": None, "best_peer": None}
-    if rivals:
-        found["best_peer"] = measured.fastest(rivals)
-    if methods:
-        found["best_method"] = measured.fastest(methods)
+    """auto against PyTorch (with intervals) and against the best of our own methods.
+
+    best_peer is the fastest of all peers; best_backend that of scaled_dot_product_attention alone.
+    """
+    backends = [name for name in rivals if name in peers.BACKENDS]
+    groups = {"best_peer": rivals, "best_backend": backends, "best_method": methods}
+    found: dict = {key: measured.fastest(names) if names else None for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found
     b, h, n, d = row.shape
     found["auto_picks"] = pick(AUTO, Problem(b * h, n, n, d, h, h, row.causal), "gpu")
-    if rivals:
-        found["ratio"] = measured.ratio(AUTO, found["best_peer"]).record()
+    for key in ("peer", "backend"):
+        if best := found[f"best_{key}"]:
+            found[f"ratio_{key}"] = measured.ratio(AUTO, best).record()
     if methods:
         auto, best = (measured.timings[n].median_us for n in (AUTO, found["best_method"]))
         found["auto_over_best"] = round(auto / best, 4)

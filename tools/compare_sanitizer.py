@@ -42,8 +42,7 @@ MEANINGS = (
     ("uninitialised-read", re.compile(r"Uninitialized", re.I)),
     ("divergent-barrier", re.compile(
         r"Barrier error|Divergent thread|Invalid arguments? for", re.I)),
-    ("bad-launch", re.compile(
-        r"invalid argument|INVALID_VALUE|invalid configuration|too many resources", re.I)),
+    ("bad-launch", re.compile(r"API call to \w*Launch", re.I)),
 )
 _PLACE = re.compile(r"\bin \S*?:(\d+)\b|\.cu:(\d+)")
 _SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")

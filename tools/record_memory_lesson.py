@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attn_course import memory_levels
 from attn_course.commands import common
-from attn_course.results import RESULTS_FOLDER, caption, write_record
+from attn_course.results import RESULTS_FOLDER, write_record
 
 
 def report(record: dict) -> str:
@@ -26,7 +26,7 @@ def report(record: dict) -> str:
         common.table(("scores", "median us", "20 %", "80 %"), scores, (1, 2, 3)),
         common.table(("chain in", "bytes", "clocks a load", "ns a load"), chains, (1, 2, 3)),
         common.table(("stream from", "GB/s"), streams, (1,)),
-        f"clock {memory_levels.clock_mhz(record):.0f} MHz, {caption(record)}",
+        f"clock {memory_levels.clock_mhz(record):.0f} MHz, {memory_levels.describe(record)}",
     ])
 
 

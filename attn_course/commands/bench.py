@@ -3,6 +3,8 @@
 The suite `simulator` is of another kind: how fast the simulator runs on this machine.
 """
 
+import re
+import sys
 from pathlib import Path
 
 from tqdm import tqdm
@@ -10,8 +12,9 @@ from tqdm import tqdm
 from .. import peers
 from ..attention import AUTO, METHODS
 from ..backend import resolve_backend
+from ..ladder import Problem
 from ..results import RESULTS_FOLDER, caption, records, write_record
-from ..roofline import Work, peak_of
+from ..roofline import Work, attention_work, peak_of
 from ..suites import AUTO_MARGIN, SUITES, problems, run_suite
 from . import common, simulator_speed
 
@@ -51,8 +54,9 @@ def execute(arguments) -> int:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     if arguments.recorded or resolve_backend() != "gpu":
         found = records(f"bench_{arguments.suite}", arguments.results)
-        note = "no GPU is asked here: these are records" if found else (
-            f"no GPU here, and no record of {arguments.suite} in {arguments.results}")
+        why = "as asked for" if arguments.recorded else "no GPU here"
+        note = f"recorded results, {why}" if found else (
+            f"{why}, and no record of {arguments.suite} in {arguments.results}")
         faults = []
     else:
         found, faults = [measure(arguments)], []
@@ -69,7 +73,7 @@ def measure(arguments) -> dict:
     """Run the suite here, with a progress bar over its rows."""
     if arguments.methods is None and not peers.available():
         tqdm.write("no PyTorch with CUDA here: timing the course's methods alone "
-                   "(pip install -e '.[peers]' adds the peers)")
+                   "(pip install -e '.[peers]' adds the peers)", file=sys.stderr)
     return run_suite(
         arguments.suite, methods=arguments.methods, iterations=arguments.iterations or ITERATIONS,
         warmup=arguments.warmup,
@@ -82,7 +86,8 @@ def report(record: dict) -> str:
     parts = [
         f"{record['suite']}: {record['about']}\n{caption(record)}"
         + (f", PyTorch {record['torch']}" if record["torch"] else "") + clock_text(record),
-        "auto against the best peer; medians of graph replays in turns, us a call\n"
+        "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
+        "medians of graph replays in turns, us a call\n"
         + standing_table(record),
         "All methods and peers, us a call\n" + times_table(record),
     ]
@@ -96,30 +101,37 @@ def report(record: dict) -> str:
 def clock_text(record: dict) -> str:
     """', SM clock 1635 to 1980 MHz': the range seen during the run."""
     found = record["clocks"].get("sm_mhz")
-    return f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz" if found else ""
+    return (f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz, median {found[1]:.0f}"
+            if found else "")
 
 
 def standing_table(record: dict) -> str:
-    heads = ["B,H,L,D", "auto is", "auto", "20 to 80 %", "TFLOP/s", "of floor", "best peer", "us",
-             "ratio", "95 %", f"auto/best of ours (<= {AUTO_MARGIN})", "error"]
+    heads = ["B,H,L,D", "auto is", "auto", "20 to 80 %", "TFLOP/s", "of floor",
+             "best backend", "us", "ratio", "95 %", "best peer", "us", "ratio", "95 %",
+             f"of our best (<= {AUTO_MARGIN})", "error"]
     rows = []
     for row in record["rows"]:
         auto = row["timings"].get(AUTO)
         if auto is None:
             continue
-        best = row["best_peer"]
-        ratio = row.get("ratio")
         rows.append([
             row["label"], row["auto_picks"], f"{auto['median_us']:.2f}",
             f"{auto['p20_us']:.2f} to {auto['p80_us']:.2f}", f"{auto['tflops']:.2f}",
-            floor_cell(record, row, auto["median_us"]), _SHORT.get(best, "-"),
-            f"{row['timings'][best]['median_us']:.2f}" if best else "-",
-            f"{ratio['value']:.2f}" if ratio else "-",
-            f"{ratio['low']:.2f} to {ratio['high']:.2f}" if ratio else "-",
+            floor_cell(record, row, auto["median_us"]),
+            *ratio_cells(row, "backend"), *ratio_cells(row, "peer"),
             f"{row['auto_over_best']:.3f}" if "auto_over_best" in row else "-",
             f"{auto['relative_error']:.1e}",
         ])
-    return common.table(heads, rows, right=(2, 3, 4, 5, 7, 8, 10, 11))
+    return common.table(heads, rows, right=(2, 3, 4, 5, 7, 8, 11, 12, 14, 15))
+
+
+def ratio_cells(row: dict, key: str) -> list[str]:
+    """Name, time, ratio and interval of the best backend or peer; '-' where there is none."""
+    best, ratio = row[f"best_{key}"], row.get(f"ratio_{key}")
+    if not best or not ratio:
+        return ["-"] * 4
+    return [_SHORT[best], f"{row['timings'][best]['median_us']:.2f}", f"{ratio['value']:.2f}",
+            f"{ratio['low']:.2f} to {ratio['high']:.2f}"]
 
 
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
@@ -132,9 +144,9 @@ def floor_cell(record: dict, row: dict, time_us: float) -> str:
 
 
 def work_of(row: dict) -> Work:
-    """A row's operations and bytes; its exponentials are two operations' worth of d fewer."""
-    exponentials = row["operations"] // (4 * row["shape"][3])
-    return Work(row["operations"], exponentials, bytes_read=row["bytes"], launches=1)
+    """What a row's problem needs at the least."""
+    b, h, n, d = row["shape"]
+    return attention_work(Problem(b * h, n, n, d, causal=row["causal"]))
 
 
 def times_table(record: dict) -> str:
@@ -161,13 +173,19 @@ def kernel_table(record: dict) -> str:
 
 def absent(record: dict) -> list[str]:
     """One line for each reason why contestants were not timed, with the rows it holds for."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    names: dict[str, dict[str, list[str]]] = {}  # reason -> name -> rows
     for row in record["rows"]:
         for why in ("refused", "skipped", "wrong"):
             for name, reason in row[why].items():
-                text = reason if why != "skipped" else "too slow: " + reason.partition(", ")[2]
-                reasons.setdefault((name, text), []).append(row["label"])
-    everywhere = len(record["rows"])
-    return [f"not timed: {name}: {text} "
-            f"({'all rows' if len(rows) == everywhere else '; '.join(rows)})"
-            for (name, text), rows in reasons.items()]
+                text = "too slow, " + reason.partition(", ")[2] if why == "skipped" else reason
+                # Reasons that differ in a number or in who gives them are one.
+                text = re.sub(r"\d{3,}", "..", text.removeprefix(f"{name}: ").partition(";")[0])
+                text = text.replace(repr(name), "it").partition(". ")[0]
+                names.setdefault(text, {}).setdefault(name, []).append(row["label"])
+    found = []
+    for reason, who in names.items():
+        for rows in dict.fromkeys(map(tuple, who.values())):
+            those = ", ".join(name for name, held in who.items() if tuple(held) == rows)
+            where = "all rows" if len(rows) == len(record["rows"]) else "; ".join(rows)
+            found.append(f"not timed: {those}: {reason} ({where})")
+    return found

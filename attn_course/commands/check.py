@@ -4,9 +4,11 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from .. import reference
-from ..attention import check_options, pick, problem_of, run_steps, steps
-from ..backend import BackendError, array_module
+from ..attention import check_arrays, check_options, pick, problem_of, run_steps, steps
+from ..backend import BackendError
 from ..clinic import Case, examine, read_broken
 from ..compare import Comparison, compare
 from ..events import observe
@@ -85,34 +87,41 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
 
 def check_method(arguments) -> tuple[list[Checked], Comparison]:
     """Each step of a method under a sanitizer of its own, then the output against float64."""
-    if arguments.shape is None:
-        arguments.shape = DEFAULT_SHAPE
+    arguments.shape = arguments.shape or DEFAULT_SHAPE
     work = common.workload(arguments)
     q, k, v = work.inputs()
+    check_arrays(q, k, v)
     problem = problem_of(q, k, work.causal)
     method = pick(work.method, problem, "simulator")
-    chosen = steps(method)
     check_options(method, problem)
-    xp = array_module("simulator")
-    buffers = {name: array.reshape(-1, *array.shape[2:]) for name, array in
-               (("q", q), ("k", k), ("v", v), ("out", xp.empty(q.shape, "float32")))}
-    written = {id(buffers[name]) for name in "qkv"}
+    flat = {name: array.reshape(-1, *array.shape[2:])
+            for name, array in zip("qkv", (q, k, v), strict=True)}
+    buffers = method_buffers(steps(method), flat, problem)
+    written = {id(array) for array in flat.values()}
     checked = []
-    for step in chosen:
-        for name in ("s", "out"):
-            if name in step.arguments and name not in buffers:
-                buffers[name] = xp.empty(problem.shape(name), "float32")
-        if "p" in step.arguments:
-            buffers.setdefault("p", buffers.get("s"))
-        mine = [name for name in step.arguments if buffers.get(name) is not None]
+    for step in steps(method):
+        mine = [name for name in step.arguments if name in buffers]
         unwritten = tuple(name for name in mine if id(buffers[name]) not in written)
         with observe(Sanitizer(unwritten)) as seen:
             run_steps([step], buffers, 1 / math.sqrt(q.shape[3]), backend="simulator",
                       problem=problem)
-        written |= {id(buffers[name]) for name in step.writes if name in mine}
+        written |= {id(buffers[name]) for name in step.writes if name in buffers}
         checked.append(Checked(step.path.name, seen.findings))
     expected = reference.attention(q, k, v, causal=work.causal)
-    return checked, compare(buffers["out"].reshape(q.shape), expected, name=work.method)
+    relative = max(step.relative for step in steps(method))
+    out = buffers["out"].reshape(q.shape)
+    return checked, compare(out, expected, relative=relative, name=work.method)
+
+
+def method_buffers(chosen, flat: dict, problem: Problem) -> dict:
+    """All arrays of a method: q, k, v, the output, and the scores, replaced in place by p."""
+    used = {name for step in chosen for name in step.arguments}
+    buffers = dict(flat)
+    for name in sorted({"s", "out"} & used):
+        buffers[name] = np.empty(problem.shape(name), np.float32)
+    if "p" in used:
+        buffers["p"] = buffers["s"]
+    return buffers
 
 
 def report(name: str, checked: list[Checked], comparison: Comparison | None) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..events import Buffer, FaultEvent, Launch
+from ..events import Buffer, Launch
 
 KINDS = (
     "out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier", "bad-launch",
@@ -23,7 +22,6 @@ REMEDIES = {
     "bad-launch": "change the launch, or the kernel's constants, to what the device allows",
 }
 MAX_THREADS = 8  # threads named by one finding
-LOCAL_WINDOW = 1 << 57  # generic addresses from here on are local memory
 
 Thread = tuple[tuple[int, int, int], tuple[int, int, int]]  # ((block x, y, z), (thread x, y, z))
 
@@ -43,8 +41,7 @@ class Finding:
         line_text: the source line.
         valid_range: the elements the array has, in words.
         remedy: what usually mends it.
-        count: how often it was seen: in accesses of single threads; refused accesses in
-            instructions, mixed barriers in blocks.
+        count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
     """
 
@@ -138,42 +135,6 @@ class Naming:
             index = tuple(int(i) for i in np.unravel_index(flat, shape))
             return buffer.name, index, f"{buffer.name} has shape {shape}"
         return buffer.name, flat, f"elements 0 to {count - 1} of {buffer.name}"
-
-    def relocated(self, event: FaultEvent, line: int) -> tuple[str, int, str, str] | None:
-        """(array, index, valid range, message) where another array than the event's is meant.
-
-        The event names the array nearest to the bad address. An address far away, as a wrapped
-        32-bit index gives, says little; the source line then says which array it was.
-        """
-        address = self._address(event)
-        text = self.launch.source_lines[line - 1] if line else ""
-        meant = [b for b in self.buffers["global"]
-                 if re.search(rf"\b{re.escape(b.name)}\b\s*[\[(+]", text)]  # fmt: skip
-        if address is None or len(meant) != 1 or meant[0].name == event.array:
-            return None
-        buffer = meant[0]
-        item = buffer.dtype.itemsize if buffer.dtype is not None else 1
-        index, valid = (address - buffer.start) // item, f"elements 0 to {buffer.size // item - 1}"
-        who = describe_thread(event.threads[0]) if event.threads else "a thread"
-        message = f"{who} uses element {index} of {buffer.name}, which has {valid}"
-        if index < 0:
-            message += (
-                ". A negative index: an int gives one when it passes 2^31; compute the index in "
-                "64 bits (size_t)"
-            )
-        return buffer.name, index, valid, message
-
-    def _address(self, event: FaultEvent) -> int | None:
-        """The signed global address of a fault; None where it is no global one."""
-        if not isinstance(event.index, int):
-            return None
-        if event.array == "local memory" and event.index >= 1 << 62:  # far below all arrays
-            return event.index + LOCAL_WINDOW - (1 << 64)
-        for buffer in self.buffers["global"]:
-            if buffer.name == event.array:
-                item = buffer.dtype.itemsize if buffer.dtype is not None else 1
-                return buffer.start + event.index * item
-        return None
 
     def thread(self, lane: int) -> Thread:
         """The thread of a lane, counted through the whole grid."""

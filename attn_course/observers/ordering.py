@@ -30,16 +30,22 @@ class ChunkOrder:
         return self.passed[lane] << TIME_SHIFT
 
     def barrier(self, arrivals, alive: int, time: int) -> None:
-        """A block barrier let the lanes of `arrivals`, (instruction, lanes) pairs, pass."""
-        count = sum(lanes.size for _, lanes in arrivals)
-        if count == alive and self.released is None:
-            self.passed, self.passed_by_all = None, time
+        """A block barrier let the lanes of `arrivals`, (instruction, lanes) pairs, pass.
+
+        alive: how many lanes of the chunk have not ended. A barrier for a whole block also orders
+        what its ended threads did; one with a count of its own orders those who took part.
+        """
+        counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
+        if not counted and sum(lanes.size for _, lanes in arrivals) == alive:
+            self.passed, self.passed_by_all, self.released = None, time, None
             return
         self._spread_out()
-        counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
         if counted and self.released is None:
             self.released = self.passed.copy()
         for _, lanes in arrivals:
+            if not counted:
+                first = np.unique(lanes // self.per_block) * self.per_block
+                lanes = (first[:, None] + np.arange(self.per_block)).ravel()
             self.passed[lanes] = time
             if self.released is not None:
                 self.released[lanes] = time
@@ -130,6 +136,8 @@ class Publications:
     def _ordered(self, time: int, earlier: int, later: int) -> bool:
         given, taken = self.given.get(earlier, {}), self.taken.get(later, {})
         for address in given.keys() & taken.keys():
-            if any(fenced > time and at < taken[address] for fenced, at in given[address]):
+            # Atomics of one instruction are done in the order of the blocks.
+            last = taken[address] + (earlier < later)
+            if any(fenced > time and at < last for fenced, at in given[address]):
                 return True
         return False

@@ -2,6 +2,9 @@
 
 Two accesses of different lanes to one unit of memory, one of them a write, are in a race unless
 something orders them; `ordering` knows what does. The accesses of one instruction happen at once.
+
+Atomic operations are in no race with each other, but with plain accesses they are. One idiom is
+let pass: the plain read before a loop of compare-and-swap, which checks what was read.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Context:
     order: ChunkOrder
     lanes: Lanes
     strong: bool
+    swap: bool  # an atomic compare-and-swap
     values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
 
 
@@ -47,6 +51,7 @@ class SharedState:
 
     def __init__(self, shadow: Shadow, naming: Naming, findings: Findings, lines: list[int]):
         self.shadow, self.naming, self.findings, self.lines = shadow, naming, findings, lines
+        self.swaps: set[int] = set()  # times of compare-and-swaps
 
     # -- what the two memories do differently ---------------------------------------------------
     def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
@@ -76,7 +81,10 @@ class SharedState:
         self.check_initialised(writer, touch, access, context)
         if access.kind == "atomic":
             self.check("WAW", writer, touch, access, context)
-            self.check_readers(touch, access, context)
+            if context.swap:
+                self.swaps.add(context.time)
+            else:
+                self.check_readers(touch, access, context)
             self.shadow.note_write(touch)
             return
         self.check("RAW", writer, touch, access, context)
@@ -133,6 +141,9 @@ class SharedState:
     def check(self, hazard: str, prior, touch: Touch, access: Access, context: Context) -> None:
         """Report the earlier accesses that nothing orders before this one."""
         places = suspects(prior, touch)
+        if places.size and hazard == "RAW" and self.swaps:
+            swapped = np.isin(time_of(prior[places]), list(self.swaps))
+            places = places[~swapped]
         if not places.size:
             return
         ordered, met = self.relation(prior[places], touch.lane[places], context)

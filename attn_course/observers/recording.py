@@ -64,6 +64,27 @@ class Recording:
             if frame["finding"]
         ]
 
+    def mark(self, findings) -> int:
+        """Put a sanitizer's findings on the steps where they happened; returns how many fit.
+
+        A finding goes to the first step of its line that one of its threads of this block takes.
+        """
+        marked = 0
+        x, y, _ = self.block_shape
+        for finding in findings:
+            threads = {t[0] + x * (t[1] + y * t[2]) for b, t in finding.threads if b == self.block}
+            for frame in self.frames:
+                if frame["line"] == finding.line and threads & set(frame["threads"]):
+                    index = finding.index
+                    frame["finding"] = frame["finding"] or {
+                        "kind": finding.kind, "message": finding.message, "array": finding.array,
+                        "index": index if isinstance(index, (int, type(None))) else str(index),
+                        "stops": False,
+                    }  # fmt: skip
+                    marked += 1
+                    break
+        return marked
+
     def check_step(self, step: int) -> int:
         count = len(self.frames)
         if not -count <= step < count:

@@ -10,11 +10,12 @@ import numpy as np
 
 from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
 from .call_sites import executing, instances_of, line_asking
-from .findings import Finding, Findings, Naming, describe_thread, subscript
+from .findings import Finding, Findings, Naming, describe_thread
 from .global_races import GlobalMemory
 from .initialisation import LocalMemory
 from .ordering import ChunkOrder
 from .races import Context, Lanes
+from .refusals import refused
 from .shared_races import SharedMemory
 from .stored import stored_bytes
 
@@ -28,12 +29,14 @@ class _Nature:
 
     parameter: bool  # ld.param and st.param: call arguments, nobody else's business
     atomic: bool  # atomics and accesses with a memory order, in any space
+    swap: bool
     volatile: bool
     fence: bool
     warp_barrier: bool
     meeting: bool
     shuffle: bool
     arrive: bool
+    copy: str  # cp.async: "issue", "commit" or "wait"
 
     @classmethod
     def of(cls, instruction) -> _Nature:
@@ -48,13 +51,25 @@ class _Nature:
         return cls(
             parameter="param" in opcode,
             atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
+            swap=root == "atom" and "cas" in parts,
             volatile="volatile" in parts,
             fence=(root in ("membar", "fence") or releases) and not block_only,
             warp_barrier=opcode.startswith("bar.warp"),
             meeting=opcode.startswith(_MEETINGS),
             shuffle=root == "shfl",
             arrive=root in ("bar", "barrier") and "arrive" in parts,
+            copy=_part_of_copy(opcode),
         )
+
+
+def _part_of_copy(opcode: str) -> str:
+    if not opcode.startswith("cp.async."):
+        return ""
+    if "commit_group" in opcode:
+        return "commit"
+    if "wait" in opcode:
+        return "wait"
+    return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
 
 
 class _ChunkState:
@@ -107,6 +122,7 @@ class Sanitizer(Observer):
         self._chunks: dict[int, _ChunkState] = {}
         self._global: GlobalMemory | None = None
         self._last_line = 0
+        self._pending: FaultEvent | None = None  # a refused access before its instruction
 
     @property
     def findings(self) -> list[Finding]:
@@ -126,7 +142,7 @@ class Sanitizer(Observer):
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
         if unknown:
-            known = ", ".join(name for name in names if name != "kernel parameters")
+            known = ", ".join(sorted(set(names) - {"kernel parameters"}))
             raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
 
     def chunk_started(self, chunk) -> None:
@@ -142,6 +158,7 @@ class Sanitizer(Observer):
         self._chunks.pop(id(chunk), None)
 
     def launch_finished(self, launch: Launch) -> None:
+        self._tell_pending()
         self._reset()
 
     # -- instructions ---------------------------------------------------------------------------
@@ -166,6 +183,10 @@ class Sanitizer(Observer):
                 event.lanes + state.order.first_lane, self._tick())  # fmt: skip
         elif nature.arrive:
             self._chunks[id(event.chunk)].order.arrive(event.lanes, self._tick())
+        elif nature.copy == "commit":
+            self._chunks[id(event.chunk)].shared.copies.commit(event.lanes)
+        elif nature.copy == "wait":
+            self._wait_for_copies(event)
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         running = executing(event.chunk, event.instruction, event.lanes.size)
@@ -186,46 +207,43 @@ class Sanitizer(Observer):
     def _accesses(self, event: InstructionEvent, nature: _Nature) -> None:
         state = self._chunks[id(event.chunk)]
         for access in event.accesses:
+            if access.valid is not None:
+                for finding in refused(
+                    access, self._last_line, self._naming, state.order.first_lane
+                ):
+                    self.found.add(finding)
+                self._pending = None
             if access.space == "local":
                 state.local.access(access, self._last_line)
                 continue
             time = self._tick()
             if nature.fence and access.kind != "load":
                 self._global.publications.fence(event.lanes + state.order.first_lane, time - 1)
-            if access.valid is not None:
-                self._check_alignment(access, state)
             is_global = access.space == "global"
             strong = nature.atomic or nature.volatile and is_global
             lanes = state.lanes_of(access.lanes)
             values = partial(stored_bytes, event, access)
-            context = Context(self._last_line, time, state.order, lanes, strong, values)
+            context = Context(
+                self._last_line, time, state.order, lanes, strong, nature.swap, values)  # fmt: skip
             if is_global:
                 if strong:
                     self._publish(access, state, time)
                 self._global.access(access, context)
+            elif nature.copy == "issue":
+                state.shared.start_copy(access, context)
             else:
                 state.shared.access(access, context)
-
-    def _check_alignment(self, access, state: _ChunkState) -> None:
-        """The misaligned lanes among the refused; a fault names one lane and its mistake only."""
-        wrong = ~access.valid & (access.address & np.uint64(access.size - 1) != 0)
-        if not wrong.any():
-            return
-        address, lanes = int(access.address[wrong][0]), access.lanes[wrong]
-        array, index, valid = self._naming.element(access.space, address, access.size)
-        thread = self._naming.thread(int(lanes[0]) + state.order.first_lane)
-        self.found.add(Finding(
-            "misaligned", self._last_line,
-            f"{describe_thread(thread)} takes {access.size} bytes at once from "
-            f"{subscript(array, index)}, whose address is no multiple of {access.size}",
-            self._naming.threads(lanes + state.order.first_lane), array, index,
-            valid_range=valid, count=int(lanes.size),
-        ))  # fmt: skip
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
         self._global.publications.strong(lanes, address, time, access.kind != "load")
+
+    def _wait_for_copies(self, event: InstructionEvent) -> None:
+        newer = None  # wait_all
+        if "wait_group" in event.instruction.opcode:  # all but so many of the newest groups
+            newer = int(event.instruction.operands[0].value)
+        self._chunks[id(event.chunk)].shared.copies.wait(event.lanes, newer, self._tick())
 
     def _check_shuffle(self, event: InstructionEvent) -> None:
         inactive = getattr(event.chunk, "reads_inactive", None)
@@ -288,18 +306,24 @@ class Sanitizer(Observer):
         ))  # fmt: skip
 
     def fault(self, event: FaultEvent) -> None:
-        launched = event.kind != "bad-launch"
-        line, message = event.line, event.message
-        array, index, valid = event.array, event.index, ""
-        if launched:
+        """Refused accesses are told of when their instruction comes, with every lane's address."""
+        self._tell_pending()
+        if event.kind in ("out-of-bounds", "misaligned"):
+            self._pending = event
+            return
+        line = event.line
+        if event.kind != "bad-launch":
             line = line or self._line_of_fault(event)
-            meant = self._naming.relocated(event, line)
-            if meant is not None:
-                array, index, valid, message = meant
-            else:
-                array, index, valid = self._locate(event)
         self.found.add(Finding(
-            event.kind, line, message, tuple(event.threads), array, index, valid_range=valid))
+            event.kind, line, event.message, tuple(event.threads), event.array, event.index))
+
+    def _tell_pending(self) -> None:
+        """A refused access whose instruction was never told of."""
+        event, self._pending = self._pending, None
+        if event is not None:
+            self.found.add(Finding(
+                event.kind, event.line or self._line_of_fault(event), event.message,
+                tuple(event.threads), event.array, event.index))  # fmt: skip
 
     def _line_of_fault(self, event: FaultEvent) -> int:
         """The call that leads to a fault in a header's function; the first, if there are more."""
@@ -307,12 +331,3 @@ class Sanitizer(Observer):
             if line := line_asking(self._kernel, instance, event.instruction):
                 return line
         return self._last_line
-
-    def _locate(self, event: FaultEvent) -> tuple[str, object, str]:
-        """Array, index and valid range of a refused access."""
-        for buffer in (b for buffers in self._naming.buffers.values() for b in buffers):
-            if buffer.name == event.array:
-                item = buffer.dtype.itemsize if buffer.dtype is not None else 1
-                unit = "elements" if item > 1 else "bytes"
-                return event.array, event.index, f"{unit} 0 to {buffer.size // item - 1}"
-        return event.array, event.index, ""

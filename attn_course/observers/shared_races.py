@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .findings import Findings, Naming
+from ..events import Access
+from .async_copies import AsyncCopies
+from .findings import Finding, Findings, Naming, describe_thread, subscript
 from .races import Context, Lanes, SharedState
-from .shadow import NEVER, Shadow, lane_of, time_of
+from .shadow import NEVER, Shadow, Touch, lane_of, time_of
 
 
 class SharedMemory(SharedState):
@@ -25,6 +27,43 @@ class SharedMemory(SharedState):
         self.stride = image.size // max(chunk.block_count, 1)
         self.one_block = chunk.block_count == 1
         self.first_lane = chunk.first_block * self.per_block
+        self.copies = AsyncCopies(self.shadow, chunk.block_count * self.per_block)
+
+    def access(self, access: Access, context: Context) -> None:
+        if self.copies.batches:
+            self.check_copies(access, context)
+        super().access(access, context)
+
+    def start_copy(self, access: Access, context: Context) -> None:
+        """The shared half of a cp.async: written when its lane waits for it, not now."""
+        self.access(access, context)
+        kept = slice(None) if access.valid is None else access.valid
+        lanes = Lanes(context.lanes.lane[kept], context.lanes.bits[kept])
+        flat = self.flat(access.address[kept].view(np.int64), lanes, context)
+        self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
+
+    def check_copies(self, access: Access, context: Context) -> None:
+        """An access to what a cp.async is still copying, be it the same thread's."""
+        touch, _ = self.touch(access, context)
+        early = np.nonzero(self.copies.under_way(touch.unit))[0]
+        if early.size:
+            self.report_early(int(early[0]), early, touch, access, context)
+
+    def report_early(self, first: int, early, touch: Touch, access: Access, context) -> None:
+        address = self.address_of(int(touch.unit[first]))
+        array, index, valid = self.naming.element(self.space, address, access.size)
+        copied = int(time_of(self.shadow.writer[touch.unit[first : first + 1]])[0])
+        thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
+        verb = "reads" if access.kind == "load" else "writes"
+        self.findings.add(Finding(
+            "race", context.line,
+            f"{describe_thread(thread)} {verb} {subscript(array, index)} while the cp.async of "
+            f"line {self.lines[copied]} may still be copying it",
+            self.naming.threads(lane_of(touch.stamp[early])), array, index, valid_range=valid,
+            count=int(early.size), other_line=self.lines[copied],
+            remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier "
+            "where another thread's copy is used",
+        ))  # fmt: skip
 
     def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
         if self.one_block:

@@ -49,6 +49,10 @@ class Tracer(Observer):
             raise RuntimeError("nothing traced yet: call a kernel inside `with observe(tracer):`")
         return self.recordings[0]
 
+    def mark(self, findings) -> int:
+        """Put a sanitizer's findings on the steps where they happened; returns how many fit."""
+        return sum(recording.mark(findings) for recording in self.recordings)
+
     def __getattr__(self, name: str):
         known = hasattr(Recording, name) or name in Recording.__dataclass_fields__
         if name.startswith("_") or not known:

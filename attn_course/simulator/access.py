@@ -318,6 +318,7 @@ class MemoryInstructions:
 
     def clock(self, dtype: np.dtype):
         self.clock_ticks += 1
+        self.memory.version += 1  # time goes on: a loop that waits for it does not stand still
         return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
 
     # -- warp level -----------------------------------------------------------------------------

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from .instance import Instance, aligned, call_parts, lay_out
-from .memory import FUNCTION_WINDOW
-from .syntax import Function, Instruction, Module, Position, Symbol, Variable
+from .instance import Instance, call_parts, lay_out
+from .memory import FUNCTION_WINDOW, aligned
+from .names import demangle
+from .syntax import (
+    Address, Function, Instruction, Module, Position, Symbol, Variable, Vector,
+)  # fmt: skip
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
-MAX_CALL_DEPTH = 1000
+MAX_CALL_DEPTH = 256
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ class Executable:
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = list(self.module.functions)  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
+        self.variables = [  # in global memory: __device__ and __constant__
+            v.name for v in variables_used(self.module, function) if v.space != "shared"
+        ]
         for variable in shared_variables(self.module, function):
             self.place(variable)
         self.instance = Instance(self, function, (), 0)
@@ -108,7 +115,11 @@ class Executable:
         elif not isinstance(call_parts(call)[1], Symbol):  # a pointer: any function at one site
             prefix = (*prefix, -1 - self.functions.index(callee))
         if prefix not in self.instances:
-            self.check_depth(call, callee)
+            if caller.depth >= MAX_CALL_DEPTH:
+                raise SimulatorError(
+                    f"{MAX_CALL_DEPTH} nested calls at {caller.where(call)}: does the recursion "
+                    f"of {demangle(callee)} end? A GPU's stack of 1 KB a thread holds far fewer"
+                )
             live = self.blocks[fall].live_in
             instance = Instance(
                 self, function, prefix, caller.frame_end, fall, live, (caller, call)
@@ -125,13 +136,6 @@ class Executable:
         if callee not in self.recursive:
             return None
         return caller.recursion or (*caller.prefix, call.index)
-
-    def check_depth(self, call: Instruction, callee: str) -> None:
-        if len(self.instances) > MAX_CALL_DEPTH:
-            raise SimulatorError(
-                f"more than {MAX_CALL_DEPTH} nested calls at {self.describe_position(call)}: "
-                f"does the recursion of {callee} end? A GPU's stack holds far fewer"
-            )
 
     def describe_position(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text, of where an instruction comes from."""
@@ -153,18 +157,32 @@ def parameters_of(function: Function) -> tuple[Parameter, ...]:
     return tuple(Parameter(p.name, p.type, p.size, p.align) for p in function.parameters)
 
 
-def call_graph(module: Module) -> dict[str, set[str]]:
-    """The functions that each function names: it calls them, or takes their address."""
-    graph = {}
+def references(module: Module) -> dict[str, set[str]]:
+    """Functions and variables by name -> the functions and variables that each of them names."""
+    graph = {
+        name: {symbol for _, symbol in variable.relocations}
+        for name, variable in module.variables.items()
+    }
     for name, function in module.functions.items():
-        operands = (operand for instruction in function.body for operand in instruction.operands)
-        named = {operand.name for operand in operands if isinstance(operand, Symbol)}
-        graph[name] = {callee for callee in named if callee in module.functions}
-    return graph
+        graph[name] = {
+            symbol for i in function.body for operand in i.operands for symbol in symbols(operand)
+        }
+    return {name: {n for n in named if n in graph} for name, named in graph.items()}
+
+
+def symbols(operand) -> Iterator[str]:
+    match operand:
+        case Symbol(name):
+            yield name
+        case Address(base):
+            yield from symbols(base)
+        case Vector(items):
+            for item in items:
+                yield from symbols(item)
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    """Functions that a function may call, directly or not; itself only if it recurs."""
+    """What a function may use, directly or not; itself only if it recurs."""
     found, queue = set(), [start]
     while queue:
         new = graph[queue.pop()] - found
@@ -175,13 +193,19 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 
 def recursive_functions(module: Module) -> set[str]:
     """Functions that may call themselves, directly or through others."""
-    graph = call_graph(module)
-    return {name for name in graph if name in reachable(graph, name)}
+    graph = references(module)
+    return {name for name in module.functions if name in reachable(graph, name)}
+
+
+def variables_used(module: Module, function: Function) -> list[Variable]:
+    """The module's variables that a kernel or what it calls may touch."""
+    used = reachable(references(module), function.name)
+    return [variable for name, variable in module.variables.items() if name in used]
 
 
 def shared_variables(module: Module, function: Function) -> list[Variable]:
     """All .shared variables a kernel can touch, its callees' included."""
-    names = reachable(call_graph(module), function.name) - {function.name}
-    functions = [function, *(module.functions[name] for name in sorted(names))]
-    own = [v for f in functions for v in f.variables.values()]
-    return [v for v in (*module.variables.values(), *own) if v.space == "shared"]
+    used = reachable(references(module), function.name) - {function.name}
+    callees = [f for name, f in module.functions.items() if name in used]
+    own = [v for f in (function, *callees) for v in f.variables.values()]
+    return [v for v in (*variables_used(module, function), *own) if v.space == "shared"]

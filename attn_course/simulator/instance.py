@@ -8,14 +8,9 @@ from . import blocks as flow
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .decode import STORED, Decoder
 from .errors import UnsupportedInstruction, UnsupportedKernel
+from .memory import aligned
+from .special import check_name
 from .syntax import Function, Instruction, Variable
-
-FRAME_ALIGN = 16
-
-
-def aligned(size: int, to: int = FRAME_ALIGN) -> int:
-    return -(-size // to) * to
-
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
     """Offsets of variables one after another, each at its alignment, and where they end."""
@@ -44,6 +39,7 @@ class Instance:
     ):  # fmt: skip
         self.kernel, self.function, self.prefix = kernel, function, prefix
         self.called_from = called_from
+        self.depth = called_from[0].depth + 1 if called_from else 0
         self.base, self.return_key, self.live_after = base, return_key, live_after
         self.recursion: Key | None = None  # key of the call that started the recursion
         self.return_keys: list[Key] = []
@@ -71,7 +67,7 @@ class Instance:
         for variable in inner:
             if variable.space not in ("local", "param"):
                 self.places[variable.name] = kernel.place(variable)
-        self.frame_end = max(aligned(end), self.base + FRAME_ALIGN)
+        self.frame_end = max(aligned(end), self.base + 16)
         kernel.local_bytes = max(kernel.local_bytes, self.frame_end if end else 0)
         self.place_outgoing()
 
@@ -107,6 +103,7 @@ class Instance:
 
     def slot(self, name: str) -> int:
         if name not in self.function.registers and name != "%carry":
+            check_name(name)
             return self.kernel.special_slot(name)
         if name not in self.slots:
             self.slots[name] = self.kernel.new_slot(STORED[self.register_type(name)])

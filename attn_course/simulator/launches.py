@@ -10,9 +10,8 @@ import numpy as np
 from ..events import Buffer, Launch
 from .errors import Hang
 from .executable import Executable
-from .instance import aligned
 from .machine import Chunk
-from .memory import GlobalMemory
+from .memory import GlobalMemory, aligned
 from .names import demangle
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
@@ -54,7 +53,7 @@ class Run:
             name = names[i] if i < len(names) else f"argument {i}"
             data = array.ravel(order="K").view(np.uint8)
             items.append((name, data, array.shape, array.dtype, array.flags.writeable))
-        variables = list(self.program.variables.items())
+        variables = [(name, self.program.variables[name]) for name in kernel.variables]
         items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
         image = np.zeros(kernel.parameter_bytes, np.uint8)
         items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))

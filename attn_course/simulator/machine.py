@@ -17,8 +17,8 @@ from .barriers import Barriers, Waiting
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .errors import SimulatorError, Trap
 from .groups import Groups
-from .instance import aligned, call_parts
-from .memory import FUNCTION_WINDOW, FlatMemory, scalar
+from .instance import call_parts
+from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
 from .special import special_registers
 from .syntax import Register
 from .system import Intrinsics

@@ -162,3 +162,8 @@ def bounds(address) -> tuple[int, int, int]:
         value = int(address)
         return value, value, value
     return int(address.min()), int(address.max()), int(np.bitwise_or.reduce(address))
+
+
+def aligned(size: int, to: int = 16) -> int:
+    """The next multiple of `to`."""
+    return -(-size // to) * to

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _LENGTH = re.compile(r"\d+")
 
 
+@lru_cache(maxsize=4096)
 def demangle(name: str) -> str:
     """`_ZZ5tiledE10tile_query` -> `tile_query`: the last component of an Itanium-mangled name."""
     if not name.startswith("_Z"):

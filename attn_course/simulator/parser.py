@@ -54,8 +54,7 @@ class _Parser:
                 line = text.count("\n", 0, place) + 1
                 raise ParseError(f"PTX line {line}: cannot read {text[place : place + 20]!r}")
             if match.lastgroup != "skip":
-                self.tokens.append(match.group())
-                self.starts.append(place)
+                self.add_token(match.group(), place)
             place = match.end()
         self.tokens.append("")
         self.starts.append(len(text))
@@ -65,6 +64,14 @@ class _Parser:
         self.scopes: list[dict[str, str]] = []  # inline-asm scopes rename what they declare
         self.scope_starts: list[int] = []
         self.scope_count = 0
+
+    def add_token(self, text: str, place: int) -> None:
+        if text[0] == "." and "." in text[1:]:  # `.reg.b32` is two words
+            for part in text[1:].split("."):
+                self.add_token("." + part, place)
+            return
+        self.tokens.append(text)
+        self.starts.append(place)
 
     # -- token stream ---------------------------------------------------------------------------
     @property

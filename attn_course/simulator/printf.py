@@ -40,7 +40,8 @@ def format_message(text: str, arguments: bytes, read_string) -> str:
         if kind in "fFeEgG":
             return (shape + kind) % take("d")
         if kind in "aA":
-            return float(take("d")).hex()
+            text = re.sub(r"\.?0*p", "p", float(take("d")).hex())  # C writes no trailing zeros
+            return (shape.split(".")[0] + "s") % (text.upper() if kind == "A" else text)
         if kind == "c":
             return (shape + "c") % chr(take("i") & 0xFF)
         if kind == "p":

@@ -8,8 +8,8 @@ from importlib import import_module
 import numpy as np
 
 from .executable import Executable, Parameter, parameters_of, shared_variables
-from .instance import aligned
 from .launches import launch
+from .memory import aligned
 from .names import demangle
 from .parser import parse
 from .syntax import Function, Instruction, Module, Position
@@ -63,10 +63,12 @@ class Program:
 
     def global_variable(self, name: str) -> np.ndarray:
         """The bytes of a `__device__` or `__constant__` variable; kept from launch to launch."""
-        for full, data in self.variables.items():
-            if name in (full, demangle(full)):
-                return data
-        known = ", ".join(demangle(v) for v in self.variables) or "none"
+        if name in self.variables:
+            return self.variables[name]
+        short = {demangle(full): data for full, data in self.variables.items()}
+        if name in short:
+            return short[name]
+        known = ", ".join(short) or "none"
         raise KeyError(f"no __device__ or __constant__ variable named {name!r}; there are: {known}")
 
     def source_line(self, position) -> str:

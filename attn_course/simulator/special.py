@@ -5,9 +5,36 @@ from __future__ import annotations
 import numpy as np
 
 from .blocks import LANE
-from .errors import SimulatorError
+from .errors import UnsupportedInstruction
+from .memory import aligned
 
 _AXES = {"x": 0, "y": 1, "z": 2}
+# name -> value from (thread in block, block in grid, run): an array over lanes, or a number
+_VALUES = {
+    "%laneid": lambda thread, block, run: thread % 32,
+    "%warpid": lambda thread, block, run: thread // 32,
+    "%nwarpid": lambda thread, block, run: -(-run.threads // 32),
+    "%smid": lambda thread, block, run: 0,
+    "%nsmid": lambda thread, block, run: 1,
+    "%gridid": lambda thread, block, run: 1,
+    "%dynamic_smem_size": lambda thread, block, run: run.dynamic_bytes,
+    "%total_smem_size": lambda thread, block, run: run.shared_size,
+    "%reserved_smem_offset_1": lambda thread, block, run: aligned(run.shared_size),
+    "%lanemask_eq": lambda thread, block, run: 1 << (thread % 32),
+    "%lanemask_lt": lambda thread, block, run: (1 << (thread % 32)) - 1,
+    "%lanemask_le": lambda thread, block, run: (2 << (thread % 32)) - 1,
+    "%lanemask_gt": lambda thread, block, run: 0xFFFFFFFF & ~((2 << (thread % 32)) - 1),
+    "%lanemask_ge": lambda thread, block, run: 0xFFFFFFFF & ~((1 << (thread % 32)) - 1),
+}
+_SHAPES = ("%tid", "%ntid", "%ctaid", "%nctaid")
+CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+
+
+def check_name(name: str) -> None:
+    """Raises UnsupportedInstruction for a register that has no value here."""
+    base = name.partition(".")[0]
+    if base not in _VALUES and base not in _SHAPES and name not in CLOCKS:
+        raise UnsupportedInstruction(f"there is no special register {name} here")
 
 
 def special_registers(wanted: dict[int, str], chunk, run) -> dict[int, object]:
@@ -20,23 +47,16 @@ def special_registers(wanted: dict[int, str], chunk, run) -> dict[int, object]:
     block = chunk.first_block + lane // per_block
     values = {}
     for slot, name in wanted.items():
-        value = _register(name, thread, block, run)
-        if isinstance(value, np.ndarray):
-            value = value.astype(np.uint32)
-            if value.size and (value == value[0]).all():
-                value = value[0]
-        else:
-            value = np.uint32(value)
-        values[slot] = value
+        value = np.asarray(_register(name, thread, block, run)).astype(np.uint32)
+        agree = value.ndim == 0 or (value == value[0]).all()
+        values[slot] = np.uint32(value.flat[0]) if agree else value
     return values
 
 
 def _register(name: str, thread: np.ndarray, block: np.ndarray, run):
     base, _, axis = name.partition(".")
-    if axis == "w":
-        return 0
-    if base.startswith(("%clock", "%globaltimer")):
-        return 0  # never read: a mov from them asks the machine for its ticks
+    if name in CLOCKS or axis == "w":
+        return 0  # clocks are read anew each time, not here
     if base == "%ntid":
         return run.block[_AXES[axis]]
     if base == "%nctaid":
@@ -45,24 +65,7 @@ def _register(name: str, thread: np.ndarray, block: np.ndarray, run):
         return _component(thread, run.block, _AXES[axis])
     if base == "%ctaid":
         return _component(block, run.grid, _AXES[axis])
-    simple = {
-        "%laneid": lambda: thread % 32,
-        "%warpid": lambda: thread // 32,
-        "%nwarpid": lambda: -(-run.threads // 32),
-        "%smid": lambda: block % 1,
-        "%nsmid": lambda: 1,
-        "%gridid": lambda: 1,
-        "%dynamic_smem_size": lambda: run.dynamic_bytes,
-        "%total_smem_size": lambda: run.shared_size,
-        "%lanemask_eq": lambda: 1 << (thread % 32),
-        "%lanemask_lt": lambda: (1 << (thread % 32)) - 1,
-        "%lanemask_le": lambda: (2 << (thread % 32)) - 1,
-        "%lanemask_gt": lambda: 0xFFFFFFFF & ~((2 << (thread % 32)) - 1),
-        "%lanemask_ge": lambda: 0xFFFFFFFF & ~((1 << (thread % 32)) - 1),
-    }
-    if base not in simple:
-        raise SimulatorError(f"the simulator does not know the special register {name}")
-    return simple[base]()
+    return _VALUES[base](thread, block, run)
 
 
 def _component(linear: np.ndarray, shape: tuple[int, int, int], axis: int) -> np.ndarray:

@@ -74,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
     out += first * d;      // (rows, d)
     if (bias) bias += batch * bias_batch + head * bias_head + (long long)row0 * m;  // (rows, m)
     const int keys = causal ? max(0, min(m, row0 + rows + m - n)) : m;  // of the last row
+    const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k) % 16 == 0;
 
     for (int i = threadIdx.x; i < QUERIES * d; i += THREADS) {
         o[i] = 0.0f;
@@ -89,9 +90,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
         for (int key = warp; key < count; key += WARPS) {
             const float* k_row = k + (long long)(key0 + key) * d;  // (d,)
             float dot[QUERIES] = {};
-#pragma unroll 4
-            for (int i = lane; i < d; i += 32) {
-                const float x = k_row[i];  // read once, used QUERIES times
+            for (int i = vector ? 4 * lane : d; i < d; i += 128) {
+                const float4 x = *reinterpret_cast<const float4*>(k_row + i);  // read once,
+#pragma unroll
+                for (int r = 0; r < QUERIES; ++r) {  // used QUERIES times
+                    const float* q_row = q + (long long)min(r, rows - 1) * d;  // (d,)
+                    const float4 y = *reinterpret_cast<const float4*>(q_row + i);
+                    dot[r] += x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w;
+                }
+            }
+            for (int i = vector ? d : lane; i < d; i += 32) {
+                const float x = k_row[i];
 #pragma unroll
                 for (int r = 0; r < QUERIES; ++r) {
                     dot[r] = fmaf(q[(long long)min(r, rows - 1) * d + i], x, dot[r]);
@@ -152,11 +161,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
 
 #pragma unroll
     for (int r = 0; r < QUERIES; ++r) {
-        if (r >= rows) break;
         const float inverse = row_l[r] > 0.0f ? 1.0f / row_l[r] : 0.0f;  // every key masked: zeros
-        for (int col = threadIdx.x; col < d; col += THREADS) {
+        for (int col = threadIdx.x; r < rows && col < d; col += THREADS) {
             out[(long long)r * d + col] = o[r * d + col] * inverse;
         }
-        if (lse && threadIdx.x == 0) lse[first + r] = row_m[r] + logf(row_l[r]);
+        if (lse && r < rows && threadIdx.x == 0) lse[first + r] = row_m[r] + logf(row_l[r]);
     }
 }

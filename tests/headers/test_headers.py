@@ -68,7 +68,8 @@ def test_constants_and_entries_are_named(path):
 @pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
 def test_every_pointer_has_its_shape(path):
     """A pointer parameter on a line of its own carries a (shape) comment."""
-    pointers = re.findall(r"^    (?:const )?float\* (?:__restrict__ )?\w+,.*$", path.read_text(), re.MULTILINE)
+    parameter = re.compile(r"^    (?:const )?float\* (?:__restrict__ )?\w+,.*$", re.MULTILINE)
+    pointers = parameter.findall(path.read_text())
     assert pointers
     for line in pointers:
         assert re.search(r"// \([\w, .*+/]+\)", line), line

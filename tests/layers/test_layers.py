@@ -19,8 +19,10 @@ LAYERS = (
     ("compile", "module"),
     ("shapes", "ladder"),
     ("choice", "attention"),
-    ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites", "timing_lesson"),
-    ("plots", "stepper", "lesson", "lesson_plots"),
+    ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
+     "timing_lesson", "memory_levels", "occupancy"),
+    ("plots", "stepper", "lesson", "lesson_plots", "timing_plots",
+     "memory_plots", "profile_plots", "memory_lesson"),
     ("commands", "cli"),
     ("__init__",),
 )
@@ -35,10 +37,13 @@ ONLY = {
     "plots": {"events", "observers"},
     "stepper": {"events", "observers"},
     "lesson_plots": {"plots"},
+    "memory_plots": {"plots"},
+    "profile_plots": {"plots"},
 }
 # A library and the only modules that may import it.
 CONFINED = {
-    "matplotlib": {"plots", "lesson_plots", "data"},
+    "matplotlib": {"plots", "lesson_plots", "timing_plots", "memory_plots", "profile_plots",
+                   "data"},
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},

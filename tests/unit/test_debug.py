@@ -5,6 +5,7 @@ import pytest
 
 from attn_course import RawModule
 from attn_course.simulator import debug
+from attn_course.simulator.declarations import evaluate
 
 SOURCE = r"""
 #define COLUMNS 3
@@ -30,6 +31,8 @@ extern "C" __global__ void names(const float* q, float* out, int n, double weigh
     __shared__ float table[ROWS][WIDE], other[ROWS * 2];
     __shared__ float2 pairs[COLUMNS];
     float scores[4][2] = {};
+    float4 quads[2];
+    quads[threadIdx.x & 1] = make_float4(q[0], q[1], q[2], q[3]);
     Pair pair;
     pair.first = q[threadIdx.x];
     pair.second = threadIdx.x;
@@ -45,6 +48,7 @@ extern "C" __global__ void names(const float* q, float* out, int n, double weigh
     __syncthreads();
     for (int i = 3; i >= 0; --i) {
         out[threadIdx.x] += twice(scores[i][0]) + small + table[0][0] + other[0] + pairs[0].x;
+        out[threadIdx.x] += quads[i & 1].x;
     }
     out[threadIdx.x] += pair.first + pair.second + weight + dynamic[0];
 }
@@ -78,6 +82,7 @@ def line_of(text):
     ("weight", "double", "f8", ()),
     ("small", "unsigned char", "u1", ()),
     ("scores", "float[4][2]", "f4", (4, 2)),
+    ("quads", "float4[2]", "f4", (2, 4)),
     ("pair.first", "float", "f4", ()),
     ("pair.second", "int", "i4", ()),
     ("step", "const float", "f4", ()),
@@ -85,7 +90,7 @@ def line_of(text):
 def test_types_are_as_the_source_declares_them(found, name, type_, dtype, shape):
     variable = only(found, name)
     assert (variable.type, variable.dtype, variable.shape) == (type_, dtype, shape)
-    assert variable.is_pointer == name.startswith(("q", "out"))
+    assert variable.is_pointer == (name in ("q", "out"))
 
 
 def test_lines_are_those_of_the_declarations(found):
@@ -179,7 +184,7 @@ def test_the_optimised_build_has_no_variables():
 ])
 def test_constant_expressions(text, value):
     constants = {"A": "C - 3", "C": "10", "LOOP": "LOOP + 1"}
-    assert debug._evaluate(text, constants) == value
+    assert evaluate(text, constants) == value
 
 
 def test_tiles_of_the_ladder_are_found():

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from attn_course import RawModule, Tracer, observe
+from attn_course import RawModule, Sanitizer, Tracer, observe
 from attn_course.observers.recording import plain_values
 from attn_course.simulator import MemoryFault
 
@@ -288,6 +288,23 @@ def test_a_fault_ends_the_trace_with_its_finding():
     assert finding["index"] == 4 and finding["stops"]
     assert tracer.frames[-1]["threads"] == [2, 3]
     assert "out-of-bounds" in tracer.rows()[-1][3]
+
+
+def test_a_sanitizers_findings_are_put_on_their_steps():
+    source = """extern "C" __global__ void k(float* out) {
+        __shared__ float row[64];
+        row[threadIdx.x] = threadIdx.x;
+        out[threadIdx.x] = row[63 - threadIdx.x];
+    }"""
+    kernel = RawModule(code=source, backend="simulator").get_function("k")
+    with observe(Sanitizer(), Tracer()) as (report, trace):
+        kernel((1,), (64,), (np.zeros(64, np.float32),))
+    (race,) = [f for f in report.findings if f.kind == "race"]
+    assert trace.findings == []
+    assert trace.mark(report.findings) >= 1
+    found = [f for f in trace.findings if f["kind"] == "race"]
+    assert [(f["line"], f["array"]) for f in found] == [(race.line, "row")]
+    assert Tracer(block=(0, 0, 0)).mark([]) == 0
 
 
 def test_recording_stops_at_its_limit_and_the_kernel_goes_on():

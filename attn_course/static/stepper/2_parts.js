@@ -207,7 +207,7 @@ function stripHead(access, array, lanes, result, good) {
       `acs-tag acs-${access.kind === "read" ? "read" : access.kind === "write" ? "write" : "both"}`,
       PAST[access.kind],
     ),
-    make("code", "", first + last),
+    make("span", "acs-code", first + last),
     make("span", "acs-quiet", `${access.size} bytes × ${plural(lanes.length, "lane")}`),
     make("strong", good ? "acs-good" : "acs-poor", result),
   );

@@ -108,7 +108,7 @@ class Stepper {
         make(
           "div",
           "acs-left",
-          panel("code", "Source", this.source),
+          panel("listing", "Source", this.source),
           panel("access", "Memory access of this step", this.strips),
         ),
         make(
@@ -231,7 +231,7 @@ class Stepper {
         "div",
         "acs-line",
         make("span", "acs-number", String(i + 1)),
-        make("code", "", ...highlight(text), "\n"),
+        make("span", "acs-code", ...highlight(text), "\n"),
       );
       if (reached.has(i + 1)) {
         row.classList.add("acs-reached");
@@ -484,6 +484,17 @@ class Stepper {
         cells[i].classList.toggle("acs-changed", marked.has(thread) && cells[i].textContent !== "");
       }
     });
+    const first = this.heads.find((head, i) => !head.hidden && frame.variables[this.names[i]]);
+    if (first) this.reveal(first);
+  }
+
+  // Scroll the table sideways to a column that has changed, where it is out of sight.
+  reveal(head) {
+    const box = this.table.parentNode;
+    const left = head.offsetLeft - this.heads[0].offsetLeft;
+    const right = head.offsetLeft + head.offsetWidth;
+    if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth;
+    else if (left < box.scrollLeft) box.scrollLeft = left;
   }
 
   drawStrips(frame) {

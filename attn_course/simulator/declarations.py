@@ -1,0 +1,88 @@
+"""Shapes of __shared__ arrays, read from their declarations in the source.
+
+DWARF does not list the shared arrays of a function. Their extents are constant expressions of
+`#define` and `constexpr` names and of the compiler's -D options, which are evaluated here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import add, floordiv, lshift, mul, sub
+
+_DECLARATION = re.compile(
+    r"__shared__\s+(?:(?:__align__|alignas)\s*\([^)]*\)\s*|(?:const|volatile|static|struct)\s+)*"
+    r"(?P<type>[A-Za-z_][\w:]*(?:\s+(?:int|char|short|long))*)\s+(?P<names>[^;=]+);"
+)
+_CONSTANT = re.compile(
+    r"^\s*#\s*define\s+(?P<macro>\w+)\s+(?P<value>[^\n]+)$"
+    r"|\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?(?:int|size_t|unsigned|long)\s+"
+    r"(?P<name>\w+)\s*=\s*(?P<expression>[^;]+);", re.MULTILINE)  # fmt: skip
+_ELEMENTS = {
+    "float": ("f4", ()), "double": ("f8", ()), "int": ("i4", ()), "unsigned": ("u4", ()),
+    "unsigned int": ("u4", ()), "half": ("f2", ()), "__half": ("f2", ()), "char": ("i1", ()),
+    "unsigned char": ("u1", ()), "bool": ("?", ()), "float2": ("f4", (2,)), "short": ("i2", ()),
+    "float4": ("f4", (4,)), "int4": ("i4", (4,)), "int2": ("i4", (2,)), "long long": ("i8", ()),
+    "unsigned short": ("u2", ()), "half2": ("f2", (2,)), "__half2": ("f2", (2,)),
+    "uint4": ("u4", (4,)), "uint2": ("u4", (2,)), "uint32_t": ("u4", ()), "int32_t": ("i4", ()),
+    "double2": ("f8", (2,)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """A __shared__ array's element type and extents (-1: the launch decides)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArray]:
+    """What the __shared__ declarations say, where every extent can be evaluated."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    constants = _constants(text, options)
+    for match in _DECLARATION.finditer(text):
+        dtype, inner = _ELEMENTS.get(match["type"], ("", ()))
+        for part in match["names"].split(","):
+            name, *extents = re.findall(r"\w+|\[[^\]]*\]", part)
+            if name.startswith("[") or not dtype:
+                continue
+            shape = [evaluate(extent.strip("[]"), constants) for extent in extents]
+            if None not in shape:
+                yield SharedArray(name, dtype, (*shape, *inner))
+
+
+def _constants(text: str, options) -> dict[str, str]:
+    found = {}
+    for match in _CONSTANT.finditer(text):
+        found[match["macro"] or match["name"]] = match["value"] or match["expression"]
+    for option in options:
+        name, _, value = option.removeprefix("-D").strip().partition("=")
+        if option.startswith("-D"):
+            found[name] = value or "1"
+    return found
+
+
+_OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv, ast.LShift: lshift}
+
+
+def evaluate(text: str, constants: dict[str, str], depth: int = 0) -> int | None:
+    """A constant expression of integers, names, + - * / << and parentheses; None for more."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, constants, depth)
+    except (SyntaxError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+        return None
+
+
+def _value(node, constants: dict[str, str], depth: int):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name) and depth < 20:
+        return evaluate(constants[node.id], constants, depth + 1)
+    if isinstance(node, ast.BinOp):
+        left, right = (_value(side, constants, depth) for side in (node.left, node.right))
+        return _OPERATORS[type(node.op)](left, right)
+    raise KeyError(ast.dump(node))

@@ -1,0 +1,243 @@
+"""The DWARF of a debug build: its sections as bytes, and the types and places that it names.
+
+NVRTC's `-G` writes DWARF 2 into the PTX as `.section` blocks of numbers and labels. Here they
+become bytes again, for pyelftools to read, with instruction i of a function at address
+STEP * (i + 1). Where a variable lives is a DWARF expression: DW_OP_regx and a ULEB128 that holds
+the virtual register's name in big-endian ASCII, or DW_OP_addr and a symbol (the local frame
+`__local_depot0`, an array).
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from io import BytesIO
+
+from elftools.dwarf.dwarf_expr import DWARFExprParser
+from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
+from elftools.dwarf.locationlists import LocationParser
+
+from .syntax import Module
+
+STEP = 16  # bytes of address an instruction
+_SYMBOLS = 1 << 40  # symbols get addresses from here on, _SYMBOL_ROOM apart
+_SYMBOL_ROOM = 1 << 32
+_SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line")
+_NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
+_SCALARS = {
+    ("float", 4): "f4", ("float", 8): "f8", ("float", 2): "f2",
+    ("signed", 1): "i1", ("signed", 2): "i2", ("signed", 4): "i4", ("signed", 8): "i8",
+    ("unsigned", 1): "u1", ("unsigned", 2): "u2", ("unsigned", 4): "u4", ("unsigned", 8): "u8",
+    ("bool", 1): "?", ("pointer", 8): "u8",
+}  # fmt: skip
+_ENCODINGS = {2: "bool", 4: "float", 5: "signed", 6: "signed", 7: "unsigned", 8: "unsigned"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lives: in a register, or in "local", "shared" or "global" memory.
+
+    kind: "register" or the memory's name; name: the register, or the PTX variable (for "local"
+    the function's frame) into which `offset` counts bytes.
+    """
+
+    kind: str
+    name: str
+    offset: int = 0
+
+
+# -- sections -> bytes -----------------------------------------------------------------------------
+class Reader:
+    """The DWARF of a module, read by pyelftools."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.symbols: list[str] = []
+        self.labels = {  # a label inside braces carries the parser's suffix
+            name.partition("@")[0]: STEP * (index + 1)
+            for function in module.functions.values()
+            for name, index in function.labels.items()
+        }
+        self.files = module.files
+        parts = {name: self.section(module.sections.get(f".{name}", [])) for name in _SECTIONS}
+        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_descriptors(parts))
+        self.locations = LocationParser(self.info.location_lists())
+        self.subprograms, self.shared = {}, {}
+        for unit in self.info.iter_CUs():
+            self.expressions = DWARFExprParser(unit.structs)
+            for die in unit.iter_DIEs():
+                if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
+                    self.subprograms[_linkage_name(die)] = die
+                elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
+                    self.shared[text_of(die, "DW_AT_name")] = die
+
+    def section(self, tokens: list[str]) -> bytes:
+        data, at, size = bytearray(), 0, 1
+        while at < len(tokens):
+            word = tokens[at]
+            at += 1
+            if word in _NUMBER_SIZES:
+                size = _NUMBER_SIZES[word]
+                continue
+            if word in (",", ";"):
+                continue
+            sign = -1 if word == "-" else 1
+            if word == "-":
+                word, at = tokens[at], at + 1
+            value = sign * self.value(word)
+            if at < len(tokens) and tokens[at] in "+-":
+                offset = self.value(tokens[at + 1])
+                value, at = value + (offset if tokens[at] == "+" else -offset), at + 2
+            data += (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        return bytes(data)
+
+    def value(self, word: str) -> int:
+        if word[0].isdigit():
+            return int(word, 0)
+        if word in self.labels:
+            return self.labels[word]
+        if word.startswith(".debug"):
+            return 0  # each section is written once and starts at its own beginning
+        if word not in self.symbols:
+            self.symbols.append(word)
+        return _SYMBOLS + _SYMBOL_ROOM * self.symbols.index(word)
+
+    def place(self, expression: list[int]) -> Place | None:
+        """The place that a DWARF expression describes; None for what it only computes."""
+        operations = self.expressions.parse_expr(expression)
+        if not operations:
+            return None
+        first = operations[0]
+        if first.op_name == "DW_OP_regx" and len(operations) == 1:
+            name = first.args[0]
+            return Place("register", name.to_bytes(-(-name.bit_length() // 8), "big").decode())
+        if first.op_name.startswith("DW_OP_addr"):
+            symbol, offset = divmod(first.args[0] - _SYMBOLS, _SYMBOL_ROOM)
+            for operation in operations[1:]:
+                if operation.op_name != "DW_OP_plus_uconst":
+                    return None
+                offset += operation.args[0]
+            name = self.symbols[symbol]
+            return Place(self.space(name), name, offset)
+        return None
+
+    def space(self, name: str) -> str:
+        if name in self.module.variables:
+            space = self.module.variables[name].space
+            return "global" if space == "const" else space
+        return "local"
+
+
+def _descriptors(parts: dict[str, bytes]) -> dict:
+    """DWARFInfo's section arguments: None for what the PTX does not have."""
+    wanted = inspect.signature(DWARFInfo).parameters
+    found: dict = {name: None for name in wanted if name != "config"}
+    for name, data in parts.items():
+        found[f"{name}_sec"] = DebugSectionDescriptor(BytesIO(data), name, 0, len(data), 0)
+    return found
+
+
+def reader_of(program) -> Reader | None:
+    """The reader of a Program's module, made once; None where it was not compiled with -G."""
+    if ".debug_info" not in program.module.sections:
+        return None
+    reader = getattr(program, "_debug_reader", None)
+    if reader is None:
+        reader = program._debug_reader = Reader(program.module)
+    return reader
+
+
+def text_of(die, attribute: str) -> str:
+    value = attribute_of(die, attribute)
+    return value.decode() if isinstance(value, bytes) else ""
+
+
+def attribute_of(die, name: str):
+    """An attribute's value, or that of the DIE it was inlined from."""
+    while True:
+        if name in die.attributes:
+            return die.attributes[name].value
+        if "DW_AT_abstract_origin" not in die.attributes:
+            return None
+        die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
+
+
+def _linkage_name(die) -> str:
+    """The name in the PTX: mangled for device functions."""
+    return text_of(die, "DW_AT_MIPS_linkage_name") or text_of(die, "DW_AT_name")
+
+
+# -- types -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CType:
+    text: str
+    kind: str = ""  # "float", "signed", "unsigned", "bool", "pointer", "struct"; "" unknown
+    size: int = 0  # bytes of one element
+    shape: tuple[int, ...] = ()
+    members: tuple[tuple[str, int, CType], ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return _SCALARS.get((self.kind, self.size), "")
+
+
+_ADORNED = {
+    "DW_TAG_const_type": "const {}", "DW_TAG_volatile_type": "volatile {}",
+    "DW_TAG_restrict_type": "{}", "DW_TAG_typedef": "{}", "DW_TAG_enumeration_type": "{}",
+}  # fmt: skip
+
+
+def type_of(die) -> CType:
+    """The type that a DIE's DW_AT_type names."""
+    while "DW_AT_type" not in die.attributes:
+        if "DW_AT_abstract_origin" not in die.attributes:
+            return CType("void")
+        die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
+    target = die.get_DIE_from_attribute("DW_AT_type")
+    size, tag = attribute_of(target, "DW_AT_byte_size") or 0, target.tag
+    if tag in ("DW_TAG_pointer_type", "DW_TAG_reference_type", "DW_TAG_rvalue_reference_type"):
+        mark = "*" if tag == "DW_TAG_pointer_type" else "&"
+        return CType(f"{type_of(target).text}{mark}", "pointer", 8)
+    if tag == "DW_TAG_base_type":
+        kind = _ENCODINGS.get(attribute_of(target, "DW_AT_encoding"), "")
+        return CType(text_of(target, "DW_AT_name"), kind, size)
+    if tag == "DW_TAG_array_type":
+        return _array(target)
+    if tag in ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"):
+        name = text_of(target, "DW_AT_name") or "struct"
+        return CType(name, "struct", size, (), _members(target))
+    if tag == "DW_TAG_enumeration_type":
+        return CType(text_of(target, "DW_AT_name"), "signed", size)
+    if tag in _ADORNED:
+        inner = type_of(target)
+        name = text_of(target, "DW_AT_name") if tag == "DW_TAG_typedef" else ""
+        return replace(inner, text=name or _ADORNED[tag].format(inner.text))
+    return CType(text_of(target, "DW_AT_name") or "?")
+
+
+def _array(die) -> CType:
+    element, extents = type_of(die), []
+    for child in die.iter_children():
+        if child.tag == "DW_TAG_subrange_type":
+            top = attribute_of(child, "DW_AT_upper_bound")
+            count = attribute_of(child, "DW_AT_count")
+            extents.append(count if count is not None else -1 if top is None else top + 1)
+    # `float dyn[]` comes with the bound 0 or none at all: the launch decides.
+    extents = [extent if extent > 0 else -1 for extent in extents]
+    text = element.text + "".join(f"[{e if e > 0 else ''}]" for e in extents)
+    return replace(element, text=text, shape=(*extents, *element.shape))
+
+
+def _members(die) -> tuple[tuple[str, int, CType], ...]:
+    found = []
+    for child in die.iter_children():
+        place = attribute_of(child, "DW_AT_data_member_location")
+        if child.tag != "DW_TAG_member" or place is None:
+            continue
+        offset = place if isinstance(place, int) else _uleb(place[1:])
+        found.append((text_of(child, "DW_AT_name"), offset, type_of(child)))
+    return tuple(found)
+
+
+def _uleb(data: list[int]) -> int:
+    return sum((byte & 127) << 7 * i for i, byte in enumerate(data))

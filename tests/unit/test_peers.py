@@ -1,0 +1,180 @@
+"""PyTorch's side: what is said where it is missing, and how it is captured, with a stub of it."""
+
+import contextlib
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from attn_course import peers, reference, timing
+from attn_course.peers import Peer, PeerRefuses, PeersMissing
+
+LOG = []
+
+
+@contextlib.contextmanager
+def logged(name):
+    LOG.append(f"enter {name}")
+    yield
+    LOG.append(f"leave {name}")
+
+
+class Tensor(np.ndarray):
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+    def fill_(self, value):
+        self[...] = value
+
+    def masked_fill(self, where, value):
+        return np.where(where, value, self)
+
+    @property
+    def device(self):
+        return "cuda"
+
+
+class Mask:
+    def __init__(self, shape, dtype):
+        self.values = np.ones(shape, dtype)
+
+    def triu(self, diagonal):
+        return np.triu(self.values, diagonal)
+
+
+def stub(refuses=()):
+    """Enough of PyTorch for a Peer, on NumPy arrays; every backend computes the same."""
+    state = types.SimpleNamespace(backend=None)
+
+    @contextlib.contextmanager
+    def sdpa_kernel(chosen):
+        state.backend = chosen[0]
+        yield
+
+    def attend(q, k, v, is_causal, scale):
+        if state.backend in refuses:
+            raise RuntimeError("No available kernel. Aborting execution.")
+        LOG.append(f"attend {state.backend}")
+        weights = np.exp(q @ k.swapaxes(-1, -2) * scale)
+        return (weights / weights.sum(-1, keepdims=True) @ v).view(Tensor)
+
+    class Graph:
+        def replay(self):
+            LOG.append("replay")
+
+    stream = types.SimpleNamespace(wait_stream=lambda other: LOG.append("wait stream"))
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True, synchronize=lambda: None, CUDAGraph=Graph,
+        Stream=lambda: stream, current_stream=lambda: "main",
+        stream=lambda chosen: logged("side" if chosen is stream else chosen),
+        ExternalStream=lambda pointer: f"external {pointer}", graph=lambda graph: logged("capture"))
+    backends = {name: name for name in peers.BACKENDS.values()}
+    attention = types.ModuleType("torch.nn.attention")
+    attention.SDPBackend = types.SimpleNamespace(**backends)
+    attention.sdpa_kernel = sdpa_kernel
+    torch = types.ModuleType("torch")
+    torch.cuda, torch.__version__ = cuda, "9.9.1+cu99"
+    torch.version = types.SimpleNamespace(cuda="99.0")
+    torch.backends = types.SimpleNamespace(cudnn=types.SimpleNamespace(allow_tf32=True))
+    torch.precision = "medium"
+    torch.set_float32_matmul_precision = lambda value: setattr(torch, "precision", value)
+    torch.no_grad = contextlib.nullcontext
+    torch.from_dlpack = lambda array: array.view(Tensor)
+    torch.bool = bool
+    torch.ones = lambda shape, dtype, device: Mask(shape, dtype)
+    torch.softmax = lambda x, dim: np.exp(x) / np.exp(x).sum(dim, keepdims=True)
+    torch.nn = types.SimpleNamespace(
+        functional=types.SimpleNamespace(scaled_dot_product_attention=attend))
+    return torch, attention
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    LOG.clear()
+    peers._external.cache_clear()
+    module, attention = stub(refuses=("FLASH_ATTENTION",))
+    monkeypatch.setitem(sys.modules, "torch", module)
+    monkeypatch.setitem(sys.modules, "torch.nn.attention", attention)
+    current = types.SimpleNamespace(ptr=17)
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: current))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(peers, "require_gpu", lambda: None)
+    yield module
+    peers._external.cache_clear()
+
+
+@pytest.fixture
+def inputs():
+    return np.random.default_rng(1).standard_normal((3, 1, 2, 5, 4)).astype(np.float32)
+
+
+def test_missing_pytorch_is_named_with_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(PeersMissing, match=r"attn-course\[peers\]"):
+        peers.torch_module()
+    assert not peers.available() and peers.torch_version() == ""
+
+
+def test_a_pytorch_without_a_gpu_is_no_peer(torch):
+    torch.cuda.is_available = lambda: False
+    with pytest.raises(PeersMissing, match="9.9.1.*sees no GPU"):
+        peers.torch_module()
+    assert not peers.available()
+
+
+def test_float32_means_float32(torch):
+    peers.torch_module()
+    assert torch.precision == "highest" and torch.backends.cudnn.allow_tf32 is False
+    assert peers.torch_version() == "9.9.1 (CUDA 99.0)"
+
+
+def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, inputs):
+    peer = Peer("torch_efficient", *inputs)
+    replay = peer.capture(4)
+    assert LOG == ["wait stream", "enter side", *["attend EFFICIENT_ATTENTION"] * 3, "leave side",
+                   "enter capture", *["attend EFFICIENT_ATTENTION"] * 4, "leave capture"]
+    assert replay.calls == 4 and replay.launch.keeps is peer
+    LOG.clear()
+    replay.launch()
+    assert LOG == ["enter external 17", "replay", "leave external 17"]
+    assert peer.output().shape == (1, 2, 5, 4) and np.isfinite(peer.output()).all()
+    peer.poison()
+    assert np.isnan(peer.output()).all()
+
+
+def test_eager_and_the_backends_compute_the_same(torch, inputs):
+    eager, math = (Peer(name, *inputs).call() for name in ("torch_eager", "torch_math"))
+    np.testing.assert_allclose(eager, math, rtol=1e-5)
+    peers.caller("torch_math", *inputs)()
+    assert LOG[-3:] == ["enter external 17", "attend MATH", "leave external 17"]
+
+
+def test_eager_applies_the_causal_mask(torch, inputs):
+    out = Peer("torch_eager", *inputs, causal=True).call()
+    np.testing.assert_allclose(out, reference.attention(*inputs, causal=True), rtol=1e-5)
+
+
+def test_a_refusal_is_its_own_error(torch, inputs):
+    with pytest.raises(PeerRefuses, match="No available kernel"):
+        Peer("torch_flash", *inputs).try_call()
+    with pytest.raises(KeyError, match="torch_abacus.*torch_math"):
+        Peer("torch_abacus", *inputs)
+
+
+def test_the_most_telling_warning_is_the_reason():
+    said = ["Memory efficient kernel not used because: (Triggered internally at x.cpp:1)",
+            "Expected query,\n  key and value to be Half. Got float (Triggered internally at y)"]
+    assert peers.refusal("No available kernel", said) == (
+        "Expected query, key and value to be Half. Got float")
+    assert peers.refusal("No available kernel", said[:1]) == "No available kernel"
+    assert len(peers.refusal("x" * 999, [])) == 160
+
+
+def test_a_peer_refuses_the_simulator(monkeypatch, inputs):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    with pytest.raises(timing.TimingError):
+        Peer("torch_math", *inputs)

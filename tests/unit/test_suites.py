@@ -1,0 +1,283 @@
+"""Rows of a suite: who takes part, who is left out and why, and what the record says of it."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+
+from attn_course import cli, peers, reference, results, suites
+from attn_course.attention import METHODS
+from attn_course.commands import bench
+from attn_course.data import seeded_qkv
+from attn_course.ladder import Problem
+from attn_course.suites import SUITES, Field, Row
+from attn_course.timing import Contest, Replay, Timing, TimingError
+
+EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))
+
+
+class Fake:
+    """A contestant whose graph writes `result` into its output, or leaves the poison there."""
+
+    def __init__(self, result):
+        self.result = result
+        self.written = EXPECTED.astype(np.float32)
+
+    def poison(self):
+        self.written = np.full_like(self.written, np.nan)
+
+    def launch(self):
+        if self.result is not None:
+            self.written = np.array(self.result, np.float32)
+
+    def output(self):
+        return self.written
+
+
+class Clock:
+    def __init__(self):
+        self.waits = 0
+
+    def synchronize(self):
+        self.waits += 1
+
+    def time_us(self, launch):
+        launch()
+        return 1.0
+
+
+def field_of(**times) -> Field:
+    return Field(contestants={name: name for name in times}, call_us=dict(times))
+
+
+# -- the suites ------------------------------------------------------------------------------------
+def test_suites_hold_the_shapes_they_are_about():
+    shapes = [row.shape for row in SUITES["seeds_fp32"].rows]
+    assert shapes[:7] == [(1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64), (4, 1, 256, 64),
+                          (4, 1, 512, 64), (4, 1, 128, 128), (8, 1, 256, 64)]
+    assert shapes[7:12] == [(2, 12, 196, 64), (1, 4, 64, 512), (1, 4, 64, 2048),
+                            (1, 4, 64, 4096), (1, 1, 16, 8192)]
+    assert [row.pipelines for row in SUITES["seeds_fp32"].rows].count(True) == 1
+    assert [row.label for row in SUITES["long_fp32"].rows] == [
+        "4,16,2048,64", "4,16,2048,64 causal", "4,16,2048,128", "4,16,2048,128 causal"]
+
+
+def test_contestants(monkeypatch):
+    monkeypatch.setattr(peers, "available", lambda: True)
+    assert suites.contestants() == (*METHODS, "auto", *peers.PEERS)
+    monkeypatch.setattr(peers, "available", lambda: False)
+    assert suites.contestants() == (*METHODS, "auto")
+    assert suites.contestants(["auto", "naive", "auto"]) == ("auto", "naive")
+    with pytest.raises(ValueError, match="abacus.*naive.*torch_math"):
+        suites.contestants(["abacus"])
+
+
+def test_a_record_names_the_files_its_contestants_are_made_of():
+    small = suites.Suite("small", "", (Row((1, 1, 4, 4)),))
+    assert suites.kernel_files(["naive", "torch_math"], small) == [
+        "01_scores_naive", "04_softmax_output_serial"]
+    piped = suites.Suite("piped", "", (Row((1, 1, 4, 4), pipelines=True),))
+    assert set(suites.kernel_files([], piped)) == {
+        "01_scores_naive", "02_scores_tiled", "04_softmax_output_serial", "05_softmax_warp",
+        "06_output_tiled"}
+    assert "12_flash_async" in suites.kernel_files(["auto"], small)
+
+
+def test_a_suite_refuses_the_simulator(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    with pytest.raises(TimingError, match="no GPU"):
+        suites.run_suite("seeds_fp32")
+
+
+# -- who is left out -------------------------------------------------------------------------------
+def test_methods_far_slower_than_the_best_peer_are_left_out():
+    found = field_of(naive=201.0, tiled=199.0, auto=1e6, torch_math=30.0, torch_efficient=10.0)
+    suites.leave_out_slow(found)
+    assert list(found.skipped) == ["naive"] and "201 us" in found.skipped["naive"]
+    assert set(found.contestants) == {"tiled", "auto", "torch_math", "torch_efficient"}
+    assert set(found.call_us) == set(found.contestants)
+
+
+def test_without_peers_the_best_of_ours_is_the_measure():
+    found = field_of(naive=21.0, tiled=1.0)
+    suites.leave_out_slow(found)
+    assert list(found.skipped) == ["naive"]
+
+
+@pytest.mark.parametrize(("sample_us", "iterations", "turns"), [
+    (10.0, 60, 60), (1e5, 60, 30), (1e6, 60, 10), (1e6, 4, 4), (0.0, 60, 60)])
+def test_slow_rows_take_fewer_turns(sample_us, iterations, turns):
+    assert suites.turns_for({"a": sample_us / 2, "b": sample_us / 2}, iterations) == turns
+
+
+def test_a_graph_that_writes_nothing_or_rubbish_is_not_timed():
+    close = EXPECTED * (1 + 1e-7)
+    makers = {"right": close, "silent": None, "off": EXPECTED + 1e-3}
+    found = Field({name: Fake(result) for name, result in makers.items()},
+                  call_us=dict.fromkeys(makers, 1.0))
+    replays = {name: Replay(one.launch, 1) for name, one in found.contestants.items()}
+    clock = Clock()
+    errors = suites.check(found, replays, EXPECTED, clock)
+    assert list(found.contestants) == ["right"] and set(found.wrong) == {"silent", "off"}
+    assert "NaN" in found.wrong["silent"] and errors["right"].relative_error < 1e-6
+    assert clock.waits == 3  # the poison is written before the graph runs
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_reference_of_a_row_is_the_reference(causal):
+    q, k, v = seeded_qkv((2, 3, 9, 4))
+    expected = reference.attention(q, k, v, causal=causal)
+    found = suites.float64_attention(q, k, v, causal=causal)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_gather_says_why_somebody_does_not_take_part(monkeypatch):
+    def make(name, *_):
+        if name == "flash_fp32":
+            raise ValueError("head dim 512, but it takes at most 256")
+        return types.SimpleNamespace(call=lambda: None)
+
+    class Refusing:
+        def __init__(self, name, *_, **__):
+            self.name = name
+
+        def try_call(self):
+            if self.name == "torch_flash":
+                raise peers.PeerRefuses("no float32")
+
+    monkeypatch.setattr(suites, "ours", make)
+    monkeypatch.setattr(peers, "Peer", Refusing)
+    found = suites.gather(Row((1, 1, 4, 512)), ["tiled", "flash_fp32", "torch_flash", "torch_math"],
+                          None, None, None)
+    assert list(found.contestants) == ["tiled", "torch_math"]
+    assert found.refused == {"flash_fp32": "head dim 512, but it takes at most 256",
+                             "torch_flash": "no float32"}
+
+
+def test_an_estimate_is_the_shortest_of_some_graphs_of_one():
+    times = iter([90.0, 30.0, 31.0])
+    asked = []
+    one = types.SimpleNamespace(capture=lambda calls: asked.append(calls) or Replay(print, calls))
+    clock = types.SimpleNamespace(time_us=lambda launch: next(times))
+    assert suites.estimate_us(clock, one) == 30.0 and asked == [1]
+
+
+# -- the record ------------------------------------------------------------------------------------
+def measured(**medians) -> Contest:
+    return Contest({name: Timing(name, "graph", (median,) * 9, 20)
+                    for name, median in medians.items()})
+
+
+@pytest.fixture
+def auto_is_tiled(monkeypatch):
+    monkeypatch.setattr(suites, "pick", lambda *_: "tiled")
+
+
+ROW = Row((2, 3, 100, 64))
+
+
+def record_of(**medians) -> dict:
+    found = Field(skipped={"naive": "999 us a call, more than 20 times the best peer"},
+                  refused={"torch_flash": "no float32"})
+    errors = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
+    return suites.summary(ROW, found, measured(**medians), errors)
+
+
+def test_a_row_says_how_auto_stands(auto_is_tiled):
+    row = record_of(auto=10.5, tiled=10.0, flash_fp32=12.0, torch_math=30.0, torch_eager=21.0)
+    assert (row["best_method"], row["best_backend"], row["best_peer"]) == (
+        "tiled", "torch_math", "torch_eager")
+    assert row["ratio_peer"]["value"] == 2.0 and row["ratio_peer"]["peer"] == "torch_eager"
+    assert row["ratio_backend"]["value"] == pytest.approx(30 / 10.5, abs=1e-4)
+    assert row["auto_over_best"] == 1.05 and row["auto_within_margin"] is True
+    operations = 4 * 6 * 100 * 100 * 64
+    assert row["operations"] == operations
+    assert row["timings"]["auto"]["tflops"] == pytest.approx(operations / 10.5e6, abs=1e-3)
+    json.dumps(row)
+
+
+def test_auto_beyond_its_margin_is_a_problem(auto_is_tiled):
+    row = record_of(auto=11.1, tiled=10.0)
+    assert row["auto_within_margin"] is False and row["best_peer"] is None
+    row["wrong"] = {"naive": "naive: 3 of 9 elements are wrong", "torch_math": "torch_math: wrong"}
+    found = suites.problems({"rows": [row]})
+    assert len(found) == 2 and "naive" in found[0] and "1.11 times the tiled" in found[1]
+    assert suites.problems({"rows": [record_of(auto=10.9, tiled=10.0)]}) == []
+
+
+def suite_record(*rows) -> dict:
+    stamp = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02",
+             "commit": "abc"}
+    return {"kind": "bench_seeds_fp32", **stamp, "kernels": {}, "suite": "seeds_fp32",
+            "about": "small problems", "torch": "2.9", "clocks": {"sm_mhz": [345, 1900, 1980]},
+            "rows": list(rows)}
+
+
+def test_the_tables_show_every_row(auto_is_tiled):
+    first = record_of(auto=10.5, tiled=10.0, torch_math=30.0, torch_eager=21.0)
+    second = record_of(auto=8.0, tiled=8.0) | {"label": "9,9,9,9", "kernels": {"slow": [
+        {"name": "01_a", "median_us": 1.0}, {"name": "04_b", "median_us": 3.0}]}}
+    text = bench.report(suite_record(first, second))
+    for words in ("recorded 2026-01-02 on NVIDIA H200", "PyTorch 2.9", "345 to 1980", "eager",
+                  "2.00 to 2.00", "9,9,9,9", "75.0 %",
+                  "not timed: naive: too slow, more than 20 times the best peer (all rows)",
+                  "not timed: torch_flash: no float32 (all rows)"):
+        assert words in text, words
+    floor = suites.attention_work(Problem(6, 100, 100, 64)).floor_us(bench.peak_of("NVIDIA H200"))
+    assert bench.floor_cell(suite_record(), first, 10 * floor) == "10.0x"
+    assert bench.floor_cell(suite_record() | {"gpu": "Abacus"}, first, 1.0) == "-"
+
+
+# -- the command -----------------------------------------------------------------------------------
+def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto_is_tiled):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    call = ["bench", "seeds_fp32", "--results", str(tmp_path)]
+    assert cli.main(call) == 1
+    assert "no GPU here, and no record of seeds_fp32" in capsys.readouterr().out
+    results.write_record(suite_record(record_of(auto=1.0, tiled=1.0)), "bench_seeds_fp32", tmp_path)
+    assert cli.main([*call, "--json", str(tmp_path / "shown.json")]) == 0
+    out = capsys.readouterr().out
+    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded results, no GPU here" in out
+    shown = json.loads((tmp_path / "shown.json").read_text())
+    assert shown["results"][0]["rows"][0]["label"] == ROW.label
+    assert cli.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1
+
+
+def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, auto_is_tiled):
+    asked = {}
+
+    def run(name, **options):
+        asked.update(options, name=name)
+        list(options["progress"](SUITES[name].rows))
+        return suite_record(record_of(auto=12.0, tiled=10.0))
+
+    monkeypatch.setattr(bench, "run_suite", run)
+    monkeypatch.setattr(bench, "resolve_backend", lambda: "gpu")
+    status = cli.main(["bench", "seeds_fp32", "--results", str(tmp_path), "--iterations", "7",
+                       "--warmup", "0", "--methods", "auto", "tiled"])
+    assert status == 1  # auto is beyond its margin
+    assert (asked["name"], asked["iterations"], asked["warmup"]) == ("seeds_fp32", 7, 0)
+    assert asked["methods"] == ["auto", "tiled"]
+    out = capsys.readouterr().out
+    assert "auto takes 1.20 times the tiled method" in out
+    assert (tmp_path / "h200" / "bench_seeds_fp32.json").is_file()
+
+
+def test_recorded_suites_hold_what_is_claimed_of_them():
+    """Each stored record: all rows, every timed output checked, auto within its margin."""
+    for name, suite in SUITES.items():
+        for record in results.records(f"bench_{name}"):
+            assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]
+            assert suites.problems(record) == []
+            for row in record["rows"]:
+                assert "auto" in row["timings"] and row["best_peer"]
+                assert all(one["relative_error"] < 1e-5 for one in row["timings"].values())
+                best = min(one["median_us"] for name, one in row["timings"].items()
+                           if name in peers.PEERS)
+                assert row["timings"][row["best_peer"]]["median_us"] == best
+                ratio = row["ratio_peer"]
+                assert ratio["low"] <= ratio["value"] <= ratio["high"]
+                assert ratio["value"] == pytest.approx(
+                    best / row["timings"]["auto"]["median_us"], rel=1e-3)

@@ -1,0 +1,35 @@
+"""Runs the experiments of the lesson on timing on this machine's GPU and records them.
+
+    python tools/record_timing_lesson.py [FOLDER]
+
+Writes FOLDER/<gpu>/timing_lesson.json, by default under results/. PyTorch takes part where it is
+installed (the `peers` extra). About a minute.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # also where the package is not installed
+
+from attn_course import results, timing_lesson  # noqa: E402
+from attn_course.timing import TimingError  # noqa: E402
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=results.RESULTS_FOLDER,
+                        metavar="FOLDER")
+    arguments = parser.parse_args()
+    try:
+        path = results.write_record(timing_lesson.record(), "timing_lesson", arguments.folder)
+    except TimingError as error:
+        print(f"record_timing_lesson: {error}", file=sys.stderr)
+        return 2
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
