@@ -5,6 +5,7 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        rows_atomic: grid (batch*heads*n), block (THREADS), dynamic shared m*4 bytes
+//                rounded up to 16, as the compiler may read the last four weights at once
 // Needs:         sm_50; THREADS <= 1024; heads a multiple of kv_heads
 // Expect:        the scores never reach global memory; every thread's atomic meets the others' at
 //                one address and waits its turn; neighbouring threads read K d floats apart, and K

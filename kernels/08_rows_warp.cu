@@ -5,6 +5,7 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        rows_warp: grid (batch*heads*n), block (32*WARPS), dynamic shared m*4 bytes
+//                rounded up to 16, as the compiler may read the last four weights at once
 // Needs:         sm_50; 1 <= WARPS <= 32; heads a multiple of kv_heads
 // Expect:        no atomics, the same bits on every run; a quarter of 07's load instructions for
 //                the scores where d % 4 == 0 and q and k are 16-byte aligned, but as many sectors:

@@ -71,9 +71,9 @@ def parse(text: str, tool: str, build: str) -> Report:
         if found:
             kind = found
             report.kinds.setdefault(kind, [])
-        place = _PLACE.search(line)
-        if kind and place and "Host Frame" not in line and ".py" not in line:
-            number = int(place.group(1) or place.group(2))
+        inside = kind and "Host Frame" not in line and ".py" not in line
+        place = [int(one or other) for one, other in _PLACE.findall(line)] if inside else []
+        for number in place:
             if number not in report.kinds[kind]:
                 report.kinds[kind].append(number)
         if (summary := _SUMMARY.search(line)) is not None:

@@ -5,6 +5,7 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        register_tile: grid (batch*heads*n), block (32*WARPS), dynamic shared m*4 bytes
+//                rounded up to 16, as the compiler may read the last four weights at once
 // Needs:         sm_50; 1 <= WARPS <= 32; COLUMNS >= 1; heads a multiple of kv_heads
 // Expect:        1/COLUMNS of 08's shared loads for the output where d >= COLUMNS*32*WARPS; below
 //                that the columns do not fill the tile and the guard discards part of it

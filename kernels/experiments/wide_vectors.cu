@@ -5,6 +5,7 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        wide_vectors: grid (batch*heads*n), block (32*WARPS), dynamic shared m*4 bytes
+//                rounded up to 16, as the compiler may read the last four weights at once
 // Needs:         sm_50; 1 <= WARPS <= 32; VECTORS 4 (16 floats a step) or 2 (8 floats a step);
 //                heads a multiple of kv_heads
 // Expect:        more registers a thread than 08 and longer runs of independent loads; as many

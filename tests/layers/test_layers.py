@@ -22,7 +22,8 @@ LAYERS = (
     ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
      "timing_lesson", "memory_levels", "occupancy"),
     ("plots", "stepper", "lesson", "lesson_plots", "timing_plots",
-     "memory_plots", "profile_plots", "memory_lesson"),
+     "memory_plots", "profile_plots", "memory_lesson",
+     "profile_lesson"),
     ("commands", "cli"),
     ("__init__",),
 )

@@ -1,0 +1,185 @@
+"""What lesson 13 reads from recorded profiles, beside what the simulator and the compiler predict.
+
+Two kinds of records: "counters" (tools/compare_counters.py: requests, sectors, wavefronts,
+occupancy limits) and KIND (tools/record_profile.py: speed of light, warps, stall reasons). Both
+hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block` and `metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .attention import compiled
+from .events import observe
+from .observers.counters import Counters
+from .observers.footprints import LineLookups
+from .occupancy import Occupancy, compiled_registers, occupancy
+from .profiler import PROFILING, SPEED_METRICS, STALL_METRICS, TIME, Target, collect
+from .results import caption, is_current, new_record, records
+from .source import kernel_path
+
+KIND = "profile_lesson"
+PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
+TARGETS = tuple(Target(number, PROBLEM) for number in range(1, 7)) + (
+    Target(2, PROBLEM, ("-DK_TILE=0",)), Target(2, PROBLEM, ("-DK_TILE=1", "-DPAD=0")),
+)  # fmt: skip
+EXTRA = (
+    "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "smsp__warps_eligible.avg.per_cycle_active",
+    "l1tex__t_sector_hit_rate.pct",
+    "lts__t_sector_hit_rate.pct",
+    "launch__sm_count",
+    "launch__waves_per_multiprocessor",
+)
+UNITS = {"SM": "SM (arithmetic and issue)", "L1": "L1 and shared memory", "L2": "L2",
+         "DRAM": "device memory"}  # fmt: skip
+# Stall reasons by what a warp waits for; several metrics share a meaning.
+WAITS = {
+    "global memory": ("long_scoreboard",),
+    "shared memory": ("short_scoreboard",),
+    "a full memory queue": ("lg_throttle", "mio_throttle", "tex_throttle"),
+    "a barrier": ("barrier",),
+    "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
+    "its turn": ("not_selected",),
+}
+NO_COUNTERS = ("no record of hardware counters yet: on a machine with a GPU and ncu, "
+               "tools/compare_counters.py makes one")
+NO_PROFILE = ("no record of a profile yet: on a machine with a GPU and ncu, "
+              "tools/record_profile.py makes one")
+
+
+# -- the simulator's side --------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Predicted:
+    """One kernel at PROBLEM, from the simulator and the compiler.
+
+    totals: the counters; turns: wavefronts and 128-byte lines looked up; blocks: of the grid;
+    occupancy: of one multiprocessor of compute capability 9.0.
+    """
+
+    totals: dict[str, int]
+    turns: int
+    blocks: int
+    registers: int
+    occupancy: Occupancy
+
+
+def predict_target(target: Target) -> Predicted:
+    """Count a target on the simulator, and compile it for its registers. Needs no GPU."""
+    with observe(Counters()) as seen, observe(LineLookups()) as lookups:
+        target.run("simulator")
+    totals, launch = seen.totals, target.launch
+    turns = (lookups.total + totals["shared_load_wavefronts"]
+             + totals["shared_store_wavefronts"])  # fmt: skip
+    grid, block = launch.grid, launch.block
+    registers = compiled_registers(target.file, launch.entry, target.options)
+    fits = occupancy(block[0] * block[1] * block[2], registers, shared_bytes(target))
+    return Predicted(totals, turns, grid[0] * grid[1] * grid[2], registers, fits)
+
+
+def shared_bytes(target: Target) -> int:
+    """Shared memory of a block in bytes, static and dynamic."""
+    path, launch = kernel_path(target.file), target.launch
+    kernel = compiled(path, target.options, entry=launch.entry, backend="simulator")
+    return kernel.shared_size_bytes + launch.shared_bytes
+
+
+# -- the hardware's side ---------------------------------------------------------------------------
+def measure() -> dict:
+    """A record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+    metrics = (*PROFILING, *EXTRA)
+    cases = []
+    for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
+        found = {name: profile.metrics[name] for name in metrics if name in profile.metrics}
+        cases.append({
+            "label": target.label, "file": f"{target.file}.cu", "kernel": profile.kernel,
+            "problem": target.problem, "options": target.options, "grid": profile.grid,
+            "block": profile.block, "metrics": found,
+        })
+    return new_record(KIND, {case["file"] for case in cases}, cases=cases)
+
+
+def newest(kind: str) -> dict | None:
+    """The newest record of a kind, or None."""
+    return next(iter(records(kind)), None)
+
+
+def case_of(record: dict | None, target: Target) -> dict | None:
+    """The record's case for a target; None where there is none, or it is stale."""
+    for case in record["cases"] if record else ():
+        same = (case["file"], list(case["problem"]), list(case["options"])) == (
+            f"{target.file}.cu", list(target.problem), list(target.options))  # fmt: skip
+        if same and is_current(record, case["file"]):
+            return case
+    return None
+
+
+def metric(record: dict | None, target: Target, name: str) -> float | None:
+    """A metric of a target's case; None where it is not recorded."""
+    case = case_of(record, target)
+    return None if case is None else case["metrics"].get(name)
+
+
+def time_us(record: dict | None, target: Target) -> float | None:
+    """The time of one launch under the profiler, microseconds."""
+    found = metric(record, target, TIME)
+    return None if found is None else found / 1000
+
+
+def counted(record: dict | None, target: Target, counter: str) -> float | None:
+    """The hardware's count by one of our counters' names, from a "counters" record."""
+    case = case_of(record, target)
+    return None if case is None else case["counters"].get(counter, {}).get("hardware")
+
+
+def agreement(record: dict) -> dict[str, int]:
+    """Verdict -> how many counters of all the ladder's cases got it, the most frequent first."""
+    found: dict[str, int] = {}
+    for case in record["cases"]:
+        for one in case["counters"].values():
+            verdict = one["verdict"].split(":")[0]
+            found[verdict] = found.get(verdict, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def pairs(record: dict, counters: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
+    """Counter -> (simulator's counts, hardware's counts) over all cases that have any."""
+    found = {}
+    for name in counters:
+        both = [case["counters"][name] for case in record["cases"] if name in case["counters"]]
+        both = [one for one in both if one["simulator"] and one["hardware"]]
+        found[name] = ([one["simulator"] for one in both], [one["hardware"] for one in both])
+    return found
+
+
+def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
+    """Unit -> % of its peak, for the units of UNITS that the record has."""
+    values = {name: metric(record, target, SPEED_METRICS[name]) for name in UNITS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def busiest(record: dict | None, target: Target) -> str | None:
+    """The unit nearest to its peak; None without a record."""
+    found = speed_of_light(record, target)
+    return max(found, key=found.get) if found else None
+
+
+def waits(record: dict | None, target: Target) -> dict[str, float]:
+    """What a warp waits for -> clocks an issued instruction, most first; {} without a record."""
+    found = {}
+    for name, reasons in WAITS.items():
+        values = [metric(record, target, STALL_METRICS[reason]) for reason in reasons]
+        if any(value is not None for value in values):
+            found[name] = sum(value or 0 for value in values)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def shown(value: float | None, form: str = ",.0f") -> str:
+    """A figure for a table; '-' where there is none."""
+    return "-" if value is None else format(value, form)
+
+
+def source_line(record: dict | None, missing: str) -> str:
+    """Where and when the record was taken, or what makes one."""
+    return caption(record) if record else missing

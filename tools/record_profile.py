@@ -1,0 +1,50 @@
+"""Profiles kernels 01 to 06 for lesson 13, on a machine with a GPU and ncu.
+
+    PYTHONPATH=. python3 tools/record_profile.py [--results FOLDER]
+
+Speed of light, occupancy, cache hits and stall reasons at one shape, and for kernel 02 in its
+other layouts as well; written to results/<gpu>/profile_lesson.json.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from attn_course import profile_lesson as lesson
+from attn_course.commands import common
+from attn_course.profiler import ProfilerError
+from attn_course.results import RESULTS_FOLDER, caption, write_record
+
+
+def report(record: dict) -> str:
+    rows = []
+    for target in lesson.TARGETS:
+        light = lesson.speed_of_light(record, target)
+        waits = list(lesson.waits(record, target).items())[:2]
+        rows.append((
+            target.label, lesson.shown(lesson.time_us(record, target), ".1f"),
+            *(lesson.shown(light.get(unit), ".0f") for unit in lesson.UNITS),
+            ", ".join(f"{name} {clocks:.1f}" for name, clocks in waits),
+        ))
+    heads = ("kernel", "us", *lesson.UNITS, "what warps wait for, clocks an instruction")
+    return common.table(heads, rows, (1, 2, 3, 4, 5)) + f"\n\n{caption(record)}"
+
+
+def main(arguments=None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
+                        help="where records are kept (default: results/)")
+    parsed = parser.parse_args(arguments)
+    try:
+        record = lesson.measure()
+    except ProfilerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    path = write_record(record, lesson.KIND, parsed.results)
+    print(report(record))
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
