@@ -29,9 +29,12 @@ EXTRA = (
     "smsp__warps_eligible.avg.per_cycle_active",
     "l1tex__t_sector_hit_rate.pct",
     "lts__t_sector_hit_rate.pct",
-    "launch__sm_count",
-    "launch__waves_per_multiprocessor",
 )
+# What ncu reports of a launch without being asked for it.
+LIMITS = tuple(f"launch__occupancy_limit_{what}"
+               for what in ("warps", "blocks", "registers", "shared_mem"))
+UNASKED = (*LIMITS, "launch__sm_count", "launch__waves_per_multiprocessor",
+           "launch__registers_per_thread", "device__attribute_clock_rate")  # fmt: skip
 UNITS = {"SM": "SM (arithmetic and issue)", "L1": "L1 and shared memory", "L2": "L2",
          "DRAM": "device memory"}  # fmt: skip
 # Stall reasons by what a warp waits for; several metrics share a meaning.
@@ -91,7 +94,8 @@ def measure() -> dict:
     metrics = (*PROFILING, *EXTRA)
     cases = []
     for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
-        found = {name: profile.metrics[name] for name in metrics if name in profile.metrics}
+        kept = dict.fromkeys((*metrics, *UNASKED))
+        found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
         cases.append({
             "label": target.label, "file": f"{target.file}.cu", "kernel": profile.kernel,
             "problem": target.problem, "options": target.options, "grid": profile.grid,
@@ -115,15 +119,24 @@ def case_of(record: dict | None, target: Target) -> dict | None:
     return None
 
 
-def metric(record: dict | None, target: Target, name: str) -> float | None:
-    """A metric of a target's case; None where it is not recorded."""
-    case = case_of(record, target)
-    return None if case is None else case["metrics"].get(name)
+def metric(target: Target, name: str, *records: dict | None) -> float | None:
+    """A metric of a target's case in the first record that has it; None where none has."""
+    for record in records:
+        case = case_of(record, target)
+        if case is not None and name in case["metrics"]:
+            return case["metrics"][name]
+    return None
+
+
+def blocks_that_fit(target: Target, *records: dict | None) -> float | None:
+    """Blocks on a multiprocessor as the hardware's tools see it: the smallest of four limits."""
+    limits = [metric(target, name, *records) for name in LIMITS]
+    return None if None in limits else min(limits)
 
 
 def time_us(record: dict | None, target: Target) -> float | None:
     """The time of one launch under the profiler, microseconds."""
-    found = metric(record, target, TIME)
+    found = metric(target, TIME, record)
     return None if found is None else found / 1000
 
 
@@ -155,7 +168,7 @@ def pairs(record: dict, counters: Sequence[str]) -> dict[str, tuple[list[float],
 
 def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
     """Unit -> % of its peak, for the units of UNITS that the record has."""
-    values = {name: metric(record, target, SPEED_METRICS[name]) for name in UNITS}
+    values = {name: metric(target, SPEED_METRICS[name], record) for name in UNITS}
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -169,7 +182,7 @@ def waits(record: dict | None, target: Target) -> dict[str, float]:
     """What a warp waits for -> clocks an issued instruction, most first; {} without a record."""
     found = {}
     for name, reasons in WAITS.items():
-        values = [metric(record, target, STALL_METRICS[reason]) for reason in reasons]
+        values = [metric(target, STALL_METRICS[reason], record) for reason in reasons]
         if any(value is not None for value in values):
             found[name] = sum(value or 0 for value in values)
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -114,46 +114,67 @@ def split_shared_bytes(c: Mapping[str, int]) -> int:
     return 4 * (2 * (keys + rows) * stride + scores + 3 * rows)
 
 
-# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) by the padded head dim up to which they hold, the preferred
-# ones first: large tiles use each element of K and V more often, small ones give every SM a block
-# and, the last one, fit into 48 KB.
+# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) by the padded head dim up to which they hold: the fastest of
+# those timed on an H200, from tiles that use each element of K and V often to tiles that give every
+# SM a block; the last one of each fits into 48 KB.
 FLASH_TILES = {
-    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (4, 4, 2, 4), (4, 4, 1, 4), (2, 2, 1, 8),
-         (4, 4, 2, 1)),
-    128: ((8, 4, 8, 1), (8, 4, 4, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 2, 1, 8), (2, 2, 4, 1)),
+    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (5, 7, 2, 4), (4, 4, 1, 8), (2, 4, 1, 8),
+         (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
+    128: ((4, 8, 8, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
     256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
 }  # fmt: skip
+BLOCK_CLOCKS = 4000  # about what starting, loading and joining cost a block, whatever its tile
+
+
+def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> float:
+    """Clocks that an SM needs at least for its share of the blocks of 11 or 12.
+
+    A score costs 2 D multiply-adds, at 128 a clock; and a thread reads ROWS + KEYS floats of Q, K
+    for ROWS * KEYS of them, ROWS + D / 8 floats of P and V for ROWS * D / 8, at 32 a clock from
+    shared memory. Padded rows and keys cost as much as real ones.
+    """
+    rows, keys, width = c["ROWS"], c["KEYS"], c["D"]
+    reads = width * (rows + keys) / (rows * keys) + 8 * (rows + width / 8) / rows
+    a_score = max(2 * width / 128, reads / 32)
+    block_rows, tile = 4 * rows * c["ROW_WARPS"], 8 * keys * c["KEY_WARPS"]
+    scores = block_rows * ceil_div(problem.m, tile) * tile
+    rounds = ceil_div(problem.bh * ceil_div(problem.n, block_rows), device.sm_count)
+    return rounds * (scores * a_score + BLOCK_CLOCKS)
 
 
 def flash_config(problem: Problem, device: Device) -> dict[str, int]:
-    """Constants of 11 and 12: the first tile that fits and gives each SM a block.
-
-    Where none gives that many it is the one that gives the most.
-    """
+    """Constants of 11 and 12: of the tiles that fit, the one with the lowest floor."""
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
     tiles = FLASH_TILES[next(limit for limit in FLASH_TILES if width <= limit)]
     names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
     configs = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
     fitting = [c for c in configs if flash_shared_bytes(c) <= device.shared_bytes]
-
-    def blocks(c: Mapping[str, int]) -> int:
-        return problem.bh * ceil_div(problem.n, 4 * c["ROWS"] * c["ROW_WARPS"])
-
-    enough = (config for config in fitting if blocks(config) >= device.sm_count)
-    return next(enough, max(fitting, key=blocks))
+    return min(fitting, key=lambda c: flash_clocks(c, problem, device))
 
 
 def split_config(problem: Problem, device: Device) -> dict[str, int]:
-    """Constants of 10: the head dim over a cluster's warps, then the largest tile that fits."""
-    cluster = min(8, ceil_div(problem.d, 32)) if device.capability >= (9, 0) else 1
-    cluster = 1 << (cluster - 1).bit_length()
+    """Constants of 10: the head dim over a cluster's warps, then the fewest rows a block that do
+    not ask for more blocks than there are SMs (half of them where K and V come in chunks).
+    """
+    cluster = 1
+    if device.capability >= (9, 0):
+        cluster = 2 if problem.d <= 512 else 4 if problem.d <= 4096 else 8
     slices = ceil_div(problem.d, 32 * cluster)
     warps = min(8, 1 << (slices - 1).bit_length())
+    keys = min(8, 1 << (ceil_div(problem.m, 8) - 1).bit_length())
     chunks = ceil_div(slices, warps)
-    tiles = [(rows, keys) for rows in (4, 2, 1) for keys in (8, 4, 2)
-             if rows * chunks <= 16 or rows == 1]  # 4 * rows * chunks outputs a thread
-    for rows, keys in tiles:
-        config = {"CLUSTER": cluster, "CHUNKS": chunks, "WARPS": warps, "ROWS": rows, "KEYS": keys}
+    limit = device.sm_count if chunks == 1 else device.sm_count // 2
+    rows = next((r for r in (1, 2) if split_blocks(problem, cluster, r) <= limit), 4)
+    if chunks > 2 and rows == 1 and keys <= 2:  # small tiles: room for twice the warps
+        warps, chunks = 2 * warps, ceil_div(slices, 2 * warps)
+    tiles = [(r, k) for r in (4, 2, 1) for k in (8, 4, 2, 1)
+             if r <= rows and k <= keys and (r * chunks <= 16 or r == 1)]
+    for r, k in tiles:  # 4 * rows * chunks outputs a thread
+        config = {"CLUSTER": cluster, "CHUNKS": chunks, "WARPS": warps, "ROWS": r, "KEYS": k}
         if split_shared_bytes(config) <= device.shared_bytes:
             break
     return config
+
+
+def split_blocks(problem: Problem, cluster: int, rows: int) -> int:
+    return cluster * problem.bh * ceil_div(problem.n, 4 * rows)

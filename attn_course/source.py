@@ -6,6 +6,7 @@ parser; the ladder, the notebooks and the tests all read headers through it.
 
 import re
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 
 KERNEL_FOLDER = Path(__file__).resolve().parent.parent / "kernels"
@@ -109,7 +110,18 @@ def read_constants(path_or_text: str | Path) -> dict[str, int]:
     Raises:
         HeaderError: an ``#ifndef`` that is not followed by the integer default of the same name.
     """
-    text, origin = _text_and_origin(path_or_text)
+    if isinstance(path_or_text, Path):
+        return dict(_constants_of(path_or_text, path_or_text.stat().st_mtime_ns))
+    return _read_constants(*_text_and_origin(path_or_text))
+
+
+@lru_cache(maxsize=256)
+def _constants_of(path: Path, changed: int) -> dict[str, int]:
+    """A file's constants, read again only after the file has changed."""
+    return _read_constants(*_text_and_origin(path))
+
+
+def _read_constants(text: str, origin: str) -> dict[str, int]:
     constants = {name: int(value) for name, value in _CONSTANT.findall(text)}
     for name in _GUARD.findall(text):
         if name not in constants:

@@ -9,7 +9,15 @@ from . import warp
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault, SimulatorError
 from .memory import (
-    ENDS, FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, WINDOWS, bounds, scalar, spread,
+    CLUSTER_SHIFT,
+    ENDS,
+    FUNCTION_WINDOW,
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    WINDOWS,
+    bounds,
+    scalar,
+    spread,
 )  # fmt: skip
 from .names import demangle
 
@@ -61,6 +69,8 @@ class MemoryInstructions:
             base = self.R[slot]
         _, high, bits = bounds(address)
         valid = None
+        if space == "shared" and high >> CLUSTER_SHIFT:
+            return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.R[LANE].size)
             fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
@@ -69,6 +79,18 @@ class MemoryInstructions:
         if self.accesses is not None:
             self.tell_access(space, kind, address, size, valid)
         return memory, _flat(address + base, shift), valid
+
+    def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
+        """Shared memory of any block of the cluster; observers hear of the lanes' own blocks."""
+        address = spread(address, self.R[LANE].size)
+        inside, base, exists = self.cluster_base(address)
+        fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
+        valid = fits & exists & (inside & np.uint64(size - 1) == 0)
+        if valid.all():
+            valid = None
+        else:
+            self.refuse("shared", np.where(exists, inside, address), valid, size, ins, kind)
+        return self.shared, _flat(inside + base, shift), valid
 
     def locate_generic(self, address, shift: int, size: int, ins, kind: str):
         low, high, _ = bounds(address)
@@ -140,7 +162,7 @@ class MemoryInstructions:
         for space, places, relative in self.space_parts(address):
             locate = getattr(self, f"locate_{space}")
             part = self.within(
-                places, lambda a=relative, l=locate: self.load(l, a, dtype, shift, count, ins)
+                places, lambda a=relative, at=locate: self.load(at, a, dtype, shift, count, ins)
             )
             for whole, piece in zip(result, [part] if count == 1 else part, strict=True):
                 whole[places] = piece
@@ -230,14 +252,10 @@ class MemoryInstructions:
         if not wanted and operation.in_order(view, index, operands):
             self.memory.version += 1
             return None
-        old = np.empty(index.size, view.dtype)
-        for lane, place in enumerate(index.tolist()):
-            before = view[place]
-            after = operation.fn(before, *(o[lane] for o in operands))
-            old[lane] = before
-            if after.tobytes() != before.tobytes():
-                view[place] = after
-                self.memory.version += 1
+        before = view.take(index)
+        old = operation.update(view, index, operands)
+        if (view.take(index) != before).any():
+            self.memory.version += 1
         return old
 
     def atomic_global(self, *arguments):
@@ -254,7 +272,7 @@ class MemoryInstructions:
         lanes = self.R[LANE]
         self.accesses.append(Access(space, kind, spread(address, lanes.size), lanes, size, valid))
 
-    def refuse(self, space: str, address: np.ndarray, valid: np.ndarray, size: int, ins, kind) -> None:
+    def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report a bad access: raise, unless an observer wants the run to go on."""
         bad = np.nonzero(~valid)[0]
         first = int(address[bad[0]])
@@ -294,8 +312,8 @@ class MemoryInstructions:
         )
         for offset, length, name in buffers:
             if offset <= signed < offset + length:
-                text = f"byte {signed - offset} of the shared array {demangle(name)} ({length} bytes)"
-                return demangle(name), signed - offset, text
+                name, at = demangle(name), signed - offset
+                return name, at, f"byte {at} of the shared array {name} ({length} bytes)"
         text = f"byte {signed} of the block's {self.shared_size} bytes of shared memory"
         return "shared memory", signed, text
 

@@ -18,6 +18,7 @@ from .groups import merged
 from .memory import spread
 from .syntax import Immediate, Instruction, Inverted
 
+CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")
 
 
@@ -114,9 +115,10 @@ class Barriers:
         """Let the blocks go on whose threads have all arrived at a barrier of one number."""
         released: dict[Key, np.ndarray] = {}
         for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
-            complete = self.complete_blocks(number)
-            if complete.any():
-                self.pass_barrier(number, complete, released)
+            passing, staying = self.who_passes(number)
+            if passing:
+                self.pass_barrier(number, passing, released)
+                self.waiting = staying
         if released:
             self.queue += self.split_teams(released)
         return bool(released)
@@ -140,19 +142,28 @@ class Barriers:
                 count[block] += extra
         return (count >= needed) & (lanes > 0)
 
-    def pass_barrier(self, number: int, complete: np.ndarray, released: dict) -> None:
+    def who_passes(self, number: int) -> tuple[list[Waiting], list[Waiting]]:
+        """Those that may pass a barrier, and everybody else who waits."""
         passing, staying = [], []
+        complete = None if number == CLUSTER_BARRIER else self.complete_blocks(number)
         for w in self.waiting:
-            goes = (w.number == number) & complete[self.block_of_place[w.places]]
-            if goes.any():
-                passing.append(w.part(goes))
-            if not goes.all():
-                staying.append(w.part(~goes))
-        self.waiting = staying
+            if complete is None:
+                passes = self.cluster_passes(self.home[LANE][w.places])
+            else:
+                passes = complete[self.block_of_place[w.places]]
+            passes = passes & (w.number == number)
+            if passes.any():
+                passing.append(w.part(passes))
+            if not passes.all():
+                staying.append(w.part(~passes))
+        return passing, staying
+
+    def pass_barrier(self, number: int, passing: list[Waiting], released: dict) -> None:
+        blocks = set(self.block_of_place[np.concatenate([w.places for w in passing])].tolist())
         self.arrived = {
-            (block, n): count
-            for (block, n), count in self.arrived.items()
-            if n != number or not complete[block]
+            key: count
+            for key, count in self.arrived.items()
+            if key[1] != number or key[0] not in blocks
         }
         self.store_reductions(passing)
         for w in passing:
@@ -202,20 +213,19 @@ class Barriers:
         self.queue += self.split_teams(released)
 
     def describe_deadlock(self) -> str:
-        """Who waits where, in the first block that does not get on."""
-        block = int(self.block_of_place[self.waiting[0].places[0]])
+        """Who waits where, in the first block (or cluster of blocks) that does not get on."""
+        first = self.cluster_of_block[self.block_of_place[self.waiting[0].places[0]]]
         parts = []
         for w in self.waiting:
-            mine = w.places[self.block_of_place[w.places] == block]
+            mine = w.places[self.cluster_of_block[self.block_of_place[w.places]] == first]
             if mine.size:
                 number = int(w.number[np.isin(w.places, mine)][0])
                 thread = self.thread_text(self.home[LANE][mine[:1]])
                 where = w.instance.where(w.instruction)
+                name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
                 count = f" for {w.expected} threads" if w.expected is not None else ""
                 waits = "threads wait" if mine.size > 1 else "thread waits"
-                parts.append(
-                    f"{mine.size} {waits} at {where} (barrier {number}{count}; first: {thread})"
-                )
+                parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
         return (
             f"{self.kernel.function.name} hangs at a barrier that never completes: "
             + "; ".join(parts)

@@ -77,7 +77,9 @@ def is_exit(instruction: Instruction) -> bool:
 
 def is_barrier(opcode: str) -> bool:
     parts = opcode.split(".")
-    return parts[0] in ("bar", "barrier") and "warp" not in parts and "cluster" not in parts
+    if "cluster" in parts:
+        return "wait" in parts  # barrier.cluster.arrive does not wait
+    return parts[0] in ("bar", "barrier") and "warp" not in parts
 
 
 def is_warp_level(opcode: str) -> bool:

@@ -1,4 +1,4 @@
-"""Each PTX instruction becomes one line of NumPy; a block is the list of those lines, compiled once.
+"""Each PTX instruction becomes one line of NumPy, compiled once.
 
 `R` is the register file (slot -> array over the active lanes, or one scalar), `c` the chunk of
 blocks that runs. `Program.python(name)` prints the lines:
@@ -8,6 +8,7 @@ blocks that runs. `Program.python(name)` prints the lines:
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -38,7 +39,11 @@ _TYPES = {  # PTX type -> dtype an operation sees
     "f16": "u2", "bf16": "u2", "b32": "u4", "u32": "u4", "s32": "i4", "f16x2": "u4",
     "bf16x2": "u4", "f32": "f4", "tf32": "u4", "b64": "u8", "u64": "u8", "s64": "i8", "f64": "f8",
 }  # fmt: skip
-_DTYPES = {code: np.dtype(code) for code in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")}
+_DTYPES = {
+    code: np.dtype(code)
+    for code in ("?", "u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")
+}
+_PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 _SPACES = ("global", "shared", "local", "param", "const")
 _NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",
@@ -134,7 +139,7 @@ class Decoder:
     def packed(self, items: tuple, kind: str) -> str:
         """{a, b} as one wider value, the first item in the low bits."""
         whole = TYPE_BYTES[kind]
-        part = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}[whole // len(items)]
+        part = _PARTS[whole // len(items)]
         pieces = ", ".join(self.read(item, part) for item in items)
         text = f"c.pack(u{whole}, ({pieces},))"
         return text if _TYPES[kind][0] == "u" else f"{text}.view({_TYPES[kind]})"
@@ -142,7 +147,7 @@ class Decoder:
     def write(self, operand, kind: str, text: str) -> str:
         """A statement that puts the value `text` of PTX type `kind` into an operand."""
         if isinstance(operand, Vector):
-            part = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}[TYPE_BYTES[kind] // len(operand.items)]
+            part = _PARTS[TYPE_BYTES[kind] // len(operand.items)]
             whole = f"u{TYPE_BYTES[kind]}"
             lines = [f"t = c.unpack(({text}).view({whole}), {len(operand.items)})"]
             for i, item in enumerate(operand.items):
@@ -264,9 +269,10 @@ class Decoder:
         space = self.space_of(instruction, source)
         if space == "parameter":
             offset = self.instance.place_of(source.base.name)[1] + source.offset
-            calls = [f"c.parameter({offset + i * dtype.itemsize}, {_code(dtype)})" for i in range(len(items))]
-            writes = [self.write(item, kind, call) for item, call in zip(items, calls, strict=True)]
-            return "; ".join(writes)
+            return "; ".join(
+                self.write(item, kind, f"c.parameter({at}, {_code(dtype)})")
+                for at, item in zip(itertools.count(offset, dtype.itemsize), items, strict=False)
+            )
         call = (
             f"c.load_{space}({self.address(source)}, {_code(dtype)}, {shift}, {len(items)}, "
             f"{self.object('ins', instruction)})"
@@ -299,10 +305,12 @@ class Decoder:
     def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:
         kind = type_of(instruction.opcode)
         space = memory_space(instruction.opcode)
-        name = self.object('atom', atomics.operation(instruction.opcode, kind, space))
+        name = self.object("atom", atomics.operation(instruction.opcode, kind, space))
         values = "".join(f"{self.read(o, kind)}, " for o in operands[1:])
-        slot = self.instance.slot(destination.name) if isinstance(destination, Register) and destination.name != "_" else -1
-        wanted = slot >= 0 and self.instance.is_live_after(instruction, slot)
+        wanted = isinstance(destination, Register) and destination.name != "_"
+        if wanted:
+            slot = self.instance.slot(destination.name)
+            wanted = self.instance.is_live_after(instruction, slot)
         dtype, shift = _DTYPES[_TYPES[kind]], TYPE_BYTES[kind].bit_length() - 1
         call = (
             f"c.atomic_{space}({self.address(operands[0])}, {name}, ({values}), {_code(dtype)}, "
@@ -310,45 +318,93 @@ class Decoder:
         )
         return self.write(destination, kind, call) if wanted else call
 
+    # -- asynchronous copies and clusters ---------------------------------------------------------
+    def _cp(self, instruction: Instruction) -> str:
+        parts = instruction.opcode.split(".")
+        if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
+            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async without mbarrier")
+        if "commit_group" in parts:
+            return "c.commit_copies()"
+        if "wait_all" in parts:
+            return "c.wait_copies(None)"
+        if "wait_group" in parts:
+            return f"c.wait_copies({self.read(instruction.operands[0], 'u32')})"
+        to, source, size, *rest = instruction.operands
+        available = self.read(size, "u32")
+        if rest and isinstance(rest[0], Register) and self.is_predicate(rest[0]):
+            available = f"np.where({self.read(rest[0], 'pred')}, 0, {available})"
+        elif rest and "L2::cache_hint" not in instruction.opcode or len(rest) > 1:
+            available = self.read(rest[0], "u32")
+        return (
+            f"c.copy_async({self.address(to)}, {self.address(source)}, {size.value}, {available}, "
+            f"{self.object('ins', instruction)})"
+        )
+
+    def is_predicate(self, register: Register) -> bool:
+        return self.instance.register_type(register.name) == "pred"
+
+    def _barrier(self, instruction: Instruction) -> str:
+        if not instruction.opcode.startswith("barrier.cluster.arrive"):
+            raise UnsupportedInstruction(instruction.opcode)
+        return "c.cluster_arrive()"
+
+    def _mapa(self, instruction: Instruction) -> str:
+        destination, address, rank = instruction.operands
+        kind = type_of(instruction.opcode)
+        text = f"c.map_address({self.read(address, kind)}, {self.read(rank, 'u32')})"
+        return self.write(destination, kind, text)
+
+    def _getctarank(self, instruction: Instruction) -> str:
+        destination, address = instruction.operands
+        text = f"c.rank_of_address({self.read(address, type_of(instruction.opcode))})"
+        return self.write(destination, "u32", text)
+
     # -- warp level -----------------------------------------------------------------------------
+    @staticmethod
+    def mode(instruction: Instruction, *known: str) -> str:
+        """Which of the known words the opcode contains."""
+        return next(part for part in instruction.opcode.split(".") if part in known)
+
+    def two_results(self, operand, kinds: tuple[str, str], call: str) -> str:
+        """`d|p`, where the second result may be left out."""
+        if not isinstance(operand, Pair):
+            operand = Pair(operand, Register("_"))
+        first = self.write(operand.first, kinds[0], "t")
+        return f"t, u = {call}; {first}; {self.write(operand.second, kinds[1], 'u')}"
+
     def _shfl(self, instruction: Instruction) -> str:
-        destination, value, b, c = instruction.operands[:4]
-        mode = next(p for p in instruction.opcode.split(".") if p in ("up", "down", "bfly", "idx"))
-        call = f"c.shuffle({mode!r}, {self.read(value, 'b32')}, {self.read(b, 'b32')}, {self.read(c, 'b32')})"
-        if isinstance(destination, Pair):
-            first, second = self.write(destination.first, "b32", "t"), self.write(destination.second, "pred", "u")
-            return f"t, u = {call}; {first}; {second}"
-        return self.write(destination, "b32", f"{call}[0]")
+        destination, *sources = instruction.operands[:4]
+        mode = self.mode(instruction, "up", "down", "bfly", "idx")
+        value, b, c = (self.read(source, "b32") for source in sources)
+        call = f"c.shuffle({mode!r}, {value}, {b}, {c})"
+        return self.two_results(destination, ("b32", "pred"), call)
 
     def _vote(self, instruction: Instruction) -> str:
         destination, predicate, members = instruction.operands
-        mode = next(p for p in instruction.opcode.split(".") if p in ("all", "any", "uni", "ballot"))
-        call = f"c.vote({mode!r}, {self.read(predicate, 'pred')}, {self.read(members, 'b32')})"
+        mode = self.mode(instruction, "all", "any", "uni", "ballot")
+        value = self.read(predicate, "pred")
+        call = f"c.vote({mode!r}, {value}, {self.read(members, 'b32')})"
         return self.write(destination, "b32" if mode == "ballot" else "pred", call)
 
     def _match(self, instruction: Instruction) -> str:
         destination, value, members = instruction.operands
-        kind = type_of(instruction.opcode)
-        arguments = f"{self.read(value, kind)}, {self.read(members, 'b32')}"
-        if ".any" in instruction.opcode:
+        value = self.read(value, type_of(instruction.opcode))
+        arguments = f"{value}, {self.read(members, 'b32')}"
+        if self.mode(instruction, "any", "all") == "any":
             return self.write(destination, "b32", f"c.match_any({arguments})")
-        first = destination.first if isinstance(destination, Pair) else destination
-        second = destination.second if isinstance(destination, Pair) else Register("_")
-        return f"t, u = c.match_all({arguments}); {self.write(first, 'b32', 't')}; {self.write(second, 'pred', 'u')}"
+        return self.two_results(destination, ("b32", "pred"), f"c.match_all({arguments})")
 
     def _redux(self, instruction: Instruction) -> str:
         destination, value, members = instruction.operands
         kind = type_of(instruction.opcode)
-        mode = next(p for p in instruction.opcode.split(".") if p in ("add", "min", "max", "and", "or", "xor"))
+        mode = self.mode(instruction, "add", "min", "max", "and", "or", "xor")
         call = f"c.redux({mode!r}, {self.read(value, kind)}, {self.read(members, 'b32')})"
         return self.write(destination, kind, call)
 
     def _elect(self, instruction: Instruction) -> str:
         destination, members = instruction.operands
-        return (
-            f"t, u = c.elect({self.read(members, 'b32')}); "
-            f"{self.write(destination.first, 'b32', 't')}; {self.write(destination.second, 'pred', 'u')}"
-        )
+        call = f"c.elect({self.read(members, 'b32')})"
+        return self.two_results(destination, ("b32", "pred"), call)
 
     def _activemask(self, instruction: Instruction) -> str:
         return self.write(instruction.operands[0], "b32", "c.active_mask()")

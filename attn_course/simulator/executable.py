@@ -11,7 +11,14 @@ from .instance import Instance, call_parts, lay_out
 from .memory import FUNCTION_WINDOW, aligned
 from .names import demangle
 from .syntax import (
-    Address, Function, Instruction, Module, Position, Symbol, Variable, Vector,
+    Address,
+    Function,
+    Instruction,
+    Module,
+    Position,
+    Symbol,
+    Variable,
+    Vector,
 )  # fmt: skip
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}

@@ -12,6 +12,7 @@ from .memory import aligned
 from .special import check_name
 from .syntax import Function, Instruction, Variable
 
+
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
     """Offsets of variables one after another, each at its alignment, and where they end."""
     offsets = []
@@ -215,7 +216,8 @@ class Instance:
             return Terminator("exit", last)
         if root == "trap":
             return Terminator("trap", last)
-        kind = "call" if root == "call" else "barrier"
+        kind = "cluster_wait" if "cluster" in last.opcode.split(".") else "barrier"
+        kind = "call" if root == "call" else kind
         return Terminator(kind, last, fall=self.key(end), action=self)
 
     def find_uses(self, block: Block) -> int:

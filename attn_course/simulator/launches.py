@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from ..events import Buffer, Launch
-from .errors import Hang
+from .errors import Hang, SimulatorError
 from .executable import Executable
 from .machine import Chunk
 from .memory import GlobalMemory, aligned
@@ -37,6 +37,13 @@ class Run:
         self.shared_stride = aligned(self.shared_size)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
         self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
+        limits = kernel.function.limits
+        self.cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+        if any(g % c for g, c in zip(grid, self.cluster, strict=True)):
+            raise SimulatorError(
+                f"{kernel.function.name}: grid {grid} does not hold whole clusters of "
+                f"{self.cluster} blocks; make each size of the grid a multiple"
+            )
         self.memory = GlobalMemory()
         self.symbols: dict[str, int] = {}
         self.seconds = float(os.environ.get(TIMEOUT, "600"))
@@ -111,11 +118,30 @@ class Run:
         lanes = aligned(self.threads, 32)
         bytes_a_block = self.shared_stride + self.threads * self.local_stride
         size = max(1, min(LANES_PER_CHUNK // lanes, CHUNK_BYTES // max(bytes_a_block, 1)))
+        size = aligned(size, self.blocks_that_stay_together())
         starts = np.arange(0, self.blocks, size)
         if self.warp_order is not None:
             np.random.default_rng(self.warp_order).shuffle(starts)
         for first in starts.tolist():
             yield Chunk(self, first, min(size, self.blocks - first))
+
+    def blocks_that_stay_together(self) -> int:
+        """Consecutive blocks that hold whole clusters."""
+        x, y, z = self.cluster
+        if z > 1:
+            return self.grid[0] * self.grid[1] * z
+        return self.grid[0] * y if y > 1 else x
+
+    def cluster_ranks(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(cluster number, rank in the cluster) of blocks by their linear number in the grid."""
+        place = np.unravel_index(blocks, self.grid[::-1])[::-1]
+        cluster = [p // c for p, c in zip(place, self.cluster, strict=True)]
+        rank = [p % c for p, c in zip(place, self.cluster, strict=True)]
+        across = [g // c for g, c in zip(self.grid, self.cluster, strict=True)]
+        return (
+            cluster[0] + across[0] * (cluster[1] + across[1] * cluster[2]),
+            rank[0] + self.cluster[0] * (rank[1] + self.cluster[1] * rank[2]),
+        )
 
     def execute(self) -> None:
         """Run all chunks; those that only wait for other blocks go on after these have run."""

@@ -15,6 +15,8 @@ from ..events import FaultEvent, InstructionEvent
 from .access import MemoryInstructions
 from .barriers import Barriers, Waiting
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from .clusters import Clusters
+from .copies import AsyncCopies
 from .errors import SimulatorError, Trap
 from .groups import Groups
 from .instance import call_parts
@@ -28,7 +30,9 @@ _CLOCK_EVERY = 1024  # activations between two looks at the clock
 MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 
 
-class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
+class Chunk(
+    Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncCopies, Intrinsics
+):  # fmt: skip
     """Some consecutive thread blocks of a launch, run in lockstep.
 
     R: registers of the lanes that run, by slot; R[LANE] their lane ids, which count 32 for each
@@ -52,6 +56,8 @@ class Chunk(Groups, Barriers, WaitingLanes, MemoryInstructions, Intrinsics):
         self.set_up_registers(lane)
         self.set_up_memory()
         self.start_waiting()
+        self.start_copies()
+        self.start_clusters()
         self.waiting: list[Waiting] = []
         self.arrived: dict[tuple[int, int], int] = {}  # (block, barrier) -> bar.arrive threads
         self.ready: dict[Key, np.ndarray | None] = {}

@@ -15,6 +15,7 @@ from ..events import Buffer
 
 RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
 FAR = 1 << 28  # bytes: a wrong address this far from all arrays says nothing about any of them
+CLUSTER_SHIFT = 24  # in a shared address of a cluster, the bits from here on name the block
 SHARED_WINDOW = 1 << 56  # generic addresses of shared memory start here
 LOCAL_WINDOW = 1 << 57  # those of local memory here
 FUNCTION_WINDOW = 1 << 58  # and a function's address is its number from here on
@@ -28,7 +29,7 @@ _VIEWS = tuple(
 
 @dataclass
 class FlatMemory:
-    """Bytes with views. `limit` is the size each lane may address (a slice for shared and local)."""
+    """The bytes of one space, and views of them as items of each dtype."""
 
     space: str
     bytes: np.ndarray

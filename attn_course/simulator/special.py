@@ -20,13 +20,19 @@ _VALUES = {
     "%dynamic_smem_size": lambda thread, block, run: run.dynamic_bytes,
     "%total_smem_size": lambda thread, block, run: run.shared_size,
     "%reserved_smem_offset_1": lambda thread, block, run: aligned(run.shared_size),
+    "%is_explicit_cluster": lambda thread, block, run: run.cluster != (1, 1, 1),
+    "%cluster_ctarank": lambda thread, block, run: run.cluster_ranks(block)[1],
+    "%cluster_nctarank": lambda thread, block, run: np.prod(run.cluster),
     "%lanemask_eq": lambda thread, block, run: 1 << (thread % 32),
     "%lanemask_lt": lambda thread, block, run: (1 << (thread % 32)) - 1,
     "%lanemask_le": lambda thread, block, run: (2 << (thread % 32)) - 1,
     "%lanemask_gt": lambda thread, block, run: 0xFFFFFFFF & ~((2 << (thread % 32)) - 1),
     "%lanemask_ge": lambda thread, block, run: 0xFFFFFFFF & ~((1 << (thread % 32)) - 1),
 }
-_SHAPES = ("%tid", "%ntid", "%ctaid", "%nctaid")
+_SHAPES = (
+    "%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid",
+    "%cluster_nctaid",
+)  # fmt: skip
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 
@@ -57,15 +63,21 @@ def _register(name: str, thread: np.ndarray, block: np.ndarray, run):
     base, _, axis = name.partition(".")
     if name in CLOCKS or axis == "w":
         return 0  # clocks are read anew each time, not here
-    if base == "%ntid":
-        return run.block[_AXES[axis]]
-    if base == "%nctaid":
-        return run.grid[_AXES[axis]]
+    if base not in _SHAPES:
+        return _VALUES[base](thread, block, run)
+    axis = _AXES[axis]
     if base == "%tid":
-        return _component(thread, run.block, _AXES[axis])
-    if base == "%ctaid":
-        return _component(block, run.grid, _AXES[axis])
-    return _VALUES[base](thread, block, run)
+        return _component(thread, run.block, axis)
+    here = _component(block, run.grid, axis)
+    return {
+        "%ntid": run.block[axis],
+        "%ctaid": here,
+        "%nctaid": run.grid[axis],
+        "%clusterid": here // run.cluster[axis],
+        "%nclusterid": run.grid[axis] // run.cluster[axis],
+        "%cluster_ctaid": here % run.cluster[axis],
+        "%cluster_nctaid": run.cluster[axis],
+    }[base]
 
 
 def _component(linear: np.ndarray, shape: tuple[int, int, int], axis: int) -> np.ndarray:

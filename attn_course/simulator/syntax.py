@@ -34,7 +34,7 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Address:
-    """`[base + offset]`: base is a Register, a Symbol or None; coordinates of tensor copies in `extra`."""
+    """`[base + offset]`: base is a Register, a Symbol or None; `extra`: a tensor's coordinates."""
 
     base: Register | Symbol | None
     offset: int = 0

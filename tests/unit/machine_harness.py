@@ -1,6 +1,6 @@
 """Runs small CUDA C kernels on the simulator, for the tests of the machine."""
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -36,13 +36,16 @@ class DebugBuild(Observer):
         pass
 
 
-@lru_cache(maxsize=None)
+@cache
 def module(code: str, names: tuple = ()) -> RawModule:
     """The code is compiled once however many tests use it."""
     return RawModule(code=code, backend="simulator", name_expressions=names or None)
 
 
-def run(code, name, grid, block, *arguments, build="optimised", shared=0, names=(), warp_order=None):
+def run(
+    code, name, grid, block, *arguments,
+    build="optimised", shared=0, names=(), warp_order=None,
+):  # fmt: skip
     """Call one kernel of the code; grid and block are ints or tuples. Returns its arguments."""
     kernel = module(*([code, names] if names else [code])).get_function(name)
     grid, block = (size if isinstance(size, tuple) else (size,) for size in (grid, block))

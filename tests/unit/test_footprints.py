@@ -40,14 +40,16 @@ def test_bytes_by_sector():
     seen = run(Footprints(), 16)  # a lane in every other sector
     used = seen.of(5, "global").by_sector(seen.arrays["x"], (3, 128))
     assert used.tolist() == [[4, 0, 4, 0]] * 3
-    used = run(Footprints(warp=1), 1).of(5, "global").by_sector(seen.arrays["x"], (2, 128))
+    seen = run(Footprints(warp=1), 1)
+    used = seen.of(5, "global").by_sector(seen.arrays["x"], (2, 128))
     assert used.tolist() == [[0] * 4, [32] * 4]
 
 
 def test_the_warp_and_block_asked_for_are_kept():
-    zero = run(Footprints(block=0, warp=0), 1, active=192, blocks=3).of(5, "global")
-    other = run(Footprints(block=2, warp=1), 1, active=192, blocks=3).of(5, "global")
-    assert other.address[0] - zero.address[0] == 4 * (2 * 64 + 32)
+    for block, warp in ((0, 0), (2, 1)):
+        seen = run(Footprints(block=block, warp=warp), 1, active=192, blocks=3)
+        first = seen.of(5, "global").address[0] - seen.arrays["x"]
+        assert first == 4 * (64 * block + 32 * warp)
 
 
 def test_a_partial_warp_keeps_its_active_lanes():

@@ -63,8 +63,10 @@ __device__ float float_max(float* p, float x) {                // by compare-and
 }
 __device__ double multiply(double* p, double x) {
     ull* q = (ull*)p; ull old = *q, seen;
-    do { seen = old; old = atomicCAS(q, seen, __double_as_longlong(x * __longlong_as_double(seen))); }
-    while (old != seen);
+    do {
+        seen = old;
+        old = atomicCAS(q, seen, __double_as_longlong(x * __longlong_as_double(seen)));
+    } while (old != seen);
     return __longlong_as_double(old);
 }
 __global__ void by_swapping(const float* a, float* best, double* product, int n) {
@@ -121,7 +123,11 @@ __global__ void between_blocks(volatile int* flag, int* out) {
     if (blockIdx.x + 1 < gridDim.x && threadIdx.x == 0) while (flag[blockIdx.x + 1] == 0) ;
     __syncthreads();
     int above = blockIdx.x + 1 < gridDim.x ? ((volatile int*)out)[blockIdx.x + 1] : 0;
-    if (threadIdx.x == 0) { out[blockIdx.x] = above + blockIdx.x; __threadfence(); flag[blockIdx.x] = 1; }
+    if (threadIdx.x == 0) {
+        out[blockIdx.x] = above + blockIdx.x;
+        __threadfence();
+        flag[blockIdx.x] = 1;
+    }
 }
 __global__ void last_block(const int* a, int* part, unsigned* ticket, int* out) {
     __shared__ bool last;
@@ -183,7 +189,8 @@ def test_atomics_whose_results_are_not_used(build, order):
     u[8:12] = 2**32 - 1
     u[12:16] = 2**32 - 1
     f, d = zeros(4, np.float32), zeros(4, float)
-    run(CODE, "unused", 3, 128, a, bins, i, u, big, f, d, np.int32(n), build=build, warp_order=order)
+    arguments = (a, bins, i, u, big, f, d, np.int32(n))
+    run(CODE, "unused", 3, 128, *arguments, build=build, warp_order=order)
     big_signed = big.view(np.int64)
     for b in range(4):
         here = np.nonzero(bins == b)[0]

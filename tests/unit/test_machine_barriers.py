@@ -37,7 +37,7 @@ __global__ void reduce(const int* a, int* out) {
     int all = __syncthreads_and(a[i] > 2), any = __syncthreads_or(a[i] > 57);
     out[i] = count * 100 + (all ? 10 : 0) + (any ? 1 : 0);
 }
-__global__ void both_sides(int* out) {           // two barriers in the text, one barrier to hardware
+__global__ void both_sides(int* out) {           // two in the text, one barrier to hardware
     __shared__ int x[64];
     int t = threadIdx.x;
     x[t] = t + 5;

@@ -122,7 +122,9 @@ __global__ void shared_outside(int* out, int shift) {
     row[threadIdx.x + shift] = 4;  // leaves the row
     out[threadIdx.x] = row[threadIdx.x];
 }
-__global__ void crooked(const char* bytes, int* out) { out[ID] = *(const int*)(bytes + 4 * ID + 2); }
+__global__ void crooked(const char* bytes, int* out) {
+    out[ID] = *(const int*)(bytes + 4 * ID + 2);
+}
 __global__ void nothing(int* p, int* out) { out[ID] = p[ID]; }
 __global__ void atomic_outside(int* a) { atomicAdd(a + ID, 1); }
 }
@@ -178,8 +180,7 @@ def test_generic_pointers_mixed_in_a_warp(build, order):
     shared = [1000 + t for t in range(64)]
     memory = [2000 + t for t in range(64)]
     local = [[10 + 10 * k + (t if k == t % 4 else 0) for k in range(4)] for t in range(64)]
-    kinds = [(shared, 63 - t) if t % 3 == 0 else (memory, t ^ 1) if t % 3 == 1 else (local[t], t % 4)
-             for t in range(64)]  # fmt: skip
+    kinds = [((shared, 63 - t), (memory, t ^ 1), (local[t], t % 4))[t % 3] for t in range(64)]
     seen = [array[index] for array, index in kinds]
     for (array, index), v in zip(kinds, seen, strict=True):
         array[index] = v + 5
@@ -295,8 +296,10 @@ def test_a_read_outside_an_array_is_named(build):
     fault, text = caught.value, str(caught.value)
     assert (fault.kind, fault.array, fault.index) == ("out-of-bounds", "values", 40)
     assert fault.threads[0] == ((1, 0, 0), (8, 0, 0)) and len(fault.threads) == 8
-    for part in ("outside at kernel.cu:", "may leave the array", "block (1, 0, 0), thread (8, 0, 0)",
-                 "reads element 40 of values of shape (4, 10)", "0 to 39", "24 of 64", "Guard"):
+    for part in (
+        "outside at kernel.cu:", "may leave the array", "block (1, 0, 0), thread (8, 0, 0)",
+        "reads element 40 of values of shape (4, 10)", "0 to 39", "24 of 64", "Guard",
+    ):  # fmt: skip
         assert part in text, part
     with pytest.raises(MemoryFault, match="element -3 of values"):
         run(CODE, "outside", 1, 32, values, out, np.int32(-3), build=build)
@@ -309,7 +312,7 @@ def test_other_bad_accesses_are_named(build):
         run(CODE, "writes_outside", 1, 32, out, np.int32(2), build=build)
     with pytest.raises(MemoryFault, match="writes address 0x.*far from every array.*wrapped"):
         run(CODE, "writes_outside", 1, 32, out, np.int32(-(2**31)), build=build)
-    with pytest.raises(MemoryFault, match=r"writes byte 160 of.*leaves the row|leaves the row.*160"):
+    with pytest.raises(MemoryFault, match="leaves the row.*writes byte 160 of"):
         run(CODE, "shared_outside", 1, 32, zeros(32), np.int32(20), build=build)
     with pytest.raises(MemoryFault, match="4 bytes that are not aligned to 4.*multiple") as caught:
         run(CODE, "crooked", 1, 4, zeros(64, np.int8), zeros(4), build=build)
@@ -326,7 +329,8 @@ def test_an_observer_may_go_on_after_a_fault(build):
     listener = listen(CODE, "outside", 1, 32, values, out, np.int32(0), build=build)
     (fault,) = listener.faults
     line = next(i for i, text in enumerate(CODE.splitlines(), 1) if "may leave" in text)
-    assert (fault.kind, fault.array, fault.index, fault.line) == ("out-of-bounds", "values", 10, line)
+    assert (fault.kind, fault.array) == ("out-of-bounds", "values")
+    assert (fault.index, fault.line) == (10, line)
     assert out.tolist() == [*range(10)] + [0] * 22
     count = zeros(5)
     assert len(listen(CODE, "atomic_outside", 1, 9, count, build=build).faults) == 1

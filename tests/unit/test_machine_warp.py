@@ -106,7 +106,7 @@ __global__ void lanes(unsigned* out, int n) {
 def shuffled(mode, values, by, width):
     """CUDA's __shfl_* over one warp of values; by: a list of source lanes, or the distance."""
     out = []
-    for lane, value in enumerate(values):
+    for lane in range(len(values)):
         start = lane // width * width
         if mode == "idx":
             source = start + by[lane] % width
@@ -193,7 +193,8 @@ def test_votes_and_matches(high, build):
         odd = mask(s and v & 1 for s, v in zip(some, x, strict=True))
         two = any(s and v == 2 for s, v in zip(some, x, strict=True))
         third = [mask(s and v % 3 == u % 3 for s, v in zip(some, x, strict=True)) for u in x]
-        assert got[4][w] == [(odd ^ (t + two)) if s else 0 for s, t in zip(some, third, strict=True)]
+        voted = [(odd ^ (t + two)) if s else 0 for s, t in zip(some, third, strict=True)]
+        assert got[4][w] == voted
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -275,6 +276,7 @@ def test_lane_registers(build):
     for i in range(n):
         lane = i % 70 % 32
         less, full = (1 << lane) - 1, 0xFFFFFFFF
+        below = less * 2 + 1
         assert out.reshape(8, n)[:, i].tolist() == [
-            lane, i % 70 // 32, less, full & ~less, less * 2 + 1, full & ~(less * 2 + 1), 1 << lane, 3
-        ]
+            lane, i % 70 // 32, less, full & ~less, below, full & ~below, 1 << lane, 3
+        ]  # fmt: skip

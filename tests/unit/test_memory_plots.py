@@ -1,0 +1,99 @@
+"""Figures of memory traffic and profiles show the numbers they were given."""
+
+import numpy as np
+import pytest
+
+from attn_course import memory_plots, profile_plots
+
+USED = np.array([[4, 0, 32], [4, 0, 0]])
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_a_sector_map_writes_the_bytes_used():
+    figure = memory_plots.sector_maps({"one": USED, "two": 0 * USED + 4}, rows="r", columns="c")
+    first, second = figure.get_axes()
+    assert texts(first) == ["4", "32", "4"] and texts(second) == ["4"] * 6
+    assert "3 sectors, 40 of 96 bytes" in first.get_title(loc="left")
+    assert len(first.patches) == 6
+
+
+@pytest.mark.parametrize("maps", [{}, {"a": USED, "b": USED[:1]}, {"a": USED * 9}, {"a": USED[0]}])
+def test_sector_maps_that_can_not_be(maps):
+    with pytest.raises(ValueError):
+        memory_plots.sector_maps(maps, rows="r", columns="c")
+
+
+def test_a_bank_map_names_the_busiest_bank():
+    lanes = np.arange(32)
+    figure = memory_plots.bank_maps({
+        "column": (lanes, 128 * lanes, 4), "padded": (lanes, 132 * lanes, 4),
+        "wide": (lanes[:4], 128 * lanes[:4], 16), "alike": (lanes, 0 * lanes, 4),
+    })
+    titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
+    assert "up to 32 words from one bank" in titles[0] and "one word a bank" in titles[1]
+    assert "up to 4 words" in titles[2] and "one word a bank" in titles[3]
+    assert texts(figure.get_axes()[0]) == [str(lane) for lane in lanes]
+    assert len(texts(figure.get_axes()[2])) == 16
+
+
+@pytest.mark.parametrize("access", [
+    (np.arange(2), np.array([0, 2]), 4), (np.arange(2), np.array([0]), 4),
+    (np.arange(1), np.array([0]), 2),
+])
+def test_accesses_that_can_not_be_drawn(access):
+    with pytest.raises(ValueError):
+        memory_plots.bank_maps({"x": access})
+
+
+def test_passes_are_stacked_beside_their_times():
+    figure = memory_plots.passes_and_times(
+        ["a", "b"], {"x": [1, 2], "y": [3, 4]}, [10.0, 20.5], passes_unit="turns",
+        source="GPU, day")
+    left, right = figure.get_axes()
+    assert [p.get_width() for p in left.patches] == [1, 2, 3, 4]
+    assert [p.get_x() for p in left.patches] == [0, 0, 1, 2]
+    assert texts(left) == ["4", "6"] and texts(right) == ["10", "20.5"]
+    assert "GPU, day" in right.get_xlabel()
+    with pytest.raises(ValueError):
+        memory_plots.passes_and_times(["a"], {"x": [1]}, [1, 2], passes_unit="turns")
+
+
+def test_the_stair_has_every_size():
+    sizes, clocks = [4096, 1 << 20, 1 << 30], [33, 260, 800]
+    figure = memory_plots.latency_by_size(sizes, clocks, shared_clocks=23, marks={"L2": 1 << 24})
+    (axes,) = figure.get_axes()
+    stair, shared, mark = axes.lines
+    assert stair.get_xdata().tolist() == sizes and stair.get_ydata().tolist() == clocks
+    assert set(shared.get_ydata()) == {23} and set(mark.get_xdata()) == {1 << 24}
+    assert "1 GB" in [label.get_text() for label in axes.get_xticklabels()]
+    with pytest.raises(ValueError):
+        memory_plots.latency_by_size([1, 2], [1])
+
+
+def test_counts_against_each_other():
+    figure = profile_plots.counts_against({"x": ([1, 20], [1, 22]), "none": ([], [])})
+    (axes,) = figure.get_axes()
+    (points,) = axes.collections
+    assert points.get_offsets().tolist() == [[1, 1], [20, 22]]
+    for wrong in ({}, {"x": ([1], [])}, {"x": ([0], [1])}):
+        with pytest.raises(ValueError):
+            profile_plots.counts_against(wrong)
+
+
+def test_percentages_are_written():
+    figure = profile_plots.percentages(["a", "b"], {"SM": [12.4, 99.0], "L1": [float("nan"), 0]})
+    assert texts(figure.get_axes()[0]) == ["12", "-", "99", "0"]
+    with pytest.raises(ValueError):
+        profile_plots.percentages(["a"], {"SM": [1, 2]})
+
+
+def test_stacked_bars_keep_one_order_and_the_sum():
+    figure = profile_plots.stacked(["a", "b"], [{"x": 1, "y": 5}, {"y": 2}], unit="clocks")
+    (axes,) = figure.get_axes()
+    assert [p.get_width() for p in axes.patches] == [5, 2, 1, 0]
+    assert texts(axes) == ["6.0", "2.0"]
+    with pytest.raises(ValueError):
+        profile_plots.stacked(["a"], [{}], unit="clocks")
