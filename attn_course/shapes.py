@@ -48,7 +48,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Device:
-    """What a choice depends on; the defaults are the simulator's, which takes after an A100.
+    """What a choice depends on; the defaults are the simulator's: an A100's limits,
+    and clusters besides.
 
     Attributes:
         name: as messages show it.
@@ -58,7 +59,7 @@ class Device:
     """
 
     name: str = "the simulator"
-    capability: tuple[int, int] = (8, 0)
+    capability: tuple[int, int] = (9, 0)
     sm_count: int = 108
     shared_bytes: int = 163 * 1024
 
@@ -165,7 +166,8 @@ def split_config(problem: Problem, device: Device) -> dict[str, int]:
     chunks = ceil_div(slices, warps)
     limit = device.sm_count if chunks == 1 else device.sm_count // 2
     rows = next((r for r in (1, 2) if split_blocks(problem, cluster, r) <= limit), 4)
-    if chunks > 2 and rows == 1 and keys <= 2:  # small tiles: room for twice the warps
+    small = cluster > 1 and chunks > 2 and rows == 1 and keys <= 2
+    if small:  # few scores: twice the warps share the head dim
         warps, chunks = 2 * warps, ceil_div(slices, 2 * warps)
     tiles = [(r, k) for r in (4, 2, 1) for k in (8, 4, 2, 1)
              if r <= rows and k <= keys and (r * chunks <= 16 or r == 1)]

@@ -1,295 +1,387 @@
-// Idea:          cp.async copies the next K tile while this tile's P V is computed, and V while Q K^T is:
-//                the copy engine fills shared memory and no thread waits with data in registers.
+// Idea:          cp.async copies the next K tile while this tile's P V is computed, and V while
+//                Q K^T is: the copies go past the registers, and no thread waits with data in them.
 // Changes from:  11_flash_fp32.cu
-// Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major float32;
-//                bias null or (.., n, m) at batch*bias_batch + head*bias_head; lse null or (batch*heads, n)
-// Launch:        flash_async: grid (ceil(n/BR) * batch*heads), block 32*ROW_WARPS*KEY_WARPS,
-//                dynamic shared SMEM_FLOATS*4 bytes
-// Needs:         sm_80; d <= D, D a multiple of 32 (the padded head dim); heads a multiple of kv_heads;
-//                ROWS x KEYS scores a thread; ROW_WARPS warps along the rows, KEY_WARPS along the keys;
-//                MIN_BLOCKS blocks an SM that the compiler leaves registers for
-// Expect:        the same sums as 11 in the same order; less time where a block has few warps to hide
-//                the latency of its loads
-// Limits:        one buffer each for K and V: a copy overlaps one product, not a whole step; rows that
-//                are not 16-byte aligned are copied 4 bytes at a time
+// Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
+//                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
+//                lse null or (batch*heads, n)
+// Launch:        flash_async: grid (ceil(n/BR) * batch*heads), block (32*ROW_WARPS*KEY_WARPS),
+//                dynamic shared ((BR + 2*TILE)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
+// Needs:         sm_80; d <= D; D a multiple of 32; ROWS x KEYS scores a thread; at most 32 warps,
+//                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
+//                ROW_WARPS*ROWS <= 4*KEYS; MIN_BLOCKS blocks an SM; heads a multiple of kv_heads
+// Expect:        the same sums as 11 in the same order; less time where a block has few warps to
+//                hide the latency of its loads
+// Limits:        one buffer each for K and V: a copy overlaps one product, not a whole step; rows
+//                that are not 16-byte aligned are copied 4 bytes at a time;
+//                ceil(n/BR) * batch*heads < 2^31
 
 #ifndef D
-#define D 64
+#define D 64  // floats of the head dim that a tile holds; those past d are zeros
 #endif
 #ifndef ROWS
-#define ROWS 8
+#define ROWS 8  // query rows a thread
 #endif
 #ifndef KEYS
-#define KEYS 8
+#define KEYS 8  // keys a thread and tile
 #endif
 #ifndef ROW_WARPS
-#define ROW_WARPS 4
+#define ROW_WARPS 4  // warps along the rows
 #endif
 #ifndef KEY_WARPS
-#define KEY_WARPS 1
+#define KEY_WARPS 1  // warps along the keys: they share rows and join what they found at the end
 #endif
 #ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1
+#define MIN_BLOCKS 1  // blocks an SM that the compiler leaves registers for
 #endif
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
-constexpr int BR = 4 * ROWS * ROW_WARPS;  // query rows a block: 4 lanes of a warp along the rows
-constexpr int BC = 8 * KEYS;               // keys a warp: 8 lanes of a warp along the keys
-constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
-constexpr int COLS = D / 32;               // float4 columns of the output a thread holds
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
-constexpr int STRIDE = D + 4;              // pad: 8 rows at one column fall into 8 different bank groups
-constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 neighbouring keys fall into 32 banks
-constexpr float LOG2E = 1.4426950408889634f;
-#define NEG_INF __int_as_float(0xff800000)
+constexpr int WARP_ROWS = 4 * ROWS;        // query rows a warp: 4 of its lanes along the rows
+constexpr int BR = WARP_ROWS * ROW_WARPS;  // query rows a block
+constexpr int BC = 8 * KEYS;               // keys a warp: 8 of its lanes along the keys
+constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
+constexpr int COLS = D / 32;               // float4 columns of the output a thread
+constexpr int STRIDE = D + 4;              // pad: 8 rows at one column are 8 groups of 4 banks
+constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
+constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
 
-// Starts copying rows [0, rows) of a (.., d) matrix into a tile of `count` padded rows; a copy that
-// reads 0 bytes fills its place with zeros. Nothing has arrived until copies_arrived().
-__device__ __forceinline__ void start_copy(float* tile,        // (count, STRIDE), shared
+static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
+static_assert(THREADS <= 1024, "a block has at most 32 warps");
+static_assert(KEY_WARPS == 1 || BR * KEY_WARPS <= 2 * TILE, "parts are joined where K and V lay");
+
+// Starts copying rows [0, rows) of a (.., d) matrix into a tile of `count` rows; a copy that reads
+// 0 bytes fills its place with zeros. Nothing has arrived until copies_arrived().
+__device__ __forceinline__ void start_copy(float* tile,       // (count, STRIDE), shared
                                            const float* src,  // (rows, d)
                                            int count, int rows, int d, bool vector)
 {
-    unsigned to = (unsigned)__cvta_generic_to_shared(tile);
+    const unsigned to = (unsigned)__cvta_generic_to_shared(tile);
     if (rows <= 0) count = 0;  // past the last tile there is nothing to copy, only a group to end
     if (vector) {
         for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
-            int row = i / (D / 4), col = i % (D / 4) * 4;
-            bool inside = row < rows && col < d;
+            const int row = i / (D / 4);
+            const int col = i % (D / 4) * 4;
+            const bool inside = row < rows && col < d;
             const float* from = inside ? src + (long long)row * d + col : src;
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 16 : 0) : "memory");
+                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 16 : 0)
+                         : "memory");
         }
     } else {
         for (int i = threadIdx.x; i < count * D; i += THREADS) {
-            int row = i / D, col = i % D;
-            bool inside = row < rows && col < d;
+            const int row = i / D;
+            const int col = i % D;
+            const bool inside = row < rows && col < d;
             const float* from = inside ? src + (long long)row * d + col : src;
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 4 : 0) : "memory");
+                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 4 : 0)
+                         : "memory");
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");  // this thread's copies, one group a call
 }
 
-// Waits until at most `newer` of this thread's groups of copies, the newest, are still under way.
+// Waits until at most `newer` of this thread's groups, the newest, are still under way.
 template <int newer>
 __device__ __forceinline__ void copies_arrived()
 {
     asm volatile("cp.async.wait_group %0;" :: "n"(newer) : "memory");
 }
 
-// Maximum or sum over the 8 lanes that share a query row.
-__device__ __forceinline__ float row_max(float x)
+__device__ __forceinline__ float row_max(float value)  // over the 8 lanes that share a query row
 {
-    for (int lane = 4; lane > 0; lane >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
-    return x;
+    for (int offset = 4; offset > 0; offset /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, offset));
+    }
+    return value;
 }
-__device__ __forceinline__ float row_sum(float x)
+
+__device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that share a query row
 {
-    for (int lane = 4; lane > 0; lane >>= 1) x += __shfl_xor_sync(0xffffffffu, x, lane);
-    return x;
+    for (int offset = 4; offset > 0; offset /= 2) {
+        value += __shfl_xor_sync(0xffffffff, value, offset);
+    }
+    return value;
+}
+
+__device__ __forceinline__ float4 load4(const float* x)  // x[0] to x[3]; 16-byte aligned
+{
+    return *reinterpret_cast<const float4*>(x);
+}
+
+// Stores what a warp found of its rows for join_row(): o, then m and l in the pad.
+__device__ __forceinline__ void store_part(float* part,  // (WARP_ROWS, STRIDE), shared
+                                           const float (&o)[ROWS][COLS][4],
+                                           const float (&row_m)[ROWS], const float (&row_l)[ROWS],
+                                           int tx, int ty)
+{
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i) {
+        float* row = part + (4 * i + ty) * STRIDE;
+#pragma unroll
+        for (int c = 0; c < COLS; ++c) {
+            *reinterpret_cast<float4*>(row + 32 * c + 4 * tx) =
+                make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
+        }
+        if (tx == 0) {
+            row[D] = row_m[i];
+            row[D + 1] = row_l[i];
+        }
+    }
+}
+
+// Adds up a row's parts, each rescaled to the largest maximum, as the main loop adds up tiles.
+__device__ __forceinline__ void join_row(const float* parts,  // (KEY_WARPS, WARP_ROWS, STRIDE)
+                                         int r, float (&o)[COLS][4], float& row_m, float& row_l,
+                                         int tx)
+{
+#pragma unroll
+    for (int w = 0; w < KEY_WARPS; ++w) {
+        row_m = fmaxf(row_m, parts[(w * WARP_ROWS + r) * STRIDE + D]);
+    }
+    const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
+#pragma unroll
+    for (int w = 0; w < KEY_WARPS; ++w) {
+        const float* row = parts + (w * WARP_ROWS + r) * STRIDE;
+        const float rescale = exp2f((row[D] - shift) * LOG2E);
+        row_l += rescale * row[D + 1];
+#pragma unroll
+        for (int c = 0; c < COLS; ++c) {
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                o[c][x] += rescale * row[32 * c + 4 * tx + x];
+            }
+        }
+    }
+}
+
+// Writes this thread's columns of row `at`, divided by the row's sum, and one thread the row's lse.
+__device__ __forceinline__ void write_row(float* out,  // (batch*heads*n, d)
+                                          float* lse,  // (batch*heads*n) or null
+                                          long long at, const float (&o)[COLS][4], float row_m,
+                                          float row_l, int tx, int d, bool vector)
+{
+    const float inverse = row_l > 0.0f ? 1.0f / row_l : 0.0f;  // every key masked: zeros
+    float* to = out + at * d;
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) {
+        const int col = 32 * c + 4 * tx;
+        if (vector && (size_t)out % 16 == 0) {
+            if (col < d) {
+                *reinterpret_cast<float4*>(to + col) = make_float4(
+                    o[c][0] * inverse, o[c][1] * inverse, o[c][2] * inverse, o[c][3] * inverse);
+            }
+        } else {
+#pragma unroll
+            for (int x = 0; x < 4; ++x) {
+                if (col + x < d) to[col + x] = o[c][x] * inverse;
+            }
+        }
+    }
+    if (lse && tx == 0) lse[at] = row_m + logf(row_l);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
     const float* __restrict__ q,     // (batch*heads, n, d)
     const float* __restrict__ k,     // (batch*kv_heads, m, d)
     const float* __restrict__ v,     // (batch*kv_heads, m, d)
-    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores; may be null
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores, or null
     float* __restrict__ out,         // (batch*heads, n, d)
-    float* __restrict__ lse,         // (batch*heads, n): log of a row's sum of exponentials; or null
-    int heads, int kv_heads, int n, int m, int d, long long bias_batch, long long bias_head,
-    float scale, int causal)
+    float* __restrict__ lse,         // (batch*heads, n), log of each sum of exponentials, or null
+    int heads, int kv_heads, int n, int m, int d,
+    long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ float4 shared[];
+    extern __shared__ float4 shared[];                 // float4: aligned for vector loads
     float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
-    float* k_tile = q_tile + BR * STRIDE;               // (TILE, STRIDE)
-    float* v_tile = k_tile + TILE * STRIDE;             // (TILE, STRIDE)
-    float* p_all = v_tile + TILE * STRIDE;              // (warps, 4*ROWS, P_STRIDE)
+    float* k_tile = q_tile + BR * STRIDE;              // (TILE, STRIDE)
+    float* v_tile = k_tile + TILE * STRIDE;            // (TILE, STRIDE)
+    float* p_tiles = v_tile + TILE * STRIDE;           // (warps, WARP_ROWS, P_STRIDE)
 
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int tx = lane % 8, ty = lane / 8;
-    int row_warp = warp / KEY_WARPS, key_warp = warp % KEY_WARPS;
-    float* p_tile = p_all + warp * (4 * ROWS) * P_STRIDE;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int tx = lane % 8;  // along the keys, and along the columns of the output
+    const int ty = lane / 8;  // along the rows
+    const int row_warp = warp / KEY_WARPS;
+    const int key_warp = warp % KEY_WARPS;
 
-    int tiles = (n + BR - 1) / BR;
-    int bh = blockIdx.x / tiles;
-    int row0 = (tiles - 1 - blockIdx.x % tiles) * BR;  // last rows first: under causal they work longest
-    int batch = bh / heads, head = bh % heads;
-    long long kv = (long long)batch * kv_heads + head / (heads / kv_heads);
-    q += ((long long)bh * n + row0) * d;
-    k += kv * m * d;
-    v += kv * m * d;
-    bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
+    const int row_tiles = (n + BR - 1) / BR;
+    const int bh = blockIdx.x / row_tiles;
+    // Last rows first: under causal they work longest, and the short ones fill the end.
+    const int row0 = (row_tiles - 1 - blockIdx.x % row_tiles) * BR;
+    const int batch = bh / heads;
+    const int head = bh % heads;
+    // long long: the offset of a row, or of a head's bias, can pass 2^31.
+    const long long kv_head = (long long)batch * kv_heads + head / (heads / kv_heads);
+    q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
+    k += kv_head * m * d;                 // (m, d)
+    v += kv_head * m * d;                 // (m, d)
+    const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
-    start_copy(q_tile, q, BR, n - row0, d, vector);  // joined by K's group: both are needed first
-    float o[ROWS][COLS][4] = {};           // this thread's rows x columns of the output, not yet divided by l
-    float row_m[ROWS], row_l[ROWS];
+    start_copy(q_tile, q, BR, n - row0, d, vector);
+
+    // This thread's rows are first_row + 4*i, its keys of a tile key + 8*j, and its columns of the
+    // output the 4 from 32*c + 4*tx on.
+    const float* q_mine = q_tile + (row_warp * WARP_ROWS + ty) * STRIDE;  // row i at 4*i*STRIDE
+    const float* k_mine = k_tile + (key_warp * BC + tx) * STRIDE;         // key j at 8*j*STRIDE
+    const float* v_mine = v_tile + key_warp * BC * STRIDE + 4 * tx;  // key j at j*STRIDE
+    float* p_tile = p_tiles + warp * WARP_ROWS * P_STRIDE;  // (WARP_ROWS, P_STRIDE), this warp's
+    const int first_row = row0 + row_warp * WARP_ROWS + ty;
+    const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
+
+    float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
+    float row_m[ROWS];            // maximum of the scores so far
+    float row_l[ROWS];            // sum of exp(score - row_m) so far, over this lane's keys
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) { row_m[i] = NEG_INF; row_l[i] = 0.f; }
+    for (int i = 0; i < ROWS; ++i) {
+        row_m[i] = MINUS_INFINITY;
+        row_l[i] = 0.0f;
+    }
 
-    const float* q_mine = q_tile + (row_warp * 4 * ROWS + ty) * STRIDE;  // row i is at i*4*STRIDE
-    const float* k_mine = k_tile + (key_warp * BC + tx) * STRIDE;         // key j is at j*8*STRIDE
-    const float* v_mine = v_tile + key_warp * BC * STRIDE + tx * 4;
-    int first_row = row0 + row_warp * 4 * ROWS + ty;
-    int last_key = causal ? min(m, row0 + BR + m - n) : m;  // keys past it are masked for every row here
     start_copy(k_tile, k, TILE, last_key, d, vector);
     start_copy(v_tile, v, TILE, last_key, d, vector);
-
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
-        copies_arrived<1>();  // K is here, V may still be on its way
-        __syncthreads();  // barrier: the other threads' part of the K tile must be here too
+        copies_arrived<1>();  // Q and K are here, V may still be on its way
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
-        float s[ROWS][KEYS] = {};
+        float s[ROWS][KEYS] = {};  // scores of this thread's rows and keys
 #pragma unroll 4
         for (int c = 0; c < D; c += 4) {
-            float4 a[ROWS];
+            float4 q4[ROWS];  // each is used KEYS times, each k4 ROWS times
 #pragma unroll
-            for (int i = 0; i < ROWS; ++i) a[i] = *reinterpret_cast<const float4*>(q_mine + i * 4 * STRIDE + c);
+            for (int i = 0; i < ROWS; ++i) {
+                q4[i] = load4(q_mine + 4 * i * STRIDE + c);
+            }
 #pragma unroll
             for (int j = 0; j < KEYS; ++j) {
-                float4 b = *reinterpret_cast<const float4*>(k_mine + j * 8 * STRIDE + c);
+                const float4 k4 = load4(k_mine + 8 * j * STRIDE + c);
 #pragma unroll
                 for (int i = 0; i < ROWS; ++i) {
-                    s[i][j] += a[i].x * b.x; s[i][j] += a[i].y * b.y;
-                    s[i][j] += a[i].z * b.z; s[i][j] += a[i].w * b.w;
+                    s[i][j] += q4[i].x * k4.x;
+                    s[i][j] += q4[i].y * k4.y;
+                    s[i][j] += q4[i].z * k4.z;
+                    s[i][j] += q4[i].w * k4.w;
                 }
             }
         }
 
-        __syncthreads();  // barrier: the next K tile must not overwrite this one while it is read
-        start_copy(k_tile, k + (long long)(key0 + TILE) * d, TILE, last_key - key0 - TILE, d, vector);
+        __syncthreads();  // barrier: the next K tile would overwrite the one that others still read
+        const int left = last_key - key0 - TILE;  // keys after this tile
+        start_copy(k_tile, k + (long long)(key0 + TILE) * d, TILE, left, d, vector);
 
-        int key = key0 + key_warp * BC + tx;  // key j is at key + 8*j
-        bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
+        const int key = key0 + key_warp * BC + tx;
+        const bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
-            int row = first_row + 4 * i;
-#pragma unroll
-            for (int j = 0; j < KEYS; ++j) s[i][j] *= scale;
-            if (bias && row < n) {
-                const float* b = bias + batch * bias_batch + head * bias_head + (long long)row * m;
-#pragma unroll
-                for (int j = 0; j < KEYS; ++j)
-                    if (key + 8 * j < m) s[i][j] += b[key + 8 * j];
-            }
-            if (edge) {
-                int limit = causal ? min(m, row + 1 + m - n) : m;  // keys this row may see
-#pragma unroll
-                for (int j = 0; j < KEYS; ++j)
-                    if (key + 8 * j >= limit) s[i][j] = NEG_INF;
-            }
-            float top = s[i][0];
-#pragma unroll
-            for (int j = 1; j < KEYS; ++j) top = fmaxf(top, s[i][j]);
-            float new_m = fmaxf(row_m[i], row_max(top));
-            float base = new_m == NEG_INF ? 0.f : new_m * LOG2E;  // a row with no key yet: exp2(-inf) = 0
-            float rescale = exp2f(row_m[i] * LOG2E - base);        // what was summed under the old maximum
-            float sum = 0.f;
+            const int row = first_row + 4 * i;
 #pragma unroll
             for (int j = 0; j < KEYS; ++j) {
-                float p = exp2f(s[i][j] * LOG2E - base);
+                s[i][j] *= scale;
+            }
+            if (bias && row < n) {
+                const float* bias_row =  // (m,)
+                    bias + batch * bias_batch + head * bias_head + (long long)row * m;
+#pragma unroll
+                for (int j = 0; j < KEYS; ++j) {
+                    if (key + 8 * j < m) s[i][j] += bias_row[key + 8 * j];
+                }
+            }
+            if (edge) {
+                const int keys = causal ? min(m, row + 1 + m - n) : m;  // those this row may see
+#pragma unroll
+                for (int j = 0; j < KEYS; ++j) {
+                    if (key + 8 * j >= keys) s[i][j] = MINUS_INFINITY;
+                }
+            }
+
+            float top = s[i][0];
+#pragma unroll
+            for (int j = 1; j < KEYS; ++j) {
+                top = fmaxf(top, s[i][j]);
+            }
+            const float new_m = fmaxf(row_m[i], row_max(top));
+            // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
+            const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m * LOG2E;
+            const float rescale = exp2f(row_m[i] * LOG2E - shift);  // of what was summed before
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < KEYS; ++j) {
+                const float p = exp2f(s[i][j] * LOG2E - shift);  // at most 1
                 sum += p;
                 p_tile[(4 * i + ty) * P_STRIDE + tx + 8 * j] = p;
             }
+            row_l[i] = row_l[i] * rescale + sum;
             row_m[i] = new_m;
-            row_l[i] = row_l[i] * rescale + sum;  // each lane sums its own keys; joined at the end
 #pragma unroll
-            for (int c = 0; c < COLS; ++c)
+            for (int c = 0; c < COLS; ++c) {
 #pragma unroll
-                for (int x = 0; x < 4; ++x) o[i][c][x] *= rescale;
+                for (int x = 0; x < 4; ++x) {
+                    o[i][c][x] *= rescale;
+                }
+            }
         }
         copies_arrived<1>();  // V is here, the next K may still be on its way
-        __syncthreads();  // barrier: the other threads' part of the V tile; P is this warp's own
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
 #pragma unroll 2
         for (int j = 0; j < BC; j += 4) {
-            float4 p[ROWS];
+            float4 p4[ROWS];  // weights of keys j to j + 3
 #pragma unroll
-            for (int i = 0; i < ROWS; ++i)
-                p[i] = *reinterpret_cast<const float4*>(p_tile + (4 * i + ty) * P_STRIDE + j);
+            for (int i = 0; i < ROWS; ++i) {
+                p4[i] = load4(p_tile + (4 * i + ty) * P_STRIDE + j);
+            }
 #pragma unroll
-            for (int jj = 0; jj < 4; ++jj)
+            for (int y = 0; y < 4; ++y) {
 #pragma unroll
                 for (int c = 0; c < COLS; ++c) {
-                    float4 b = *reinterpret_cast<const float4*>(v_mine + (j + jj) * STRIDE + 32 * c);
+                    const float4 v4 = load4(v_mine + (j + y) * STRIDE + 32 * c);
 #pragma unroll
                     for (int i = 0; i < ROWS; ++i) {
-                        float w = jj == 0 ? p[i].x : jj == 1 ? p[i].y : jj == 2 ? p[i].z : p[i].w;
-                        o[i][c][0] += w * b.x; o[i][c][1] += w * b.y;
-                        o[i][c][2] += w * b.z; o[i][c][3] += w * b.w;
+                        const float p = y == 0 ? p4[i].x : y == 1 ? p4[i].y
+                                      : y == 2 ? p4[i].z : p4[i].w;
+                        o[i][c][0] += p * v4.x;
+                        o[i][c][1] += p * v4.y;
+                        o[i][c][2] += p * v4.z;
+                        o[i][c][3] += p * v4.w;
                     }
                 }
-        }
-        __syncthreads();  // barrier: the next V tile must not overwrite this one while it is read
-        start_copy(v_tile, v + (long long)(key0 + TILE) * d, TILE, last_key - key0 - TILE, d, vector);
-    }
-    copies_arrived<0>();
-
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) row_l[i] = row_sum(row_l[i]);
-
-    if (KEY_WARPS > 1) {  // warps that saw different keys of the same rows join (m, l, o) in shared memory
-        __syncthreads();  // barrier: the tiles are free to be overwritten
-        float* part = k_tile + row_warp * KEY_WARPS * (4 * ROWS) * STRIDE;  // (KEY_WARPS, 4*ROWS, STRIDE)
-        float* mine = part + key_warp * (4 * ROWS) * STRIDE;
-#pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            float* at = mine + (4 * i + ty) * STRIDE;
-#pragma unroll
-            for (int c = 0; c < COLS; ++c)
-                *reinterpret_cast<float4*>(at + 32 * c + tx * 4) =
-                    make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
-            if (tx == 0) { at[D] = row_m[i]; at[D + 1] = row_l[i]; }
-        }
-        __syncthreads();  // barrier: every part must be there before it is joined
-        for (int r = key_warp * 4 + ty; r < 4 * ROWS; r += 4 * KEY_WARPS) {
-            float top = NEG_INF, total = 0.f;
-#pragma unroll
-            for (int w = 0; w < KEY_WARPS; ++w) top = fmaxf(top, part[(w * 4 * ROWS + r) * STRIDE + D]);
-            float base = top == NEG_INF ? 0.f : top;
-            float sum[COLS][4] = {};
-#pragma unroll
-            for (int w = 0; w < KEY_WARPS; ++w) {
-                const float* at = part + (w * 4 * ROWS + r) * STRIDE;
-                float weight = exp2f((at[D] - base) * LOG2E);
-                total += weight * at[D + 1];
-#pragma unroll
-                for (int c = 0; c < COLS; ++c)
-#pragma unroll
-                    for (int x = 0; x < 4; ++x) sum[c][x] += weight * at[32 * c + tx * 4 + x];
-            }
-            int row = row0 + row_warp * 4 * ROWS + r;
-            float inverse = total > 0.f ? 1.f / total : 0.f;  // a row with every key masked gives zeros
-            if (row < n) {
-                float* to = out + ((long long)bh * n + row) * d;
-#pragma unroll
-                for (int c = 0; c < COLS; ++c)
-#pragma unroll
-                    for (int x = 0; x < 4; ++x)
-                        if (32 * c + tx * 4 + x < d) to[32 * c + tx * 4 + x] = sum[c][x] * inverse;
-                if (lse && tx == 0) lse[(long long)bh * n + row] = top + logf(total);
             }
         }
-        return;
+        __syncthreads();  // barrier: the next V tile would overwrite the one that others still read
+        start_copy(v_tile, v + (long long)(key0 + TILE) * d, TILE, left, d, vector);
     }
+    copies_arrived<0>();  // where there is no key to see, Q is still on its way
 
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        int row = first_row + 4 * i;
-        if (row >= n) continue;
-        float inverse = row_l[i] > 0.f ? 1.f / row_l[i] : 0.f;  // a row with every key masked gives zeros
-        float* to = out + ((long long)bh * n + row) * d;
-#pragma unroll
-        for (int c = 0; c < COLS; ++c) {
-            int col = 32 * c + tx * 4;
-            if (vector && (size_t)out % 16 == 0) {
-                if (col < d)
-                    *reinterpret_cast<float4*>(to + col) = make_float4(
-                        o[i][c][0] * inverse, o[i][c][1] * inverse, o[i][c][2] * inverse, o[i][c][3] * inverse);
-            } else {
-#pragma unroll
-                for (int x = 0; x < 4; ++x) if (col + x < d) to[col + x] = o[i][c][x] * inverse;
+        row_l[i] = row_sum(row_l[i]);
+    }
+
+    if constexpr (KEY_WARPS > 1) {
+        __syncthreads();  // barrier: the parts would overwrite tiles that others still read
+        // (KEY_WARPS, WARP_ROWS, STRIDE), of the warps that share these rows
+        float* parts = k_tile + row_warp * KEY_WARPS * WARP_ROWS * STRIDE;
+        store_part(parts + key_warp * WARP_ROWS * STRIDE, o, row_m, row_l, tx, ty);
+        __syncthreads();  // barrier: a fast warp would join parts that are not stored yet
+
+        for (int r = 4 * key_warp + ty; r < WARP_ROWS; r += 4 * KEY_WARPS) {
+            const int row = row0 + row_warp * WARP_ROWS + r;
+            float sum[COLS][4] = {};
+            float top = MINUS_INFINITY;
+            float total = 0.0f;
+            join_row(parts, r, sum, top, total, tx);
+            if (row < n) {
+                const long long at = (long long)bh * n + row;
+                write_row(out, lse, at, sum, top, total, tx, d, false);
             }
         }
-        if (lse && tx == 0) lse[(long long)bh * n + row] = row_m[i] + logf(row_l[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            const int row = first_row + 4 * i;
+            if (row < n) {
+                const long long at = (long long)bh * n + row;
+                write_row(out, lse, at, o[i], row_m[i], row_l[i], tx, d, vector);
+            }
+        }
     }
 }

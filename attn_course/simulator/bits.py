@@ -106,7 +106,8 @@ def find_leading(shift_amount):
 def find_nth(mask, base, offset):
     """fns: position of the offset-th one bit of `mask` from `base`, upward or (below 0) downward.
 
-    Offset 0 asks whether bit `base` itself is one. All ones if there is no such bit.
+    Offset 0 asks whether bit `base` itself is one. All ones if there is no such bit. An offset of
+    -2^31, whose magnitude 32 bits can not hold, gives 0 on an H200.
     """
     position = np.arange(32, dtype=_U32)
     mask, base = np.asarray(mask)[..., None], np.asarray(base)[..., None]
@@ -116,7 +117,8 @@ def find_nth(mask, base, offset):
     found = ((mask >> position) & _U32(1) == 1) & side & (base < 32)
     upward, downward = found.cumsum(-1), found[..., ::-1].cumsum(-1)[..., ::-1]
     hit = found & (np.where(offset < 0, downward, upward) == np.maximum(np.abs(offset), 1))
-    return np.where(hit.any(-1), hit.argmax(-1).astype(_U32), _U32(0xFFFFFFFF))[()]
+    missing = np.where(offset[..., 0] == -(2**31), _U32(0), _U32(0xFFFFFFFF))
+    return np.where(hit.any(-1), hit.argmax(-1).astype(_U32), missing)[()]
 
 
 def _field(a, position, length):

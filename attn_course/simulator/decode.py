@@ -47,7 +47,7 @@ _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of
 _SPACES = ("global", "shared", "local", "param", "const")
 _NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",
-    "applypriority", "setmaxnreg", "griddepcontrol", "bar",  # bar.warp: nothing is left to do
+    "applypriority", "setmaxnreg", "griddepcontrol", "brkpt", "bar",  # bar.warp: nothing is left to do
 )  # fmt: skip
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 

@@ -54,6 +54,7 @@ class Executable:
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = list(self.module.functions)  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
+        self.allocates = "malloc" in reachable(references(self.module), function.name)
         self.variables = [  # in global memory: __device__ and __constant__
             v.name for v in variables_used(self.module, function) if v.space != "shared"
         ]

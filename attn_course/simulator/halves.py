@@ -98,16 +98,29 @@ def flush(bits, kind="f16"):
     return np.where(subnormal, bits & _U16(0x8000), bits)[()]
 
 
+# The float64 magnitude from which 11 digits and an unbounded exponent reach the least normal .f16.
+_REACHES_NORMAL = 2.0**-14 * (1 - 2.0**-12)
+
+
+def flush_result(bits, x):
+    """.f16 `bits`, which are float64 `x` rounded to nearest, flushed as hardware does.
+
+    What 11 digits round to less than 2^-14 is flushed, even where the coarser steps of subnormal
+    numbers have lifted it there; `x` is exact or rounded to odd.
+    """
+    return np.where(np.abs(x) < _REACHES_NORMAL, bits & _U16(0x8000), bits)[()]
+
+
 def arithmetic(name, kind, ftz=False, sat=False, relu=False):
-    """add, sub, mul or fma on uint16 bits of `kind`."""
+    """add, sub, mul or fma on uint16 bits of `kind`; .ftz is for .f16 alone."""
     exact = _ARITHMETIC[name]
 
     def compute(*values):
         if ftz:
             values = tuple(map(flush, values))
         x = exact(*(widen(value, kind) for value in values))
-        out = clamp(narrow(x, kind), kind, sat, relu)
-        return flush(out) if ftz else out
+        out = narrow(x, kind)
+        return clamp(flush_result(out, x) if ftz else out, kind, sat, relu)
 
     return compute
 

@@ -116,6 +116,11 @@ def sum_of_differences(a, b, c):
 
 # --- carry chains ---------------------------------------------------------------------------------
 
+# All chains share one flag, the adder's carry. The hardware subtracts by adding: a - b is
+# a + ~b + 1, so that the flag says after a subtraction that nothing was borrowed. The PTX ISA calls
+# it a borrow, which is the same within a chain of subtractions; CUDA's own 128-bit division relies
+# on what `addc` finds after `sub.cc`.
+
 
 def add_carry(a, b, carry=None):
     """(a + b + carry, carry out)."""
@@ -128,14 +133,14 @@ def add_carry(a, b, carry=None):
     return total, out
 
 
-def subtract_borrow(a, b, borrow=None):
-    """(a - b - borrow, borrow out)."""
+def subtract_borrow(a, b, carry=None):
+    """(a - b, whether nothing is borrowed); one less where there is a `carry` and it is false."""
     a, b = _unsigned(a), _unsigned(b)
     difference = a - b
-    out = a < b
-    if borrow is not None:
-        out = out | (borrow & (difference == 0))
-        difference = difference - borrow
+    out = a >= b
+    if carry is not None:
+        out = out & (carry | (difference != 0))
+        difference = difference - ~carry
     return difference, out
 
 

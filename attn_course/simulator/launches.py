@@ -17,6 +17,7 @@ from .names import demangle
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
+HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for Program.launch's warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
@@ -46,6 +47,7 @@ class Run:
             )
         self.memory = GlobalMemory()
         self.symbols: dict[str, int] = {}
+        self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
         self.seconds = float(os.environ.get(TIMEOUT, "600"))
         self.deadline = time.monotonic() + self.seconds
 
@@ -62,6 +64,9 @@ class Run:
             items.append((name, data, array.shape, array.dtype, array.flags.writeable))
         variables = [(name, self.program.variables[name]) for name in kernel.variables]
         items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
+        if self.heap_bytes:
+            heap = np.zeros(self.heap_bytes, np.uint8)
+            items.append(("heap", heap, (), np.dtype(np.uint8), False))
         image = np.zeros(kernel.parameter_bytes, np.uint8)
         items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
         addresses = self.memory.place(items)
@@ -71,6 +76,7 @@ class Run:
         for i, address in zip(pointers, addresses, strict=False):
             values[i] = int(address).to_bytes(8, "little")
         self.parameter_address = addresses[-1]
+        self.heap_address, self.heap_used = addresses[-2] if self.heap_bytes else 0, 0
         self.fill_parameters(image, values)
         self.relocate(variables)
 

@@ -39,7 +39,11 @@ class ParseError(ValueError):
 
 def parse(text: str) -> Module:
     """Parse a whole PTX module; raises ParseError naming the line of the text."""
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except IndexError:
+        parser.fail("the text ends in the middle of a statement")
 
 
 class _Parser:
@@ -61,6 +65,7 @@ class _Parser:
         self.at = 0
         self.result = Module()
         self.position: Position | None = None
+        self.inlined: dict[Position, Position] = {}  # place in a header -> with where it went
         self.scopes: list[dict[str, str]] = []  # inline-asm scopes rename what they declare
         self.scope_starts: list[int] = []
         self.scope_count = 0
@@ -93,7 +98,8 @@ class _Parser:
             self.fail(f"expected {text!r}, found {self.token!r}")
 
     def fail(self, message: str):
-        line = self.text.count("\n", 0, self.starts[self.at]) + 1
+        start = self.starts[min(self.at, len(self.starts) - 1)]
+        line = self.text.count("\n", 0, start) + 1
         raise ParseError(f"PTX line {line}: {message}")
 
     def integer(self) -> int:
@@ -246,7 +252,7 @@ class _Parser:
             self.fail(f"function {name} is defined twice")
         self.expect("{")
         function.defined = True
-        self.position = None
+        self.position, self.inlined = None, {}
         self.scopes, self.scope_starts = [{}], [0]
         self.body(function)
         self.result.functions[name] = function
@@ -387,6 +393,8 @@ class _Parser:
             self.expect(",")
             self.take()  # inlined_at
             outer = Position(*[self.integer() for _ in range(3)])
+            outer = self.inlined.get(outer, outer)  # which may itself be in an inlined function
+            self.inlined[Position(*place)] = Position(*place, outer)
         if place[1] != 0:  # line 0: no source line of its own; keep the one before
             self.position = Position(*place, outer)
 

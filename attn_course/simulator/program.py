@@ -78,6 +78,11 @@ class Program:
         inside = 0 < position.line <= len(self.source_lines)
         return self.source_lines[position.line - 1] if inside else ""
 
+    def text_of(self, name: str, line: int) -> str:
+        """" `text`" of a line of the kernel's own file, for messages; "" for other files."""
+        inside = name == self.source_name.rsplit("/", 1)[-1] and 0 < line <= len(self.source_lines)
+        return f" `{self.source_lines[line - 1].strip()}`" if inside else ""
+
     def is_own_file(self, number: int) -> bool:
         name = self.module.files.get(number, "").rsplit("/", 1)[-1]
         return name == self.source_name.rsplit("/", 1)[-1]

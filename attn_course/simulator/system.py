@@ -1,62 +1,100 @@
-"""Calls into the device runtime: printf and assert."""
+"""Calls into the device runtime: printf, assert, malloc and free."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .blocks import LANE, LOCAL_BASE
+from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import KernelAssertion
-from .memory import LOCAL_WINDOW, spread
+from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, spread
 from .printf import format_message
+
+_ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
+_LONGEST = 1 << 16  # bytes of a string
 
 
 class Intrinsics:
     """Mixed into Chunk: functions that PTX calls but does not contain."""
 
+    # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
         """The `number`-th argument of a call, (lanes,), read from its .param variable."""
         instance, call = block.terminator.action, block.terminator.instruction
-        names = [o for o in call.operands if isinstance(o, tuple)][-1]
-        if self.R[LOCAL_BASE] is None:
-            self.fetch((LOCAL_BASE,))
-        _, offset = instance.place_of(names[number].name)
+        names = [operand for operand in call.operands if isinstance(operand, tuple)][-1]
         dtype = np.dtype(dtype)
-        at = (self.R[LOCAL_BASE] + np.uint64(offset)) // np.uint64(dtype.itemsize)
-        return self.local.view[dtype].take(at.astype(np.int64))
+        return self.local.view[dtype].take(self.item(instance, names[number].name, dtype))
 
-    def string_at(self, address: int) -> str:
-        data = self.memory.bytes[int(address) :]
-        end = int(np.argmin(data != 0))
-        return data[:end].tobytes().decode("utf-8", "replace")
+    def store_result(self, block, value) -> None:
+        instance, call = block.terminator.action, block.terminator.instruction
+        results = call.operands[0]
+        if isinstance(results, tuple) and results:
+            at = self.item(instance, results[0].name, value.dtype)
+            self.local.view[value.dtype][at] = value
 
+    def item(self, instance, name: str, dtype: np.dtype) -> np.ndarray:
+        """(lanes,) where a .param variable is in local memory seen as items of `dtype`."""
+        self.fetch((LOCAL_BASE,))
+        _, offset = instance.place_of(name)
+        start = spread(self.R[LOCAL_BASE], self.R[LANE].size) + np.uint64(offset)
+        return (start // np.uint64(dtype.itemsize)).astype(np.int64)
+
+    def bytes_at(self, address: int, lane: int, count: int) -> bytes:
+        """Memory at a generic address of the `lane`-th running lane."""
+        memory, start = self.memory, int(address)
+        for low, high, space, slot in (
+            (SHARED_WINDOW, LOCAL_WINDOW, self.shared, SHARED_BASE),
+            (LOCAL_WINDOW, FUNCTION_WINDOW, self.local, LOCAL_BASE),
+        ):
+            if low <= address < high:
+                self.fetch((slot,))
+                base = spread(self.R[slot], self.R[LANE].size)[lane]
+                memory, start = space, int(base) + int(address) - low
+        return memory.bytes[start : start + count].tobytes()
+
+    def string_at(self, address: int, lane: int = 0) -> str:
+        """A C string; lane: which of the running lanes it belongs to, in local memory."""
+        if not address:
+            return "(null)"
+        data = self.bytes_at(address, lane, _LONGEST)
+        return data.partition(b"\0")[0].decode("utf-8", "replace")
+
+    # -- functions ------------------------------------------------------------------------------
     def vprintf(self, block) -> None:
-        """Print each active lane's message, in lane order."""
-        formats = self.call_argument(block, 0, "u8")
-        arguments = self.call_argument(block, 1, "u8")
-        bases = spread(self.R[LOCAL_BASE], formats.size)
-        for text, pointer, base in zip(formats, arguments, bases, strict=True):
-            data = b""
-            if pointer >= LOCAL_WINDOW:
-                start = int(base) + int(pointer) - LOCAL_WINDOW
-                data = self.local.bytes[start : int(base) + self.local_size].tobytes()
-            message = format_message(self.string_at(text), data.ljust(256, b"\0"), self.string_at)
+        """Print each running lane's message, in lane order."""
+        formats = self.call_argument(block, 0, "u8").tolist()
+        pointers = self.call_argument(block, 1, "u8").tolist()
+        for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
+            data = self.bytes_at(pointer, lane, _ARGUMENTS) if pointer else b""
+            message = format_message(
+                self.string_at(text), data.ljust(_ARGUMENTS, b"\0"),
+                lambda address, lane=lane: self.string_at(address, lane),
+            )  # fmt: skip
             print(message, end="")
         self.store_result(block, np.uint32(1))
 
-    def store_result(self, block, value) -> None:
-        call = block.terminator.instruction
-        if not (call.operands and isinstance(call.operands[0], tuple) and call.operands[0]):
-            return
-        _, offset = block.terminator.action.place_of(call.operands[0][0].name)
-        at = (self.R[LOCAL_BASE] + np.uint64(offset)) // np.uint64(4)
-        self.local.view[np.dtype("u4")][at.astype(np.int64)] = value
-
     def assert_failed(self, block) -> None:
+        """__assertfail(message, file, line, ...): what assert() calls when it fails."""
         message, file = (self.string_at(self.call_argument(block, i, "u8")[0]) for i in (0, 1))
         line = int(self.call_argument(block, 2, "u4")[0])
         name = file.rsplit("/", 1)[-1]
+        text = self.run_.program.text_of(name, line)
         raise KernelAssertion(
-            f"assertion `{message}` failed at {name}:{line}, {self.thread_text(self.R[LANE][:1])}"
+            f"{self.run_.kernel.function.name}: the assertion `{message}` failed at {name}:{line}"
+            f"{text}, {self.thread_text(self.R[LANE])}"
         )
 
-    intrinsics = {"vprintf": vprintf, "__assertfail": assert_failed}
+    def malloc(self, block) -> None:
+        """Memory from the launch's heap, 16-byte aligned; null when it is used up."""
+        sizes = -(-self.call_argument(block, 0, "u8").astype(np.int64) // 16) * 16
+        ends = self.run_.heap_used + np.cumsum(sizes)
+        fits = ends <= self.run_.heap_bytes
+        start = self.run_.heap_address + ends - sizes
+        self.run_.heap_used = int(ends[fits].max(initial=self.run_.heap_used))
+        self.store_result(block, np.where(fits, start, 0).astype(np.uint64))
+
+    def free(self, block) -> None:
+        """Heap memory is given back when the launch ends."""
+
+    intrinsics = {
+        "vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free,
+    }  # fmt: skip

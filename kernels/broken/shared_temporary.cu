@@ -1,4 +1,4 @@
-// Idea:          One thread a score, summed up in a shared variable.
+// Idea:          One thread a score, handed on in a shared variable.
 // Changes from:  01_scores_naive.cu
 // Shapes:        q (BH, n, d), k (BH, m, d), s (BH, n, m); row-major float32
 // Launch:        scores_naive: grid (ceil(m/TILE), ceil(n/TILE), BH), block (TILE, TILE),
@@ -35,10 +35,11 @@ extern "C" __global__ void __launch_bounds__(TILE * TILE) scores_naive(
     const float* q_row = q + ((size_t)bh * n + row) * d;  // (d,)
     const float* k_row = k + ((size_t)bh * m + col) * d;  // (d,)
 
-    __shared__ float score;  // <- defect
-    score = 0.0f;
+    float sum = 0.0f;
     for (int i = 0; i < d; ++i) {
-        score = fmaf(q_row[i], k_row[i], score);  // <- found here
+        sum = fmaf(q_row[i], k_row[i], sum);
     }
-    s[((size_t)bh * n + row) * m + col] = score;
+    __shared__ float score;  // <- defect
+    score = sum;
+    s[((size_t)bh * n + row) * m + col] = score;  // <- found here
 }

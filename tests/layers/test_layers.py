@@ -20,10 +20,10 @@ LAYERS = (
     ("shapes", "ladder"),
     ("choice", "attention"),
     ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
-     "timing_lesson", "memory_levels", "occupancy"),
+     "timing_lesson", "memory_levels", "occupancy", "experiments"),
     ("plots", "stepper", "lesson", "lesson_plots", "timing_plots",
      "memory_plots", "profile_plots", "memory_lesson",
-     "profile_lesson"),
+     "profile_lesson", "flash_lesson", "flash_plots"),
     ("commands", "cli"),
     ("__init__",),
 )
@@ -40,11 +40,12 @@ ONLY = {
     "lesson_plots": {"plots"},
     "memory_plots": {"plots"},
     "profile_plots": {"plots"},
+    "flash_plots": {"plots"},
 }
 # A library and the only modules that may import it.
 CONFINED = {
     "matplotlib": {"plots", "lesson_plots", "timing_plots", "memory_plots", "profile_plots",
-                   "data"},
+                   "flash_plots", "data"},
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},

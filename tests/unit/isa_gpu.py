@@ -85,13 +85,10 @@ def _instruction(operation):
     target = "d0|d1" if pair and not single else "d0"
     lines = [f"{operation.name} {target}, {', '.join(operands)};"]
     lines += ["mov.pred d1, d0;"] * single
-    subtract = operation.name.startswith("sub")
     if operation.reads_carry:
-        set_flag = "sub.cc.u32 %t, 0, %t;" if subtract else "add.cc.u32 %t, %t, -1;"
-        lines[:0] = [f"selp.u32 %t, 1, 0, a{len(operands)};", set_flag]
+        lines[:0] = [f"selp.u32 %t, 1, 0, a{len(operands)};", "add.cc.u32 %t, %t, -1;"]
     if operation.writes_carry:
-        lines.append("subc.u32 %t, 0, 0;" if subtract else "addc.u32 %t, 0, 0;")
-        lines.append("setp.ne.u32 d1, %t, 0;")
+        lines += ["addc.u32 %t, 0, 0;", "setp.ne.u32 d1, %t, 0;"]
     return lines
 
 

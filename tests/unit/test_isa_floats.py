@@ -206,6 +206,32 @@ def test_f32_results_around_the_smallest_normal():
         check(f"div.{mode}.f32", CASES[f"div.{mode}.f32"], lanes=pairs)
 
 
+def _f16(x):
+    return int(np.float16(x).view(np.uint16))
+
+
+def test_f16_results_around_the_smallest_normal():
+    rng = np.random.default_rng(8)
+    rows = []
+    for _ in range(300):
+        a = float(np.float16(2.0**-7 * rng.uniform(1, 2)))
+        b = float(np.float16(2.0**-14 / a * (1 + rng.integers(-3, 4) * 2.0**-11)))
+        c = float(rng.choice([0, 2.0**-24, -(2.0**-24), 2.0**-15, 2.0**-14, -(2.0**-14)]))
+        rows.append((_f16(a), _f16(b), _f16(c)))
+        rows.append((_f16(-a), _f16(b), _f16(c)))
+        rows.append((_f16(a), _f16(2.0**-7 * rng.uniform(0.5, 1)), _f16(c)))
+    pairs = [row[:2] for row in rows]
+    for flags in ("ftz", "ftz.sat"):
+        check(f"fma.rn.{flags}.f16", CASES[f"fma.rn.{flags}.f16"], lanes=rows)
+        check(f"mul.rn.{flags}.f16", CASES[f"mul.rn.{flags}.f16"], lanes=pairs)
+        sums = [(row[0] & 0x83FF | 0x400, row[1]) for row in rows]
+        for name in ("add", "sub"):
+            check(f"{name}.rn.{flags}.f16", CASES[f"{name}.rn.{flags}.f16"], lanes=sums)
+    packed = [tuple(low << 16 | high for low, high in zip(rows[i], rows[-i], strict=True))
+              for i in range(1, 200)]  # fmt: skip
+    check("fma.rn.ftz.f16x2", CASES["fma.rn.ftz.f16x2"], lanes=packed)
+
+
 # Read on an H200: a result that 24 digits would round below 2^-126 is flushed, though the coarser
 # steps of subnormal numbers would lift it there; one that 24 digits round up to 2^-126 is not.
 SEEN_ON_H200 = [
@@ -220,6 +246,11 @@ SEEN_ON_H200 = [
     ("div.rn.ftz.f32", (0x3F7FFFFF, 0x7E800000), 0x00000000),
     ("div.rp.ftz.f32", (0x3F800001, 0x7E800002), 0x00000000),
     ("rcp.rp.ftz.f32", (0x7E800001,), 0x00000000),
+    ("mul.ftz.f16", (0x8400, 0xBBFF), 0x0000),
+    ("mul.ftz.f16x2", (0x3C018400, 0x403D3BFF), 0x403E8000),
+    ("mul.rn.ftz.f16x2", (0x0400FBFF, 0xBBFFD289), 0x80007C00),
+    ("mul.ftz.sat.f16x2", (0xBBFF2240, 0x8400CB40), 0x00000000),
+    ("fma.rn.ftz.f16x2", (0x8400A3FF, 0xBBFF3C00, 0x83FF4380), 0x00004378),
     # of two NaN, float64 keeps the second in add and mul, the first in div; fma looks at b, c, a
     ("add.rn.f64", (0x7FF8000000000001, 0xFFF8000000000002), 0xFFF8000000000002),
     ("mul.rn.f64", (0xFFF8000000000002, 0x7FF0000000000003), 0x7FF8000000000003),

@@ -101,31 +101,32 @@ for kind, high in itertools.product(("s32", "u32"), (False, True)):
 # --- carry chains ---
 
 
-def chain(kind, sign, product, reads, writes):
+def chain(kind, subtracts, product, reads, writes):
+    """The adder: subtraction adds the complement, and a carry that nothing has set."""
     width = bits_of(kind)
     mask = (1 << width) - 1
 
     def run(*bits):
-        carry = bits[-1] if reads else 0
+        carry = bits[-1] if reads else int(subtracts)
         first, second = bits[0], bits[1]
         if product:
             full = read(bits[0], kind) * read(bits[1], kind)
             first, second = (full >> width if product == "hi" else full) & mask, bits[2]
-        total = first + sign * (second + carry)
-        return (total & mask, int(not 0 <= total <= mask)) if writes else total & mask
+        total = first + (second ^ mask if subtracts else second) + carry
+        return (total & mask, total >> width) if writes else total & mask
 
     return run
 
 
 for kind in WORDS:
-    for name, sign in (("add", 1), ("sub", -1)):
-        CASES[f"{name}.cc.{kind}"] = chain(kind, sign, None, False, True)
-        CASES[f"{name}c.{kind}"] = chain(kind, sign, None, True, False)
-        CASES[f"{name}c.cc.{kind}"] = chain(kind, sign, None, True, True)
+    for name, subtracts in (("add", False), ("sub", True)):
+        CASES[f"{name}.cc.{kind}"] = chain(kind, subtracts, None, False, True)
+        CASES[f"{name}c.{kind}"] = chain(kind, subtracts, None, True, False)
+        CASES[f"{name}c.cc.{kind}"] = chain(kind, subtracts, None, True, True)
     for half in ("lo", "hi"):
-        CASES[f"mad.{half}.cc.{kind}"] = chain(kind, 1, half, False, True)
-        CASES[f"madc.{half}.{kind}"] = chain(kind, 1, half, True, False)
-        CASES[f"madc.{half}.cc.{kind}"] = chain(kind, 1, half, True, True)
+        CASES[f"mad.{half}.cc.{kind}"] = chain(kind, False, half, False, True)
+        CASES[f"madc.{half}.{kind}"] = chain(kind, False, half, True, False)
+        CASES[f"madc.{half}.cc.{kind}"] = chain(kind, False, half, True, True)
 
 
 # --- shifts and bits ---
@@ -154,7 +155,9 @@ def find(kind, shift_amount):
 
 
 def nth(mask, base, offset):
-    """PTX's pseudo code for fns."""
+    """PTX's pseudo code for fns; hardware gives 0 where 32 bits do not hold |offset|."""
+    if offset == 1 << 31:
+        return 0
     offset = signed(offset, 32)
     if offset == 0:
         return base if base < 32 and mask >> base & 1 else 0xFFFFFFFF

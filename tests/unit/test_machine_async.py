@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.simulator import Hang, MemoryFault, SimulatorError
+from attn_course.simulator import Hang, MemoryFault, SimulatorError, launches
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \
@@ -188,8 +188,6 @@ def test_blocks_of_a_cluster_read_each_other(build, order):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_cluster_of_two_dimensions(build, monkeypatch):
-    from attn_course.simulator import launches
-
     monkeypatch.setattr(launches, "LANES_PER_CHUNK", 64)
     out = zeros((4, 6, 4))
     run(CLUSTERS, "square", (6, 4), 4, out, build=build)

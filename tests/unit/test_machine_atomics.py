@@ -2,15 +2,25 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, module, run, zeros
+from machine_harness import BUILDS, run, zeros
 
-from attn_course.simulator import Hang
+from attn_course.simulator import Hang, launches
 
 CODE = r"""
 #include <cuda_fp16.h>
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
 typedef unsigned long long ull;
+__device__ __noinline__ void through_generic(float* at, float by) { atomicAdd(at, by); }
 extern "C" {
+__global__ void tiny_sums(float* global, float* out) {
+    __shared__ float close[3];
+    if (threadIdx.x < 3) close[threadIdx.x] = 0;
+    __syncthreads();                                           // all sums start at zero
+    through_generic(close + threadIdx.x % 2, 1e-40f); through_generic(global, 1e-40f);
+    atomicAdd(close + 2, 1e-40f); atomicAdd(global + 1, 1e-40f);
+    __syncthreads();                                           // all sums are complete
+    if (threadIdx.x < 3) out[threadIdx.x] = close[threadIdx.x];
+}
 __global__ void unused(const int* a, const int* bin, int* i, unsigned* u, ull* l, float* f,
                        double* d, int n) {                     // results are not used: red
     int t = ID;
@@ -263,6 +273,14 @@ def test_loops_of_compare_and_swap(build, order):
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_sums_in_shared_memory_keep_subnormals(build):
+    """However they are addressed; those in global memory are flushed."""
+    out, sums, tiny = zeros(3, np.float32), zeros(2, np.float32), np.float32(1e-40)
+    run(CODE, "tiny_sums", 1, 4, sums, out, build=build)
+    assert out.tolist() == [2 * tiny, 2 * tiny, 4 * tiny] and sums.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_atomic_halves(build):
     n = 60
     a = (np.random.default_rng(6).integers(-8, 8, n) / 4).astype(np.float32)
@@ -292,8 +310,6 @@ def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
     flag, out = zeros(4), zeros(128)
     run(CODE, "between_warps", 1, 128, flag, out, build=build, warp_order=order)
     assert out.tolist() == np.repeat([8, 4, 2, 1], 32).tolist()
-    from attn_course.simulator import launches
-
     monkeypatch.setattr(launches, "LANES_PER_CHUNK", 70)  # two blocks a chunk
     flag, out = zeros(9), zeros(9)
     run(CODE, "between_blocks", 9, 32, flag, out, build=build, warp_order=order)
@@ -339,4 +355,3 @@ def test_the_environment_chooses_a_warp_order(monkeypatch):
     monkeypatch.setenv("ATTN_COURSE_WARP_ORDER", "left")
     with pytest.raises(ValueError, match="ATTN_COURSE_WARP_ORDER is 'left'"):
         run(CODE, "lock_in_a_warp", 1, 32, zeros(1), zeros(1), zeros(32))
-    assert module(CODE).kernels

@@ -5,7 +5,7 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, run, zeros
+from machine_harness import BUILDS, run
 
 KERNELS, THREADS = 24, 75
 NAMES = ("a", "b", "c", "d")
@@ -146,4 +146,4 @@ def test_the_programs_are_worth_running():
         given = np.random.default_rng(seed).integers(0, 2**32, THREADS, dtype=np.uint32)
         results = {function(a, t, a % 19, 3) for t, a in enumerate(given.tolist())}
         different += len(results) > THREADS // 2
-    assert different > KERNELS // 2 and zeros(1).size
+    assert different > KERNELS // 2

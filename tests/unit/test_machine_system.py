@@ -7,11 +7,11 @@ import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
 from attn_course.simulator import (
-    Hang,
     KernelAssertion,
     SimulatorError,
     Trap,
     UnsupportedKernel,
+    launches,
 )  # fmt: skip
 
 CODE = r"""
@@ -35,6 +35,16 @@ __device__ __noinline__ int odd(int n) { return n == 0 ? 0 : even(n - 1); }
 __device__ __noinline__ int endless(int n) { return n < 0 ? n : endless(n + 1) * 3 + 1; }
 __device__ __noinline__ int in_warp(int v, unsigned mask) { return __reduce_add_sync(mask, v); }
 typedef int (*Function)(int, int);
+struct Shape {
+    int side;
+    __device__ Shape(int s) : side(s) {}
+    __device__ virtual int area() const { return side * side; }
+};
+struct Box : Shape {
+    int height;
+    __device__ Box(int s, int h) : Shape(s), height(h) {}
+    __device__ int area() const override { return side * height; }
+};
 __device__ int plus(int a, int b) { return a + b; }
 __device__ int times(int a, int b) { return a * b; }
 template <int N, typename T> __device__ T power(T x) {
@@ -68,6 +78,21 @@ __global__ void by_pointer(const int* a, int* out) {
     int i = ID;
     Function f = a[i] % 3 == 0 ? plus : a[i] % 3 == 1 ? times : square_plus;
     out[i] = f(a[i], i) + f(i, 2);
+}
+__global__ void on_the_heap(int* out) {
+    int t = threadIdx.x;
+    Shape* shape = t % 3 ? new Shape(t) : new Box(t, 5);
+    int* row = (int*)malloc(4 * (t + 1));
+    for (int k = 0; k <= t; ++k) row[k] = k * t;
+    out[t] = shape->area() + row[t];
+    free(row);
+    delete shape;
+    out[64 + t] = malloc(1ull << 40) == nullptr;
+}
+__global__ void says_names(char letter) {
+    char word[4] = {letter, char('a' + threadIdx.x), 0, 'x'};
+    const char* none = nullptr;
+    if (threadIdx.x < 2) printf("%s %-4s|%s\n", word, word, none);
 }
 __global__ void speaks(const int* a, const float* x) {
     int t = threadIdx.x;
@@ -127,6 +152,17 @@ extern "C" __global__ void groups(const int* a, int* out) {
         auto some = cg::coalesced_threads();
         out[64 + t] = some.size() * 100 + some.thread_rank();
     }
+}
+extern "C" __global__ void whole_grid(int* sums, int* out, int rounds) {
+    cg::grid_group grid = cg::this_grid();
+    int b = blockIdx.x, n = gridDim.x, v = b;
+    for (int k = 0; k < rounds; ++k) {
+        if (threadIdx.x == 0) sums[b] = v;
+        grid.sync();
+        v = v * 2 + sums[(b + 1) % n];
+        grid.sync();
+    }
+    out[grid.thread_rank()] = v;
 }
 """
 
@@ -216,6 +252,20 @@ def test_printf(build, capfd):
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_printf_of_strings_in_local_memory(build, capfd):
+    run(CODE, "says_names", 1, 4, np.int8(ord("q")), build=build)
+    assert capfd.readouterr().out == "qa qa  |(null)\nqb qb  |(null)\n"
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_malloc_new_and_virtual_functions(build):
+    out = zeros(128)
+    run(CODE, "on_the_heap", 1, 64, out, build=build)
+    assert out[:64].tolist() == [(t * t if t % 3 else 5 * t) + t * t for t in range(64)]
+    assert out[64:].tolist() == [1] * 64
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_assert_and_trap(build):
     a = np.array([1, 2, 6, 4], np.int32)
     run(CODE, "checked", 1, 4, a, np.int32(7), build=build)
@@ -256,8 +306,19 @@ def test_cooperative_groups(build, order):
 
 
 @pytest.mark.parametrize("build", BUILDS)
+def test_a_barrier_of_the_whole_grid(build, monkeypatch):
+    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 96)  # blocks of several chunks meet
+    out, value = zeros((7, 33)), np.arange(7)
+    run(GROUPS, "whole_grid", 7, 33, zeros(7), out, np.int32(3), build=build)
+    for _ in range(3):
+        value = value * 2 + np.roll(value, -1)
+    assert out.tolist() == np.repeat(value[:, None], 33, 1).tolist()
+
+
+@pytest.mark.parametrize("build", BUILDS)
 def test_what_is_not_supported_is_named(build):
-    with pytest.raises(UnsupportedKernel, match=r"tensormap.cp_fenceproxy.*kernel.cu:\d+.*release.gpu"):
+    where = r"tensormap.cp_fenceproxy.*kernel.cu:\d+.*release.gpu"
+    with pytest.raises(UnsupportedKernel, match=where):
         run(CODE, "tensor_map", 1, 32, zeros(32), build=build)
 
 
@@ -271,7 +332,7 @@ def test_every_instruction_is_told_with_its_line():
     listener = listen(CODE, "inline_ptx", 1, 40, a, out, f)
     text = CODE.splitlines()
     assert "inline_ptx" in "".join(text[min(e.line for e in listener.events) - 4 :][:4])
-    assert {text[e.line - 1].strip() for e in listener.events} >= {"out[i] = r;", "int i = ID, r; float g;"}
+    told = {text[event.line - 1].strip() for event in listener.events}
+    assert told >= {"out[i] = r;", "int i = ID, r; float g;"}
     stores = [e for e in listener.events if e.accesses and e.accesses[0].kind == "store"]
     assert [e.accesses[0].address.size for e in stores] == [40, 40]
-    assert Hang.__doc__

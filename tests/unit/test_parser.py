@@ -85,7 +85,8 @@ def test_device_functions():
     ("mov.f32 %r1, 0f40490FDB;", "mov.f32", (Register("%r1"), Immediate(0x40490FDB, 32))),
     ("ld.global.v2.u32 {%r1, %r2}, [%rd1+-8];", "ld.global.v2.u32",
      (Vector((Register("%r1"), Register("%r2"))), Address(Register("%rd1"), -8))),
-    ("st.shared.u32 [tile+12], %r1;", "st.shared.u32", (Address(Symbol("tile"), 12), Register("%r1"))),
+    ("st.shared.u32 [tile+12], %r1;", "st.shared.u32",
+     (Address(Symbol("tile"), 12), Register("%r1"))),
     ("ld.global.u32 %r1, [64];", "ld.global.u32", (Register("%r1"), Address(None, 64))),
     ("setp.lt.and.s32 %p1|%p2, %r1, 7, !%p0;", "setp.lt.and.s32",
      (Pair(Register("%p1"), Register("%p2")), Register("%r1"), Immediate(7),
@@ -140,7 +141,8 @@ def test_source_positions():
 
 
 def test_debug_sections_are_kept():
-    module = parse(HEAD + ".section .debug_str\n{\ninfo0:\n.b8 95,90\n.b8 0\n}\n.section .debug_loc { }")
+    text = ".section .debug_str\n{\ninfo0:\n.b8 95,90\n.b8 0\n}\n.section .debug_loc { }"
+    module = parse(HEAD + text)
     assert module.sections == {
         ".debug_str": ["info0", ":", ".b8", "95", ",", "90", ".b8", "0"], ".debug_loc": []
     }  # fmt: skip

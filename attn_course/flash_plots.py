@@ -1,0 +1,280 @@
+"""Figures of the lessons on online softmax, flash attention and asynchronous copies.
+
+Like `plots`, they take arrays and records and return figures that pyplot does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from .plots import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, STYLE
+
+GRID = "#E4E7EB"
+
+
+def _new(width: float, height: float) -> Figure:
+    with rc_context(STYLE):
+        return Figure(figsize=(width, height), layout="constrained")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+# -- online softmax --------------------------------------------------------------------------------
+def running_softmax(blocks: Sequence[Mapping]) -> Figure:
+    """Scores with the running maximum m above, and how the running sum l is made up below.
+
+    blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
+    """
+    _require(len(blocks) > 0, "there is no block of keys")
+    with rc_context(STYLE):
+        figure = _new(7.4, 5.2)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1.25, 1))
+        start = 0
+        for number, block in enumerate(blocks):
+            stop = start + len(block["scores"])
+            for axes in (top, bottom):
+                axes.axvspan(start, stop, color="#F3F5F7" if number % 2 else "white", zorder=0)
+            _draw_scores(top, block, start, stop)
+            _draw_sum(bottom, block, (start + stop) / 2)
+            start = stop
+        top.set(title="scores, and the running maximum row_m", ylabel="score")
+        bottom.set(title="the running sum row_l", ylabel="sum of exponentials", xlabel="key")
+        bottom.set_xticks(np.arange(start) + 0.5, range(start))
+        bottom.set_xlim(0, start)
+        bottom.set_ylim(top=1.35 * max(block["row_l"] for block in blocks))
+        top.margins(y=0.22)
+        handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
+        bottom.legend(handles, ("kept from before, rescaled", "of this block of keys"),
+                      frameon=False, ncols=2, loc="upper left", fontsize=9)
+    return figure
+
+
+def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
+    places = np.arange(start, stop) + 0.5
+    axes.scatter(places, block["scores"], color=BLUE, zorder=3, s=34)
+    axes.hlines(block["new_m"], start, stop, color=RED, lw=2.2, zorder=2)
+    axes.annotate(f"row_m = {block['new_m']:g}", ((start + stop) / 2, block["new_m"]), (0, 5),
+                  textcoords="offset points", ha="center", color=RED, fontsize=9)
+
+
+def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
+    kept = block["old_l"] * block["rescale"]
+    axes.bar(middle, kept, width=1.3, color=GREY, zorder=2)
+    axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=GREEN, zorder=2)
+    axes.annotate(f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
+                  (middle, block["row_l"]), (0, 4), textcoords="offset points", ha="center",
+                  fontsize=9)
+
+
+def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | None]], *,
+                   source: str, title: str = "") -> Figure:
+    """A line a contestant over the shapes, time on a logarithmic axis.
+
+    times: contestant -> microseconds, None where it did not run.
+    """
+    _require(bool(times) and all(len(one) == len(shapes) for one in times.values()),
+             "every contestant needs a time, or None, for each shape")
+    with rc_context(STYLE):
+        figure = _new(7.4, 4.0)
+        axes = figure.subplots()
+        for number, (name, row) in enumerate(times.items()):
+            values = [np.nan if value is None else value for value in row]
+            axes.plot(range(len(shapes)), values, marker="o", lw=2, label=name,
+                      color=PALETTE[number % len(PALETTE)],
+                      ls="-" if number < len(PALETTE) else (0, (4, 2)))
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xticks(range(len(shapes)), shapes)
+        axes.set(ylabel="microseconds (median)", xlabel=f"(B, H, L, D)\n{source}", title=title)
+        axes.grid(color=GRID)
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    return figure
+
+
+# -- flash attention -------------------------------------------------------------------------------
+def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
+                    formula: Sequence[float], *, labels: Sequence[str], least: float,
+                    scores: float) -> Figure:
+    """Bytes that loads bring on chip against the size of what stays there, both logarithmic.
+
+    Args:
+        on_chip: bytes of a block's resident tile, ascending.
+        counted, formula: bytes loaded, by the simulator and by the formula.
+        labels: one a point.
+        least: bytes of q, k and v, each once.
+        scores: bytes loaded by separate kernels that store all scores.
+    """
+    _require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
+    with rc_context(STYLE):
+        figure = _new(7.4, 4.4)
+        axes = figure.subplots()
+        axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
+        axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
+        for x, y, label in zip(on_chip, counted, labels, strict=True):
+            axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
+        for value, words, colour in ((least, "q, k and v once", GREEN),
+                                     (scores, "kernels 02, 05, 06: scores in memory", RED)):
+            axes.axhline(value, color=colour, lw=1.4, ls=(0, (4, 3)), zorder=1)
+            axes.annotate(words, (min(on_chip), value), (0, 4), textcoords="offset points",
+                          color=colour, fontsize=9)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: _size(value))
+        axes.set(xlabel="bytes of q and of the output that stay on chip",
+                 ylabel="bytes loaded", title="what a larger tile saves")
+        axes.grid(color=GRID)
+        axes.legend(frameon=False, loc="upper right")
+    return figure
+
+
+def _size(value: float) -> str:
+    """65536 -> '64 KB'."""
+    for unit, size in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int]) -> Figure:
+    """Which tiles of the scores a causal kernel computes.
+
+    visible: (n, m) bool, what the mask leaves.  visited: (row tiles, key tiles) bool, computed.
+    tile: query rows and keys of a tile.
+    """
+    rows, keys = tile
+    n, m = visible.shape
+    _require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
+    whole = np.kron(visited, np.ones((rows, keys), bool))[:n, :m]
+    with rc_context(STYLE):
+        figure = _new(5.6, 4.2)
+        axes = figure.subplots()
+        shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
+        axes.imshow(shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest",
+                    extent=(0, m, n, 0))
+        axes.set_xticks(range(0, m + 1, keys))
+        axes.set_yticks(range(0, n + 1, rows))
+        axes.grid(color=INK, lw=0.6)
+        axes.tick_params(length=0, labelsize=8)
+        axes.set(xlabel="key", ylabel="query", title="tiles computed under the causal mask")
+        names = ("skipped", "computed and masked", "computed and used")
+        handles = [axes.bar(0, 0, color=_three_shades()(shade)) for shade in range(3)]
+        axes.legend(handles, names, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        axes.set(xlim=(0, m), ylim=(n, 0))
+    return figure
+
+
+def _three_shades():
+    return ListedColormap(["#F3F5F7", ORANGE, BLUE])
+
+
+def window_bias(bias: np.ndarray, regions: np.ndarray, weights: Mapping[str, np.ndarray], *,
+                query: tuple[int, int]) -> Figure:
+    """A window's regions, one query's bias over it, and its weights without and with the bias.
+
+    bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
+    weights: title -> (rows, columns).  query: (row, column) of the query token.
+    """
+    with rc_context(STYLE):
+        figure = _new(2.5 * (2 + len(weights)), 2.9)
+        axes = figure.subplots(1, 2 + len(weights))
+        axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
+        axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
+        shown = np.ma.masked_invalid(bias)
+        drawn = axes[1].imshow(shown, cmap="RdBu_r", interpolation="nearest")
+        axes[1].set_facecolor(GREY)
+        axes[1].set_title("bias of the boxed query\n(grey: masked)", fontsize=9.5)
+        figure.colorbar(drawn, ax=axes[1], shrink=0.7)
+        top = max(one.max() for one in weights.values())
+        for place, (name, one) in zip(axes[2:], weights.items(), strict=True):
+            place.imshow(np.sqrt(one), cmap="inferno", vmin=0, vmax=np.sqrt(top),
+                         interpolation="nearest")
+            place.set_title(name, fontsize=9.5)
+        for place in axes:
+            place.set_xticks([])
+            place.set_yticks([])
+            place.add_patch(_box(query))
+    return figure
+
+
+def _box(at: tuple[int, int]):
+    return Rectangle((at[1] - 0.5, at[0] - 0.5), 1, 1, fill=False, edgecolor=RED, lw=2)
+
+
+# -- asynchronous copies ---------------------------------------------------------------------------
+def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]]) -> Figure:
+    """When a warp's loads travel, above when it multiplies: one pair of lines a kernel.
+
+    runs: kernel -> (begin, end) of each load's travel, instruction counts of the multiply-adds,
+        instructions in all.
+    """
+    _require(len(runs) > 0, "there is no run")
+    with rc_context(STYLE):
+        figure = _new(8.2, 1.6 + 1.25 * len(runs))
+        axes = figure.subplots()
+        ticks, names = [], []
+        for number, (name, (travel, products, _)) in enumerate(runs.items()):
+            y = 3 * number
+            lanes = _lanes(travel)
+            for (begin, end), lane in zip(travel, lanes, strict=True):
+                axes.barh(y + 0.42 * lane, max(end - begin, 6), left=begin, height=0.36,
+                          color=ORANGE, zorder=2)
+            axes.vlines(products, y + 1.0, y + 1.7, color=BLUE, lw=0.5, zorder=2)
+            ticks += [y + 0.2, y + 1.35]
+            names += [f"{name}: loads under way", f"{name}: multiply-adds"]
+        axes.set_yticks(ticks, names)
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", color=GRID, zorder=0)
+        axes.set_xlim(0, max(length for *_, length in runs.values()))
+        axes.set(xlabel="instructions that the warp has executed",
+                 title="one warp: is anything computed while data travels?")
+    return figure
+
+
+def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
+    """0 or 1 for each interval, so that two that overlap do not hide each other."""
+    found, last = [], {0: -1, 1: -1}
+    for begin, end in travel:
+        lane = 0 if begin >= last[0] else 1
+        last[lane] = max(last[lane], end)
+        found.append(lane)
+    return found
+
+
+def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
+                  limits: Mapping[str, float]) -> Figure:
+    """Shared memory that kernels ask for by head dim, against what architectures grant a block.
+
+    needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
+    """
+    _require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
+    with rc_context(STYLE):
+        figure = _new(7.6, 4.4)
+        axes = figure.subplots()
+        for number, (name, values) in enumerate(needs.items()):
+            axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
+        for name, value in limits.items():
+            axes.axhline(value, color=INK, lw=1, ls=(0, (4, 3)))
+            axes.annotate(f"{name}: {_size(value)}", (dims[-1], value), (-2, 3),
+                          textcoords="offset points", ha="right", fontsize=8.5)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)
+        axes.set_xticks(dims, dims)
+        axes.yaxis.set_major_formatter(lambda value, _: _size(value))
+        axes.set(xlabel="head dim", ylabel="shared memory of a block",
+                 title="what is asked for, and what is granted")
+        axes.grid(color=GRID)
+        axes.legend(frameon=False, loc="upper left")
+    return figure
