@@ -149,7 +149,7 @@ def placement_table(name: str, shapes, device: Device) -> str:
     return "\n".join(lines)
 
 
-# -- times ------------------------------------------------------------------------------------------
+# -- times ----------------------------------------------------------------------------------------
 def compared(name: str, other: str, value: float) -> str:
     """'A takes 1.5 times as long as B', from the time of A over the time of B."""
     if abs(value - 1) <= ALIKE:

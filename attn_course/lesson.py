@@ -54,13 +54,14 @@ _questions: dict[str, Question] = {}
 
 
 def predict(question: str, guess: Answer | None,
-            options: Mapping[str, str] | None = None) -> None:
+            options: Mapping[str, str] | None = None, *, listed: bool = True) -> None:
     """Commit to an answer before the cell that finds it out.
 
     Args:
         question: what is asked, in a few words; `reveal` names it again.
         guess: a number, a key of ``options``, or None for no prediction yet.
-        options: key -> its meaning, where there is a choice; printed when there is no guess.
+        options: key -> its meaning, where there is a choice.
+        listed: print the options; off where an earlier question has listed them.
 
     Raises:
         ValueError: a guess that is none of the options, or is not a finite number.
@@ -71,7 +72,7 @@ def predict(question: str, guess: Answer | None,
     found = Question(question, guess, dict(options) if options is not None else None)
     _check(found, "the prediction", guess)
     _questions[question] = found
-    for key, meaning in (found.options or {}).items():
+    for key, meaning in (found.options or {} if listed else {}).items():
         print(f"  {key}: {meaning}")
     print(f"{question}: your prediction is {found.describe(guess)}")
 

@@ -117,20 +117,24 @@ def exchange(recording: Recording, function: str) -> Exchange:
     Raises:
         ValueError: the trace has no such call.
     """
-    offsets, rows, value = [], [], None
+    offsets: list[int] = []
+    rows: list[np.ndarray] = []
+    now = np.full(WARP, np.nan, np.float32)
     for frame in recording.frames:
         if frame["function"] != function:
-            if rows:
-                break
+            if offsets:
+                break  # the first call is over
             continue
         changed = frame["variables"]
-        if (step_of := changed.get(f"{function}.offset")) and step_of["values"][0]:
-            offsets.append(int(step_of["values"][0]))
-        if (value := changed.get(f"{function}.value")) and len(value["values"]) >= WARP:
-            rows.append([float(one) for one in value["values"][:WARP]])
-    if not rows or len(rows) != len(offsets) + 1:
+        if value := changed.get(f"{function}.value"):  # names only the lanes that changed
+            mine = [at for at, thread in enumerate(value["threads"]) if thread < WARP]
+            now[[value["threads"][at] for at in mine]] = [float(value["values"][at]) for at in mine]
+        if offset := changed.get(f"{function}.offset"):  # a step is over, or the first begins
+            rows.append(now.copy())
+            offsets += [one for one in offset["values"][:1] if one]
+    if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
         raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
-    return Exchange(tuple(offsets), np.array(rows, np.float32))
+    return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))
 
 
 def known_after(offsets: Sequence[int], lane: int) -> list[set[int]]:

@@ -16,7 +16,7 @@
 #ifndef THREADS
 #define THREADS 256
 #endif
-#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
 // An int that orders as the float does. The bits of negative floats order the wrong way round, so
 // atomicMax on bare bits would take the smallest of them; flipping all but the sign mends it.
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_atomic(
     const int keys = causal ? max(0, min(m, row + 1 + m - n)) : m;  // those this row may see
 
     if (threadIdx.x == 0) {
-        highest = ordered(NEG_INF);
+        highest = ordered(MINUS_INFINITY);
         sum = 0.0f;
     }
     __syncthreads();  // barrier: an atomic of a fast thread would be lost under the first value
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_atomic(
 
     const float row_m = from_ordered(highest);
     // A row of -inf has no key to look at; shifting it by its maximum would give inf - inf = NaN.
-    const float shift = row_m == NEG_INF ? 0.0f : row_m;
+    const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
     for (int key = threadIdx.x; key < keys; key += THREADS) {
         const float p = expf(score[key] - shift);  // at most 1: cannot overflow
         score[key] = p;

@@ -305,10 +305,15 @@ def make_record(run: Run, sections: dict) -> dict:
     }  # fmt: skip
 
 
+def label_of(item: dict) -> str:
+    """What an item is called."""
+    names = ("opcode", "seed", "program", "function", "file")
+    return next(str(item[key]) for key in names if key in item)
+
+
 def line_of(item: dict) -> str:
     """A difference in one line or two."""
-    name = next(str(item[key]) for key in ("opcode", "seed", "program", "function", "file")
-                if key in item)  # fmt: skip
+    name = label_of(item)
     facts = {key: item[key] for key in ("mismatches", "lanes", "nan_payload", "error_over_bound",
              "max_ulp", "gpu_simulator", "gpu_oracle", "simulator_oracle", "slots", "options",
              "shape", "error") if item.get(key) not in (None, 0)}  # fmt: skip
@@ -326,10 +331,12 @@ def report(record: dict) -> str:
                     if i.get("max_ulp")), key=lambda i: -i["max_ulp"])[:12]  # fmt: skip
     lines.append("functions, largest ulp: " + ", ".join(
         f"{i['function']} {i['max_ulp']:g}" for i in worst))
-    bounds = [i for i in record["sections"].get("opcodes", {}).get("items", [])
-              if "error_over_bound" in i]  # fmt: skip
+    items = [i for name in ("opcodes", "functions")
+             for i in record["sections"].get(name, {}).get("items", [])]  # fmt: skip
     lines.append("approximations, error over bound (first, simulator): " + ", ".join(
-        f"{i['opcode']} {i['error_over_bound']}" for i in bounds))
+        f"{label_of(i)} {i['error_over_bound']}" for i in items if "error_over_bound" in i))
+    lines.append("lanes without a documented bound: " + ", ".join(
+        f"{label_of(i)} {i['no_bound']['lanes']}" for i in items if "no_bound" in i))
     lines.append(f"{'section':16}{'items':>7}{'agree':>7}{'differ':>8}{'errors':>8}{'seconds':>9}")
     for name, s in record["sections"].items():
         lines.append(f"{name:16}{s['count']:7}{s['agree']:7}{s['disagree']:8}{s['errors']:8}"

@@ -1,9 +1,9 @@
-"""CUDA's mathematical functions on both machines: how many units in the last place they differ."""
+"""CUDA's mathematical functions on both machines: how far their results are apart."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from differential_compare import ulps
+from differential_bounds import INTRINSICS, Bound, judge, ulps
 
 COUNT = 2048
 # The farthest two results may be apart, in ulp: both sides are within the few ulp that the CUDA C
@@ -24,28 +24,30 @@ _UNARY = {
 _BINARY = {"pow": _POSITIVE, "atan2": _ANY, "fmod": _POSITIVE, "remainder": _POSITIVE,
            "hypot": _SMALL, "fdim": _ANY, "fmax": _ANY, "nextafter": _ANY,
            "copysign": _ANY}  # fmt: skip
-# Fast single-precision intrinsics: (operands, allowed absolute error, allowed relative error).
+# Those whose result the guide gives as exact.
+_EXACT = {"rint", "round", "floor", "ceil", "trunc", "logb", "sqrt", "fmod", "remainder", "fdim",
+          "fmax", "nextafter", "copysign"}  # fmt: skip
+# Fast single-precision intrinsics, with bounds of their own unless their results are exact.
 _FAST = {
-    "__expf": (_SMALL, 0, 2**-17), "__exp10f": (_UNIT, 0, 2**-18),
-    "__logf": (_POSITIVE, 2**-20, 2**-20), "__log2f": (_POSITIVE, 2**-20, 2**-20),
-    "__log10f": (_POSITIVE, 2**-20, 2**-20),
-    "__sinf": (_UNIT, 2**-19, 0), "__cosf": (_UNIT, 2**-19, 0), "__tanf": (_UNIT, 2**-18, 2**-18),
-    "__frsqrt_rn": (_POSITIVE, 0, 2**-23), "__saturatef": (_SMALL, 0, 0),
+    "__expf": _SMALL, "__exp10f": _SMALL, "__logf": _POSITIVE, "__log2f": _POSITIVE,
+    "__log10f": _POSITIVE, "__sinf": _SMALL, "__cosf": _SMALL, "__tanf": _SMALL,
+    "__frsqrt_rn": _POSITIVE, "__saturatef": _SMALL,
 }  # fmt: skip
-_FAST_BINARY = {"__powf": (_UNIT, 0, 2**-16), "__fdividef": (_UNIT, 0, 2**-21)}
+_FAST_BINARY = {"__powf": _UNIT, "__fdividef": _UNIT}
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function: `kind` "f32" or "f64", its operands' range, and how far results may differ."""
+    """One function: `kind` "f32" or "f64", its operands' range, and how far apart the two
+    machines' results may be: `ulps`, or each within `bound` of the exact result.
+    """
 
     name: str
     kind: str
     operands: int
     range: str
     ulps: float = 0.0
-    absolute: float = 0.0
-    relative: float = 0.0
+    bound: Bound | None = None
 
     @property
     def entry(self) -> str:
@@ -87,28 +89,34 @@ def operands(name: str, dtype, rng) -> np.ndarray:
 def functions() -> list[Function]:
     out = []
     for kind, suffix, limit in (("f32", "f", FLOAT_ULPS), ("f64", "", DOUBLE_ULPS)):
-        out += [Function(name + suffix, kind, 1, where, limit) for name, where in _UNARY.items()]
-        out += [Function(name + suffix, kind, 2, where, limit) for name, where in _BINARY.items()]
+        for count, table in ((1, _UNARY), (2, _BINARY)):
+            for name, where in table.items():
+                ulps = 0.0 if name in _EXACT else limit
+                out.append(Function(name + suffix, kind, count, where, ulps))
     for count, table in ((1, _FAST), (2, _FAST_BINARY)):
-        for name, (where, absolute, relative) in table.items():
-            out.append(Function(name, "f32", count, where, 1.0, absolute, relative))
+        for name, where in table.items():
+            out.append(Function(name, "f32", count, where, bound=INTRINSICS.get(name)))
     return out
 
 
 def compare(function: Function, first: np.ndarray, second: np.ndarray) -> dict:
-    """max_ulp over all lanes, and the lanes that are farther apart than allowed."""
+    """The lanes that are farther apart than allowed, and how far apart the results are."""
     x, y = first.astype(np.float64), second.astype(np.float64)
-    with np.errstate(all="ignore"):
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        apart = np.where(same, 0.0, ulps(x, y, function.kind))
-        slack = function.absolute + function.relative * np.maximum(np.abs(x), np.abs(y))
-        bad = ~same & ~(apart <= function.ulps) & ~(np.abs(x - y) <= slack)
-    finite = apart[np.isfinite(apart)]
-    a, b, _ = function.arguments()
+    operands = function.arguments()[: function.operands]
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    if function.bound:
+        values = [operand.astype(np.float64) for operand in operands]
+        verdict = judge(function.bound, values, x, y, function.kind)
+        bad, facts = verdict.apart | verdict.special & ~same, verdict.facts
+    else:
+        with np.errstate(all="ignore"):
+            apart = np.where(same, 0.0, ulps(x, y, function.kind))
+        bad = ~same & ~(apart <= function.ulps)
+        facts = {"max_ulp": float(apart[np.isfinite(apart)].max(initial=0))}
     return {
-        "function": function.name, "lanes": COUNT, "differing_lanes": int((apart != 0).sum()),
-        "max_ulp": round(float(finite.max(initial=0)), 3), "mismatches": int(bad.sum()),
-        "examples": [{"operands": [float(v[i]) for v in (a, b)[: function.operands]],
+        "function": function.name, "lanes": COUNT, "differing_lanes": int((~same).sum()),
+        **facts, "max_ulp": round(facts["max_ulp"], 3), "mismatches": int(bad.sum()),
+        "examples": [{"operands": [float(v[i]) for v in operands],
                       "first": repr(float(x[i])), "second": repr(float(y[i]))}
                      for i in np.flatnonzero(bad)[:4]],
     }  # fmt: skip

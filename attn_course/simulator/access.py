@@ -7,7 +7,7 @@ import numpy as np
 from ..events import Access, FaultEvent
 from . import warp
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
-from .errors import MemoryFault, SimulatorError
+from .errors import MemoryFault
 from .memory import (
     CLUSTER_SHIFT,
     ENDS,
@@ -69,7 +69,7 @@ class MemoryInstructions:
             base = self.R[slot]
         _, high, bits = bounds(address)
         valid = None
-        if space == "shared" and high >> CLUSTER_SHIFT:
+        if high >> CLUSTER_SHIFT and space == "shared" and self.names_block(high):
             return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.R[LANE].size)
@@ -226,10 +226,9 @@ class MemoryInstructions:
         """Read-modify-write in lane order; returns the old values where `wanted`."""
         memory, index, valid = locate(address, shift, 1 << shift, ins, "atomic")
         if memory is None:
-            raise SimulatorError(
-                f"atomic on generic addresses of several spaces at "
-                f"{self.block.instance.where(ins)}"
-            )
+            return self.atomic_mixed(address, operation, operands, dtype, shift, wanted, ins)
+        if memory is self.shared and operation.in_shared is not None:
+            operation = operation.in_shared
         count = self.R[LANE].size
         view, index = memory.view[dtype], spread(index, count)
         operands = tuple(spread(o, count) for o in operands)
@@ -240,6 +239,18 @@ class MemoryInstructions:
                 old[valid] = self.update(view, index[valid], operation, part, True)
             return old
         return self.update(view, index, operation, operands, wanted)
+
+    def atomic_mixed(self, address, operation, operands, dtype, shift, wanted, ins):
+        """Generic addresses in different spaces: one space after the other."""
+        old = np.zeros(address.size, dtype)
+        for space, places, relative in self.space_parts(address):
+            part = tuple(o if scalar(o) else o[places] for o in operands)
+            locate = getattr(self, f"locate_{space}")
+            arguments = (locate, relative, operation, part, dtype, shift, wanted, ins)
+            seen = self.within(places, lambda a=arguments: self.atomic(*a))
+            if wanted:
+                old[places] = seen
+        return old
 
     def update(self, view, index, operation, operands, wanted: bool):
         if np.unique(index).size == index.size:
@@ -305,7 +316,10 @@ class MemoryInstructions:
         if space == "local":
             text = f"byte {address} of its {self.local_size} bytes of local memory"
             return "local memory", address, text
-        signed = address - (1 << 64) if address >> 63 else address
+        signed = address
+        for bits in (64, 32):  # shared addresses have either width
+            if signed >> bits - 1 == 1:
+                signed -= 1 << bits
         buffers = sorted(
             (offset, variable.size, name)
             for name, (offset, variable) in self.kernel.shared_places.items()

@@ -25,11 +25,16 @@ _MAX_ROUNDS = 64  # beyond, one lane after another is faster
 
 @dataclass(frozen=True)
 class AtomicOperation:
-    """fn(old, *operands) -> new, all of one dtype; `at`: a ufunc that does many in lane order."""
+    """fn(old, *operands) -> new, all of one dtype.
+
+    at: a ufunc that does many lanes in lane order; in_shared: what a generic address in shared
+    memory calls for, where that differs.
+    """
 
     name: str
     fn: Callable
     at: np.ufunc | None = None
+    in_shared: AtomicOperation | None = None
 
     def in_order(self, view: np.ndarray, index: np.ndarray, operands: tuple) -> bool:
         """Apply all lanes' operands in lane order, without old values; False: not done, as it
@@ -113,7 +118,7 @@ _INTEGER = {
 }
 
 
-def operation(opcode: str, kind: str, space: str) -> AtomicOperation:
+def operation(opcode: str, kind: str) -> AtomicOperation:
     """The operation of an `atom`/`red` opcode on values of PTX type `kind`.
 
     f32 addition flushes subnormals in global memory, not in shared memory (PTX ISA, atom).
@@ -126,8 +131,8 @@ def operation(opcode: str, kind: str, space: str) -> AtomicOperation:
     if kind[0] in "us" or kind.startswith("b") and kind[1:].isdigit():
         return AtomicOperation(name, *_INTEGER[name])
     if name == "add" and kind == "f32":
-        flush = "" if space == "shared" else ".ftz"
-        return AtomicOperation(name, isa.lookup(f"add.rn{flush}.f32").fn, np.add)
+        keeps = AtomicOperation(name, isa.lookup("add.rn.f32").fn, np.add)
+        return AtomicOperation(name, isa.lookup("add.rn.ftz.f32").fn, np.add, keeps)
     if name == "exch":
         return AtomicOperation(name, _INTEGER["exch"][0])
     at = np.add if (name, kind) == ("add", "f64") else None

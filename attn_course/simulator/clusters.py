@@ -26,6 +26,10 @@ class Clusters:
         self.cluster_phase = np.zeros(self.alive.size, np.int64)  # by lane id
 
     # -- shared memory of other blocks ----------------------------------------------------------
+    def names_block(self, address: int) -> bool:
+        """May a shared address name a block of the cluster? Without clusters there is but one."""
+        return self.block_of_rank.shape[1] > 1 or address >> CLUSTER_SHIFT == 1
+
     @staticmethod
     def map_address(address, rank):
         """mapa: where `address` of shared memory is in the cluster's block `rank`."""
@@ -78,4 +82,3 @@ class Clusters:
         slowest = np.full(self.block_of_rank.shape[0], np.iinfo(np.int64).max)
         np.minimum.at(slowest, cluster, self.cluster_phase[living])
         return slowest[self.cluster_of_block[lanes // per_block]] >= self.cluster_phase[lanes]
-

@@ -47,7 +47,8 @@ _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of
 _SPACES = ("global", "shared", "local", "param", "const")
 _NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",
-    "applypriority", "setmaxnreg", "griddepcontrol", "brkpt", "bar",  # bar.warp: nothing is left to do
+    "applypriority", "setmaxnreg", "griddepcontrol", "brkpt",
+    "bar",  # bar.warp: the lanes are together, nothing is left to do
 )  # fmt: skip
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 
@@ -305,7 +306,7 @@ class Decoder:
     def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:
         kind = type_of(instruction.opcode)
         space = memory_space(instruction.opcode)
-        name = self.object("atom", atomics.operation(instruction.opcode, kind, space))
+        name = self.object("atom", atomics.operation(instruction.opcode, kind))
         values = "".join(f"{self.read(o, kind)}, " for o in operands[1:])
         wanted = isinstance(destination, Register) and destination.name != "_"
         if wanted:

@@ -17,6 +17,7 @@ from .names import demangle
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
+GRID_WORKSPACE_BYTES = 16
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for Program.launch's warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
@@ -67,7 +68,8 @@ class Run:
         if self.heap_bytes:
             heap = np.zeros(self.heap_bytes, np.uint8)
             items.append(("heap", heap, (), np.dtype(np.uint8), False))
-        image = np.zeros(kernel.parameter_bytes, np.uint8)
+        # After the parameters comes what grid.sync() counts the arrived blocks in.
+        image = np.zeros(aligned(kernel.parameter_bytes) + GRID_WORKSPACE_BYTES, np.uint8)
         items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
         addresses = self.memory.place(items)
         first = len(pointers)
@@ -76,6 +78,7 @@ class Run:
         for i, address in zip(pointers, addresses, strict=False):
             values[i] = int(address).to_bytes(8, "little")
         self.parameter_address = addresses[-1]
+        self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
         self.heap_address, self.heap_used = addresses[-2] if self.heap_bytes else 0, 0
         self.fill_parameters(image, values)
         self.relocate(variables)

@@ -20,6 +20,8 @@ _VALUES = {
     "%dynamic_smem_size": lambda thread, block, run: run.dynamic_bytes,
     "%total_smem_size": lambda thread, block, run: run.shared_size,
     "%reserved_smem_offset_1": lambda thread, block, run: aligned(run.shared_size),
+    "%envreg1": lambda thread, block, run: run.grid_workspace >> 32,
+    "%envreg2": lambda thread, block, run: run.grid_workspace & 0xFFFFFFFF,
     "%is_explicit_cluster": lambda thread, block, run: run.cluster != (1, 1, 1),
     "%cluster_ctarank": lambda thread, block, run: run.cluster_ranks(block)[1],
     "%cluster_nctarank": lambda thread, block, run: np.prod(run.cluster),

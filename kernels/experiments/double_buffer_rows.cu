@@ -26,7 +26,7 @@
 #define PAD 4
 #endif
 #define THREADS (32 * WARPS)
-#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
 __device__ float warp_max(float value)  // every lane gets the maximum over the warp
 {
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) double_buffer_rows(
     for (int col = threadIdx.x; col < d; col += THREADS) {
         o[col] = 0.0f;  // no barrier: only this thread touches its columns
     }
-    float row_m = NEG_INF;  // maximum of the scores so far
+    float row_m = MINUS_INFINITY;  // maximum of the scores so far
     float row_l = 0.0f;     // sum of exp(score - row_m) so far
     if (keys > 0) {
         start_copy(k_tiles, k, min(KEYS, keys), d, vector);
@@ -150,13 +150,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) double_buffer_rows(
         }
         __syncthreads();  // barrier: a fast warp would read scores that slow warps have not stored
 
-        float top = NEG_INF;
+        float top = MINUS_INFINITY;
         for (int key = lane; key < count; key += 32) {  // every warp does the same: no exchange
             top = fmaxf(top, score[key]);
         }
         const float new_m = fmaxf(row_m, warp_max(top));
         // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
-        const float shift = new_m == NEG_INF ? 0.0f : new_m;
+        const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m;
         const float rescale = expf(row_m - shift);  // what was summed under the old maximum
         float sum = 0.0f;
         for (int key = lane; key < count; key += 32) {

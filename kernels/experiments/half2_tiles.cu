@@ -33,7 +33,7 @@
 #define THREADS (32 * WARPS)
 #define PAIRS (QUERIES * KEYS / THREADS)    // scores a thread
 #define STRIDE (TILE + 2)                   // pad: neighbouring rows begin on neighbouring banks
-#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
 __device__ float warp_max(float value)  // every lane gets the maximum over the warp
 {
@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) half2_tiles(
             if (r >= rows || key >= m) continue;
             float s = dot[pair] * scale;
             if (bias) s += bias[(long long)r * m + key];
-            if (causal && key > row0 + r + m - n) s = NEG_INF;
+            if (causal && key > row0 + r + m - n) s = MINUS_INFINITY;
             score[(long long)r * m + key] = s;
         }
     }
@@ -133,13 +133,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) half2_tiles(
 
     for (int r = warp; r < rows; r += WARPS) {  // a warp a row
         float* s_row = score + (long long)r * m;  // (m,)
-        float top = NEG_INF;
+        float top = MINUS_INFINITY;
         for (int key = lane; key < m; key += 32) {
             top = fmaxf(top, s_row[key]);
         }
         const float row_m = warp_max(top);
         // A row of -inf has no key to look at; shifting it by its maximum would give NaN.
-        const float shift = row_m == NEG_INF ? 0.0f : row_m;
+        const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
         float sum = 0.0f;
         for (int key = lane; key < m; key += 32) {
             const float p = expf(s_row[key] - shift);

@@ -25,7 +25,7 @@
 #define QUERIES 4
 #endif
 #define THREADS (32 * WARPS)
-#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
 __device__ float warp_max(float value)  // every lane gets the maximum over the warp
 {
@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
     float row_m[QUERIES], row_l[QUERIES];  // (QUERIES,), the same in every thread
 #pragma unroll
     for (int r = 0; r < QUERIES; ++r) {
-        row_m[r] = NEG_INF;
+        row_m[r] = MINUS_INFINITY;
         row_l[r] = 0.0f;
     }
     for (int key0 = 0; key0 < keys; key0 += KEYS) {
@@ -111,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
                 float s = warp_sum(dot[r]) * scale;
                 const int row = row0 + r;
                 if (bias && row < n) s += bias[(long long)r * m + key0 + key];
-                if (causal && key0 + key > row + m - n) s = NEG_INF;
+                if (causal && key0 + key > row + m - n) s = MINUS_INFINITY;
                 if (lane == 0) score[r][key] = s;
             }
         }
@@ -120,13 +120,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) multi_query(
         float rescale[QUERIES];
 #pragma unroll
         for (int r = 0; r < QUERIES; ++r) {
-            float top = NEG_INF;
+            float top = MINUS_INFINITY;
             for (int key = lane; key < count; key += 32) {
                 top = fmaxf(top, score[r][key]);
             }
             const float new_m = fmaxf(row_m[r], warp_max(top));
             // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
-            const float shift = new_m == NEG_INF ? 0.0f : new_m;
+            const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m;
             rescale[r] = expf(row_m[r] - shift);
             float sum = 0.0f;
             for (int key = lane; key < count; key += 32) {

@@ -24,7 +24,7 @@
 #define VECTORS 4
 #endif
 #define THREADS (32 * WARPS)
-#define NEG_INF __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
 __device__ float warp_max(float value)  // every lane gets the maximum over the warp
 {
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wide_vectors(
     const int keys = causal ? max(0, min(m, row + 1 + m - n)) : m;  // those this row may see
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k) % 16 == 0;
 
-    float maximum = NEG_INF;
+    float maximum = MINUS_INFINITY;
     for (int key = threadIdx.x; key < keys; key += THREADS) {
         float s = dot_product(q, k + (long long)key * d, d, vector) * scale;
         if (bias) s += bias[key];
@@ -116,9 +116,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) wide_vectors(
     if (lane == 0) warp_maximum[warp] = maximum;
     __syncthreads();  // barrier: a fast warp would read maxima that slow warps have not stored
 
-    const float row_m = warp_max(lane < WARPS ? warp_maximum[lane] : NEG_INF);
+    const float row_m = warp_max(lane < WARPS ? warp_maximum[lane] : MINUS_INFINITY);
     // A row of -inf has no key to look at; shifting it by its maximum would give inf - inf = NaN.
-    const float shift = row_m == NEG_INF ? 0.0f : row_m;
+    const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
     float total = 0.0f;
     for (int key = threadIdx.x; key < keys; key += THREADS) {
         const float p = expf(score[key] - shift);  // at most 1: cannot overflow

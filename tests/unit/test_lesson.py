@@ -44,6 +44,16 @@ def test_a_choice_is_right_or_not(capsys, guess, words):
     assert words in capsys.readouterr().out
 
 
+def test_options_are_listed_unless_they_were_before(capsys):
+    options = {"a": "more", "b": "less"}
+    lesson.predict("sectors", "a", options)
+    assert "  b: less\n" in capsys.readouterr().out
+    lesson.predict("lines", "b", options, listed=False)
+    assert capsys.readouterr().out == "lines: your prediction is b: less\n"
+    lesson.reveal("lines", "b")
+    assert "as predicted" in capsys.readouterr().out
+
+
 def test_a_new_prediction_replaces_the_old_one(capsys):
     lesson.predict("how many", 1)
     lesson.predict("how many", 8)

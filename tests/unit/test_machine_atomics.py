@@ -21,6 +21,16 @@ __global__ void tiny_sums(float* global, float* out) {
     __syncthreads();                                           // all sums are complete
     if (threadIdx.x < 3) out[threadIdx.x] = close[threadIdx.x];
 }
+__global__ void two_spaces(int* global, int* out) {            // lanes of a warp update both
+    __shared__ int close[2];
+    int t = threadIdx.x;
+    if (t < 2) close[t] = t * 100;
+    __syncthreads();                                           // both counters are set
+    int* counter = t % 3 ? global + t % 2 : close + t % 2;
+    out[t] = atomicAdd(counter, t % 3 ? 1 : 2);
+    __syncthreads();                                           // all lanes have counted
+    if (t < 2) global[2 + t] = close[t];
+}
 __global__ void unused(const int* a, const int* bin, int* i, unsigned* u, ull* l, float* f,
                        double* d, int n) {                     // results are not used: red
     int t = ID;
@@ -278,6 +288,19 @@ def test_sums_in_shared_memory_keep_subnormals(build):
     out, sums, tiny = zeros(3, np.float32), zeros(2, np.float32), np.float32(1e-40)
     run(CODE, "tiny_sums", 1, 4, sums, out, build=build)
     assert out.tolist() == [2 * tiny, 2 * tiny, 4 * tiny] and sums.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_lanes_that_update_different_spaces(build):
+    counters, out = np.array([7, 40, 0, 0], np.int32), zeros(64)
+    run(CODE, "two_spaces", 1, 64, counters, out, build=build)
+    for start, step, third, parity in (
+        (7, 1, False, 0), (40, 1, False, 1), (0, 2, True, 0), (100, 2, True, 1),
+    ):  # fmt: skip
+        lanes = [t for t in range(64) if (t % 3 == 0) == third and t % 2 == parity]
+        end = start + step * len(lanes)
+        assert sorted(out[lanes]) == list(range(start, end, step))
+        assert counters[2 * third + parity] == end
 
 
 @pytest.mark.parametrize("build", BUILDS)

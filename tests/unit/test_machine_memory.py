@@ -119,7 +119,7 @@ __global__ void writes_outside(float* out, int shift) { out[(int)ID - shift] = 1
 __global__ void shared_outside(int* out, int shift) {
     __shared__ int row[40];
     row[threadIdx.x % 40] = 3;
-    row[threadIdx.x + shift] = 4;  // leaves the row
+    row[(int)threadIdx.x + shift] = 4;  // leaves the row
     out[threadIdx.x] = row[threadIdx.x];
 }
 __global__ void crooked(const char* bytes, int* out) {
@@ -314,6 +314,8 @@ def test_other_bad_accesses_are_named(build):
         run(CODE, "writes_outside", 1, 32, out, np.int32(-(2**31)), build=build)
     with pytest.raises(MemoryFault, match="leaves the row.*writes byte 160 of"):
         run(CODE, "shared_outside", 1, 32, zeros(32), np.int32(20), build=build)
+    with pytest.raises(MemoryFault, match="writes byte -12 of the block's 160 bytes of shared"):
+        run(CODE, "shared_outside", 1, 32, zeros(32), np.int32(-3), build=build)
     with pytest.raises(MemoryFault, match="4 bytes that are not aligned to 4.*multiple") as caught:
         run(CODE, "crooked", 1, 4, zeros(64, np.int8), zeros(4), build=build)
     assert (caught.value.kind, caught.value.array) == ("misaligned", "bytes")

@@ -1,0 +1,110 @@
+"""What lesson 07 computes: Amdahl's law, floors of single kernels, and counts of the simulator.
+
+Nothing is timed here, and no time is written here: see :mod:`.pipeline_times`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .attention import attention, run_steps
+from .backend import resolve_backend
+from .data import seeded_qkv
+from .events import observe
+from .ladder import Problem, step
+from .observers.footprints import LineLookups
+from .pipeline_times import KERNELS, Shape
+from .reduction_lesson import Tally
+from .results import RESULTS_FOLDER, caption, gpu_identity, records
+from .roofline import PEAKS, Peak, Work, step_work
+
+
+# -- Amdahl's law ----------------------------------------------------------------------------------
+def amdahl(share: float, factor: float) -> float:
+    """How many times faster the whole gets when a part, `share` of its time, gets `factor` faster.
+
+    factor may be infinite: the part then takes no time. Amdahl (1967), AFIPS 30, pages 483 to 485.
+
+    Raises:
+        ValueError: a share outside of 0 to 1, or a factor that is not positive.
+    """
+    if not 0 <= share <= 1 or not factor > 0:
+        raise ValueError(f"share {share} must be from 0 to 1, factor {factor} positive")
+    left = 1 - share + share / factor
+    return math.inf if left == 0 else 1 / left
+
+
+# -- floors ----------------------------------------------------------------------------------------
+# float32 lanes of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native Arithmetic
+# Instructions"; newer ones than listed are taken to have 128.
+_FP32_LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def peak(gpu: str) -> Peak:
+    """A GPU's rates: the data sheet's where PEAKS has it, else from what the device says of itself.
+
+    Raises:
+        KeyError: neither is there.
+    """
+    if gpu in PEAKS:
+        return PEAKS[gpu]
+    if resolve_backend() != "gpu" or gpu_identity()["gpu"] != gpu:
+        raise KeyError(f"no peak rates for {gpu!r}: add a row to PEAKS in attn_course/roofline.py")
+    import cupy
+
+    device = cupy.cuda.Device()
+    of = device.attributes
+    lanes = _FP32_LANES.get(divmod(int(device.compute_capability), 10), 128)
+    sms, mhz = of["MultiProcessorCount"], of["ClockRate"] / 1000
+    gbps = 2 * of["MemoryClockRate"] * of["GlobalMemoryBusWidth"] / 8 / 1e6  # two a clock
+    return Peak(gpu, sms, lanes, mhz, 2 * lanes * sms * mhz / 1e6, gbps, "the device's attributes")
+
+
+def kernel_work(name: str, problem: Problem) -> Work:
+    """Operations and bytes of one of KERNELS."""
+    return step_work(step(KERNELS[name][0]), problem)
+
+
+def blocks_of(name: str, problem: Problem) -> tuple[int, int]:
+    """Blocks that one of KERNELS launches, and threads of each."""
+    number, options = KERNELS[name]
+    launch = step(number).launch(problem, options)
+    return math.prod(launch.grid), math.prod(launch.block)
+
+
+# -- counted without a GPU -------------------------------------------------------------------------
+def serial_lookups(keys: int, d: int = 64, rows: int = 128) -> float:
+    """128-byte lines that kernel 04 looks up for each row and key, counted on the simulator.
+
+    One block of `rows` rows; each warp's load of the scores touches a line a lane.
+    """
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((1, rows, keys)).astype(np.float32)
+    values = rng.standard_normal((1, keys, d)).astype(np.float32)
+    with observe(LineLookups()) as lookups:
+        run_steps([step(4)], {"s": scores, "v": values}, 1.0, backend="simulator",
+                  problem=Problem(1, rows, keys, d))
+    return lookups.total / (rows * keys)
+
+
+def longest_warp(method: str, shape: Shape) -> int:
+    """Instructions of the busiest warp of each of a method's kernels, added up, on the simulator.
+
+    A warp starts one instruction a clock at best, and the kernels run one after the other.
+    """
+    q, k, v = seeded_qkv(shape)
+    with observe(Tally()) as tally:
+        attention(q, k, v, method, backend="simulator")
+    return tally.longest_warp
+
+
+def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str] | None:
+    """The float32 suites' rows, small and long, with their captions; None: no record."""
+    found, sources = [], []
+    for kind in ("bench_seeds_fp32", "bench_long_fp32"):
+        if newest := records(kind, root)[:1]:
+            found += [row for row in newest[0]["rows"] if not row["causal"]]
+            sources.append(caption(newest[0]))
+    return (found, "\n".join(dict.fromkeys(sources))) if found else None

@@ -1,0 +1,132 @@
+"""Figures of the lesson on reductions: a warp's butterfly, and floats taken for integers.
+
+Like `plots`, they take arrays and return figures that pyplot does not know of.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .plots import BLUE, GREY, INK, PAPER, RED, STYLE
+
+
+def _figure(width: float, height: float) -> Figure:
+    with rc_context(STYLE):
+        return Figure(figsize=(width, height), layout="constrained")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = None,
+              title: str = "", written: str = ".1f") -> Figure:
+    """What each lane of a warp holds before an exchange and after each of its steps.
+
+    Args:
+        offsets: (steps,) lane l exchanges with lane l ^ offset.
+        values: (steps + 1, lanes), as a trace recorded them.
+        lane: the lane whose sources are drawn darker; None: the way of the final value, which
+            must be the same in all lanes (as after a maximum).
+
+    Raises:
+        ValueError: values that do not go with the offsets.
+    """
+    values = np.asarray(values, float)
+    _require(values.ndim == 2 and len(values) == len(offsets) + 1,
+             f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}")
+    lanes = values.shape[1]
+    _require(all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes")
+    marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
+    with rc_context(STYLE):
+        figure = _figure(11.2, 0.95 + 0.78 * len(values))
+        axes = figure.subplots()
+        for row, offset in enumerate(offsets):
+            _draw_exchange(axes, row, offset, marked[row : row + 2])
+        _draw_lanes(axes, values, marked, written)
+        for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
+            axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
+            axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center",
+                      fontsize=10, color=RED, fontweight="bold")
+        axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=RED)
+        axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
+        axes.axis("off")
+        for number in range(lanes):
+            axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=GREY)
+        axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=GREY)
+    return figure
+
+
+def _way_to(lane: int, offsets: Sequence[int], lanes: int) -> np.ndarray:
+    """(steps + 1, lanes) bool: whose value of that moment goes into the lane's last one."""
+    found = np.zeros((len(offsets) + 1, lanes), bool)
+    found[-1, lane] = True
+    for row in range(len(offsets) - 1, -1, -1):
+        sources = np.flatnonzero(found[row + 1])
+        found[row, sources] = found[row, sources ^ offsets[row]] = True
+    return found
+
+
+def _draw_exchange(axes: Axes, row: int, offset: int, marked: np.ndarray) -> None:
+    """Lines from every lane to itself and to its partner; darker where marks are passed on."""
+    for lane in range(marked.shape[1]):
+        for target in (lane, lane ^ offset):
+            passed = marked[0, lane] and marked[1, target]
+            axes.plot((lane, target), (row, row + 1), zorder=2 if passed else 1,
+                      color=RED if passed else "#CBD2D9", lw=1.5 if passed else 0.7)
+
+
+def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str) -> None:
+    finite = values[np.isfinite(values)]
+    low, high = finite.min(), finite.max()
+    for (row, lane), value in np.ndenumerate(values):
+        share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
+        face = colormaps["YlGnBu"](share)
+        axes.text(lane, row, format(value, written), ha="center", va="center", zorder=3,
+                  fontsize=6.8, color=PAPER if share > 0.55 else INK,
+                  bbox={"boxstyle": "round,pad=0.28", "facecolor": face, "linewidth": 1.6,
+                        "edgecolor": RED if marked[row, lane] else "#CBD2D9"})
+
+
+def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Figure:
+    """Floats in their order, and in the order of integers made from them; lines join the two.
+
+    Args:
+        values: floats, all different.
+        keys: what the integers are -> (count,) integers, one a float, all different.
+
+    Raises:
+        ValueError: lengths differ, or two are equal.
+    """
+    values = np.asarray(values, float)
+    _require(np.unique(values).size == values.size, "two floats are equal")
+    for name, found in keys.items():
+        _require(np.unique(found).size == values.size == len(found),
+                 f"{name}: {values.size} different integers are needed")
+    with rc_context(STYLE):
+        figure = _figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
+        panels = figure.subplots(1, len(keys), squeeze=False)[0]
+        for axes, (name, found) in zip(panels, keys.items(), strict=True):
+            _draw_orders(axes, values, np.asarray(found))
+            axes.set_title(name, fontsize=10)
+    return figure
+
+
+def _draw_orders(axes: Axes, values: np.ndarray, keys: np.ndarray) -> None:
+    """The largest on top on both sides; a float that changes its place is drawn in red."""
+    before, after = (np.argsort(np.argsort(order)) for order in (values, keys))
+    for value, left, right in zip(values, before, after, strict=True):
+        moved = left != right
+        axes.plot((0.24, 0.76), (left, right), color=RED if moved else BLUE, lw=1.8)
+        for x, place, side in ((0.22, left, "right"), (0.78, right, "left")):
+            axes.text(x, place, f"{value:g}", ha=side, va="center", fontsize=9.5,
+                      color=RED if moved else INK)
+    top = values.size - 0.3
+    axes.text(0.22, top, "as floats", ha="right", fontsize=8.5, color=GREY)
+    axes.text(0.78, top, "as ints", ha="left", fontsize=8.5, color=GREY)
+    axes.set(xlim=(0, 1), ylim=(-0.6, values.size + 0.1))
+    axes.axis("off")
