@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from . import reference
+from .attention import NULL
 from .backend import array_module, asnumpy, resolve_backend
 from .compare import Comparison, compare, poisoned
 from .events import observe
-from .ladder import LADDER, Launch, Problem, ceil_div
+from .ladder import FUSED, LADDER, Device, Launch, Problem, Tuning, ceil_div
 from .module import RawModule
 from .observers import Sanitizer
 from .observers.findings import Finding
@@ -31,6 +32,7 @@ BROKEN_FOLDER = KERNEL_FOLDER / "broken"
 WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds
 _NOTE = re.compile(r"^// (Clean|Defect|Symptom|Story|Case):\s+(\S.*)$", re.MULTILINE)
 _EXTENTS = {"BH": "bh", "n": "n", "m": "m", "d": "d"}
+_HEADS = ("heads", "kv_heads")  # of one element of the batch; 1 where a case does not say
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -48,6 +50,7 @@ class Case:
         causal: the kernel's mask is on.
         negative: every score is negative.
         grid: the grid, where it is not the one that the problem asks for.
+        shared_bytes: dynamic shared memory, where it is not what the problem asks for.
         lengths: elements of an array that is given shorter than the problem asks for.
     """
 
@@ -55,6 +58,7 @@ class Case:
     causal: bool = False
     negative: bool = False
     grid: tuple[int, int, int] | None = None
+    shared_bytes: int | None = None
     lengths: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -69,6 +73,8 @@ class Family:
 
     `expected` takes the arrays read, the scale and whether a causal mask is on, and gives the
     arrays written in float64. `adds`: the arrays written are added to, and start as zeros.
+    `tune`: how a step's constants follow from the problem; those of the simulator's device are
+    taken everywhere, so that both sides of a comparison run the same launch.
     """
 
     entry: str
@@ -78,6 +84,7 @@ class Family:
     geometry: Callable[[str, Problem, Mapping[str, int]], Launch] = field(repr=False)
     expected: Callable[[Arrays, float, bool], Arrays] = field(repr=False)
     adds: bool = False
+    tune: Tuning | None = field(default=None, repr=False)
 
     @property
     def uninitialised(self) -> tuple[str, ...]:
@@ -102,8 +109,9 @@ class Broken:
 
 # -- clean kernels ---------------------------------------------------------------------------------
 def _attention(b: Arrays, scale: float, causal: bool) -> Arrays:
-    q, k, v = (b[name][None] for name in "qkv")
-    return {"out": reference.attention(q, k, v, causal=causal, scale=scale)[0]}
+    q, k, v = b["q"], b["k"], b["v"]  # a head of k and v serves so many of q in a row:
+    k, v = (np.repeat(array, q.shape[0] // k.shape[0], axis=0) for array in (k, v))
+    return {"out": reference.attention(q[None], k[None], v[None], causal=causal, scale=scale)[0]}
 
 
 def _weighted(b: Arrays, scale: float, causal: bool) -> Arrays:
@@ -128,6 +136,11 @@ def _thread_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
     return Launch(entry, (ceil_div(p.n, c["THREADS"]), p.bh, 1), (c["THREADS"], 1, 1))
 
 
+def _scores_of_a_row(problem: Problem, constants: Mapping[str, int]) -> int:
+    """Bytes of m scores, rounded up to 16: ptxas may read the last four of them at once."""
+    return 16 * ceil_div(problem.m, 4)
+
+
 def _blocks_of_keys(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
     return Launch(entry, (ceil_div(p.m, c["KEYS"]), p.n, p.bh), (c["THREADS"], 1, 1))
 
@@ -144,7 +157,7 @@ _FAMILIES = {
         _block_a_row(), _attention),
     "rows_atomic": Family(
         "rows_atomic", (*_QKV, "out", "n", "m", "d", "scale"), _QKV, ("out",),
-        _block_a_row(lambda p, c: 4 * p.m), _attention),
+        _block_a_row(_scores_of_a_row), _attention),
     "rows_buffered": Family(
         "rows_buffered", _PV, ("p", "v"), ("out",),
         _block_a_row(lambda p, c: 8 * c["KEYS"] * p.d), _weighted),
@@ -183,8 +196,10 @@ def family(path: Path, text: str | None = None) -> Family:
 
 def _family_of_step(step) -> Family:
     oracle = ORACLES[step.computes]
-    return Family(step.entry, step.arguments, oracle.reads, step.writes, step.geometry,
-                  lambda b, scale, causal: oracle.compute(b, scale))
+    expected = _attention if step.computes == FUSED else (
+        lambda b, scale, causal: oracle.compute(b, scale))
+    return Family(step.entry, step.arguments, oracle.reads, step.writes, step.geometry, expected,
+                  tune=step.tune)
 
 
 # -- broken kernels --------------------------------------------------------------------------------
@@ -220,14 +235,15 @@ def _marked(text: str, mark: str) -> int:
 
 
 def read_case(text: str) -> Case:
-    """'BH=2, n=3, m=5, d=7, causal, grid=1x1x2, s=99' -> Case."""
+    """'BH=2, n=3, m=5, d=7, heads=2, causal, grid=1x1x2, s=99' -> Case."""
     words = [word.strip() for word in text.split(",")]
     flags = {word: True for word in words if "=" not in word}
     values = dict(word.split("=") for word in words if "=" in word)
     grid = values.pop("grid", None)
     extents = {_EXTENTS[name]: int(values.pop(name)) for name in _EXTENTS}
+    heads = {name: int(values.pop(name, 1)) for name in _HEADS}
     return Case(
-        Problem(**extents), **flags,
+        Problem(**extents, **heads), **flags,
         grid=tuple(int(part) for part in grid.split("x")) if grid else None,
         lengths={name: int(count) for name, count in values.items()},
     )  # fmt: skip
@@ -307,9 +323,8 @@ def prepare(path: Path, case: Case, *, code: str | None = None, backend: str | N
     backend = resolve_backend(backend)
     xp, how, problem = array_module(backend), family(path, code), case.problem
     text = path.read_text(encoding="utf-8") if code is None else code
-    launch = how.geometry(how.entry, problem, _constants(text, options))
-    if case.grid is not None:
-        launch = replace(launch, grid=case.grid)
+    options = _with_tuning(how, problem, options)
+    launch = _launch(how, case, _constants(text, options))
     scale = 1 / math.sqrt(problem.d)
     inputs = make_inputs(how, case, scale, seed)
     arrays = {name: xp.asarray(array.copy()) for name, array in inputs.items()}
@@ -318,10 +333,29 @@ def prepare(path: Path, case: Case, *, code: str | None = None, backend: str | N
         if name not in arrays:
             arrays[name] = _output(shape, how.adds, poison, xp)
     source = {"path": str(path)} if code is None else {"code": code}
-    module = RawModule(**source, options=options, backend=backend)
-    return Trial(module.get_function(launch.entry), launch,
+    kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
+    if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
+    return Trial(kernel, launch,
                  tuple(_argument(name, arrays, case, scale) for name in how.arguments), how,
                  inputs, {name: arrays[name] for name in how.writes}, case, scale)
+
+
+def _launch(how: Family, case: Case, constants: Mapping[str, int]) -> Launch:
+    launch = how.geometry(how.entry, case.problem, constants)
+    if case.grid is not None:
+        launch = replace(launch, grid=case.grid)
+    if case.shared_bytes is not None:
+        launch = replace(launch, shared_bytes=case.shared_bytes)
+    return launch
+
+
+def _with_tuning(how: Family, problem: Problem, options) -> tuple[str, ...]:
+    """The compiler options, and before them those of the family's tuning that they leave open."""
+    tuned = how.tune(problem, Device()) if how.tune else {}
+    given = {option.partition("=")[0] for option in options}
+    return (*(f"-D{name}={value}" for name, value in tuned.items() if f"-D{name}" not in given),
+            *options)
 
 
 def _output(shape: tuple[int, ...], zeros: bool, poison: bool, xp):
@@ -340,14 +374,10 @@ def _constants(text: str, options) -> dict[str, int]:
 
 
 def _argument(name: str, arrays: Mapping[str, object], case: Case, scale: float):
-    problem = case.problem
-    scalars = {
-        "n": problem.n, "m": problem.m, "d": problem.d, "rows": problem.bh * problem.n,
-        "causal": int(case.causal),
-    }
+    scalars = replace(case.problem, causal=case.causal).scalars() | {"scale": np.float32(scale)}
     if name in scalars:
-        return np.int32(scalars[name])
-    return np.float32(scale) if name == "scale" else arrays[name]
+        return scalars[name]
+    return None if name in NULL else arrays[name]  # no bias is given, no lse asked for
 
 
 def _shape(name: str, problem: Problem) -> tuple[int, ...]:

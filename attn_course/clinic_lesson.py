@@ -146,10 +146,11 @@ class Patient:
             text = text.replace(*edit)
         return text
 
-    def discharge(self, mend: Edit | Sequence[Edit] | None) -> bool:
+    def discharge(self, mend: Edit | Sequence[Edit] | None) -> None:
         """Examine the mended text and print the verdict; None shows the healthy twin's.
 
-        Returns whether no error is left and the result agrees with float64.
+        A patient is discharged when no error is left and the result agrees with float64. Raises
+        MendError as `mended` does, and CompileError.
         """
         trial = self.twin() if mend is None else self.trial(self.mended(mend))
         with observe(Sanitizer(trial.family.uninitialised)) as report:
@@ -161,7 +162,6 @@ class Patient:
         healthy = not report.errors and not outcome.wrong
         print("  discharged" if healthy and mend is not None else
               "  healthy" if healthy else "  stays in the clinic")
-        return healthy
 
 
 def patient(letter: str) -> Patient:

@@ -6,9 +6,9 @@ Like `plots`, they take arrays and return figures that pyplot does not know of.
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
 from .plots import GREEN, INK, PAPER, RED, STYLE
@@ -68,9 +68,11 @@ def _draw_patient(line, label: str, result, expected, wrong) -> None:
     low, high = float(expected.min()), float(expected.max())
     for axes, values, title in ((line[0], result, f"{label}: result"), (line[1], expected,
                                                                        "float64")):
-        _draw_heads(axes, values, "viridis", low, high)
+        _draw_heads(axes, values, colormaps["viridis"], low, high)
         axes.set_title(title)
     unwritten = np.isnan(result)
+    for axes in line[1:]:
+        axes.tick_params(labelleft=False)
     _draw_heads(line[2], np.where(unwritten, np.nan, wrong), ListedColormap([RIGHT, WRONG]), 0, 1)
     count = int(wrong.sum())
     line[2].set_title(f"wrong: {count:,} of {wrong.size:,}", color=RED if count else GREEN)
@@ -78,15 +80,15 @@ def _draw_patient(line, label: str, result, expected, wrong) -> None:
         line[2].set_xlabel(f"dark: {int(unwritten.sum()):,} NaN", fontsize=9, color=INK)
 
 
-def _draw_heads(axes: Axes, values: np.ndarray, colours, low: float, high: float) -> None:
+def _draw_heads(axes: Axes, values: np.ndarray, colours: Colormap, low: float,
+                high: float) -> None:
     heads, rows, columns = values.shape
-    drawn = axes.imshow(values.reshape(heads * rows, columns), cmap=colours, vmin=low, vmax=high,
-                        aspect="auto", interpolation="nearest")
-    drawn.cmap.set_bad(NOTHING)
+    axes.imshow(values.reshape(heads * rows, columns), cmap=colours.with_extremes(bad=NOTHING),
+                vmin=low, vmax=high, aspect="auto", interpolation="nearest")
     for head in range(1, heads):
         axes.axhline(head * rows - 0.5, color=PAPER, linewidth=2.5)
     axes.set_xticks([])
     axes.set_yticks([(head + 0.5) * rows - 0.5 for head in range(heads)],
                     [f"head {head}" for head in range(heads)] if heads > 1 else [""] * heads)
-    axes.tick_params(length=0, labelsize=8)
+    axes.tick_params(length=0, labelsize=8.5)
     axes.spines[:].set_visible(False)

@@ -20,6 +20,7 @@ from .module import RawModule
 from .module.limits import OPT_IN_SHARED_KIB
 from .observers.counters import Counters
 from .occupancy import compiled_registers, occupancy
+from .results import caption
 from .roofline import attention_work, peak_of, tflops
 from .shapes import Device, ceil_div, flash_shared_bytes
 
@@ -95,9 +96,9 @@ def key_blocks(trace) -> list[dict]:
     return found
 
 
-def _last(recording, name: str, begin: int, end: int) -> float:
-    """The value that a variable of thread 0 was last given between two steps."""
-    values = [value for at, value in recording.history(name) if begin <= at < end]
+def _last(recording, name: str, begin: int, end: int, thread: int = 0) -> float:
+    """The value that a variable of a thread was last given between two steps."""
+    values = [value for at, value in recording.history(name, thread) if begin <= at < end]
     return float(np.ravel(values[-1])[0])
 
 
@@ -184,6 +185,34 @@ def gains(found: Mapping[tuple, Times | None], slow: str, fast: str) -> str:
     return f"recorded, {slow} over {fast}: " + ("; ".join(said) or "not timed together")
 
 
+def causal_gains(suite: dict | None, name: str) -> str:
+    """What share of the full problem's time a causal one takes, from a suite's record."""
+    if suite is None:
+        return NO_RECORD
+    rows = {(tuple(row["shape"]), row["causal"]): row["timings"] for row in suite["rows"]}
+    lines = [caption(suite)]
+    for (shape, causal), timings in rows.items():
+        full = rows.get((shape, False), {})
+        if causal and name in timings and name in full:
+            share = timings[name]["median_us"] / full[name]["median_us"]
+            lines.append(f"{','.join(map(str, shape))}: causal takes {share:.2f} of the whole")
+    return "\n".join(lines)
+
+
+def against_torch(suite: dict | None, shapes, name: str = "auto") -> str:
+    """How a method stands to the best of PyTorch's backends in a suite's record."""
+    if suite is None:
+        return NO_RECORD
+    lines = [caption(suite)]
+    for row in suite["rows"]:
+        best, timings = row.get("best_backend"), row["timings"]
+        if tuple(row["shape"]) in {tuple(shape) for shape in shapes} and name in timings and best:
+            ours, peer = timings[name]["median_us"], timings[best]["median_us"]
+            said = f"{peer / ours:.2f} times as fast as" if ours <= peer else "slower than"
+            lines.append(f"{row['label']}: {name} {ours:.1f} us, {said} {best} with {peer:.1f} us")
+    return "\n".join(lines)
+
+
 def registers_table(names: Sequence[str], arch: str = "sm_90") -> str:
     """Registers a thread that ptxas gives each contestant, without a GPU."""
     lines = [f"{'':<24} {'registers':>9}  {'warps an SM can hold':>20}"]
@@ -251,6 +280,28 @@ def visited(reads_of_k: np.ndarray, n: int, rows: int, keys: int) -> np.ndarray:
     return np.arange(tiles)[:, None] >= tiles - times[None, :]
 
 
+def row_states(trace, row: int) -> list[dict]:
+    """What a trace of kernel 11 with ROWS = 1 says of one row, tile by tile.
+
+    One dict a tile: key0, new_m, rescale, and row_l (8,), the parts of the sum that the row's eight
+    lanes have; they are joined at the end.
+    """
+    recording, lanes = trace.recording, range(8 * row, 8 * row + 8)
+    starts = recording.history("key0", lanes[0])
+    found = []
+    for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
+        here = recording.variables_at(end)
+        found.append({"key0": int(key0), "new_m": _last(recording, "new_m", begin, end, lanes[0]),
+                      "rescale": _last(recording, "rescale", begin, end, lanes[0]),
+                      "row_l": np.ravel(here["row_l"])[list(lanes)]})
+    return found
+
+
+def keys_seen(totals: Mapping[str, int], d: int) -> int:
+    """(query, key) pairs whose products a kernel computed, from its multiply-adds."""
+    return totals["ffma_thread_instructions"] // (2 * d)
+
+
 # -- windows that shift ----------------------------------------------------------------------------
 def relative_position_bias(heads: int, seed: int = 0) -> np.ndarray:
     """(heads, 196, 196) float32 bias by the offset between two tokens of a window, from a table.
@@ -264,7 +315,8 @@ def relative_position_bias(heads: int, seed: int = 0) -> np.ndarray:
     slope = np.linspace(0.05, 0.6, heads)[:, None, None]
     table = -slope * np.hypot(*np.mgrid[-WINDOW + 1 : WINDOW, -WINDOW + 1 : WINDOW])
     table = table + 0.1 * rng.standard_normal(table.shape)
-    return table[:, down + WINDOW - 1, across + WINDOW - 1].astype(np.float32)
+    chosen = table[:, down + WINDOW - 1, across + WINDOW - 1]
+    return np.ascontiguousarray(chosen, dtype=np.float32)
 
 
 def shifted_regions(shift: int = WINDOW // 2) -> np.ndarray:

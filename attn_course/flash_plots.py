@@ -51,7 +51,7 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
         bottom.set(title="the running sum row_l", ylabel="sum of exponentials", xlabel="key")
         bottom.set_xticks(np.arange(start) + 0.5, range(start))
         bottom.set_xlim(0, start)
-        bottom.set_ylim(top=1.35 * max(block["row_l"] for block in blocks))
+        bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
         top.margins(y=0.22)
         handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
         bottom.legend(handles, ("kept from before, rescaled", "of this block of keys"),

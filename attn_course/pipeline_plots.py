@@ -52,12 +52,12 @@ def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]
         axes.set_xscale("log")
         axes.set_yscale("log")
         _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
-        _plain_ticks(axes.yaxis, (1, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20, 50))
+        _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
         axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
         axes.grid(color="#E4E7EB")
         axes.set(xlabel="the part gets so many times faster" + (f"\n{source}" if source else ""),
                  ylabel="the whole gets", title=title)
-        axes.legend(frameon=False, loc="upper left", fontsize=9)
+        axes.legend(frameon=False, loc="center left", fontsize=9)
     return figure
 
 
@@ -93,7 +93,7 @@ def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title
                     axes.text(left + width / 2, place, f"{width:.0f} %", ha="center", va="center",
                               color=PAPER, fontsize=9.5)
                 left += width
-            axes.text(101, place, f"{totals[name]:,.5g} {unit}", va="center", fontsize=10)
+            axes.text(101, place, f"{totals[name]:,.{0 if totals[name] >= 100 else 1}f} {unit}", va="center", fontsize=10)
         axes.set_yticks(range(len(chains)), chains)
         axes.set_xlim(0, 118)
         axes.set_xticks(range(0, 101, 25))

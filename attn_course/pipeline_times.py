@@ -151,13 +151,14 @@ class Times:
 
     pipelines: CHAINS, methods and peers; kernels: names of KERNELS. A name is missing where it was
     not measured. sm_mhz: the median clock; nothing_us: an empty kernel; None: not recorded.
-    source: where and when they were taken.
+    source: where and when they were taken; short: the same in a few words, for figures.
     """
 
     shape: Shape
     pipelines: Mapping[str, float]
     kernels: Mapping[str, float]
     gpu: str
+    date: str
     source: str
     sm_mhz: float | None = None
     nothing_us: float | None = None
@@ -167,6 +168,10 @@ class Times:
     def problem(self) -> Problem:
         b, h, length, d = self.shape
         return Problem(b * h, length, length, d)
+
+    @property
+    def short(self) -> str:
+        return f"{self.gpu}, {self.date}"
 
     def parts(self, chain: str) -> dict[str, float]:
         """Kernel -> microseconds alone, of a chain's kernels. KeyError: one was not measured."""
@@ -204,7 +209,8 @@ def _from_own(found: dict, shape: Shape, source: str) -> Times | None:
         if tuple(row["shape"]) == tuple(shape):
             ratio = row["tiled_over_naive"]
             return Times(tuple(shape), _medians(row["pipelines"]), _medians(row["kernels"]),
-                         found["gpu"], source, _clock(found), _nothing(found["empty_launch"]),
+                         found["gpu"], found["date"], source, _clock(found),
+                         _nothing(found["empty_launch"]),
                          (ratio["low"], ratio["high"]))
     return None
 
@@ -219,8 +225,8 @@ def _from_bench(found: dict, shape: Shape, source: str, root) -> Times | None:
                 alone = {one["name"]: one["median_us"] for one in parts}
                 for number, options in PIPELINES[name]:
                     kernels[_label(number, options)] = alone[step(number).file]
-            return Times(tuple(shape), pipelines, kernels, found["gpu"], source, _clock(found),
-                         _recorded_nothing(found["gpu"], root))
+            return Times(tuple(shape), pipelines, kernels, found["gpu"], found["date"], source,
+                         _clock(found), _recorded_nothing(found["gpu"], root))
     return None
 
 

@@ -123,8 +123,10 @@ def _in_middle(x, inside, outside):
     return np.where((x >= 0.5) & (x <= 2), inside, outside)
 
 
-def _between(b):
-    return (np.abs(b) >= 2.0**-126) & (np.abs(b) <= 2.0**126)
+def _moderate(a, b):
+    """Divisors that a bound is promised for, and those that make every quotient a special one."""
+    size = np.abs(b)
+    return (size >= 2.0**-126) & (size <= 2.0**126) | (b == 0) | ~np.isfinite(b)
 
 
 def _reciprocal(x):
@@ -160,7 +162,7 @@ BOUNDS = {
         documented="lg2: absolute error 2^-22 in (0.5, 2), else relative error 2^-22"),
     "tanh.approx.f32": Bound(np.tanh, relative=2**-11, documented="tanh: relative error 2^-11"),
     "div.approx.f32": Bound(
-        np.divide, ulps=2, domain=lambda a, b: _between(b),
+        np.divide, ulps=2, domain=_moderate,
         documented="div: 2 ulp for |b| in [2^-126, 2^126]"),
     "div.full.f32": Bound(np.divide, ulps=2, documented="div: 2 ulp over the full range"),
     "rcp.approx.f64": Bound(
@@ -244,6 +246,6 @@ INTRINSICS = {
                     documented="that of __sinf(x) * (1 / __cosf(x)), in [-pi, pi]"),
     "__powf": Bound(_power, relative=_power_error, ulps=2 + _HALF,
                     documented="that of exp2f(y * __log2f(x))"),
-    "__fdividef": Bound(np.divide, ulps=2 + _HALF, domain=lambda a, b: _between(b),
+    "__fdividef": Bound(np.divide, ulps=2 + _HALF, domain=_moderate,
                         documented="2 ulp for |y| in [2^-126, 2^126]"),
 }  # fmt: skip

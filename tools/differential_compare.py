@@ -8,6 +8,7 @@ from attn_course.simulator import isa
 
 EXAMPLES = 4
 
+
 # --- reading results ------------------------------------------------------------------------------
 
 

@@ -47,7 +47,10 @@ class Function:
     operands: int
     range: str
     ulps: float = 0.0
-    bound: Bound | None = None
+
+    @property
+    def bound(self) -> Bound | None:
+        return INTRINSICS.get(self.name)
 
     @property
     def entry(self) -> str:
@@ -95,7 +98,7 @@ def functions() -> list[Function]:
                 out.append(Function(name + suffix, kind, count, where, ulps))
     for count, table in ((1, _FAST), (2, _FAST_BINARY)):
         for name, where in table.items():
-            out.append(Function(name, "f32", count, where, bound=INTRINSICS.get(name)))
+            out.append(Function(name, "f32", count, where))
     return out
 
 

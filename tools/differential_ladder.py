@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from differential_compare import max_ulp, ulps
+from differential_bounds import max_ulp, ulps
 
 from attn_course import reference
 from attn_course.attention import step_arguments

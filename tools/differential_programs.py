@@ -103,7 +103,11 @@ _GLOBAL_ATOMICS = """
     float* tiny = (float*)&o[67];  // a subnormal sum
     o[68] = __float_as_uint(atomicAdd(tiny, 1e-40f)); o[69] = __float_as_uint(atomicAdd(tiny, 0));
     __shared__ float close; close = 0; atomicAdd(&close, 1e-40f); o[70] = __float_as_uint(close);
+    __shared__ float far; far = 0; through_generic(&far, 1e-40f);
+    through_generic((float*)&o[72], 1e-40f); o[71] = __float_as_uint(far);
   }"""
+_GLOBAL_ATOMICS_BEFORE = """
+__device__ __noinline__ void through_generic(float* at, float by) { atomicAdd(at, by); }"""
 _VECTORS = """
   const uint4 a = ((const uint4*)in)[place & 1023]; const uint2 b = ((const uint2*)in)[x & 2047];
   const uchar4 c = ((const uchar4*)in)[y & 4095]; const short2 d = ((const short2*)in)[y & 4095];
@@ -140,6 +144,30 @@ _WIDE = """
   o[0] = (u64)p; o[1] = (u64)(p >> 64); o[2] = (u64)s; o[3] = (u64)(s >> 64);
   o[4] = (u64)(n >> 33); o[5] = n < (__int128)b;
   o[6] = (u64)(a / (b | 1)); o[7] = (u64)(a % (b | 1));"""
+_WIDE_DIVISIONS = """
+  unsigned __int128 a = (unsigned __int128)x << 70 | (u64)y << 20 | x;
+  a ^= (unsigned __int128)(y * 0x9e3779b97f4a7c15ull) << (x & 63) << 13;
+  const unsigned __int128 b = ((unsigned __int128)y << (x & 63) | y) + 1;
+  const __int128 s = (__int128)(a << (y & 7)), d = -(__int128)(b >> (y & 31)) - 1;
+  o[0] = (u64)(a / b) ^ (u64)(a / b >> 64); o[1] = (u64)(a % b) ^ (u64)(a % b >> 64);
+  o[2] = (u64)(s / d) ^ (u64)(s / d >> 64); o[3] = (u64)(s % d) ^ (u64)(s % d >> 64);
+  o[4] = (u64)(s >> (y & 127)) + 31 * (u64)(a >> (x & 127) >> 5) + 7 * (u64)(a << (y & 127) >> 64);
+  o[5] = (a < b) + 2 * (s < d) + 4 * (s >= d);
+  o[6] = (u64)__double_as_longlong((double)a) ^ __float_as_uint((float)s);
+  o[7] = (u64)(unsigned __int128)((double)x * y * 1e9) ^ (u64)((__int128)(-1e21f * x) >> 64);"""
+_CARRIES = """
+  unsigned r[8];
+  asm volatile("sub.cc.u32 %0, %8, %9; addc.u32 %1, 0, 0;\\n"
+               "add.cc.u32 %2, %8, %9; subc.u32 %3, 7, 2;\\n"
+               "sub.cc.u32 %4, %8, %9; subc.cc.u32 %5, %9, %8; addc.cc.u32 %6, %8, %8;\\n"
+               "subc.u32 %7, 0, 0;"
+      : "=&r"(r[0]), "=&r"(r[1]), "=&r"(r[2]), "=&r"(r[3]), "=&r"(r[4]), "=&r"(r[5]), "=&r"(r[6]),
+        "=&r"(r[7]) : "r"(x), "r"(y));
+  for (int k = 0; k < 4; ++k) o[k] = r[2 * k] | (u64)r[2 * k + 1] << 32;
+  const u64 v = (u64)x << 32 | y, w = (u64)y << 31 ^ x;
+  asm volatile("sub.cc.u64 %0, %4, %5; addc.cc.u64 %1, %5, %5;\\n"
+               "mad.lo.cc.u64 %2, %4, %5, %5; addc.u64 %3, %4, 1;"
+      : "=&l"(o[4]), "=&l"(o[5]), "=&l"(o[6]), "=&l"(o[7]) : "l"(v), "l"(w));"""
 _CONVERSIONS = """
   const float f = __uint_as_float(x); const double d = __hiloint2double((int)x, (int)y);
   const int i = (int)y; const long long l = (long long)(((u64)x << 32) | y);
@@ -215,10 +243,13 @@ PROGRAMS = (
     Program("votes and matches", _VOTES),
     Program("reductions of part of a warp", _SUBSETS),
     Program("shared atomics", _ATOMICS, threads=77),
-    Program("global atomics", _GLOBAL_ATOMICS),
+    Program("global atomics", _GLOBAL_ATOMICS, _GLOBAL_ATOMICS_BEFORE),
     Program("vector loads and stores", _VECTORS),
     Program("local memory, structures, recursion", _LOCAL, _LOCAL_BEFORE),
     Program("128-bit integers", _WIDE, options=("-device-int128",)),
+    Program("128-bit divisions and conversions", _WIDE_DIVISIONS, blocks=9,
+            options=("-device-int128",)),
+    Program("chains of additions and subtractions", _CARRIES),
     Program("conversions", _CONVERSIONS, blocks=9),
     Program("half precision", _HALVES, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>", blocks=9),
     Program("named barriers", _BARRIERS),

@@ -8,19 +8,10 @@ from ..events import Access, FaultEvent
 from . import warp
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault
-from .memory import (
-    CLUSTER_SHIFT,
-    ENDS,
-    FUNCTION_WINDOW,
-    LOCAL_WINDOW,
-    SHARED_WINDOW,
-    WINDOWS,
-    bounds,
-    scalar,
-    spread,
-)  # fmt: skip
+from .memory import CLUSTER_SHIFT, RANGES, WINDOWS, bounds, scalar, spread
 from .names import demangle
 
+_GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
 
 
@@ -94,11 +85,12 @@ class MemoryInstructions:
 
     def locate_generic(self, address, shift: int, size: int, ins, kind: str):
         low, high, _ = bounds(address)
-        if high < SHARED_WINDOW or low >= FUNCTION_WINDOW:
+        for space, (start, end) in RANGES.items():
+            if start <= low and high < end:
+                relative = address - np.uint64(WINDOWS[space])
+                return self.locate_slice(space, relative, shift, size, ins, kind)
+        if high < _GLOBAL_END or low >= _GLOBAL_AGAIN:
             return self.locate_global(address, shift, size, ins, kind)
-        for space, start in (("shared", SHARED_WINDOW), ("local", LOCAL_WINDOW)):
-            if start <= low and high < ENDS[space]:
-                return self.locate_slice(space, address - np.uint64(start), shift, size, ins, kind)
         return None, None, None  # lanes in different spaces
 
     def is_in(self, space: str, address):
@@ -106,8 +98,9 @@ class MemoryInstructions:
         if space in ("const", "param"):
             return np.zeros_like(address, bool)
         if space == "global":
-            return (address < np.uint64(SHARED_WINDOW)) | (address >= np.uint64(FUNCTION_WINDOW))
-        return (address >= np.uint64(WINDOWS[space])) & (address < np.uint64(ENDS[space]))
+            return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
+        start, end = RANGES[space]
+        return (address >= np.uint64(start)) & (address < np.uint64(end))
 
     def space_parts(self, address):
         """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""

@@ -20,7 +20,12 @@ SHARED_WINDOW = 1 << 56  # generic addresses of shared memory start here
 LOCAL_WINDOW = 1 << 57  # those of local memory here
 FUNCTION_WINDOW = 1 << 58  # and a function's address is its number from here on
 WINDOWS = {"global": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
-ENDS = {"shared": LOCAL_WINDOW, "local": FUNCTION_WINDOW}
+# A wrong index below 0 stays in its array's space, so that messages can name it.
+_BELOW = 1 << 40
+RANGES = {
+    "shared": (SHARED_WINDOW - _BELOW, LOCAL_WINDOW - _BELOW),
+    "local": (LOCAL_WINDOW - _BELOW, FUNCTION_WINDOW - _BELOW),
+}
 _VIEWS = tuple(
     np.dtype(t)
     for t in ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")  # what ld and st name

@@ -23,7 +23,7 @@ LAYERS = (
      "timing_lesson", "memory_levels", "occupancy", "experiments"),
     ("plots", "stepper", "lesson", "lesson_plots", "timing_plots",
      "memory_plots", "profile_plots", "memory_lesson",
-     "profile_lesson", "flash_lesson", "flash_plots"),
+     "profile_lesson", "flash_lesson", "flash_plots", "clinic_lesson", "clinic_plots"),
     ("commands", "cli"),
     ("__init__",),
 )
@@ -41,11 +41,12 @@ ONLY = {
     "memory_plots": {"plots"},
     "profile_plots": {"plots"},
     "flash_plots": {"plots"},
+    "clinic_plots": {"plots"},
 }
 # A library and the only modules that may import it.
 CONFINED = {
     "matplotlib": {"plots", "lesson_plots", "timing_plots", "memory_plots", "profile_plots",
-                   "flash_plots", "data"},
+                   "flash_plots", "clinic_plots", "data"},
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},

@@ -1,6 +1,9 @@
 """The comparison of simulator and GPU: what it tries, and that it sees a difference."""
 
+import pickle
+
 import differential
+import differential_bounds as bounds
 import differential_compare as compare
 import differential_functions as functions
 import differential_opcodes as opcodes
@@ -184,6 +187,8 @@ def test_nans_of_different_bits_are_counted_and_open_only_in_double_precision():
     ("sin.approx.f32", 1.0, np.sin(1.0) + 2.0**-22, np.sin(1.0) + 2.0**-19),
     ("lg2.approx.f32", 1000.0, np.log2(1000.0), np.log2(1000.0) * (1 + 2.0**-20)),
     ("ex2.approx.f32", 3.5, 2**3.5, 2**3.5 * (1 + 2.0**-20)),
+    ("sin.approx.f32", 7.0, np.sin(7.0) + 2.0**-15, np.sin(7.0) + 2.0**-14),
+    ("lg2.approx.f32", 1 + 2.0**-20, 1.4427 * 2.0**-20 + 2.0**-23, 1.4427 * 2.0**-20 + 2.0**-21),
     ("tanh.approx.f32", 0.5, np.tanh(0.5) * (1 + 2.0**-12), np.tanh(0.5) * (1 + 2.0**-10)),
 ])
 def test_approximations_stay_inside_their_bounds(text, x, near, far):
@@ -212,8 +217,8 @@ def test_both_halves_of_a_pair_are_compared():
 def test_units_in_the_last_place():
     x = np.array([1.0, 2.0, 0.0, 1e30])
     y = np.array([1 + 2.0**-23, 2.0, 2.0**-127, 1e30 * (1 + 2.0**-20)])
-    assert compare.ulps(x, y, "f32")[:3].tolist() == [1, 0, 1]
-    assert compare.max_ulp(x, y, "f32") > 4
+    assert bounds.ulps(x, y, "f32")[:3].tolist() == [1, 0, 1]
+    assert bounds.max_ulp(x, y, "f32") > 4
 
 
 def test_functions_that_differ_too_far_are_found():
@@ -227,6 +232,63 @@ def test_functions_that_differ_too_far_are_found():
     assert (record["mismatches"], record["differing_lanes"]) == (2, 3)
 
 
+def results_of(name):
+    """(the function, its operands as doubles, its exact results in float32)."""
+    function = next(f for f in functions.functions() if f.name == name)
+    operands = [x.astype(float) for x in function.arguments()[: function.operands]]
+    with np.errstate(all="ignore"):
+        return function, operands, function.bound.exact(*operands).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", bounds.INTRINSICS)
+def test_intrinsics_stay_inside_their_documented_bounds(name):
+    function, operands, exact = results_of(name)
+    record = functions.compare(function, exact, exact)
+    assert record["mismatches"] == 0 and record["documented"]
+    assert max(record["error_over_bound"]) < 1
+    with np.errstate(all="ignore"):
+        inside = function.bound.domain(*operands) if function.bound.domain else True
+    i = int(np.flatnonzero(inside & np.isfinite(exact) & (exact != 0))[20])
+    wrong = exact.copy()
+    wrong[i] *= np.float32(1.01)
+    for pair in ((exact, wrong), (wrong, exact)):
+        record = functions.compare(function, *pair)
+        assert record["mismatches"] == 1
+        assert record["examples"][0]["operands"] == [float(x[i]) for x in operands]
+
+
+def test_nothing_is_compared_where_nothing_is_promised():
+    function, (x,), exact = results_of("__sinf")
+    outside = np.isfinite(x) & (np.abs(x) > np.pi)
+    other = np.where(outside, np.float32(0.5), exact)
+    record = functions.compare(function, exact, other)
+    assert record["mismatches"] == 0
+    assert record["no_bound"]["lanes"] == outside.sum() > 500
+    assert record["no_bound"]["largest_difference"] > 1
+    other[np.isinf(x)] = 0  # but that the sine of infinity is NaN is documented
+    assert functions.compare(function, exact, other)["mismatches"] == np.isinf(x).sum()
+
+
+def test_units_in_the_last_place_do_not_count_under_an_absolute_bound():
+    function, (x,), exact = results_of("__log2f")
+    near = int(np.flatnonzero(np.abs(x - 1) == 2.0**-20)[0])
+    other = exact.copy()
+    other[near] += np.float32(2.0**-24)
+    record = functions.compare(function, exact, other)
+    assert record["mismatches"] == 0 and record["max_ulp"] == 0
+    assert record["absolute_bound"]["largest_difference"] == 2.0**-24
+    other[near] += np.float32(2.0**-21)
+    assert functions.compare(function, exact, other)["mismatches"] == 1
+
+
+def test_functions_with_exact_results_must_agree():
+    function = next(f for f in functions.functions() if f.name == "fmodf")
+    a = np.linspace(0.5, 2, functions.COUNT, dtype=np.float32)
+    b = a.copy()
+    b[3] = np.nextafter(b[3], np.float32(9))
+    assert functions.compare(function, a, b)["mismatches"] == 1
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_programs_compile_and_fill_their_output(program):
     compile_ptx(program.source, options=program.options)
@@ -234,3 +296,8 @@ def test_programs_compile_and_fill_their_output(program):
         Machine("simulator").load(program.source, program.options), "run", (program.blocks,),
         (program.threads,), program.arguments())  # fmt: skip
     assert len(np.unique(out)) >= 20
+
+
+def test_what_other_processes_get_can_be_sent_to_them():
+    for item in (*functions.functions(), *PROGRAMS, *opcodes.opcodes()[::50]):
+        assert pickle.loads(pickle.dumps(item)) == item
