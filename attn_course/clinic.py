@@ -161,6 +161,9 @@ _FAMILIES = {
     "rows_buffered": Family(
         "rows_buffered", _PV, ("p", "v"), ("out",),
         _block_a_row(lambda p, c: 8 * c["KEYS"] * p.d), _weighted),
+    "rows_copied": Family(
+        "rows_copied", _PV, ("p", "v"), ("out",),
+        _block_a_row(lambda p, c: 8 * c["KEYS"] * p.d), _weighted),
     "output_register_tile": Family(
         "output_register_tile", _PV, ("p", "v"), ("out",), _block_a_row(), _weighted),
     "output_register_array": Family(

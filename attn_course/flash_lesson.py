@@ -14,15 +14,15 @@ import numpy as np
 from .attention import compiled, run_steps
 from .data import PATCH, WINDOW
 from .events import Observer, observe
-from .experiments import VARIANTS, Times, placement
+from .experiments import VARIANTS, Times, placement, tile_options
 from .ladder import EXPERIMENTS, Problem, step
 from .module import RawModule
 from .module.limits import OPT_IN_SHARED_KIB
 from .observers.counters import Counters
-from .occupancy import compiled_registers, occupancy
+from .occupancy import MULTIPROCESSORS, compiled_registers, occupancy
 from .results import caption
 from .roofline import attention_work, peak_of, tflops
-from .shapes import Device, ceil_div, flash_shared_bytes
+from .shapes import FLASH_TILES, Device, ceil_div, flash_shared_bytes
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_experiments.py "
              "makes one")
@@ -180,9 +180,9 @@ def gains(found: Mapping[tuple, Times | None], slow: str, fast: str) -> str:
     present = [(shape, one.median_us) for shape, one in found.items() if one is not None]
     if not present:
         return NO_RECORD
-    said = [f"{','.join(map(str, shape))}: {times[slow] / times[fast]:.2f}"
+    said = [f"  {','.join(map(str, shape)):<14} {times[slow] / times[fast]:.2f}"
             for shape, times in present if slow in times and fast in times]
-    return f"recorded, {slow} over {fast}: " + ("; ".join(said) or "not timed together")
+    return "\n".join([f"recorded times, {slow} over {fast}:", *said])
 
 
 def causal_gains(suite: dict | None, name: str) -> str:
@@ -210,6 +210,25 @@ def against_torch(suite: dict | None, shapes, name: str = "auto") -> str:
             ours, peer = timings[name]["median_us"], timings[best]["median_us"]
             said = f"{peer / ours:.2f} times as fast as" if ours <= peer else "slower than"
             lines.append(f"{row['label']}: {name} {ours:.1f} us, {said} {best} with {peer:.1f} us")
+    return "\n".join(lines)
+
+
+def tile_fits(d: int) -> str:
+    """Which of kernel 11's tiles for a head dim fit each architecture, and the blocks an SM holds.
+
+    Blocks by shared memory and warps alone: registers depend on the compiler.
+    """
+    tiles = FLASH_TILES[next(limit for limit in FLASH_TILES if d <= limit)]
+    lines = [f"{'rows x keys':<12}{'bytes':>9}" + "".join(f"{arch:>8}" for arch in BUDGETS)]
+    for tile in tiles:
+        options = tile_options(tile, 32 * ceil_div(d, 32))
+        rows, keys = tile_extents(options)
+        need = flash_shared_bytes(step("flash_fp32").constants(options))
+        threads = 32 * tile[2] * tile[3]
+        held = (occupancy(threads, 0, need, MULTIPROCESSORS[arch]).blocks if need <= size else None
+                for arch, size in BUDGETS.items())
+        lines.append(f"{f'{rows} x {keys}':<12}{need:>9,}" + "".join(
+            f"{'-' if blocks is None else blocks:>8}" for blocks in held))
     return "\n".join(lines)
 
 

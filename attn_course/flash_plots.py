@@ -125,10 +125,12 @@ def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
         for value, words, colour in ((least, "q, k and v once", GREEN),
                                      (scores, "kernels 02, 05, 06: scores in memory", RED)):
             axes.axhline(value, color=colour, lw=1.4, ls=(0, (4, 3)), zorder=1)
-            axes.annotate(words, (min(on_chip), value), (0, 4), textcoords="offset points",
+            place, side = ((on_chip[0], "left") if value == least else (on_chip[-1], "right"))
+            axes.annotate(words, (place, value), (0, 4), textcoords="offset points", ha=side,
                           color=colour, fontsize=9)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
+        axes.set_xlim(right=2 * on_chip[-1])
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda value, _: _size(value))
         axes.set(xlabel="bytes of q and of the output that stay on chip",

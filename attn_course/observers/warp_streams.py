@@ -112,6 +112,10 @@ class InFlight(Observer):
             self._copying = None
         elif opcode == "cp.async.wait_group":
             self._wait(int(instruction.operands[0].value))
+        elif opcode == "cp.async.wait_all":
+            self._groups.append(self._copying)
+            self._copying = None
+            self._wait(0)
         elif opcode.startswith("cp.async") and self._copying is None:
             self._copying = self.length
 

@@ -2,7 +2,8 @@
 // Changes from:  clean/rows_atomic.cu
 // Shapes:        q (BH, n, d), k (BH, m, d), v (BH, m, d), out (BH, n, d); row-major float32
 // Launch:        rows_atomic: grid (n, BH), block (THREADS), static shared 8 bytes,
-//                dynamic shared m*4 bytes
+//                dynamic shared m*4 bytes rounded up to 16, as the compiler may read the
+//                last four weights at once
 // Needs:         sm_50; THREADS <= 1024
 // Expect:        THREADS atomics on one address for the maximum, and as many for the sum
 // Limits:        BH <= 65535; all m scores of a row fit into shared memory
