@@ -14,7 +14,7 @@ import numpy as np
 from .attention import compiled, run_steps
 from .data import PATCH, WINDOW
 from .events import Observer, observe
-from .experiments import VARIANTS, Times, placement, tile_options
+from .experiments import VARIANTS, Times, placement, row_of, tile_options
 from .ladder import EXPERIMENTS, Problem, step
 from .module import RawModule
 from .module.limits import OPT_IN_SHARED_KIB
@@ -183,6 +183,24 @@ def gains(found: Mapping[tuple, Times | None], slow: str, fast: str) -> str:
     said = [f"  {','.join(map(str, shape)):<14} {times[slow] / times[fast]:.2f}"
             for shape, times in present if slow in times and fast in times]
     return "\n".join([f"recorded times, {slow} over {fast}:", *said])
+
+
+def outcome_table(found: dict | None, shapes=tuple(REPORT)) -> str:
+    """Every attempt against the kernel it started from: times faster by shape; above 1 it pays."""
+    if found is None:
+        return NO_RECORD
+    rows = [row_of(found, shape)["contestants"] for shape in shapes]
+    lines = ["recorded, times faster than the kernel it started from",
+             " " * 36 + "".join(f"{','.join(map(str, shape)):>13}" for shape in shapes)]
+    for name, (file, _) in VARIANTS.items():
+        if "/" not in file:
+            continue
+        base = step(step(file).number)
+        cells = (f"{row[base.entry]['median_us'] / row[name]['median_us']:.2f}"
+                 if name in row else "refused" for row in rows)
+        begin = f"{name:<27}over {base.number:02}  "
+        lines.append(begin + "".join(f"{cell:>13}" for cell in cells))
+    return "\n".join([*lines, caption(found)])
 
 
 def causal_gains(suite: dict | None, name: str) -> str:

@@ -269,8 +269,8 @@ def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
             axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
         for name, value in limits.items():
             axes.axhline(value, color=INK, lw=1, ls=(0, (4, 3)))
-            axes.annotate(f"{name}: {_size(value)}", (dims[-1], value), (-2, 3),
-                          textcoords="offset points", ha="right", fontsize=8.5)
+            axes.text(1.01, value, f"{name}: {_size(value)}", fontsize=8.5, va="center",
+                      transform=axes.get_yaxis_transform())
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.set_xticks(dims, dims)

@@ -17,7 +17,7 @@ from .ladder import Problem, step
 from .observers.footprints import LineLookups
 from .pipeline_times import KERNELS, Shape
 from .reduction_lesson import Tally
-from .results import RESULTS_FOLDER, caption, gpu_identity, records
+from .results import gpu_identity
 from .roofline import PEAKS, Peak, Work, step_work
 
 
@@ -99,12 +99,3 @@ def longest_warp(method: str, shape: Shape) -> int:
         attention(q, k, v, method, backend="simulator")
     return tally.longest_warp
 
-
-def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str] | None:
-    """The float32 suites' rows, small and long, with their captions; None: no record."""
-    found, sources = [], []
-    for kind in ("bench_seeds_fp32", "bench_long_fp32"):
-        if newest := records(kind, root)[:1]:
-            found += [row for row in newest[0]["rows"] if not row["causal"]]
-            sources.append(caption(newest[0]))
-    return (found, "\n".join(dict.fromkeys(sources))) if found else None

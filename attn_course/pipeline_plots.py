@@ -93,7 +93,8 @@ def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title
                     axes.text(left + width / 2, place, f"{width:.0f} %", ha="center", va="center",
                               color=PAPER, fontsize=9.5)
                 left += width
-            axes.text(101, place, f"{totals[name]:,.{0 if totals[name] >= 100 else 1}f} {unit}", va="center", fontsize=10)
+            digits = 0 if totals[name] >= 100 else 1
+            axes.text(101, place, f"{totals[name]:,.{digits}f} {unit}", va="center", fontsize=10)
         axes.set_yticks(range(len(chains)), chains)
         axes.set_xlim(0, 118)
         axes.set_xticks(range(0, 101, 25))

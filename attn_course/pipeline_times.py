@@ -15,7 +15,7 @@ from .backend import resolve_backend
 from .compare import compare
 from .data import seeded_qkv
 from .ladder import Problem, step
-from .results import RESULTS_FOLDER, caption, gpu_identity, new_record, records
+from .results import RESULTS_FOLDER, RecordError, caption, gpu_identity, new_record, records
 from .suites import (
     PIPELINES,
     SUITES,
@@ -183,12 +183,15 @@ class Times:
         return min(there, key=self.pipelines.get, default=None)
 
 
-def times(shape: Shape, root=RESULTS_FOLDER) -> Times | None:
-    """What there is of a shape: measured now on a GPU, else the newest record's; None: nothing.
+def times(shape: Shape, root=RESULTS_FOLDER) -> Times:
+    """What there is of a shape: measured now on a GPU (SHAPES only), else from the newest record.
 
     A record of the benchmark suites serves where this lesson's own has not been taken.
+
+    Raises:
+        RecordError: no GPU and no record of the shape.
     """
-    if resolve_backend() == "gpu":
+    if resolve_backend() == "gpu" and tuple(shape) in SHAPES:
         return _from_own(_live(), shape, f"measured now on {gpu_identity()['gpu']}")
     for found in records(KIND, root):
         if (one := _from_own(found, shape, caption(found))) is not None:
@@ -196,7 +199,7 @@ def times(shape: Shape, root=RESULTS_FOLDER) -> Times | None:
     for found in records("bench_seeds_fp32", root):
         if (one := _from_bench(found, shape, caption(found), root)) is not None:
             return one
-    return None
+    raise RecordError(f"no times of {shape} in {root}: {NO_RECORD}")
 
 
 @lru_cache(maxsize=1)
@@ -254,3 +257,23 @@ def _recorded_nothing(gpu: str, root) -> float | None:
         if found["gpu"] == gpu and "empty_launch" in found["experiments"]:
             return _nothing(found["experiments"]["empty_launch"])
     return None
+
+
+def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str]:
+    """Rows without a mask of the float32 suites' newest records, and the records' captions.
+
+    A row is as the suite wrote it, with the record's gpu and date, and nothing_us as in Times.
+
+    Raises:
+        RecordError: there is no such record.
+    """
+    found, sources = [], []
+    for kind in ("bench_seeds_fp32", "bench_long_fp32"):
+        for one in records(kind, root)[:1]:
+            about = {"gpu": one["gpu"], "date": one["date"],
+                     "nothing_us": _recorded_nothing(one["gpu"], root)}
+            found += [row | about for row in one["rows"] if not row["causal"]]
+            sources.append(caption(one))
+    if not found:
+        raise RecordError(f"no benchmark in {root}: attn-course bench seeds_fp32 makes one")
+    return found, "\n".join(dict.fromkeys(sources))

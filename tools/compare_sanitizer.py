@@ -2,213 +2,171 @@
 
     PYTHONPATH=. python3 tools/compare_sanitizer.py --out FOLDER
 
-Every broken kernel at its case, and every clean one at a ragged shape, runs under memcheck,
+Every broken kernel at its case, and every clean one at ragged shapes, runs under memcheck,
 racecheck, initcheck and synccheck, in the optimised and the debug build, and under ours on the
 simulator. Both verdicts go to FOLDER/sanitizer.json, with a table on the screen. Exit status 1
-where ours misses what the tool finds, or either finds something in a clean kernel.
-`--simulator-only` needs no GPU.
+where ours misses what the tool finds, either finds something in a clean kernel, or the two differ
+for a reason that this file does not know. `--simulator-only` needs no GPU.
 """
 
 import argparse
-import hashlib
 import json
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_course import clinic
-from attn_course.clinic import Case, broken_kernels, clean_kernels, examine, family
+import sanitizer_runs as runs
+from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
+
+from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
 from attn_course.commands import common
-from attn_course.ladder import LADDER, Problem
-from attn_course.results import caption, new_record
-from attn_course.source import KERNEL_FOLDER
+from attn_course.results import caption, check_record, new_record
 
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
-RAGGED = Case(Problem(2, 33, 37, 35))
-TIMEOUT_S = 60  # a divergent barrier may hang for good
-# What the tools write, and the kinds of finding that stands for; the first that fits.
-MEANINGS = (
-    ("misaligned", re.compile(r"misaligned", re.I)),
-    ("out-of-bounds", re.compile(r"Invalid __\w+__ (?:read|write|atomic)|out of bounds", re.I)),
-    ("race", re.compile(r"\b(?:Error|Warning): .*(?:Race|hazard)", re.I)),
-    ("uninitialised-read", re.compile(r"Uninitialized", re.I)),
-    ("divergent-barrier", re.compile(
-        r"Barrier error|Divergent thread|Invalid arguments? for", re.I)),
-    ("bad-launch", re.compile(r"API call to \w*Launch", re.I)),
-)
-_PLACE = re.compile(r"\bin \S*?:(\d+)\b|\.cu:(\d+)")
-_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
+    "same", "only ours", "only the tool's", "neither", "not run")  # fmt: skip
+NUMBERS = "same: neither, the numbers are wrong"
+OTHER_MEANS = "other means"  # both see it, not as a finding at a line of the kernel
 
-
-@dataclass
-class Report:
-    """What one tool said of one process: kind -> source lines, and its own count of errors."""
-
-    tool: str
-    build: str
-    kinds: dict[str, list[int]] = field(default_factory=dict)
-    errors: int = 0
-    outcome: str = ""  # what the kernel did: "right", "wrong", "launch refused", "error: ..."
-    lines: list[str] = field(default_factory=list)
+# Why a verdict is what it is; one that is not here is reported as not understood.
+REASONS = {
+    SAME: "",
+    NOT_RUN: "",
+    NUMBERS: "each access is in order; only the comparison with float64 tells",
+}
+REASONS_OF_FILES = {
+    ("broken/lost_update.cu", OURS): "racecheck watches shared memory only; this race is in "
+    "global memory",
+    ("broken/partial_mask_shuffle.cu", OURS): "synccheck watches barriers, and no tool what a "
+    "shuffle takes from lanes that do not take part",
+    ("broken/missing_copy_wait.cu", OURS): "no tool follows which cp.async a thread has waited "
+    "for, only which barrier it has passed",
+    ("broken/register_tile_2048.cu", OTHER_MEANS): "initcheck sees it when the host copies the "
+    "array, at no line; ours poisons the array, and the comparison counts what was never written",
+    (EXACT, TOOLS_ONLY): "the PTX, which we run, reads up to three leftover weights, each behind a "
+    "branch; ptxas joins them to one 16-byte load before the branches, past the end of m floats",
+    (EXACT, NEITHER): "this ptxas did not join the leftover loads: nothing is read past the end",
+}  # fmt: skip
 
 
-def parse(text: str, tool: str, build: str) -> Report:
-    """The findings in a tool's output. A place belongs to the finding above it."""
-    report, kind = Report(tool, build), None
-    for raw in text.splitlines():
-        if not raw.startswith("========="):
-            continue
-        line = raw.removeprefix("=========").strip()
-        found = next((name for name, pattern in MEANINGS if pattern.search(line)), None)
-        if found:
-            kind = found
-            report.kinds.setdefault(kind, [])
-        inside = kind and "Host Frame" not in line and ".py" not in line
-        place = [int(one or other) for one, other in _PLACE.findall(line)] if inside else []
-        for number in place:
-            if number not in report.kinds[kind]:
-                report.kinds[kind].append(number)
-        if (summary := _SUMMARY.search(line)) is not None:
-            report.errors = int(summary.group(1) or summary.group(2))
-        if (found or place) and len(report.lines) < 6:
-            report.lines.append(line[:160])
-    return report
-
-
-# -- one launch, in a process of its own -----------------------------------------------------------
-def launch(files: list[str], build: str) -> None:
-    """Run kernel files on the GPU; prints a line `outcome FILE: ...` for each."""
-    import cupy
-
-    cupy.cuda.set_allocator(None)  # plain cudaMalloc, so that the tool sees each array's ends
-    for name in files:
-        path = KERNEL_FOLDER / name
-        print(f"outcome {name}: {outcome(path, build)}", flush=True)
-
-
-def outcome(path: Path, build: str) -> str:
-    import cupy
-
-    try:
-        case = clinic.read_broken(path).case if is_broken(path) else RAGGED
-        trial = clinic.prepare(path, case, backend="gpu", options=(BUILDS[build],), poison=False)
-        start = trial.launch
-        # Past our own check of the launch: the driver shall refuse it.
-        trial.kernel.raw(start.grid, start.block, trial.arguments, shared_mem=start.shared_bytes)
-        cupy.cuda.Device().synchronize()
-        judged = trial.judge()
-    except Exception as error:
-        return f"error: {str(error).splitlines()[0][:120]}"
-    return "not compared" if judged is None else "right" if judged.agrees else "wrong"
-
-
-def is_broken(path: Path) -> bool:
-    return path.parent == KERNEL_FOLDER / "broken"
-
-
-def run_tool(job: tuple[str, str, list[str]], executable: str) -> tuple[Report, dict[str, str]]:
-    """One tool over one process that runs the files; (report, file -> outcome)."""
-    tool, build, files = job
-    options = ["--tool", tool, "--print-limit", "30"]
-    if tool == "memcheck":
-        options += ["--report-api-errors", "explicit"]
-    if tool == "racecheck":
-        options += ["--racecheck-report", "analysis"]
-    script = [sys.executable, str(Path(__file__).resolve()), "--launch", build, *files]
-    process = subprocess.Popen(
-        [executable, *options, *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        text, _ = process.communicate(timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        text = process.communicate()[0] + "\noutcome " + files[-1] + ": hangs"
-    report = parse(text, tool, build)
-    outcomes = dict(re.findall(r"^outcome (\S+): (.*)$", text, re.MULTILINE))
-    if not outcomes:
-        report.lines = text.splitlines()[-6:]
-    return report, outcomes
+# -- our side --------------------------------------------------------------------------------------
+def simulate(subject: Subject) -> dict:
+    """Our verdict: the findings' kinds with lines, and whether float64 agrees at every case."""
+    kinds: dict[str, list[int]] = {}
+    messages, right = [], []
+    for case in subject.cases:
+        found = examine(subject.path, case)
+        for finding in found.findings:
+            kind = finding.kind if finding.severity == "error" else f"{finding.kind} (warning)"
+            if finding.line not in kinds.setdefault(kind, []):
+                kinds[kind].append(finding.line)
+        messages += [finding.message for finding in found.findings]
+        if found.comparison is not None:
+            right.append(found.comparison.agrees)
+            messages += [] if right[-1] else [found.comparison.message]
+    return {"kinds": kinds, "right": all(right) if right else None, "messages": messages[:4]}
 
 
 # -- both sides ------------------------------------------------------------------------------------
-def simulate(path: Path) -> dict:
-    """Our verdict on a file: the findings' kinds with lines, and whether float64 agrees."""
-    found = examine(path, None if is_broken(path) else RAGGED)
-    kinds: dict[str, list[int]] = {}
-    for finding in found.findings:
-        kind = finding.kind if finding.severity == "error" else f"{finding.kind} (warning)"
-        if finding.line not in kinds.setdefault(kind, []):
-            kinds[kind].append(finding.line)
-    right = None if found.comparison is None else found.comparison.agrees
-    return {"kinds": kinds, "right": right, "messages": [f.message for f in found.findings][:4]}
+def plan() -> list[Job]:
+    """The processes, those that take longest first."""
+    clean = list(runs.clean_subjects())
+    tuned = [name for name in clean if name[:2] in ("10", "11", "12")]
+    whole = [name for name in clean if name[:2] in ("07", "08", "09")]
+    rest = [name for name in clean if name not in (*tuned, *whole)]
+    numbers = [runs.name_of(b.path) for b in broken_kernels() if b.kind == WRONG_RESULT]
+    alone = [name for name in runs.broken_subjects() if name not in numbers]
+    groups = [*([name] for name in tuned), rest, whole, numbers, *([name] for name in alone)]
+    jobs = [Job(tool, build, tuple(group))
+            for group in groups for build in BUILDS for tool in TOOLS]
+    return jobs + [Job("memcheck", build, (EXACT,)) for build in BUILDS]
 
 
-def clean_files() -> list[str]:
-    paths = {*clean_kernels(), *(step.path for step in LADDER if step.number <= 6)}
-    return sorted(str(path.relative_to(KERNEL_FOLDER)) for path in paths if family(path))
-
-
-def hardware(jobs: list, executable: str, workers: int) -> list:
+def compare(executable: str | None, workers: int) -> dict[str, list[dict]]:
+    """Rows by section, "broken", "clean" and "machine_code", each row with both sides."""
+    subjects, jobs = runs.all_subjects(), plan() if executable else []
+    reports: dict[str, list[Report]] = {name: [] for name in subjects}
     with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda job: run_tool(job, executable), jobs))
+        pending = pool.map(lambda job: runs.run_job(job, executable), jobs)
+        ours = {name: simulate(subject) for name, subject in subjects.items()}
+        for found in pending:
+            for name, report in found.items():
+                reports[name].append(report)
+    broken = {runs.name_of(one.path): one for one in broken_kernels()}
+    return {
+        "broken": [row_of(name, one.kind, one.found_line, ours[name], reports[name])
+                   for name, one in broken.items()],
+        "clean": [clean_row(name, ours[name], reports[name]) for name in runs.clean_subjects()],
+        "machine_code": [row_of(EXACT, "out-of-bounds", 0, ours[EXACT], reports[EXACT])],
+    }
 
 
-def compare(executable: str | None, workers: int) -> tuple[list[dict], list[dict]]:
-    """(a row a broken kernel, a row a clean kernel), each with both sides."""
-    broken = {f"broken/{b.name}.cu": b for b in broken_kernels()}
-    clean = clean_files()
-    jobs = [(tool, build, [name]) for name in broken for build in BUILDS for tool in TOOLS]
-    jobs += [(tool, build, clean) for build in BUILDS for tool in TOOLS]
-    reports = hardware(jobs, executable, workers) if executable else []
-    results = list(zip(jobs, reports, strict=True)) if executable else []
-    rows = [row_of(name, one, [report for job, report in results if job[2] == [name]])
-            for name, one in broken.items()]  # fmt: skip
-    tools = [as_record(*report) for job, report in results if job[2] is clean]
-    ours = {name: simulate(KERNEL_FOLDER / name) for name in clean}
-    return rows, [{"files": clean, "tools": tools, "ours": ours}]
+def row_of(name: str, defect: str, line: int, ours: dict, reports: list[Report]) -> dict:
+    tools = [as_record(report) for report in reports]
+    verdict = judge(defect, ours, tools)
+    why = REASONS.get(verdict, REASONS_OF_FILES.get((name, verdict)))
+    return {"file": name, "defect": defect, "line": line, "ours": ours, "tools": tools,
+            "verdict": verdict, "why": why}
 
 
-def row_of(name: str, broken, reports: list) -> dict:
-    ours = simulate(broken.path)
-    tools = [as_record(*report) for report in reports]
-    kinds = sorted({kind for tool in tools for kind in tool["kinds"]})
-    seen, theirs = broken.kind in ours["kinds"], broken.kind in kinds
-    wrong = broken.kind == clinic.WRONG_RESULT
-    verdict = "only ours" if seen else "only the tool's"
-    if seen and theirs:
-        verdict = "same"
-    elif wrong and not kinds and not ours["kinds"]:
-        verdict = "same: neither, the numbers are wrong"
-    elif not seen and not theirs:
-        verdict = "neither"
-    return {"file": name, "defect": broken.kind, "line": broken.found_line, "ours": ours,
-            "tools": tools, "verdict": verdict if reports else "not run"}
+def clean_row(name: str, ours: dict, reports: list[Report]) -> dict:
+    return {"file": name, "ours": ours, "tools": [as_record(report) for report in reports]}
 
 
-def as_record(report: Report, outcomes: dict[str, str]) -> dict:
+def as_record(report: Report) -> dict:
     return {"tool": report.tool, "build": report.build, "errors": report.errors,
-            "kinds": report.kinds, "outcomes": outcomes, "lines": report.lines}
+            "kinds": report.kinds, "outcome": report.outcome, "lines": report.lines}
+
+
+def judge(defect: str, ours: dict, tools: list[dict]) -> str:
+    """Who found a defect of a kind."""
+    if not tools:
+        return NOT_RUN
+    theirs = theirs_of(tools)
+    if defect != WRONG_RESULT:
+        verdicts = {(True, True): SAME, (True, False): OURS, (False, True): TOOLS_ONLY}
+        return verdicts.get((defect in ours["kinds"], defect in theirs), NEITHER)
+    if ours["kinds"] or ours["right"]:
+        return NEITHER  # not the defect that the file's notes tell of
+    if not theirs:
+        return NUMBERS
+    return OTHER_MEANS if theirs == {"uninitialised-read": set()} else TOOLS_ONLY
+
+
+def theirs_of(tools: list[dict]) -> dict[str, set[int]]:
+    """What all tools found in both builds: kind -> lines."""
+    found: dict[str, set[int]] = {}
+    for tool in tools:
+        for kind, lines in tool["kinds"].items():
+            found.setdefault(kind, set()).update(lines)
+    return found
+
+
+def alarms(clean: list[dict]) -> list[str]:
+    """Findings in clean kernels, on either side, and launches that did not end right."""
+    found = []
+    for row in clean:
+        if row["ours"]["kinds"] or not row["ours"]["right"]:
+            found.append(f"ours: {row['file']}: {places(row['ours']['kinds'])}")
+        for tool in row["tools"]:
+            if tool["kinds"] or tool["errors"] or tool["outcome"] != "right":
+                found.append(f"{tool['tool']} ({tool['build']}): {row['file']}: "
+                             f"{places(tool['kinds'])}, {tool['outcome']}")
+    return found
 
 
 # -- showing ---------------------------------------------------------------------------------------
 def table(rows: list[dict]) -> str:
     cells = []
     for row in rows:
-        their = {}
-        for tool in row["tools"]:
-            for kind, lines in tool["kinds"].items():
-                their.setdefault(f"{kind} [{tool['build'][0]}]", set()).update(lines)
+        builds = {build: theirs_of([t for t in row["tools"] if t["build"] == build])
+                  for build in BUILDS}
+        their = {f"{kind} [{build[0]}]": lines
+                 for build, kinds in builds.items() for kind, lines in kinds.items()}
         cells.append((
-            row["file"].removeprefix("broken/"), f"{row['defect']}@{row['line']}",
+            row["file"].removeprefix("broken/"), f"{row['defect']}@{row['line'] or '?'}",
             places(row["ours"]["kinds"]), places(their), row["verdict"],
         ))  # fmt: skip
     heads = ("broken kernel", "defect", "ours", "compute-sanitizer (o, d: build)", "verdict")
@@ -220,26 +178,34 @@ def places(kinds: dict) -> str:
                      for kind, lines in kinds.items()) or "-"  # fmt: skip
 
 
-def alarms(clean: list[dict]) -> list[str]:
-    """Findings in clean kernels, on either side."""
-    found = []
-    for group in clean:
-        found += [f"ours: {name}: {places(one['kinds'])}" for name, one in group["ours"].items()
-                  if one["kinds"] or not one["right"]]  # fmt: skip
-        for tool in group["tools"]:
-            label = f"{tool['tool']} ({tool['build']})"
-            if tool["kinds"] or tool["errors"]:
-                found.append(f"{label}: {places(tool['kinds'])}, {tool['errors']} errors")
-            found += [f"{label}: {name}: {what}" for name, what in tool["outcomes"].items()
-                      if what != "right"]
-            missing = set(group["files"]) - set(tool["outcomes"])
-            found += [f"{label}: {name} did not run" for name in sorted(missing)]
-    return found
+def reasons(rows: list[dict]) -> str:
+    """One line a verdict that needs a word."""
+    words = {None: "NOT UNDERSTOOD: say why in tools/compare_sanitizer.py"}
+    return "\n".join(f"  {row['file'].removeprefix('broken/')}: {row['verdict']}: "
+                     f"{words.get(row['why'], row['why'])}" for row in rows if row["why"] != "")
 
 
-def hashes(names: list[str]) -> dict[str, str]:
-    return {name: hashlib.sha256((KERNEL_FOLDER / name).read_bytes()).hexdigest()
-            for name in names}  # fmt: skip
+def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
+    """The record of a comparison, as attn_course.results reads it."""
+    files = [row["file"] for name in ("broken", "clean") for row in sections[name]]
+    judged = sections["broken"] + sections["machine_code"]
+    record = new_record(
+        "sanitizer", files, **sections, alarms=alarms(sections["clean"]),
+        missed=[row["file"] for row in sections["broken"] if row["verdict"] == TOOLS_ONLY],
+        unexplained=[row["file"] for row in judged if row["why"] is None],
+        seconds=round(seconds),
+    )  # fmt: skip
+    check_record(record, "sanitizer")
+    return record
+
+
+def show(sections: dict[str, list[dict]]) -> None:
+    judged = sections["broken"] + sections["machine_code"]
+    print(f"{table(judged)}\n\n{reasons(judged)}")
+    wrong = alarms(sections["clean"])
+    print(f"\nclean kernels: {len(sections['clean'])}, alarms: {len(wrong)}")
+    for line in wrong:
+        print(f"  {line}")
 
 
 def find_tool() -> str:
@@ -252,33 +218,27 @@ def find_tool() -> str:
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for sanitizer.json")
-    parser.add_argument("--workers", type=int, default=8, help="processes at a time (default 8)")
+    parser.add_argument("--workers", type=int, default=max(4, (os.cpu_count() or 4) - 2),
+                        help="processes at a time (default: CPU cores less two)")
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
-    parser.add_argument("--launch", nargs="+", metavar="BUILD FILE", help="not for people")
     parsed = parser.parse_args(arguments)
-    if parsed.launch:
-        launch(parsed.launch[1:], parsed.launch[0])
-        return 0
     start = time.monotonic()
     executable = None if parsed.simulator_only else find_tool()
-    rows, clean = compare(executable, parsed.workers)
-    print(table(rows))
-    wrong = alarms(clean)
-    missed = [row["file"] for row in rows if row["verdict"] == "only the tool's"]
-    counts = {v: sum(row["verdict"] == v for row in rows) for v in {r["verdict"] for r in rows}}
-    print(f"\nclean kernels: {len(clean[0]['files'])}, alarms: {len(wrong)}")
-    for line in wrong:
-        print(f"  {line}")
+    sections = compare(executable, parsed.workers)
+    show(sections)
+    failed = alarms(sections["clean"])
     if executable:
-        files = [row["file"] for row in rows] + clean[0]["files"]
-        record = new_record("sanitizer", [], broken=rows, clean=clean, alarms=wrong, missed=missed)
-        record["kernels"] = hashes(files)
+        record = record_of(sections, time.monotonic() - start)
         parsed.out.mkdir(parents=True, exist_ok=True)
         target = parsed.out / "sanitizer.json"
         target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         print(f"{caption(record)}\nwritten to {target}")
-    print(f"sanitizer: {len(rows)} broken kernels, {counts}, {time.monotonic() - start:.0f} s")
-    return 1 if wrong or missed else 0
+        failed += record["missed"] + record["unexplained"]
+    verdicts = [row["verdict"] for row in sections["broken"]]
+    counts = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
+    print(f"sanitizer: {len(verdicts)} broken kernels ({counts}), "
+          f"{time.monotonic() - start:.0f} s")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -58,8 +58,9 @@ class Flight:
 class InFlight(Observer):
     """Follows one warp: when its loads from global into shared memory are under way.
 
-    Asynchronous copies travel until the wait that covers their commit group; a load into a register
-    until the first store to shared memory, which needs its value.
+    Asynchronous copies travel until the wait that covers their commit group; a load into registers
+    until the first instruction that reads one of them. That is the order of the PTX: ptxas may move
+    a load further up.
 
     block, warp: which warp to follow.
     flights: a Flight each, in the order in which they ended; products: (count,) int64, the
@@ -72,7 +73,7 @@ class InFlight(Observer):
         self.flights: list[Flight] = []
         self.length = 0
         self._products: list[int] = []
-        self._loading: int | None = None
+        self._loading: list[tuple[frozenset[str], int]] = []  # registers, where their load began
         self._copying: int | None = None
         self._groups: list[int | None] = []  # where each group under way began; None: empty
 
@@ -100,13 +101,12 @@ class InFlight(Observer):
 
     def _follow(self, instruction) -> None:
         opcode = instruction.opcode
+        if self._loading:
+            self._use(registers_read(instruction))
         if opcode.startswith("fma") and opcode.endswith("f32"):
             self._products.append(self.length)
         elif opcode.startswith("ld.global"):
-            self._loading = self.length if self._loading is None else self._loading
-        elif opcode.startswith("st.shared") and self._loading is not None:
-            self._landed(self._loading)
-            self._loading = None
+            self._loading.append((frozenset(_registers(instruction.operands[0])), self.length))
         elif opcode == "cp.async.commit_group":
             self._groups.append(self._copying)
             self._copying = None
@@ -119,6 +119,12 @@ class InFlight(Observer):
         elif opcode.startswith("cp.async") and self._copying is None:
             self._copying = self.length
 
+    def _use(self, read: set[str]) -> None:
+        for registers, begin in self._loading:
+            if registers & read:
+                self._landed(begin)
+        self._loading = [one for one in self._loading if not one[0] & read]
+
     def _wait(self, newer: int) -> None:
         arrived = max(len(self._groups) - newer, 0)
         for begin in self._groups[:arrived]:
@@ -129,3 +135,22 @@ class InFlight(Observer):
     def _landed(self, begin: int) -> None:
         since = sum(begin < at for at in self._products)
         self.flights.append(Flight(begin, self.length, since))
+
+
+def registers_read(instruction) -> set[str]:
+    """Names of the registers whose values an instruction needs: its sources and its addresses."""
+    operands = instruction.operands
+    stores = instruction.opcode.startswith(("st.", "red.", "cp.", "bar.", "bra"))
+    found = {name for operand in operands[0 if stores else 1 :] for name in _registers(operand)}
+    return found | ({instruction.guard.name} if instruction.guard else set())
+
+
+def _registers(operand) -> list[str]:
+    """The registers inside an operand: itself, or the parts of a vector, pair or address."""
+    name = getattr(operand, "name", "")
+    if name.startswith("%"):
+        return [name]
+    parts = [getattr(operand, part) for part in ("base", "first", "second", "operand")
+             if hasattr(operand, part)]
+    parts += [*getattr(operand, "items", ()), *getattr(operand, "extra", ())]
+    return [name for part in parts if part is not None for name in _registers(part)]

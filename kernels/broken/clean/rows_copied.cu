@@ -53,7 +53,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) rows_copied(
         const float* ready = buffers + turn * KEYS * d;
         asm volatile("cp.async.wait_group 0;" ::: "memory");  // what this thread copied is there
         __syncthreads();  // barrier: all copied for all, and nobody uses the other buffer any more
-        start_copy(buffers + (turn ^ 1) * KEYS * d, v_head, start + KEYS, m, d);
+        if (start + KEYS < m) {
+            start_copy(buffers + (turn ^ 1) * KEYS * d, v_head, start + KEYS, m, d);
+        }
         for (int c = thread; c < d; c += THREADS) {
             float sum = out_row[c];
             for (int j = 0; j < KEYS && start + j < m; ++j) {
