@@ -72,7 +72,6 @@ class InstructionEvent:
     """One instruction executed once by `lanes` (sorted lane ids; lane = 32 * warp + place in warp,
     warps numbered through the chunk's blocks, `warps_per_block` each, the first block `first_block`).
 
-
     taken: for branches, (lanes,) bool or one bool; None otherwise.
     """
 

@@ -137,8 +137,8 @@ def floor_sentence(shape, time_us: float, gpu: str) -> str:
     floors = report_work(shape).floors_us(peak_of(gpu))
     words = ", ".join(f"{name} {value:.2f} us" for name, value in floors.items()
                       if name != "exponentials")
-    return (f"{shape}: floors {words}; the report's {time_us:g} us would be "
-            f"{time_us / max(floors.values()):.0f} times the larger one on this GPU")
+    return (f"{shape}, {gpu}: floors {words}; the report recorded {time_us:g} us, "
+            f"{time_us / max(floors.values()):.0f} times the larger one")
 
 
 def placement_table(name: str, shapes, device: Device) -> str:

@@ -98,4 +98,3 @@ def longest_warp(method: str, shape: Shape) -> int:
     with observe(Tally()) as tally:
         attention(q, k, v, method, backend="simulator")
     return tally.longest_warp
-

@@ -57,7 +57,7 @@ def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]
         axes.grid(color="#E4E7EB")
         axes.set(xlabel="the part gets so many times faster" + (f"\n{source}" if source else ""),
                  ylabel="the whole gets", title=title)
-        axes.legend(frameon=False, loc="center left", fontsize=9)
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
 

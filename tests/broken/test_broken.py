@@ -1,14 +1,16 @@
 """Every broken kernel is found by the right means at the right line; its clean twin never is."""
 
 import difflib
+import re
 
 import numpy as np
 import pytest
+import sanitizer_runs
 
 from attn_course import clinic
 from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels, prepare
 from attn_course.events import observe
-from attn_course.ladder import LADDER, Problem
+from attn_course.ladder import FUSED, LADDER, Problem
 from attn_course.observers import Sanitizer
 from attn_course.observers.findings import KINDS
 from attn_course.verify import ORACLES
@@ -18,8 +20,11 @@ BROKEN = broken_kernels()
 RAGGED = [
     Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35),
 ]  # fmt: skip
-LADDER_SO_FAR = [step.path for step in LADDER if step.computes in ORACLES and step.number <= 6]
-CLEAN = sorted({*clean_kernels(), *LADDER_SO_FAR})
+STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.computes != FUSED]
+CLEAN = sorted({*clean_kernels(), *STEPS})
+ATTENTION = [step.path for step in LADDER if step.computes == FUSED]
+SMALLEST = Case(Problem(1, 1, 1, 1), causal=True)
+SEVERAL_TILES = Case(Problem(2, 13, 150, 36), causal=True)  # of keys, in each kernel of ATTENTION
 
 
 def sanitize(path, case, options=()):
@@ -66,6 +71,57 @@ def test_clean_kernels_have_no_findings(path, problem):
     trial, findings = sanitize(path, Case(problem))
     assert findings == []
     assert trial.judge().agrees, trial.judge().message
+
+
+@pytest.mark.parametrize("case", [SMALLEST, *sanitizer_runs.ATTENTION], ids=str)
+@pytest.mark.parametrize("path", ATTENTION, ids=lambda path: path.stem)
+def test_kernels_of_all_attention_have_no_findings(path, case):
+    trial, findings = sanitize(path, case)
+    assert findings == []
+    assert trial.judge().agrees, trial.judge().message
+
+
+# What may not be missing in the kernel whose copies go past the registers: the n-th of its kind.
+COPIES = "12_flash_async"
+WAITS = [("copies_arrived<1>();", 0), ("copies_arrived<1>();", 1)]
+BARRIERS = [("__syncthreads();", n) for n in range(4)]  # those of the loop over key tiles
+
+
+@pytest.mark.parametrize(("statement", "number"), [*WAITS, *BARRIERS])
+def test_copies_need_their_waits_and_barriers(statement, number):
+    """Without one of them there is a race; the wrong numbers come with a missing wait only."""
+    path = next(path for path in ATTENTION if path.stem == COPIES)
+    parts = path.read_text().split(statement)
+    assert len(parts) > number + 1
+    text = statement.join(parts[: number + 1]) + statement.join(parts[number + 1 :])
+    found = clinic.examine(path, SEVERAL_TILES, code=text)
+    assert {finding.kind for finding in found.errors} == {"race"}
+    is_wait = (statement, number) in WAITS
+    assert any("cp.async" in finding.message for finding in found.errors) == is_wait
+    assert found.comparison.agrees != is_wait
+
+
+def test_copies_without_any_wait():
+    path = next(path for path in ATTENTION if path.stem == COPIES)
+    text = path.read_text()
+    without = re.sub(r'asm volatile\("cp\.async\.wait_group.*', "", text)
+    assert without != text
+    found = clinic.examine(path, SEVERAL_TILES, code=without)
+    assert not found.comparison.agrees
+    assert sum("cp.async" in finding.message for finding in found.errors) >= 3  # of Q, K and V
+
+
+def test_grouped_heads_read_the_right_head():
+    """The oracle of a case with kv_heads repeats each head of k and v, as the kernels do."""
+    path = next(path for path in ATTENTION if path.stem.startswith("09"))
+    case = clinic.read_case("BH=4, n=3, m=5, d=7, heads=4, kv_heads=2, causal")
+    assert case == Case(Problem(4, 3, 5, 7, heads=4, kv_heads=2), causal=True)
+    trial, findings = sanitize(path, case)
+    assert trial.inputs["k"].shape == (2, 5, 7) and findings == []
+    assert trial.judge().agrees
+    swapped = {**trial.inputs, "k": trial.inputs["k"][::-1]}
+    wrong = trial.family.expected(swapped, trial.scale, True)["out"]
+    assert not np.allclose(trial.outputs["out"], wrong, rtol=1e-3)
 
 
 @pytest.mark.parametrize("options", [

@@ -20,10 +20,11 @@ LAYERS = (
     ("shapes", "ladder"),
     ("choice", "attention"),
     ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
-     "timing_lesson", "memory_levels", "occupancy", "experiments"),
+     "timing_lesson", "memory_levels", "occupancy", "experiments", "pipeline_times"),
     ("plots", "stepper", "lesson", "lesson_plots", "timing_plots",
      "memory_plots", "profile_plots", "memory_lesson",
-     "profile_lesson", "flash_lesson", "flash_plots", "clinic_lesson", "clinic_plots"),
+     "profile_lesson", "flash_lesson", "flash_plots", "clinic_lesson", "clinic_plots",
+     "reduction_lesson", "reduction_plots", "pipeline_lesson", "pipeline_plots"),
     ("commands", "cli"),
     ("__init__",),
 )
@@ -42,11 +43,14 @@ ONLY = {
     "profile_plots": {"plots"},
     "flash_plots": {"plots"},
     "clinic_plots": {"plots"},
+    "reduction_plots": {"plots"},
+    "pipeline_plots": {"plots"},
 }
 # A library and the only modules that may import it.
 CONFINED = {
     "matplotlib": {"plots", "lesson_plots", "timing_plots", "memory_plots", "profile_plots",
-                   "flash_plots", "clinic_plots", "data"},
+                   "flash_plots", "clinic_plots", "reduction_plots", "pipeline_plots",
+                   "data"},
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},
