@@ -218,3 +218,14 @@ def test_an_unknown_file_is_refused(tmp_path):
         path = tmp_path / "mine.cu"
         path.write_text("int x;\n")
         clinic.family(path)
+
+
+def test_shared_memory_ends_after_whole_vectors():
+    """ptxas may read the last four of m weights at once; a case may ask for exactly m of them."""
+    path = clinic.BROKEN_FOLDER / "clean" / "rows_atomic.cu"
+    for m, size in ((37, 160), (40, 160), (41, 176)):
+        problem = Problem(1, 2, m, 3)
+        assert prepare(path, Case(problem), backend="simulator").launch.shared_bytes == size
+    exact = Case(Problem(1, 2, 37, 3), shared_bytes=148)
+    trial, findings = sanitize(path, exact)
+    assert trial.launch.shared_bytes == 148 and findings == [] and trial.judge().agrees
