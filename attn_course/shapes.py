@@ -120,15 +120,17 @@ def split_shared_bytes(c: Mapping[str, int]) -> int:
 # SM a block; the last one of each fits into 48 KB.
 FLASH_TILES = {
     64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (5, 7, 2, 4), (4, 4, 1, 8), (2, 4, 1, 8),
-         (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
+         (2, 4, 1, 4), (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
     128: ((4, 8, 8, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
     256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
 }  # fmt: skip
-BLOCK_CLOCKS = 4000  # about what starting, loading and joining cost a block, whatever its tile
+BLOCK_CLOCKS = 4000  # about what starting a block costs, whatever its tile,
+TILE_CLOCKS = 600  # waiting for each tile of keys,
+JOIN_CLOCKS = 60  # and joining what one of KEY_WARPS warps has of the rows
 
 
 def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> float:
-    """Clocks that an SM needs at least for its share of the blocks of 11 or 12.
+    """Clocks that an SM needs about for its share of the blocks of 11 or 12.
 
     A score costs 2 D multiply-adds, at 128 a clock; and a thread reads ROWS + KEYS floats of Q, K
     for ROWS * KEYS of them, ROWS + D / 8 floats of P and V for ROWS * D / 8, at 32 a clock from
@@ -138,13 +140,15 @@ def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device) -> floa
     reads = width * (rows + keys) / (rows * keys) + 8 * (rows + width / 8) / rows
     a_score = max(2 * width / 128, reads / 32)
     block_rows, tile = 4 * rows * c["ROW_WARPS"], 8 * keys * c["KEY_WARPS"]
-    scores = block_rows * ceil_div(problem.m, tile) * tile
+    tiles = ceil_div(problem.m, tile)
+    work = block_rows * tiles * tile * a_score
     rounds = ceil_div(problem.bh * ceil_div(problem.n, block_rows), device.sm_count)
-    return rounds * (scores * a_score + BLOCK_CLOCKS)
+    waits = BLOCK_CLOCKS + TILE_CLOCKS * tiles + JOIN_CLOCKS * c["KEY_WARPS"]
+    return rounds * (work + waits)
 
 
 def flash_config(problem: Problem, device: Device) -> dict[str, int]:
-    """Constants of 11 and 12: of the tiles that fit, the one with the lowest floor."""
+    """Constants of 11 and 12: of the tiles that fit, the one that needs the fewest clocks."""
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
     tiles = FLASH_TILES[next(limit for limit in FLASH_TILES if width <= limit)]
     names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
