@@ -107,7 +107,8 @@ def attention(
     method = pick(method, problem, backend)
     check_options(method, problem, bias, return_lse)
     scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
-    buffers = {"q": q, "k": k, "v": v, "out": _output(out, q, xp)}
+    buffers = {"q": q, "k": k, "v": v}
+    buffers["out"] = _output(out, buffers | {"bias": bias}, xp)
     flat = {name: _flat_heads(array) for name, array in buffers.items()}
     if return_lse:
         buffers["lse"] = flat["lse"] = xp.empty(q.shape[:3], dtype=np.float32)
@@ -227,13 +228,27 @@ def _flat_heads(array):
     return array.reshape(-1, *array.shape[2:])
 
 
-def _output(out, q, xp):
+def _output(out, inputs: dict, xp):
+    q = inputs["q"]
     if out is None:
         return xp.empty(q.shape, dtype=np.float32)
     _check_array("out", out, xp)
     if out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
+    start, end = _extent(out)
+    for name, array in inputs.items():
+        if array is not None and start < _extent(array)[1] and _extent(array)[0] < end:
+            raise ValueError(
+                f"out shares memory with {name}: the kernels would overwrite what they still "
+                f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)")
     return out
+
+
+def _extent(array) -> tuple[int, int]:
+    """First address of a contiguous array, and the one past its end."""
+    data = array.data
+    start = data.ptr if hasattr(data, "ptr") else array.__array_interface__["data"][0]
+    return start, start + array.nbytes
 
 
 def check_arrays(q, k, v, xp=np) -> None:

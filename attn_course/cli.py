@@ -9,6 +9,7 @@ from .commands import bench, check, count, profile, run, tour, trace
 
 COMMANDS = (tour, run, count, check, trace, profile, bench)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
+INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,10 +33,16 @@ def is_ours(error: Exception) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Returns 0, 1 when something disagrees, 2 for a call that cannot run."""
+    """Run a subcommand.
+
+    Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted.
+    """
     parsed = build_parser().parse_args(arguments)
     try:
         return parsed.execute(parsed)
+    except KeyboardInterrupt:
+        print("attn-course: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE) or not is_ours(error):
             raise

@@ -56,7 +56,8 @@ class Access:
 
     address: (lanes,) uint64, byte addresses relative to the space (to the block's window for
     shared, to the thread's frame for local); lanes: (lanes,) int64, which lanes made the access;
-    size: bytes a lane; kind: "load", "store" or "atomic"; valid: (lanes,) bool or None where all are.
+    size: bytes a lane; kind: "load", "store" or "atomic"; valid: (lanes,) bool, None: all;
+    block: for shared memory, (lanes,) int64, the chunk's block that holds it; None: their own.
     """
 
     space: str
@@ -65,12 +66,13 @@ class Access:
     lanes: np.ndarray
     size: int
     valid: np.ndarray | None = None
+    block: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class InstructionEvent:
     """One instruction executed once by `lanes` (sorted lane ids; lane = 32 * warp + place in warp,
-    warps numbered through the chunk's blocks, `warps_per_block` each, the first block `first_block`).
+    warps numbered through the chunk's blocks, `warps_per_block` each, from `first_block` on).
 
     taken: for branches, (lanes,) bool or one bool; None otherwise.
     """
@@ -89,7 +91,7 @@ class InstructionEvent:
 
 @dataclass(frozen=True)
 class BarrierEvent:
-    """Blocks passing a barrier. `arrivals`: list of (instruction, lanes) groups released together."""
+    """Blocks passing a barrier. `arrivals`: (instruction, lanes) groups released together."""
 
     blocks: np.ndarray  # block numbers in the grid, linear
     barrier: int
@@ -143,7 +145,7 @@ def active_observers() -> tuple[Observer, ...]:
 
 @contextmanager
 def observe(*observers: Observer) -> Iterator[Observer | tuple[Observer, ...]]:
-    """Attach observers to every kernel call inside the block; yields the observer (or the tuple)."""
+    """Attach observers to every kernel call inside the block; yields the observer, or a tuple."""
     for observer in observers:
         if not isinstance(observer, Observer):
             raise TypeError(

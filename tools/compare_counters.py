@@ -27,7 +27,7 @@ from attn_course.results import caption, new_record
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
-# Wavefronts as the instructions themselves made them; the plain metrics of COUNTER_METRICS also count
+# Wavefronts as the instructions themselves made them; COUNTER_METRICS's plain metrics also count
 # passes that an access lost to another in arbitration, some per cent that differ from run to run.
 _SASS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op"
 SASS_WAVEFRONTS = {

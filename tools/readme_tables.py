@@ -1,4 +1,6 @@
-"""Writes the README's tables, from the kernels' own headers and the records under results/.
+"""Writes the README's tables from the kernels' headers, the lessons and the records in results/.
+
+The table of lessons also goes into the first lesson.
 
     python tools/readme_tables.py            write them
     python tools/readme_tables.py --check    exit status 1 where one is not current
@@ -6,15 +8,20 @@
 
 import argparse
 import json
+import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from attn_course.attention import METHODS, steps
 from attn_course.ladder import LADDER, Step
+from attn_course.results import caption, read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
+START = ROOT / "notebooks" / "00_start_here.ipynb"
+GPU_RECORDS = ROOT / "results" / "h200"
 NUMBA_RECORD = ROOT / "results" / "cpu" / "numba_simulator.json"
 
 
@@ -57,7 +64,81 @@ def speed() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"ladder": ladder, "speed": speed}
+# -- lessons ---------------------------------------------------------------------------------------
+def lessons(folder: str = "notebooks/") -> str:
+    """Number, title and question of each lesson, as its first cell states them."""
+    rows = ["| lesson | its question |", "|---|---|"]
+    for path in sorted(START.parent.glob("[0-9][0-9]_*.ipynb")):
+        text = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        title = text.splitlines()[0].removeprefix("# ")
+        question = re.search(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", text, re.DOTALL)
+        if question is None:
+            raise ValueError(f"{path.name}: its first cell has no '**The question: ...**'")
+        words = " ".join(question[1].split())
+        words = cell(words[0].upper() + words[1:])
+        rows.append(f"| [{cell(title)}]({folder}{path.name}) | {words} |")
+    return "\n".join(rows)
+
+
+# -- measured on a GPU -----------------------------------------------------------------------------
+def bench() -> str:
+    """`auto` against the best backend of PyTorch's attention, every row of both suites."""
+    parts = []
+    for suite in ("seeds_fp32", "long_fp32"):
+        record = read_record(GPU_RECORDS / f"bench_{suite}.json")
+        rows = [bench_row(row) for row in record["rows"]]
+        parts.append("\n".join([
+            f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.", "",
+            "| B, H, L, D | `auto` takes | us | best backend of SDPA | us | its time / ours |",
+            "|---|---|--:|---|--:|--:|", *rows]))
+    return "\n\n".join(parts)
+
+
+def bench_row(row: dict) -> str:
+    ours, best = row["timings"]["auto"]["median_us"], row["best_backend"]
+    theirs, ratio = row["timings"][best]["median_us"], row["ratio_backend"]["value"]
+    return (f"| {row['label']} | `{row['auto_picks']}` | {ours:,.1f} | "
+            f"{best.removeprefix('torch_')} | {theirs:,.1f} | {ratio:.2f} |")
+
+
+def checked() -> str:
+    """What the simulator and its sanitizer were held against on a GPU, from three records."""
+    return "\n".join([counters_line(), differential_line(), sanitizer_line()])
+
+
+def counters_line() -> str:
+    record = read_record(GPU_RECORDS / "counters.json")
+    found = [both["verdict"] for part in ("cases", "probes") for case in record[part]
+             for both in case["counters"].values()]
+    apart = len(found) - found.count("equal") - len(record["missed"])
+    return (f"- **Counters** against Nsight Compute: {found.count('equal')} of {len(found)} equal, "
+            f"{apart} differ for a reason that the record names, {len(record['missed'])} "
+            f"unexplained; {caption(record)}.")
+
+
+def differential_line() -> str:
+    record = read_record(GPU_RECORDS / "differential.json")
+    opcodes, kernels = (record["sections"][name] for name in ("opcodes", "random_kernels"))
+    # An approximate operation is held to the error that NVIDIA documents, not to bits.
+    bounded = sum("documented" in item for item in opcodes["items"])
+    exact = opcodes["agree"] - bounded
+    return (f"- **Results** against the GPU: {exact:,} of {opcodes['count'] - bounded:,} PTX "
+            f"opcodes and {kernels['agree']:,} of {kernels['count']:,} random kernels bit for bit "
+            "(NaNs aside whose bits the ISA leaves open), "
+            f"{bounded} approximate opcodes within their documented error; {caption(record)}.")
+
+
+def sanitizer_line() -> str:
+    record = read_record(GPU_RECORDS / "sanitizer.json")
+    verdicts = Counter(one["verdict"] for one in record["broken"])
+    tally = ", ".join(f'{count} "{verdict}"' for verdict, count in verdicts.most_common())
+    return (f"- **Sanitizer** against compute-sanitizer over {verdicts.total()} broken kernels: "
+            f"{tally}; {len(record['alarms'])} false alarms over {len(record['clean'])} clean "
+            f"kernels; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
+            f"machine code does it; {caption(record)}.")
+
+
+TABLES = {"ladder": ladder, "speed": speed, "lessons": lessons, "bench": bench, "checked": checked}
 
 
 def markers(name: str) -> tuple[str, str]:
@@ -71,29 +152,45 @@ def renewed(readme: str) -> str:
         ValueError: a marker is missing, doubled, or stands in the wrong order.
     """
     for name, write in TABLES.items():
-        begin, end = markers(name)
-        if (readme.count(begin), readme.count(end)) != (1, 1) or (
-            readme.find(end) < readme.find(begin)
-        ):
-            raise ValueError(f"README.md must hold, once and in this order: {begin} and {end}")
-        before, _, rest = readme.partition(begin)
-        readme = f"{before}{begin}\n\n{write()}\n\n{end}{rest.partition(end)[2]}"
+        readme = placed(readme, name, write(), "README.md")
     return readme
+
+
+def placed(text: str, name: str, table: str, file: str) -> str:
+    """The text with a table between its markers. ValueError where they are not there once."""
+    begin, end = markers(name)
+    if (text.count(begin), text.count(end)) != (1, 1) or text.find(end) < text.find(begin):
+        raise ValueError(f"{file} must hold, once and in this order: {begin} and {end}")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+
+
+def renewed_start(text: str) -> str:
+    """The first lesson, as JSON, with the table of lessons in its last cell written anew."""
+    notebook = json.loads(text)
+    last = notebook["cells"][-1]
+    source = placed("".join(last["source"]), "lessons", lessons(folder=""), START.name)
+    last["source"] = source.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     check = parser.parse_args(arguments).check
-    current = README.read_text(encoding="utf-8")
-    wanted = renewed(current)
-    if check and current != wanted:
-        print("README.md: a table is not current; run `make readme`", file=sys.stderr)
-        return 1
-    if current != wanted:
-        README.write_text(wanted, encoding="utf-8")
-        print("README.md: tables written")
-    return 0
+    status = 0
+    for path, write in ((README, renewed), (START, renewed_start)):
+        current = path.read_text(encoding="utf-8")
+        wanted = write(current)
+        if current == wanted:
+            continue
+        if check:
+            print(f"{path.name}: a table is not current; run `make readme`", file=sys.stderr)
+            status = 1
+        else:
+            path.write_text(wanted, encoding="utf-8")
+            print(f"{path.name}: tables written")
+    return status
 
 
 if __name__ == "__main__":

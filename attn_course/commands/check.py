@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from .. import reference
-from ..attention import check_arrays, check_options, pick, problem_of, run_steps, steps
+from ..attention import METHODS, check_arrays, check_options, pick, problem_of, run_steps, steps
 from ..backend import BackendError
-from ..clinic import Case, examine, read_broken
+from ..clinic import Case, ClinicError, examine, family, read_broken
 from ..compare import Comparison, compare
 from ..events import observe
 from ..ladder import Problem
@@ -34,8 +34,12 @@ def add(parsers) -> None:
         "check", help="races, bad accesses, uninitialised reads and divergent barriers",
         description="Runs a method of attention(), or one kernel file of kernels/ or "
         "kernels/broken, in its debug build on the simulator under the sanitizer. Exit status 1 "
-        "when it finds an error or the result disagrees with float64; a warning is shown only.")
-    common.add_workload(parser)
+        "when it finds an error or the result disagrees with float64; a warning is shown only.",
+        epilog="Examples: attn-course check tiled; attn-course check lost_update. A kernel of "
+        "your own is examined from Python, where you launch it: `with observe(Sanitizer()) as "
+        "found: kernel(grid, block, arguments)`, then print(*found.findings).")
+    common.add_workload(parser, metavar="METHOD_OR_FILE", also=(
+        "; or a file of kernels/ or kernels/broken by its name, such as lost_update"))
     common.add_json(parser)
     # A broken kernel without --shape is run at the case that its file names.
     parser.set_defaults(execute=execute, shape=None)
@@ -62,17 +66,34 @@ def execute(arguments) -> int:
 
 def kernel_file(name: str) -> Path | None:
     """The kernel file that a name means, or None where it is a method's."""
-    if not name.endswith((".cu", "/")) and "/" not in name:
-        return None
+    is_path = name.endswith(".cu") or "/" in name
     stem = name if name.endswith(".cu") else f"{name}.cu"
-    for path in (Path(stem), KERNEL_FOLDER / stem, KERNEL_FOLDER.parent / stem):
-        if path.is_file():
-            return path.resolve()
+    course = (KERNEL_FOLDER / stem, KERNEL_FOLDER / "broken" / stem)
+    places = (Path(stem), *course, KERNEL_FOLDER.parent / stem) if is_path else course
+    if name not in METHODS:
+        for path in places:
+            if path.is_file():
+                return path.resolve()
+    if not is_path:
+        return None
     raise FileNotFoundError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
+
+
+def refuse_unknown(path: Path) -> None:
+    """ClinicError, with the way out, for a file that says nothing of its launch."""
+    try:
+        family(path)
+    except ClinicError as error:
+        raise ClinicError(
+            f"{error}. Your own kernel you launch yourself, from Python: with "
+            "observe(Sanitizer()) as found: kernel(grid, block, arguments); then "
+            "print(*found.findings); kernel = RawModule(path=..., backend='simulator')"
+            ".get_function(...)") from None
 
 
 def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]:
     """One launch of a kernel file at --shape, or at the case that the file itself names."""
+    refuse_unknown(path)
     case = None
     if arguments.shape is not None or path.parent != KERNEL_FOLDER / "broken":
         batch, heads, tokens, d = arguments.shape or DEFAULT_SHAPE

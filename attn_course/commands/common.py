@@ -13,7 +13,8 @@ from ..backend import BACKENDS
 from ..data import seeded_qkv
 from ..verify import LaunchRecord, Verdict
 
-DTYPES = ("float32", "float16")
+DTYPE = "float32"  # what every kernel of the ladder takes
+DEFAULT_SHAPE = (1, 2, 64, 32)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,13 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def dtype_argument(text: str) -> str:
+    if text != DTYPE:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: every kernel here takes {DTYPE}; drop --dtype")
+    return text
+
+
 def add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, help=(
         "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if CuPy sees one, else the "
@@ -75,16 +83,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
                         help="also write the result to this file ('-': only JSON, to the screen)")
 
 
-def add_workload(parser: argparse.ArgumentParser) -> None:
-    """METHOD and the options that name an attention call."""
-    parser.add_argument("method", metavar="METHOD", help=(
-        f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors"))
-    parser.add_argument("--shape", type=shape_argument, default=(1, 2, 64, 32), metavar="B,H,L,D",
-                        help="batch, heads, tokens, head dimension (default: 1,2,64,32)")
+def add_workload(
+    parser: argparse.ArgumentParser, *, shape: tuple[int, int, int, int] = DEFAULT_SHAPE,
+    metavar: str = "METHOD", also: str = "",
+) -> None:
+    """METHOD and the options that name an attention call; `also` ends the method's help."""
+    parser.add_argument("method", metavar=metavar, help=(
+        f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors{also}"))
+    parser.add_argument("--shape", type=shape_argument, default=shape, metavar="B,H,L,D",
+                        help="batch, heads, tokens, head dimension (default: "
+                        f"{','.join(map(str, shape))})")
     parser.add_argument("--kv-length", type=positive, metavar="N",
                         help="number of keys and values, where it differs from L")
     parser.add_argument("--causal", action="store_true", help="a query sees no later key")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--dtype", type=dtype_argument, default=DTYPE,
+                        metavar=DTYPE, help="the only one there is")
     parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
     add_backend(parser)
 
@@ -93,6 +106,13 @@ def workload(arguments: argparse.Namespace) -> Workload:
     """The workload that :func:`add_workload`'s arguments name."""
     names = ("method", "shape", "kv_length", "causal", "dtype", "seed", "backend")
     return Workload(**{name: getattr(arguments, name) for name in names})
+
+
+def title(work: Workload, end: str) -> str:
+    """The line that names a run: method, shape, dtype, seed, and `end`."""
+    keys = "" if work.kv_length is None else f", {work.kv_length} keys"
+    return (f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, "
+            f"seed {work.seed}, {end}")
 
 
 def write_json(path: Path | None, record: dict) -> None:

@@ -28,9 +28,11 @@ def execute(arguments) -> int:
     work = common.workload(arguments)
     if work.backend == "gpu":
         raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")
+    if arguments.json != Path("-"):  # before the work, which may take long
+        print(common.title(work, "counted on the simulator"), flush=True)
     seen, judged = measure(work)
     if arguments.json != Path("-"):
-        print(report(work, seen, judged, lines=not arguments.totals))
+        print("\n" + report(seen, judged, lines=not arguments.totals))
     common.write_json(arguments.json, record(work, seen, judged))
     return 0 if judged.agrees else 1
 
@@ -64,11 +66,9 @@ def record(work: common.Workload, seen: Counters, judged: Comparison) -> dict:
     }
 
 
-def report(work: common.Workload, seen: Counters, judged: Comparison, *, lines: bool) -> str:
+def report(seen: Counters, judged: Comparison, *, lines: bool) -> str:
     """The result for people: a column a kernel, then the source with its counts."""
-    keys = "" if work.kv_length is None else f", {work.kv_length} keys"
-    parts = [f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, "
-             "counted on the simulator", totals_table(seen), judged.message]
+    parts = [totals_table(seen), judged.message]
     if lines:
         parts.append(seen.by_line.text())
     return "\n\n".join(parts)

@@ -21,7 +21,8 @@ from ..results import RESULTS_FOLDER, caption, is_current, new_record, records, 
 from . import common
 
 STEPS = (1, 2, 3, 4, 5, 6)
-KIND = "profile"
+KIND = "profile"  # what is measured here
+KINDS = (KIND, "profile_lesson", "counters")  # what is shown: other tools' records too
 _SIDE_BY_SIDE = ("global_load_sectors", "global_store_sectors", "shared_load_wavefronts",
                  "shared_load_conflicts", "ffma_thread_instructions")  # fmt: skip
 _TOP_STALLS = 3
@@ -52,7 +53,7 @@ def execute(arguments) -> int:
         path = write_record(record, "profile", arguments.results)
         found, note = [record], f"written to {path}"
     else:
-        found = records(KIND, arguments.results)
+        found = [plain(record) for kind in KINDS for record in records(kind, arguments.results)]
         note = "no GPU with Nsight Compute here: these are records" if found else (
             f"no GPU with Nsight Compute here, and no record of a profile in {arguments.results}")
     found = [select(record, arguments.steps) for record in found]
@@ -79,6 +80,19 @@ def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
     return new_record(KIND, [step(number).file for number in numbers], cases=cases)
 
 
+def plain(record: dict) -> dict:
+    """A record of any of the kinds with what the tables need: step numbers and our counts.
+
+    The profile of the lesson has no counts of the simulator; a comparison of counters has them
+    counter by counter beside the hardware's.
+    """
+    cases = []
+    for case in record["cases"]:
+        ours = {name: both["simulator"] for name, both in case.get("counters", {}).items()}
+        cases.append({"step": int(case["file"].partition("_")[0]), "simulator": ours} | case)
+    return record | {"cases": cases}
+
+
 def select(record: dict, numbers) -> dict:
     """The record with only these steps (all, where none is named), each marked when stale."""
     cases = [case | {"current": is_current(record, case["file"])} for case in record["cases"]
@@ -93,16 +107,23 @@ def report(record: dict) -> str:
     if not cases:
         return f"{caption(record)}\nnone of the steps asked for"
     problems = sorted({tuple(case["problem"]) for case in cases})
-    return "\n\n".join([
-        f"(BH, n, m, d) = {', '.join(map(str, problems))}, {caption(record)}",
-        "How near to the hardware's limits, % of peak\n" + speed_table(cases),
-        "What a warp waits for, cycles an instruction\n" + stall_table(cases),
-        "Counted: the hardware, then the simulator\n" + counter_table(cases),
-    ])
+    parts = [f"{record['kind']}: (BH, n, m, d) = {', '.join(map(str, problems))}, "
+             f"{caption(record)}"]
+    timed = (TIME, *SPEED_METRICS.values()) if record["kind"] != "counters" else ()
+    if any(metric in case["metrics"] for case in cases for metric in timed):
+        parts.append("How near to the hardware's limits, % of peak\n" + speed_table(cases))
+    if any(map(stalls, cases)):
+        parts.append("What a warp waits for, cycles an instruction\n" + stall_table(cases))
+    ours = ", then the simulator" if any(case["simulator"] for case in cases) else ""
+    parts.append(f"Counted: the hardware{ours}\n" + counter_table(cases))
+    return "\n\n".join(parts)
 
 
 def name_of(case: dict) -> str:
-    return case["file"].removesuffix(".cu") + ("" if case.get("current", True) else " (STALE)")
+    """'02_scores_tiled PAD=0': file and options, and whether the kernel has changed since."""
+    options = [option.removeprefix("-D") for option in case.get("options", ())]
+    name = " ".join([case["file"].removesuffix(".cu"), *options])
+    return name + ("" if case.get("current", True) else " (STALE)")
 
 
 def _value(case: dict, metric: str, show: Callable[[float], str]) -> str:
@@ -138,13 +159,13 @@ def stall_table(cases: list[dict]) -> str:
 
 
 def counter_table(cases: list[dict]) -> str:
-    heads = ["kernel", *_SIDE_BY_SIDE]
+    heads = ["kernel", "(BH, n, m, d)", *_SIDE_BY_SIDE]
     rows = []
     for case in cases:
         cells = [
             _value(case, COUNTER_METRICS[name], "{:,}".format)
-            + f" / {case['simulator'].get(name, 0):,}"
+            + (f" / {case['simulator'].get(name, 0):,}" if case["simulator"] else "")
             for name in _SIDE_BY_SIDE
         ]
-        rows.append([name_of(case), *cells])
-    return common.table(heads, rows, right=range(1, len(heads)))
+        rows.append([name_of(case), str(tuple(case["problem"])), *cells])
+    return common.table(heads, rows, right=range(2, len(heads)))

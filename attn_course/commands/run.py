@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from ..backend import resolve_backend
 from ..verify import Verdict, verify_method
 from . import common
 
@@ -19,11 +20,13 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     work = common.workload(arguments)
+    if arguments.json != Path("-"):  # before the work, which may take long
+        print(common.title(work, f"backend {resolve_backend(work.backend)}"), flush=True)
     verdict = verify_method(
         work.method, *work.inputs(), causal=work.causal, backend=work.backend
     )
     if arguments.json != Path("-"):
-        print(report(work, verdict))
+        print(report(verdict))
     common.write_json(arguments.json, record(work, verdict))
     return 0 if verdict.agrees else 1
 
@@ -35,17 +38,14 @@ def record(work: common.Workload, verdict: Verdict) -> dict:
     return fields | {name: value for name, value in judged.items() if name != "name"}
 
 
-def report(work: common.Workload, verdict: Verdict) -> str:
-    """The result for people."""
-    keys = "" if work.kv_length is None else f", {work.kv_length} keys"
+def report(verdict: Verdict) -> str:
+    """The result for people, below the title."""
     rows = [(launch.file, launch.entry, *common.launch_cells(launch))
             for launch in verdict.launches]
     heads = ("file", "kernel", "grid", "block", "shared bytes")
     where = "on the GPU" if verdict.backend == "gpu" else "to simulate; says nothing of a GPU"
     picked = [f"auto picks {verdict.picked}"] if verdict.picked else []
     return "\n".join([
-        f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, "
-        f"backend {verdict.backend}",
         *picked,
         common.table(heads, rows, right=(4,)),
         verdict.comparison.message,

@@ -31,8 +31,8 @@ def add(parsers) -> None:
         description="Runs one method of attention() on the simulator and records every step of "
         "one thread block of each kernel, with the local variables by name. Exit status 1 when "
         "the result disagrees with float64.")
-    common.add_workload(parser)
-    parser.set_defaults(shape=(1, 1, 16, 8))  # small: each step of each thread is kept
+    # A small default: each step of each thread is kept.
+    common.add_workload(parser, shape=(1, 1, 16, 8))
     parser.add_argument("--block", type=block_argument, default=(0, 0, 0), metavar="X,Y,Z",
                         help="place in the grid of the block to record (default 0,0,0)")
     parser.add_argument("--warp", type=common.natural, metavar="N",

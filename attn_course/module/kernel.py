@@ -62,8 +62,9 @@ class Kernel:
     def _check_launch(self, grid, block, shared_mem):
         limits = self._limits()
         required = self.entry.required_block if self.entry else None
+        cluster = self.entry.cluster if self.entry else (1, 1, 1)
         grid, block = check_geometry(
-            self.name, grid, block, limits, self.max_threads_per_block, required)
+            self.name, grid, block, limits, self.max_threads_per_block, required, cluster)
         if shared_mem != 0:
             shared_mem = check_shared(self.name, shared_mem, self.shared_size_bytes,
                                       self.max_dynamic_shared_size_bytes, limits)

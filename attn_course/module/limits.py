@@ -39,11 +39,11 @@ def simulated_limits(arch: str) -> Limits:
 
 def check_geometry(
     kernel: str, grid, block, limits: Limits, max_threads: int | None = None,
-    required_block: tuple[int, int, int] | None = None,
+    required_block: tuple[int, int, int] | None = None, cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three ints each; LaunchError when the device would refuse them.
 
-    `max_threads` and `required_block` come from the kernel's own launch bounds.
+    `max_threads`, `required_block` and `cluster` (in blocks) come from the kernel itself.
     """
     grid = _three(kernel, "grid", grid, limits.grid, limits)
     block = _three(kernel, "block", block, limits.block, limits)
@@ -59,6 +59,10 @@ def check_geometry(
     if required_block is not None and block != tuple(required_block):
         raise LaunchError(
             f"{kernel}: block is {block}; the kernel is compiled for blocks of {required_block}")
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise LaunchError(
+            f"{kernel}: grid {grid} does not hold whole clusters of {cluster} blocks; make each "
+            f"size of the grid a multiple")
     return grid, block
 
 
@@ -71,9 +75,14 @@ def _three(kernel, what, sizes, largest, limits) -> tuple[int, int, int]:
     found = tuple(_size(kernel, what, sizes, value) for value in sizes) + (1, 1)
     for axis, value, limit in zip("xyz", found, largest, strict=False):
         if value > limit:
+            hint = "Put the larger number in x"
+            if axis == "x":
+                hint = (
+                    "Use more blocks, e.g. grid ((n + 255) // 256,), block (256,)"
+                    if what == "block" else "Let each block do more, or launch several times")
             raise LaunchError(
                 f"{kernel}: {what} {sizes} has {value} in {axis}; at most {limit} is allowed "
-                f"there on {limits.name}. Put the larger number in x")
+                f"there on {limits.name}. {hint}")
     return found[:3]
 
 

@@ -48,6 +48,7 @@ _ENTRY = re.compile(
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+\d+\s+)?\.(?P<type>[a-z]+\d+)(?P<pointer>\s+\.ptr\b[^,\[]*?)?"
     r"\s+(?P<name>[\w$]+)(?:\[(?P<count>\d+)\])?\s*(?:,|$)")
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(?P<sizes>[\d, ]+)")
 _THREADS = re.compile(r"\.(?P<which>max|req)ntid\s+(?P<sizes>\d+(?:\s*,\s*\d+)*)")
 
 
@@ -89,6 +90,7 @@ class Entry:
     parameters: tuple[Parameter, ...]
     max_threads: int | None = None  # from __launch_bounds__
     required_block: tuple[int, int, int] | None = None
+    cluster: tuple[int, int, int] = (1, 1, 1)  # blocks, from __cluster_dims__
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def _entry(match: re.Match) -> Entry:
                for t in _THREADS.finditer(match["directives"])}
     required = (*threads["req"], 1, 1)[:3] if "req" in threads else None
     limit = int(np.prod(threads["max"])) if "max" in threads else None
-    return Entry(match["name"], found, limit, required)
+    cluster = _CLUSTER.search(match["directives"])
+    sizes = (int(n) for n in cluster["sizes"].split(",")) if cluster else ()
+    return Entry(match["name"], found, limit, required, (*sizes, 1, 1, 1)[:3])
 
 
 def _blank(match: re.Match) -> str:

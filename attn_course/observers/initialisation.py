@@ -13,7 +13,8 @@ class LocalMemory:
 
     PTX keeps all local arrays of a function in one frame, so an index past one array is found
     where it leaves the frame. A read is uninitialised when none of its bytes was ever written:
-    copying a struct also copies its padding.
+    copying a struct also copies its padding. Reads by CUDA's own headers are not judged:
+    cooperative groups copy structs that they fill in part.
     """
 
     def __init__(self, chunk, lanes: int, naming: Naming, findings: Findings):
@@ -24,7 +25,7 @@ class LocalMemory:
         self.kernel = chunk.kernel
         self.known = 0
 
-    def access(self, access: Access, line: int) -> None:
+    def access(self, access: Access, line: int, in_header: bool = False) -> None:
         address, lanes = access.address.view(np.int64), access.lanes
         if access.valid is not None:
             address, lanes = address[access.valid], lanes[access.valid]
@@ -36,6 +37,8 @@ class LocalMemory:
         if access.kind != "load":
             for one in units:
                 self.written[one] = True
+            return
+        if in_header:
             return
         unknown = np.logical_and.reduce([~self.written[one] for one in units])
         if unknown.any():

@@ -20,6 +20,9 @@ class ChunkOrder:
         self.released: np.ndarray | None = None  # where a barrier did not stop everybody
         self.fenced: np.ndarray | None = None  # last __syncwarp of each lane
         self.met: np.ndarray | None = None  # last shuffle, vote or the like
+        self.clusters: np.ndarray | None = None  # (blocks,) each one's cluster, if there are any
+        self.in_cluster: np.ndarray | None = None  # last barrier of each lane's cluster of blocks
+        self.publications = LanePublications()
 
     def floor(self, lane: np.ndarray):
         """Stamps below it are ordered before what `lane` does now, by block barriers."""
@@ -49,6 +52,20 @@ class ChunkOrder:
             self.passed[lanes] = time
             if self.released is not None:
                 self.released[lanes] = time
+
+    def cluster_barrier(self, arrivals, time: int) -> None:
+        """A barrier of clusters: it orders what all threads of all their blocks did."""
+        if self.in_cluster is None:
+            self.in_cluster = np.zeros(self.lanes, np.int64)
+        for _, lanes in arrivals:
+            first = np.unique(lanes // self.per_block) * self.per_block
+            self.in_cluster[(first[:, None] + np.arange(self.per_block)).ravel()] = time
+
+    def cluster_orders(self, time, later) -> np.ndarray:
+        """(n,) bool: did a cluster barrier come between? Lanes of one cluster."""
+        if self.in_cluster is None:
+            return np.zeros(time.size, bool)
+        return time < self.in_cluster[later]
 
     def arrive(self, lanes: np.ndarray, time: int) -> None:
         """bar.arrive: what the lanes did before is ordered before who waits at the barrier."""
@@ -141,3 +158,32 @@ class Publications:
             if any(fenced > time and at < last for fenced, at in given[address]):
                 return True
         return False
+
+
+class LanePublications:
+    """Order inside a block: the rule of Publications between warps, and between lanes of one warp.
+
+    A fence by one lane counts for its whole warp where another warp reads; lanes of one warp are
+    told apart. Fences of any scope do.
+    """
+
+    def __init__(self):
+        self.warps, self.single = Publications(32), Publications(1)
+
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        self.warps.fence(lanes, time)
+        self.single.fence(lanes, time)
+
+    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
+        self.warps.strong(lanes, addresses, time, writes)
+        self.single.strong(lanes, addresses, time, writes)
+
+    def orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
+        if not self.warps.fences:
+            return np.zeros(time.size, bool)
+        return np.where(
+            earlier >> 5 != later >> 5,
+            self.warps.orders(time, earlier >> 5, later >> 5),
+            self.single.orders(time, earlier, later),
+        )

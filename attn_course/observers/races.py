@@ -28,6 +28,7 @@ class Lanes:
 
     lane: np.ndarray  # (n,) int64
     bits: np.ndarray  # (n,) int64, lane through the grid << 1
+    holder: np.ndarray | None = None  # (n,) the block whose shared memory it is; None: its own
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ class SharedState:
         if access.valid is not None:
             keep = np.nonzero(access.valid)[0]
             address, lane, bits = address[keep], lane[keep], bits[keep]
-        trimmed = context.lanes if keep is None else Lanes(lane, bits)
+        holder = access.block
+        if holder is not None and keep is not None:
+            holder = holder[keep]
+        plain = keep is None and holder is None
+        trimmed = context.lanes if plain else Lanes(lane, bits, holder)
         flat = self.flat(address.view(np.int64), trimmed, context)
         unit = self.shadow.units(flat, access.size)
         stamp = bits + (context.time << 32 | (STRONG if context.strong else 0))

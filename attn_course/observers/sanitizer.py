@@ -10,6 +10,7 @@ import numpy as np
 
 from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
 from .call_sites import executing, instances_of, line_asking
+from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
 from .global_races import GlobalMemory
 from .initialisation import LocalMemory
@@ -20,6 +21,7 @@ from .shared_races import SharedMemory
 from .stored import stored_bytes
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
+_CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync", "activemask")
 
 
@@ -31,7 +33,8 @@ class _Nature:
     atomic: bool  # atomics and accesses with a memory order, in any space
     swap: bool
     volatile: bool
-    fence: bool
+    fence: bool  # of the device at least
+    block_fence: bool  # of any scope
     warp_barrier: bool
     meeting: bool
     shuffle: bool
@@ -54,6 +57,7 @@ class _Nature:
             swap=root == "atom" and "cas" in parts,
             volatile="volatile" in parts,
             fence=(root in ("membar", "fence") or releases) and not block_only,
+            block_fence=root in ("membar", "fence") or releases,
             warp_barrier=opcode.startswith("bar.warp"),
             meeting=opcode.startswith(_MEETINGS),
             shuffle=root == "shfl",
@@ -78,8 +82,11 @@ class _ChunkState:
     def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
         lanes = chunk.block_count * naming.per_block
         self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block)
+        if chunk.block_of_rank.shape[1] > 1:
+            self.order.clusters = chunk.cluster_of_block
         self.shared = SharedMemory(chunk, naming, findings, lines)
         self.local = LocalMemory(chunk, lanes, naming, findings)
+        self.exits = Exits(chunk, lanes, naming, findings)
         self.lanes: list[Lanes] = []  # those of the last few events
 
     def lanes_of(self, lanes: np.ndarray) -> Lanes:
@@ -104,6 +111,10 @@ class Sanitizer(Observer):
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros.
+    What it does not judge: a barrier in a device function, or one that threads left the kernel
+    before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
+    volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
+
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """
 
@@ -114,6 +125,7 @@ class Sanitizer(Observer):
         self.build, self.keeps_going = "debug", True
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
+        self.launches = 0
         self._natures: dict[int, tuple[object, _Nature]] = {}
         self._reset()
 
@@ -134,9 +146,17 @@ class Sanitizer(Observer):
         """The findings that are not mere warnings."""
         return [finding for finding in self.found if finding.severity == "error"]
 
+    def __repr__(self) -> str:
+        if len(self.found):
+            return "\n".join(map(str, self.found))
+        if not self.launches:
+            return "no kernel ran"
+        return f"no findings in {self.launches} launch{'es' if self.launches > 1 else ''}"
+
     # -- launches and chunks --------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
         self._reset()
+        self.launches += 1
         self._naming = Naming(launch)
         self.found.source_lines = launch.source_lines
         names = [b.name for b in launch.buffers if b.space == "global"]
@@ -147,6 +167,9 @@ class Sanitizer(Observer):
 
     def chunk_started(self, chunk) -> None:
         self._kernel = chunk.kernel
+        functions = chunk.kernel.module.functions.values()
+        opcodes = {one.opcode for function in functions for one in function.body}
+        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
         if self._global is None:
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
@@ -164,6 +187,7 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
         nature = self._nature(event.instruction)
+        self._chunks[id(event.chunk)].exits.instruction(event)
         if nature.parameter:
             return
         if event.line:
@@ -177,10 +201,8 @@ class Sanitizer(Observer):
             state.order.warp_sync(event.lanes, self._tick(), nature.warp_barrier)
             if nature.shuffle:
                 self._check_shuffle(event)
-        elif nature.fence and self._global is not None:
-            state = self._chunks[id(event.chunk)]
-            self._global.publications.fence(
-                event.lanes + state.order.first_lane, self._tick())  # fmt: skip
+        elif nature.block_fence and self._global is not None:
+            self._fence(event, nature, self._tick())
         elif nature.arrive:
             self._chunks[id(event.chunk)].order.arrive(event.lanes, self._tick())
         elif nature.copy == "commit":
@@ -214,20 +236,20 @@ class Sanitizer(Observer):
                     self.found.add(finding)
                 self._pending = None
             if access.space == "local":
-                state.local.access(access, self._last_line)
+                state.local.access(access, self._last_line, in_header=not event.line)
                 continue
             time = self._tick()
-            if nature.fence and access.kind != "load":
-                self._global.publications.fence(event.lanes + state.order.first_lane, time - 1)
+            if nature.block_fence and access.kind != "load":
+                self._fence(event, nature, time - 1)
             is_global = access.space == "global"
-            strong = nature.atomic or nature.volatile and is_global
+            strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
             values = partial(stored_bytes, event, access)
             context = Context(
                 self._last_line, time, state.order, lanes, strong, nature.swap, values)  # fmt: skip
+            if strong:
+                self._publish(access, state, time)
             if is_global:
-                if strong:
-                    self._publish(access, state, time)
                 self._global.access(access, context)
             elif nature.copy == "issue":
                 state.shared.start_copy(access, context)
@@ -237,7 +259,18 @@ class Sanitizer(Observer):
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
-        self._global.publications.strong(lanes, address, time, access.kind != "load")
+        writes = access.kind != "load"
+        if access.space == "global":
+            self._global.publications.strong(lanes, address, time, writes)
+        else:
+            address = address | 1 << 62  # another memory than the global one
+        state.order.publications.strong(access.lanes, address, time, writes)
+
+    def _fence(self, event: InstructionEvent, nature: _Nature, time: int) -> None:
+        order = self._chunks[id(event.chunk)].order
+        order.publications.fence(event.lanes, time)
+        if nature.fence:
+            self._global.publications.fence(event.lanes + order.first_lane, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all
@@ -263,8 +296,11 @@ class Sanitizer(Observer):
     # -- barriers and faults --------------------------------------------------------------------
     def barrier(self, event: BarrierEvent) -> None:
         state = self._chunks[id(event.chunk)]
+        if event.barrier == _CLUSTER_BARRIER:
+            state.order.cluster_barrier(event.arrivals, self._tick())
         alive = int(np.count_nonzero(event.chunk.alive))
         state.order.barrier(event.arrivals, alive, self._tick())
+        state.exits.barrier(event)
         if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
             self._check_mixed(event, state)
 

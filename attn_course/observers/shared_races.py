@@ -8,7 +8,7 @@ from ..events import Access
 from .async_copies import AsyncCopies
 from .findings import Finding, Findings, Naming, describe_thread, subscript
 from .races import Context, Lanes, SharedState
-from .shadow import NEVER, Shadow, Touch, lane_of, time_of
+from .shadow import FIRST, NEVER, Shadow, Touch, lane_of, time_of
 
 
 class SharedMemory(SharedState):
@@ -26,6 +26,7 @@ class SharedMemory(SharedState):
         self.per_block = naming.per_block
         self.stride = image.size // max(chunk.block_count, 1)
         self.one_block = chunk.block_count == 1
+        self.clustered = chunk.block_of_rank.shape[1] > 1
         self.first_lane = chunk.first_block * self.per_block
         self.copies = AsyncCopies(self.shadow, chunk.block_count * self.per_block)
 
@@ -38,7 +39,8 @@ class SharedMemory(SharedState):
         """The shared half of a cp.async: written when its lane waits for it, not now."""
         self.access(access, context)
         kept = slice(None) if access.valid is None else access.valid
-        lanes = Lanes(context.lanes.lane[kept], context.lanes.bits[kept])
+        holder = None if access.block is None else access.block[kept]
+        lanes = Lanes(context.lanes.lane[kept], context.lanes.bits[kept], holder)
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
         self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
 
@@ -68,16 +70,24 @@ class SharedMemory(SharedState):
     def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
         if self.one_block:
             return address
+        if lanes.holder is not None:
+            return address + lanes.holder * self.stride
         return address + lanes.lane // self.per_block * self.stride
 
     def floor(self, lanes: Lanes, context: Context):
+        if self.clustered:
+            return FIRST  # accesses of other blocks have no lower bound
         return context.order.floor(lanes.lane)
 
     def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):
         time, earlier = time_of(prior), lane_of(prior) - self.first_lane
         order = context.order
         ordered = order.barrier_orders(time, earlier, lane)
+        if self.clustered:
+            ordered &= earlier // self.per_block == lane // self.per_block
+            ordered |= order.cluster_orders(time, lane)
         ordered |= order.fence_orders(time, earlier, lane)
+        ordered |= order.publications.orders(time, earlier, lane)
         return ordered, order.only_met(time, earlier, lane)
 
     def address_of(self, unit: int) -> int:

@@ -40,10 +40,15 @@ class TracedBlock:
 
     # -- global and shared memory ---------------------------------------------------------------
     def touched(self, access: Access, chunk) -> list[dict]:
-        """One record for each array that an access touches: which elements, with what values."""
+        """One record for each array that an access touches: which elements, with what values.
+
+        Shared memory is the block's own: accesses of other blocks, or to theirs, are left out.
+        """
         where, threads = self.mine(access.lanes, chunk)
         address = access.address[where].astype(np.int64)
         left = np.ones(address.size, bool) if access.valid is None else access.valid[where]
+        if access.block is not None:
+            left = left & (access.block[where] == self.number - chunk.first_block)
         found = []
         for buffer in self.buffers:
             inside = left & (address >= buffer.start) & (address < buffer.start + buffer.size)

@@ -49,6 +49,13 @@ class Tracer(Observer):
             raise RuntimeError("nothing traced yet: call a kernel inside `with observe(tracer):`")
         return self.recordings[0]
 
+    def __repr__(self) -> str:
+        if not self._recorders:
+            return "no kernel ran"
+        return "\n".join(
+            f"{one.kernel}, block {one.block}: {len(one.frames)} steps" for one in self.recordings
+        )
+
     def mark(self, findings) -> int:
         """Put a sanitizer's findings on the steps where they happened; returns how many fit."""
         return sum(recording.mark(findings) for recording in self.recordings)

@@ -8,7 +8,7 @@ from ..events import Access, FaultEvent
 from . import warp
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault
-from .memory import CLUSTER_SHIFT, RANGES, WINDOWS, bounds, scalar, spread
+from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, spread
 from .names import demangle
 
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
@@ -72,7 +72,7 @@ class MemoryInstructions:
         return memory, _flat(address + base, shift), valid
 
     def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
-        """Shared memory of any block of the cluster; observers hear of the lanes' own blocks."""
+        """Shared memory of any block of the cluster; observers hear which."""
         address = spread(address, self.R[LANE].size)
         inside, base, exists = self.cluster_base(address)
         fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
@@ -81,6 +81,11 @@ class MemoryInstructions:
             valid = None
         else:
             self.refuse("shared", np.where(exists, inside, address), valid, size, ins, kind)
+        if self.accesses is not None:
+            place = inside if valid is None else np.where(exists, inside, address)
+            holder = base.astype(np.int64) // max(self.run_.shared_stride, 1)
+            told = Access("shared", kind, place, self.R[LANE], size, valid, holder)
+            self.accesses.append(told)
         return self.shared, _flat(inside + base, shift), valid
 
     def locate_generic(self, address, shift: int, size: int, ins, kind: str):
@@ -96,7 +101,7 @@ class MemoryInstructions:
     def is_in(self, space: str, address):
         """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
         if space in ("const", "param"):
-            return np.zeros_like(address, bool)
+            return np.zeros(np.shape(address), bool)[()]
         if space == "global":
             return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
         start, end = RANGES[space]
@@ -292,6 +297,8 @@ class MemoryInstructions:
             + (
                 "Use an address that is a multiple of the access size"
                 if misaligned
+                else "Pass an array for the argument that is None"
+                if space == "global" and first < RED_ZONE
                 else "Guard the access with a bounds check, or mend the index"
             )
         )

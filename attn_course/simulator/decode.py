@@ -249,9 +249,12 @@ class Decoder:
             return self.symbol(operand.base.name, operand.offset, "u64")
         kind = self.instance.register_type(operand.base.name)
         if TYPE_BYTES[kind] == 4:
-            text = f"{self.read_register(operand.base.name, 'u32')}.astype(u8)"
-        else:
-            text = self.read_register(operand.base.name, "u64")
+            text = self.read_register(operand.base.name, "u32")
+            if operand.offset:  # the sum wraps around at 32 bits
+                offset = np.uint32(operand.offset & 0xFFFFFFFF)
+                text = f"({text} + {self.constant(offset)})"
+            return f"{text}.astype(u8)"
+        text = self.read_register(operand.base.name, "u64")
         return f"{text} + {self.constant(offset)}" if operand.offset else text
 
     def space_of(self, instruction: Instruction, operand: Address) -> str:
@@ -333,7 +336,7 @@ class Decoder:
         to, source, size, *rest = instruction.operands
         available = self.read(size, "u32")
         if rest and isinstance(rest[0], Register) and self.is_predicate(rest[0]):
-            available = f"np.where({self.read(rest[0], 'pred')}, 0, {available})"
+            available = f"np.where({self.read(rest[0], 'pred')}, 0, {available})[()]"
         elif rest and "L2::cache_hint" not in instruction.opcode or len(rest) > 1:
             available = self.read(rest[0], "u32")
         return (

@@ -13,6 +13,7 @@ from .executable import Executable
 from .machine import Chunk
 from .memory import GlobalMemory, aligned
 from .names import demangle
+from .system import Heap
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
@@ -49,7 +50,7 @@ class Run:
         self.memory = GlobalMemory()
         self.symbols: dict[str, int] = {}
         self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
-        self.seconds = float(os.environ.get(TIMEOUT, "600"))
+        self.seconds = timeout_from_environment()
         self.deadline = time.monotonic() + self.seconds
 
     # -- memory ---------------------------------------------------------------------------------
@@ -79,7 +80,7 @@ class Run:
             values[i] = int(address).to_bytes(8, "little")
         self.parameter_address = addresses[-1]
         self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
-        self.heap_address, self.heap_used = addresses[-2] if self.heap_bytes else 0, 0
+        self.heap = Heap(addresses[-2] if self.heap_bytes else 0, self.heap_bytes)
         self.fill_parameters(image, values)
         self.relocate(variables)
 
@@ -178,6 +179,19 @@ def seed_from_environment() -> int | None:
     if text and not text.isdigit():
         raise ValueError(f"{WARP_ORDER} is {text!r}; it must be a seed such as 1, or empty")
     return int(text) if text else None
+
+
+def timeout_from_environment() -> float:
+    """Seconds after which a launch is given up."""
+    text = os.environ.get(TIMEOUT, "") or "600"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(
+            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600")
+    return seconds
 
 
 def launch(

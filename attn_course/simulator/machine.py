@@ -146,6 +146,8 @@ class Chunk(
         """Nothing is ready: let waiting lanes go on. False when all have ended or only spin."""
         if self.waiting and self.release_barriers():
             return True
+        if self.release_warps():
+            return True
         if self.aside:
             self.ready, self.aside = self.aside, {}
         elif self.wake_spinning():

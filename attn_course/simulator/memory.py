@@ -58,7 +58,8 @@ class GlobalMemory(FlatMemory):
     def place(self, items) -> list[int]:
         """items: (name, flat uint8 array, shape, dtype, writable); returns each one's address.
 
-        Arrays that overlap on the host overlap here too.
+        Arrays that overlap on the host overlap here too. A view keeps how far it is into its
+        owner's memory modulo 16, so that it is as little aligned as on a GPU.
         """
         order = sorted(range(len(items)), key=lambda i: _pointer(items[i][1]))
         starts, top, host_end, base = [0] * len(items), RED_ZONE, -1, 0
@@ -67,7 +68,7 @@ class GlobalMemory(FlatMemory):
             pointer = _pointer(data)
             if pointer >= host_end or not data.size:  # a buffer of its own, not an overlapping one
                 top = -(-(top + RED_ZONE) // RED_ZONE) * RED_ZONE
-                base = top - pointer
+                base = top + _misalignment(data) - pointer
             starts[i] = pointer + base
             host_end = max(host_end, pointer + data.size)
             top = max(top, starts[i] + data.size)
@@ -113,7 +114,8 @@ class GlobalMemory(FlatMemory):
         if not self.buffers:
             return "", None, "the kernel has no buffer at all"
         if address < RED_ZONE:
-            return "", None, f"address {address:#x} is a null pointer plus {address} bytes"
+            plus = f" plus {address} bytes" if address else ""
+            return "", None, f"address {address:#x}, a null pointer{plus}"
         buffer = min(self.buffers, key=lambda b: _distance(b, address))
         if _distance(buffer, address) > self.bytes.size + FAR:
             text = (
@@ -126,6 +128,14 @@ class GlobalMemory(FlatMemory):
 
 def _pointer(data: np.ndarray) -> int:
     return data.__array_interface__["data"][0]
+
+
+def _misalignment(data: np.ndarray) -> int:
+    """Bytes modulo 16 from the start of the memory that owns the data, which is aligned."""
+    owner = data
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return (_pointer(data) - _pointer(owner)) % 16
 
 
 def _distance(buffer: Buffer, address: int) -> int:

@@ -7,6 +7,7 @@ functions, instructions, and the source positions that `.loc` gives. Nothing is 
 from __future__ import annotations
 
 import re
+import struct
 
 from .syntax import (
     TYPE_BYTES,
@@ -445,6 +446,8 @@ class _Parser:
         if re.match(r"0[fFdD][0-9A-Fa-f]+$", self.token):
             word = self.take()
             return Immediate(int(word[2:], 16), 32 if word[1] in "fF" else 64)
+        if re.fullmatch(r"-?\d+\.\d*(e\d+)?", self.token, re.IGNORECASE):
+            return Immediate(struct.unpack("<Q", struct.pack("<d", float(self.take())))[0], 64)
         return Immediate(self.integer())
 
     def name(self, function: Function, word: str):

@@ -6,11 +6,40 @@ import numpy as np
 
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import KernelAssertion
-from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, spread
+from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned, spread
 from .printf import format_message
 
 _ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
 _LONGEST = 1 << 16  # bytes of a string
+
+
+class Heap:
+    """What malloc and free of one launch hand out. Freed memory is used again once the heap is
+    full, for requests of the same size: until then an address belongs to one thread only, which
+    is what observers that look for races go by.
+    """
+
+    def __init__(self, start: int, size: int):
+        self.next, self.end = start, start + size
+        self.sizes: dict[int, int] = {}  # of what is in use, by address
+        self.freed: dict[int, list[int]] = {}  # addresses by size
+
+    def allocate(self, size: int) -> int:
+        """The address of that many bytes; 0 when there is no room."""
+        size = aligned(max(size, 1))
+        if size <= self.end - self.next:
+            address, self.next = self.next, self.next + size
+        elif self.freed.get(size):
+            address = self.freed[size].pop()
+        else:
+            return 0
+        self.sizes[address] = size
+        return address
+
+    def release(self, address: int) -> None:
+        size = self.sizes.pop(address, None)
+        if size is not None:
+            self.freed.setdefault(size, []).append(address)
 
 
 class Intrinsics:
@@ -84,16 +113,14 @@ class Intrinsics:
         )
 
     def malloc(self, block) -> None:
-        """Memory from the launch's heap, 16-byte aligned; null when it is used up."""
-        sizes = -(-self.call_argument(block, 0, "u8").astype(np.int64) // 16) * 16
-        ends = self.run_.heap_used + np.cumsum(sizes)
-        fits = ends <= self.run_.heap_bytes
-        start = self.run_.heap_address + ends - sizes
-        self.run_.heap_used = int(ends[fits].max(initial=self.run_.heap_used))
-        self.store_result(block, np.where(fits, start, 0).astype(np.uint64))
+        """Memory from the launch's heap, 16-byte aligned; null when there is not as much."""
+        sizes = self.call_argument(block, 0, "u8").tolist()
+        starts = [self.run_.heap.allocate(size) for size in sizes]
+        self.store_result(block, np.array(starts, np.uint64))
 
     def free(self, block) -> None:
-        """Heap memory is given back when the launch ends."""
+        for address in self.call_argument(block, 0, "u8").tolist():
+            self.run_.heap.release(address)
 
     intrinsics = {
         "vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free,

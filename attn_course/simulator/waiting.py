@@ -9,6 +9,7 @@ and again, with atomics or volatile loads, give the others a turn.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether i
 _LAST_PROBE = 2048  # and the most between two questions
 _PROBE_JUMPS = 32  # backward jumps until a question is given up
 _PATIENCE = 256  # blocks with polling instructions until other groups get a turn
+_PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
 _TURNS = 1024  # jumps or activations between two looks at the clock
 
 
@@ -35,7 +37,6 @@ class WaitingLanes:
 
     def start_waiting(self) -> None:
         self.parked: dict[Key, np.ndarray] = {}
-        self.forced: Key | None = None
         self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
         self.aside: dict[Key, np.ndarray | None] = {}
         self.polls, self.patience = 0, _PATIENCE
@@ -52,9 +53,6 @@ class WaitingLanes:
         Lanes of the other warps are parked until their partners come. False: nobody is left.
         """
         key = block.key
-        if key == self.forced:
-            self.forced = None
-            return True
         earlier = self.parked.pop(key, None)
         if earlier is not None:
             self.flush(block.live_in)
@@ -96,8 +94,47 @@ class WaitingLanes:
         places = self.parked.pop(key)
         if self.watchers:
             self.tell_missing(self.blocks[key], places)
-        self.forced = key
-        self.ready[key] = places
+        self.let_pass(key, places)
+
+    def let_pass(self, key: Key, places: np.ndarray) -> None:
+        """Lanes go on from a warp-level instruction, whoever else comes there."""
+        passing = (*key, _PASSING)
+        self.blocks[passing] = replace(self.blocks[key], key=passing, warp_level=False)
+        self.join(passing, places)
+
+    def release_warps(self) -> bool:
+        """Let lanes pass that wait at different bar.warp.sync with the same mask.
+
+        The instruction waits until the lanes of its mask have executed one, at whatever place.
+        """
+        parked = [key for key in sorted(self.parked) if _is_warp_barrier(self.blocks[key])]
+        if len(parked) < 2:
+            return False
+        places = [self.parked[key] for key in parked]
+        members = np.concatenate([self.members_at(key) for key in parked])
+        lane = self.home[LANE][np.concatenate(places)]
+        alive = np.packbits(self.alive.reshape(-1, 32), axis=1, bitorder="little").view("<u4")
+        team, team_of = np.unique(
+            (lane >> 5).astype(np.uint64) << np.uint64(32) | members, return_inverse=True)
+        here = np.zeros(team.size, np.uint32)
+        np.bitwise_or.at(here, team_of, np.uint32(1) << (lane & 31).astype(np.uint32))
+        needed = alive.ravel()[team >> np.uint64(32)] & team.astype(np.uint32)
+        passes = (needed & ~here == 0)[team_of]
+        for key, mine in zip(parked, places, strict=True):
+            go, passes = passes[: mine.size], passes[mine.size :]
+            if go.any():
+                del self.parked[key]
+                self.let_pass(key, mine[go])
+                if not go.all():
+                    self.parked[key] = mine[~go]
+        return bool(self.ready)
+
+    def members_at(self, key: Key) -> np.ndarray:
+        """(lanes,) uint32: the member masks of the lanes that are parked at `key`."""
+        block, places = self.blocks[key], self.parked[key]
+        self.activate(places)
+        self.fetch(block.uses)
+        return spread(block.members(self.R, self), places.size)
 
     def tell_missing(self, block: Block, places: np.ndarray) -> None:
         instruction, lanes = block.instructions[0], self.home[LANE][places]
@@ -166,10 +203,11 @@ class WaitingLanes:
         lanes = self.home[LANE] if places is None else self.home[LANE][places]
         block = self.spin_block or self.blocks[key]
         count = sum(self.lane_count if p is None else p.size for _, p, _ in self.spinning)
+        who = "repeats" if count == 1 else f"and {count - 1} others repeat"
         text = (
             f"{self.kernel.function.name} hangs at {self.where(block)}: {self.thread_text(lanes)} "
-            f"and {count - 1} others repeat a loop, and no thread that still runs will write what "
-            f"they wait for"
+            f"{who} a loop, and no thread that still runs will write what "
+            f"{'it waits' if count == 1 else 'they wait'} for"
         )
         if self.waiting:
             text += "; " + self.describe_deadlock()
@@ -230,6 +268,10 @@ class WaitingLanes:
             version, groups, home = state
             self.snapshot = (version, [dict(group) for group in groups], home)
         return False
+
+
+def _is_warp_barrier(block: Block) -> bool:
+    return block.instructions[0].opcode.startswith("bar.warp.sync")
 
 
 def _is_array(value) -> bool:

@@ -24,7 +24,7 @@ STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.compu
 CLEAN = sorted({*clean_kernels(), *STEPS})
 ATTENTION = [step.path for step in LADDER if step.computes == FUSED]
 SMALLEST = Case(Problem(1, 1, 1, 1), causal=True)
-SEVERAL_TILES = Case(Problem(2, 13, 150, 36), causal=True)  # of keys, in each kernel of ATTENTION
+SEVERAL_TILES = Case(Problem(2, 13, 400, 36), causal=True)  # of keys, in each kernel of ATTENTION
 
 
 def sanitize(path, case, options=()):

@@ -312,3 +312,17 @@ def test_a_grid_that_no_gpu_takes_is_refused():
         step(2).launch(Problem(1, 65536 * 32, 1, 1))
     with pytest.raises(KeyError, match="01_scores_naive"):
         step("07_missing")
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "bias"])
+def test_an_out_that_is_also_read_is_refused(name):
+    xp = array_module(None)
+    memory = xp.zeros(2 * 64 + 1, dtype=np.float32)
+    one = memory[1:65].reshape(1, 1, 8, 8)
+    arrays = {key: xp.zeros((1, 1, 8, 8), dtype=np.float32) for key in ("q", "k", "v", "bias")}
+    arrays[name] = one
+    bias = arrays.pop("bias")
+    with pytest.raises(ValueError, match=f"out shares memory with {name}: .*pass an array of its"):
+        attention(**arrays, bias=bias, method="rows_online",
+                  out=memory[64:128].reshape(1, 1, 8, 8))
+    attention(**arrays, bias=bias, method="rows_online", out=memory[65:].reshape(1, 1, 8, 8))

@@ -11,7 +11,7 @@ import pytest
 from attn_course import cli, data, reference
 from attn_course.attention import METHODS
 from attn_course.backend import resolve_backend
-from attn_course.commands import common, simulator_speed
+from attn_course.commands import common, run, simulator_speed
 from attn_course.ladder import LADDER, step
 
 SMALL = ("--shape", "1,2,17,9")
@@ -105,7 +105,7 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
 @pytest.mark.parametrize(("arguments", "words"), [
     (("run", "nonsense"), ("nonsense", "naive")),
     (("run", "naive", "--causal"), ("causal",)),
-    (("run", "naive", "--dtype", "float16"), ("float16", "float32")),
+    (("run", "naive", "--dtype", "float16"), ("float16", "drop --dtype")),
     (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at/all.json",)),
     (("run", "naive", "--shape", "1,2,3"), ("B,H,L,D",)),
     (("run", "naive", "--shape", "1,2,0,4"), ("at least 1",)),
@@ -134,6 +134,21 @@ def test_a_bug_is_not_dressed_up_as_a_message(monkeypatch):
     monkeypatch.setattr(common.Workload, "inputs", broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(["run", "naive", *SMALL])
+
+
+def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "verify_method", interrupted)
+    status, out, err = call(capsys, "run", "naive", *SMALL)
+    assert status == 130 and err == "attn-course: interrupted\n"
+    assert out.startswith("naive, (B, H, L, D) = (1, 2, 17, 9), float32, seed 0, backend ")
+
+
+def test_the_help_of_trace_names_its_own_default_shape(capsys):
+    _, out, _ = call(capsys, "trace", "--help")
+    assert "1,1,16,8" in out and "1,2,64,32" not in out
 
 
 def test_the_traceback_is_there_when_asked_for(monkeypatch):

@@ -228,6 +228,7 @@ def launch_error(kernel, grid, block, values, **keywords) -> str:
     ([1], (32,), ["grid is [1]", "tuple"]),
     ((2.0,), (32,), ["2.0", "//"]),
     (("1",), (32,), ["'1'"]),
+    ((1,), (2048,), ["2048 in x", "more blocks, e.g. grid ((n + 255) // 256,), block (256,)"]),
     ((1,), (32, 32, 2), ["2048 threads", "at most 1024"]),
     ((1,), (1025,), ["1025"]),
     ((1,), (1, 1, 65), ["65 in z", "at most 64"]),

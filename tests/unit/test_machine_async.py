@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.simulator import Hang, MemoryFault, SimulatorError, launches
+from attn_course.module.errors import LaunchError
+from attn_course.simulator import Hang, MemoryFault, launches
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \
@@ -56,6 +57,33 @@ __global__ void half_of_them(const double* a, double* out) {      // in a branch
     if (t % 2) asm volatile("cp.async.wait_group 0;" ::: "memory");
     __syncthreads();
     out[t] = ((volatile double*)tile)[t];
+}
+__global__ void ignoring(const float* a, float* out, int ignore, int bytes) {  // for all lanes
+    __shared__ float tile[64];
+    int t = threadIdx.x;
+    tile[t] = tile[32 + t] = -1;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0;"
+        " cp.async.ca.shared.global [%0], [%1], 4, p; }"
+        :: "r"((unsigned)__cvta_generic_to_shared(&tile[t])), "l"(a + t), "r"(ignore) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+        :: "r"((unsigned)__cvta_generic_to_shared(&tile[32 + t])), "l"(a + t), "r"(bytes)
+        : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    out[t] = tile[t]; out[32 + t] = tile[32 + t];
+}
+__global__ void next_too_early(const float* a, float* out) {      // reads the tile in flight
+    __shared__ float tile[64];
+    volatile float* row = tile;
+    int t = threadIdx.x;
+    row[t] = row[32 + t] = -1;
+    COPY(4, &tile[t], a + t);
+    asm volatile("cp.async.commit_group;");
+    COPY(4, &tile[32 + t], a + 32 + t);
+    asm volatile("cp.async.commit_group;");
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    out[t] = row[t]; out[32 + t] = row[32 + t];
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    out[64 + t] = row[32 + t];
 }
 __global__ void outside(const float* a, float* out) {
     __shared__ float tile[32];
@@ -202,7 +230,23 @@ def test_a_cluster_of_two_dimensions(build, monkeypatch):
 def test_what_clusters_can_not_do_is_named(build):
     with pytest.raises(Hang, match="the cluster's.*bar.sync 1|bar.sync 1.*the cluster's"):
         run(CLUSTERS, "alone", 2, 32, zeros(1), build=build)
-    with pytest.raises(SimulatorError, match="grid .3, 1, 1. .*clusters of .2, 1, 1."):
+    with pytest.raises(LaunchError, match="alone: grid .3, 1, 1. .*clusters of .2, 1, 1."):
         run(CLUSTERS, "alone", 3, 32, zeros(1), build=build)
     with pytest.raises(MemoryFault, match="there are two"):
         run(CLUSTERS, "no_such_block", 2, 32, zeros(1), build=build)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_copy_that_all_lanes_ignore(build):
+    a, out = np.arange(1, 33, dtype=np.float32), zeros(64, np.float32)
+    for ignore in (0, 1):
+        size = 4 * (1 - ignore)
+        run(COPIES, "ignoring", 1, 32, a, out, np.int32(ignore), np.int32(size), build=build)
+        assert out.tolist() == 2 * (a * (1 - ignore)).tolist()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_newest_group_has_not_arrived_when_the_one_before_has(build):
+    a, out = np.arange(1, 65, dtype=np.float32), zeros(96, np.float32)
+    run(COPIES, "next_too_early", 1, 32, a, out, build=build)
+    assert out.tolist() == [*a[:32], *[-1] * 32, *a[32:]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
-from attn_course.simulator import MemoryFault, SimulatorError
+from attn_course.simulator import Hang, MemoryFault, SimulatorError, launches
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -344,3 +344,85 @@ def test_arrays_that_overlap_on_the_host_overlap_in_the_kernel():
     out = whole[8:]
     run(CODE, "outside", 1, 16, whole, out, np.int32(1))
     assert whole.tolist() == [*range(8), *range(1, 17), *range(24, 40)]
+
+
+PLACES = r"""
+__constant__ float weights[4];
+__device__ float seen[4];
+extern "C" {
+__global__ void wraps(int* out, unsigned minus) {   // the sum of a shared address is 32 bits wide
+    __shared__ int x[64];
+    int t = threadIdx.x, v;
+    x[t] = t * 3;
+    __syncthreads();
+    unsigned at = (unsigned)__cvta_generic_to_shared(&x[t]) - minus;
+    asm volatile("ld.shared.s32 %0, [%1+4096];" : "=r"(v) : "r"(at));
+    out[t] = v;
+}
+__global__ void wide(const float4* a, float4* out) { out[threadIdx.x] = a[threadIdx.x]; }
+__global__ void weighted(float* out) {
+    int t = threadIdx.x;
+    out[t] = weights[t] * 2;
+    seen[t] = weights[t] + 1;
+}
+__global__ void one_waits(volatile int* flag) { if (threadIdx.x == 5) while (*flag == 0) ; }
+__global__ void writes(float* out) { out[threadIdx.x] = 1; }
+__global__ void policy(const float* a, float* out) {
+    unsigned long long p;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
+    out[0] = a[p & 1];
+}
+}
+"""
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_shared_addresses_wrap_around(build):
+    out = zeros(32)
+    run(PLACES, "wraps", 1, 32, out, np.uint32(4096), build=build)
+    assert out.tolist() == [3 * t for t in range(32)]
+
+
+def test_a_view_is_as_little_aligned_as_its_memory():
+    whole, out = np.arange(40, dtype=np.float32), zeros(32, np.float32)
+    run(PLACES, "wide", 1, 8, whole[4:], out)
+    assert out.tolist() == whole[4:36].tolist()
+    for first in (1, 2, 3):
+        with pytest.raises(MemoryFault, match="16 bytes that are not aligned to 16") as found:
+            run(PLACES, "wide", 1, 8, whole[first:], out)
+        assert (found.value.kind, found.value.array) == ("misaligned", "a")
+
+
+def test_a_null_pointer_is_told_as_such():
+    with pytest.raises(MemoryFault) as caught:
+        run(PLACES, "writes", 1, 32, None)
+    text = str(caught.value)
+    assert "writes address 0x0, a null pointer (" in text and "Pass an array" in text
+    assert "Guard" not in text and "0 bytes" not in text
+
+
+def test_one_thread_that_hangs_is_told_alone():
+    with pytest.raises(Hang, match=r"thread \(5, 0, 0\) repeats a loop") as caught:
+        run(PLACES, "one_waits", 1, 32, zeros(1))
+    assert "others" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
+def test_a_wrong_timeout_is_named(text, monkeypatch):
+    monkeypatch.setenv(launches.TIMEOUT, text)
+    with pytest.raises(ValueError, match=f"ATTN_COURSE_TIMEOUT is '{text}'.*seconds"):
+        run(PLACES, "writes", 1, 32, zeros(32, np.float32))
+
+
+def test_a_cache_policy_is_not_supported_by_name():
+    with pytest.raises(SimulatorError, match="does not know the PTX instruction `createpolicy"):
+        run(PLACES, "policy", 1, 1, zeros(2, np.float32), zeros(1, np.float32))
+
+
+def test_a_constant_is_the_same_to_an_observed_debug_run():
+    out, made = zeros(4, np.float32), module(PLACES)
+    np.ndarray(4, np.float32, made.get_global("weights"))[:] = [1, 2, 3, 4]
+    listener = listen(PLACES, "weighted", 1, 4, out, build="debug")
+    assert listener.events and not listener.faults
+    assert out.tolist() == [2, 4, 6, 8]
+    assert np.ndarray(4, np.float32, made.get_global("seen")).tolist() == [2, 3, 4, 5]

@@ -89,6 +89,21 @@ __global__ void on_the_heap(int* out) {
     delete shape;
     out[64 + t] = malloc(1ull << 40) == nullptr;
 }
+__global__ void some_want_too_much(int* out) {
+    int t = threadIdx.x;
+    char* p = (char*)malloc(t % 2 ? 1ull << 63 : 1 << 10);
+    out[t] = p != nullptr;
+    if (p) { p[0] = p[1023] = 1; free(p); }
+}
+__global__ void again_and_again(int* out, int rounds) {   // more than the heap, bit by bit
+    int got = 0;
+    for (int k = 0; k < rounds; ++k) {
+        char* p = (char*)malloc(1 << 20);
+        if (p) { p[0] = k; got += p[0] == k; }
+        free(p);
+    }
+    out[threadIdx.x] = got;
+}
 __global__ void says_names(char letter) {
     char word[4] = {letter, char('a' + threadIdx.x), 0, 'x'};
     const char* none = nullptr;
@@ -336,3 +351,13 @@ def test_every_instruction_is_told_with_its_line():
     assert told >= {"out[i] = r;", "int i = ID, r; float g;"}
     stores = [e for e in listener.events if e.accesses and e.accesses[0].kind == "store"]
     assert [e.accesses[0].address.size for e in stores] == [40, 40]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_heap_is_used_again_and_one_wish_too_big_hurts_nobody_else(build):
+    out = zeros(64)
+    run(CODE, "some_want_too_much", 1, 64, out, build=build)
+    assert out.tolist() == [1, 0] * 32
+    out = zeros(2)
+    run(CODE, "again_and_again", 1, 2, out, np.int32(20), build=build)
+    assert out.tolist() == [20, 20]

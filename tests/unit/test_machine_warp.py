@@ -280,3 +280,49 @@ def test_lane_registers(build):
         assert out.reshape(8, n)[:, i].tolist() == [
             lane, i % 70 // 32, less, full & ~less, below, full & ~below, 1 << lane, 3
         ]  # fmt: skip
+
+
+SYNCS = r"""
+extern "C" {
+__global__ void both_sides(int* out) {     // each side reads what the other has just written
+    __shared__ volatile int low, high;
+    int t = threadIdx.x;
+    if (t < 16) {
+        if (t == 0) low = 5;
+        __syncwarp();
+        out[t] = high;
+        __syncwarp();
+        if (t == 0) low = out[t] + 1;
+        __syncwarp();
+    } else {
+        if (t == 16) high = 7;
+        __syncwarp();
+        out[t] = low;
+        __syncwarp();
+        __syncwarp();
+        out[t] += low;
+    }
+}
+__global__ void half_warps(int* out) {     // a mask of 16 lanes does not wait for the others
+    __shared__ volatile int x[64];
+    int t = threadIdx.x, lane = t % 32;
+    unsigned mask = lane < 16 ? 0xffffu : 0xffff0000u;
+    x[t] = t;
+    if (t % 2) { __syncwarp(mask); __syncwarp(mask); out[t] = x[t ^ 1]; }
+    else { __syncwarp(mask); x[t] = 100 + t; __syncwarp(mask); out[t] = x[t ^ 1]; }
+}
+}
+"""
+
+
+@pytest.mark.parametrize("order", [None, 1])
+@pytest.mark.parametrize("build", BUILDS)
+def test_syncwarp_on_both_sides_of_a_branch(build, order):
+    out = zeros(32)
+    run(SYNCS, "both_sides", 1, 32, out, build=build, warp_order=order)
+    assert out.tolist() == [7] * 16 + [5 + 8] * 16
+    listener = listen(SYNCS, "both_sides", 1, 32, out, build=build)
+    assert not listener.faults
+    out = zeros(64)
+    run(SYNCS, "half_warps", 1, 64, out, build=build, warp_order=order)
+    assert out.tolist() == [t + 1 if t % 2 == 0 else 99 + t for t in range(64)]

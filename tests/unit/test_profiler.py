@@ -204,6 +204,27 @@ def test_the_profile_command_selects_steps_and_says_when_there_is_no_record(tmp_
     assert "02_scores_tiled" in out and "01_scores_naive" not in out
 
 
+@pytest.mark.parametrize("steps", [(), ("2",)])
+def test_the_profile_command_shows_the_lessons_profile_and_the_counters_too(
+    tmp_path, capsys, steps
+):
+    for kind in ("profile_lesson", "counters"):
+        record = json.loads((results.RESULTS_FOLDER / "h200" / f"{kind}.json").read_text())
+        results.write_record(record, kind, tmp_path)
+    path = tmp_path / "out.json"
+    arguments = ["profile", *steps, "--recorded", "--results", str(tmp_path), "--json", str(path)]
+    assert cli.main(arguments) == 0
+    lesson, counters = json.loads(path.read_text())["profiles"]
+    assert (lesson["kind"], counters["kind"]) == ("profile_lesson", "counters")
+    numbers = {case["step"] for case in lesson["cases"]}
+    assert numbers == ({2} if steps else set(range(1, 7)))
+    case = counters["cases"][0]
+    assert case["simulator"] == {n: both["simulator"] for n, both in case["counters"].items()}
+    shown = capsys.readouterr().out
+    assert "Counted: the hardware\n" in shown  # the lesson's record has no count of ours
+    assert "02_scores_tiled K_TILE=0" in shown and lesson["caption"] in shown
+
+
 def test_every_record_of_this_project_is_readable():
     for path in results.RESULTS_FOLDER.glob("*/*.json"):
         record = json.loads(path.read_text())

@@ -42,6 +42,70 @@ def test_the_speed_table_shows_the_record():
         assert abs(rate * 1e6 * case["seconds"] / case["instructions"] - 1) < 0.01
 
 
+def test_every_lesson_is_in_the_tables():
+    start = readme_tables.START.read_text(encoding="utf-8")
+    assert readme_tables.renewed_start(start) == start, "run `make readme`"
+    for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
+        assert f"](notebooks/{path.name})" in README and f"]({path.name})" in start
+
+
+def test_every_row_of_the_benchmarks_is_shown_with_its_record():
+    text = readme_tables.bench()
+    for suite in ("seeds_fp32", "long_fp32"):
+        record = json.loads((readme_tables.GPU_RECORDS / f"bench_{suite}.json").read_text())
+        assert record["gpu"] in text and record["date"] in text
+        for row in record["rows"]:
+            (line,) = [one for one in text.splitlines() if one.startswith(f"| {row['label']} |")]
+            cells = [one.strip().replace(",", "") for one in line.split("|")[2:-1]]
+            ours, theirs, ratio = (float(cells[i]) for i in (1, 3, 4))
+            assert cells[0].strip("`") == row["auto_picks"]
+            assert abs(ratio - theirs / ours) < 0.03 * ratio
+
+
+def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
+    for path in readme_tables.GPU_RECORDS.glob("*.json"):
+        record = json.loads(path.read_text())
+        record["kernels"] = dict.fromkeys(record["kernels"], "0")
+        (tmp_path / path.name).write_text(json.dumps(record))
+    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
+    assert readme_tables.bench().count("STALE") == 2
+    assert all("STALE" in line for line in readme_tables.checked().splitlines())
+
+
+def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
+    for path in readme_tables.GPU_RECORDS.glob("*.json"):
+        record = json.loads(path.read_text())
+        if path.stem == "counters":
+            record["missed"] = ["01: instructions"]
+        elif path.stem == "sanitizer":
+            record["alarms"] = ["05_softmax_warp.cu"]
+        elif path.stem == "differential":
+            record["sections"]["opcodes"]["agree"] -= 1
+        (tmp_path / path.name).write_text(json.dumps(record))
+    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
+    counters, results, sanitizer = readme_tables.checked().splitlines()
+    assert " 1 unexplained" in counters and " 1 false alarms" in sanitizer
+    agreeing, opcodes = re.search(r"([\d,]+) of ([\d,]+) PTX", results).groups()
+    assert int(opcodes.replace(",", "")) - int(agreeing.replace(",", "")) == 1
+
+
+def test_the_python_blocks_run(capsys, monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    shown = []
+    for block in re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "README.md", "exec"), {})
+        shown.append(capsys.readouterr().out)
+    assert "error: out-of-bounds" in shown[0] and "z[i] = x[i] + y[i]" in shown[0]
+    assert "3 x 4" in shown[0]  # three warps store four sectors each
+
+
+def test_every_environment_variable_of_a_user_is_in_the_table():
+    source = "".join(path.read_text(encoding="utf-8")
+                     for path in (ROOT / "attn_course").rglob("*.py"))
+    named = set(re.findall(r"\"(ATTN_COURSE_[A-Z_]+)\"", source))
+    assert named == set(re.findall(r"^\| `(ATTN_COURSE_[A-Z_]+)`", README, re.MULTILINE))
+
+
 def test_missing_markers_are_named():
     with pytest.raises(ValueError, match="must hold"):
         readme_tables.renewed("# no markers")

@@ -1,0 +1,138 @@
+"""The sanitizer on barriers that some go around, fences inside a block, and clusters of blocks."""
+
+import numpy as np
+import pytest
+
+from attn_course.events import observe
+from attn_course.module import RawModule
+from attn_course.observers import Counters, Sanitizer, Tracer
+
+HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
+START = "__shared__ int s[64], d; const int t = threadIdx.x;\n"
+CLUSTER = """__shared__ int s[64]; const int t = threadIdx.x, g = blockIdx.x * 64 + t;
+    cg::cluster_group c = cg::this_cluster(); int* p = c.map_shared_rank(s, c.block_rank() ^ 1);
+"""
+
+
+def run(body, observer, *, grid=1, clusters=""):
+    """Observe `void k(int* a, int* b) { body }`, which gets 256 ints counted up and 256 zeros."""
+    code = f'{HEAD}\nextern "C" __global__ void {clusters} k(int* a, int* b) {{\n{body}\n}}'
+    options = ("-arch=compute_90",) if clusters else ()
+    kernel = RawModule(code=code, options=options, backend="simulator").get_function("k")
+    with observe(observer):
+        kernel((grid,), (64,), (np.arange(256, dtype=np.int32), np.zeros(256, np.int32)))
+    return observer
+
+
+def findings(body, **options):
+    found = run(body, Sanitizer(), **options).findings
+    return [(finding.kind, finding.severity) for finding in found]
+
+
+def in_clusters(body, observer):
+    return run(CLUSTER + body, observer, grid=4, clusters="__cluster_dims__(2, 1, 1)")
+
+
+# -- barriers that some threads go around ----------------------------------------------------------
+AROUND = {
+    "code behind": "if (t < 40) __syncthreads(); a[t] = 1;",
+    "every other lane": "if (t % 2) __syncthreads();",
+    "reduction": """s[t] = a[t]; __syncthreads();
+        for (int k = 32; k > 0; k /= 2) if (t < k) { s[t] += s[t + k]; __syncthreads(); }
+        if (t == 0) b[0] = s[0];""",
+}
+LEFT_BEFORE = {
+    "in a warp": "if (t >= 40) return; s[t] = a[t]; __syncthreads(); b[t] = s[39 - t];",
+    "a warp": "if (t >= 32) return; s[t] = a[t]; __syncthreads(); b[t] = s[31 - t];",
+    "in a loop": """for (int i = 0; i < 3; ++i) {
+        if (i == 1 && t >= 40) return;
+        s[t] = i; __syncthreads(); b[t] = i; }""",
+    "between barriers": "s[t] = 1; __syncthreads(); if (t > 40) return; __syncthreads(); b[t] = 1;",
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_a_barrier_that_others_went_around(name):
+    assert findings(START + AROUND[name]) == [("divergent-barrier", "warning")]
+
+
+@pytest.mark.parametrize("name", LEFT_BEFORE)
+def test_threads_that_left_before_the_barrier(name):
+    assert findings(START + LEFT_BEFORE[name]) == []
+
+
+# -- cooperative groups ----------------------------------------------------------------------------
+@pytest.mark.parametrize("body", [
+    "auto w = cg::tiled_partition<32>(cg::this_thread_block()); b[t] = w.shfl_down(a[t], 1);",
+    "if (t % 2) { auto g = cg::coalesced_threads(); b[t] = g.thread_rank() + g.shfl(t, 0); }",
+    "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
+])  # fmt: skip
+def test_groups_are_copied_in_part(body):
+    assert findings(START + body) == []
+
+
+# -- fences inside a block -------------------------------------------------------------------------
+LOCK = """__shared__ int lock; if (t == 0) lock = d = 0;
+    __syncthreads();
+    bool done = {passive};
+    while (!done) if (atomicCAS(&lock, 0, 1) == 0) {
+        FENCE d = d + 1; FENCE atomicExch(&lock, 0); done = true; }"""
+FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
+    __syncthreads();
+    if (t == 0) { d = 5; FENCE flag = 1; }
+    if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
+
+
+@pytest.mark.parametrize("body", [
+    LOCK.replace("{passive}", "false"), LOCK.replace("{passive}", "t % 32 != 0"), FLAG,
+], ids=["lock of all", "lock of warps", "flag"])  # fmt: skip
+def test_fences_order_inside_a_block(body):
+    assert findings(START + body.replace("FENCE", "__threadfence_block();")) == []
+    assert ("race", "error") in findings(START + body.replace("FENCE", ""))
+
+
+# -- clusters --------------------------------------------------------------------------------------
+@pytest.mark.parametrize("body", [
+    "p[t] = a[t]; c.sync(); b[g] = s[t];",
+    "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
+    "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
+])  # fmt: skip
+def test_a_cluster_barrier_orders_its_blocks(body):
+    assert in_clusters(body, Sanitizer()).findings == []
+
+
+@pytest.mark.parametrize(("body", "kind"), [
+    ("p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();", "race"),
+    ("s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();", "race"),
+    ("b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];", "race"),
+    ("c.sync(); b[g] = p[63 - t]; c.sync();", "uninitialised-read"),
+])  # fmt: skip
+def test_blocks_of_a_cluster_race(body, kind):
+    assert {finding.kind for finding in in_clusters(body, Sanitizer()).findings} == {kind}
+
+
+def test_remote_accesses_are_counted():
+    seen = in_clusters("p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];", Counters()).totals
+    assert (seen["shared_store_requests"], seen["shared_load_requests"]) == (8, 16)
+
+
+def test_remote_accesses_are_not_traced_as_the_blocks_own():
+    traced = in_clusters("p[t] = a[t]; c.sync(); b[g] = s[t];", Tracer())
+    kinds = {record["kind"] for frame in traced.frames for record in frame["shared"]}
+    assert kinds == {"read"}
+
+
+# -- texts -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [Sanitizer, Tracer])
+def test_text_without_a_launch(kind):
+    assert repr(kind()) == "no kernel ran"
+
+
+def test_texts():
+    report = run(START + "b[t] = a[t];", Sanitizer())
+    assert repr(report) == "no findings in 1 launch"
+    run("b[threadIdx.x] = a[0];", report)
+    assert str(report) == "no findings in 2 launches"
+    run(START + "b[t] = s[t];", report)
+    assert repr(report).startswith("error: uninitialised-read, line 5: b[t] = s[t];")
+    assert repr(run(START + "b[t] = a[t];", Tracer())).startswith("k, block (0, 0, 0): ")
