@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .attention import compiled, step_arguments
+from .attention import prepared, step_arguments
 from .backend import array_module
 from .ladder import Launch, Problem, step
 from .source import KERNEL_FOLDER
@@ -107,7 +107,7 @@ class Target:
             name: xp.asarray(rng.standard_normal(problem.shape(name), dtype=np.float32))
             for name in row.arguments if name in ("q", "k", "v", "s", "p", "out")
         }  # fmt: skip
-        kernel = compiled(row.path, self.options, backend=backend, entry=launch.entry)
+        kernel = prepared(row, launch, self.options, backend)
         arguments = step_arguments(row, problem, buffers, problem.d**-0.5)
         kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
