@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .attention import compiled, run_steps
-from .data import PATCH, WINDOW
+from .data import WINDOW
 from .events import Observer, observe
 from .experiments import VARIANTS, Times, placement, row_of, tile_options
 from .ladder import EXPERIMENTS, Problem, step
@@ -366,11 +366,6 @@ def shift_mask(regions: np.ndarray) -> np.ndarray:
     """(196, 196) float32, 0 where two tokens are of one region and -inf elsewhere."""
     flat = regions.reshape(-1)
     return np.where(flat[:, None] == flat[None, :], 0.0, -np.inf).astype(np.float32)
-
-
-def token_map(image_window: np.ndarray) -> np.ndarray:
-    """(56, 56) pixels -> (14, 14) mean brightness of each token."""
-    return image_window.reshape(WINDOW, PATCH, WINDOW, PATCH).mean(axis=(1, 3))
 
 
 # -- shared-memory budgets -------------------------------------------------------------------------
