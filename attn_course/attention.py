@@ -27,6 +27,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_split": (10,),
     "flash_fp32": (11,),
     "flash_async": (12,),
+    "flash_split": (19,),
 }
 AUTO = "auto"  # the method that choose() names
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.

@@ -6,6 +6,7 @@ import numpy as np
 
 from .backend import resolve_backend
 from .shapes import LARGEST_D, Device, Problem
+from .tuning import best_flash
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
@@ -50,6 +51,13 @@ def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> 
                                   f"{device.name} split it")
         return "rows_online", (f"head dim {problem.d} is more than {LARGEST_D}, and {device.name} "
                                "has no clusters to split it")
+    if device.capability >= CLUSTERS:
+        alone = best_flash(problem, device)
+        together = best_flash(problem, device, clusters=True)
+        if together[0] < alone[0]:
+            return "flash_split", (f"head dim {problem.d} fits into tiles, and clusters of "
+                                   f"{together[1]['CLUSTER']} blocks share the keys between more "
+                                   f"of the {device.sm_count} SMs of {device.name}")
     if device.capability >= ASYNC_COPIES:
         return "flash_async", (f"head dim {problem.d} fits into tiles, and {device.name} copies "
                                "the next one while it computes")

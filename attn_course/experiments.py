@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -28,7 +29,8 @@ REPORT_SHAPES: tuple[Shape, ...] = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64
                                     (1, 1, 16, 8192))
 SHAPES: tuple[Shape, ...] = (*REPORT_SHAPES, (1, 4, 64, 64))
 TILE_SHAPE: Shape = (4, 16, 2048, 64)
-ROW_METHODS = ("rows_atomic", "rows_warp", "rows_online", "rows_split", "flash_fp32", "flash_async")
+ROW_METHODS = ("rows_atomic", "rows_warp", "rows_online", "rows_split", "flash_fp32", "flash_async",
+               "flash_split")
 
 Options = tuple[str, ...]
 
@@ -87,8 +89,7 @@ def placement(name: str, shape: Shape, device: Device | None = None) -> Placemen
     b, h, n, d = shape
     device = device or Device()
     launch = step(file).launch(Problem(b * h, n, n, d, h, h), options, device)
-    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
-    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    blocks, threads = prod(launch.grid), prod(launch.block)
     return Placement(blocks, threads, launch.shared_bytes, min(blocks, device.sm_count),
                      device.sm_count)
 
@@ -115,11 +116,11 @@ def record() -> dict:
 
 
 def measure_shape(shape: Shape, variants: dict[str, tuple[str, Options]], *,
-                  iterations: int = 40) -> dict:
-    """All variants on one shape: checked, then timed as graphs in turns."""
+                  iterations: int = 40, keys: int | None = None) -> dict:
+    """All variants on one shape: checked, then timed as graphs in turns. keys: n where None."""
     import cupy
 
-    host = seeded_qkv(shape)
+    host = seeded_qkv(shape, kv_length=keys)
     inputs = [cupy.asarray(array) for array in host]
     cupy.cuda.Device().synchronize()
     clock, found, refused = GpuClock(), {}, {}
@@ -168,7 +169,7 @@ def _launch_facts(one: Ours, inputs) -> dict:
     problem, device = problem_of(*inputs[:2]), current_device("gpu")
     launch = row.launch(problem, options, device)
     kernel = prepared(row, launch, options, "gpu")
-    blocks, threads = launch.grid[0], launch.block[0]
+    blocks, threads = prod(launch.grid), prod(launch.block)
     resident = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
         kernel.raw.kernel.ptr, threads, launch.shared_bytes)
     attributes = kernel.attributes

@@ -16,13 +16,16 @@ from .shapes import (
     Launch,
     Problem,
     ceil_div,
+    refuse,
+)
+from .source import Header, kernel_path, read_constants, read_header
+from .tuning import (
+    cluster_config,
     flash_config,
     flash_shared_bytes,
-    refuse,
     split_config,
     split_shared_bytes,
 )
-from .source import Header, kernel_path, read_constants, read_header
 
 __all__ = ["EXPERIMENTS", "LADDER", "LARGEST_D", "ROW_KEYS", "Device", "Launch", "Problem", "Step",
            "step"]
@@ -180,22 +183,23 @@ def _whole_rows_twice(entry, problem, constants):
 
 
 def _split(entry, problem, constants):
-    width = constants["CLUSTER"] * constants["CHUNKS"] * 32 * constants["WARPS"]
+    width = constants["CLUSTER"] * constants["COLS"] * 32 * constants["WARPS"]
     if problem.d > width:
         refuse(entry, f"head dim {problem.d}", f"{width} with {dict(constants)}",
                "rows_online, which has no such limit")
-    blocks = constants["CLUSTER"] * ceil_div(problem.n, 4 * constants["ROWS"]) * problem.bh
+    grid = (constants["CLUSTER"] * problem.bh, ceil_div(problem.n, 4 * constants["ROWS"]), 1)
     shared_bytes = split_shared_bytes(constants)
-    return Launch(entry, (blocks, 1, 1), (32 * constants["WARPS"], 1, 1), shared_bytes)
+    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
 
 def _flash(entry, problem, constants):
     if problem.d > min(constants["D"], LARGEST_D):
         refuse(entry, f"head dim {problem.d}", f"{min(constants['D'], LARGEST_D)}",
                "rows_split or rows_online, which take more")
-    blocks = ceil_div(problem.n, 4 * constants["ROWS"] * constants["ROW_WARPS"]) * problem.bh
+    rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
+    grid = (constants.get("CLUSTER", 1) * problem.bh, ceil_div(problem.n, rows), 1)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
-    return Launch(entry, (blocks, 1, 1), (threads, 1, 1), flash_shared_bytes(constants))
+    return Launch(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
 
 
 _SCORES = ("q", "k", "s", "n", "m", "d")
@@ -235,6 +239,7 @@ LADDER = (
     _fused(10, "10_rows_split", _split, split_config),
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
+    _fused(19, "19_flash_split", _flash, cluster_config),
 )  # fmt: skip
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

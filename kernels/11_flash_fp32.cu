@@ -4,7 +4,7 @@
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
-// Launch:        flash_fp32: grid (ceil(n/BR) * batch*heads), block (32*ROW_WARPS*KEY_WARPS),
+// Launch:        flash_fp32: grid (batch*heads, ceil(n/BR)), block (32*ROW_WARPS*KEY_WARPS),
 //                dynamic shared ((BR + 2*TILE)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_50; d <= D; D a multiple of 32; ROWS x KEYS scores a thread; at most 32 warps,
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
@@ -12,7 +12,7 @@
 // Expect:        K and V are read once for BR queries where 09 read them for each; reads q, k and v
 //                and writes out, nothing of size n x m; FFMA bound at n = 2048
 // Limits:        K and V are loaded, waited for, then used: nothing overlaps (see 12);
-//                ceil(n/BR) * batch*heads < 2^31
+//                ceil(n/BR) <= 65535
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros
@@ -46,6 +46,7 @@ constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the G
 
 static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
+static_assert(THREADS >= D / 4, "a row of a tile is loaded at once");
 static_assert(KEY_WARPS == 1 || BR * KEY_WARPS <= 2 * TILE, "parts are joined where K and V lay");
 
 // Copies rows [0, rows) of a (.., d) matrix into a tile of `count` rows; the rest becomes zero.
@@ -53,19 +54,22 @@ __device__ __forceinline__ void load_tile(float* tile,       // (count, STRIDE),
                                           const float* src,  // (rows, d)
                                           int count, int rows, int d, bool vector)
 {
-    for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
-        const int row = i / (D / 4);
-        const int col = i % (D / 4) * 4;
+    constexpr int LANES = D / 4;           // threads a row
+    constexpr int STEP = THREADS / LANES;  // rows the block loads at once
+    const int col = threadIdx.x % LANES * 4;
+    int row = threadIdx.x / LANES;
+    if (row == STEP) return;  // where THREADS is no multiple of LANES, the last threads are left
+    src += (long long)row * d + col;
+    for (; row < count; row += STEP, src += STEP * d) {
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (row < rows) {
-            const float* from = src + (long long)row * d + col;
             if (vector) {
-                if (col < d) x = *reinterpret_cast<const float4*>(from);
+                if (col < d) x = *reinterpret_cast<const float4*>(src);
             } else {
-                if (col < d) x.x = from[0];
-                if (col + 1 < d) x.y = from[1];
-                if (col + 2 < d) x.z = from[2];
-                if (col + 3 < d) x.w = from[3];
+                if (col < d) x.x = src[0];
+                if (col + 1 < d) x.y = src[1];
+                if (col + 2 < d) x.z = src[2];
+                if (col + 3 < d) x.w = src[3];
             }
         }
         *reinterpret_cast<float4*>(tile + row * STRIDE + col) = x;
@@ -74,7 +78,7 @@ __device__ __forceinline__ void load_tile(float* tile,       // (count, STRIDE),
 
 __device__ __forceinline__ float row_max(float value)  // over the 8 lanes that share a query row
 {
-    for (int offset = 4; offset > 0; offset /= 2) {
+    for (int offset = 8; offset > 1; offset /= 2) {
         value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, offset));
     }
     return value;
@@ -82,7 +86,7 @@ __device__ __forceinline__ float row_max(float value)  // over the 8 lanes that 
 
 __device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that share a query row
 {
-    for (int offset = 4; offset > 0; offset /= 2) {
+    for (int offset = 8; offset > 1; offset /= 2) {
         value += __shfl_xor_sync(0xffffffff, value, offset);
     }
     return value;
@@ -91,6 +95,11 @@ __device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that 
 __device__ __forceinline__ float4 load4(const float* x)  // x[0] to x[3]; 16-byte aligned
 {
     return *reinterpret_cast<const float4*>(x);
+}
+
+__device__ __forceinline__ float element(float4 x, int i)  // i known when compiled
+{
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
 // Stores what a warp found of its rows for join_row(): o, then m and l in the pad.
@@ -114,55 +123,53 @@ __device__ __forceinline__ void store_part(float* part,  // (WARP_ROWS, STRIDE),
     }
 }
 
-// Adds up a row's parts, each rescaled to the largest maximum, as the main loop adds up tiles.
-__device__ __forceinline__ void join_row(const float* parts,  // (KEY_WARPS, WARP_ROWS, STRIDE)
-                                         int r, float (&o)[COLS][4], float& row_m, float& row_l,
-                                         int tx)
+// Adds up 4 columns of a row's parts, each rescaled to the largest maximum, as the main loop adds
+// up tiles; top and total become the row's m and l.
+__device__ __forceinline__ float4 join_parts(const float* first,  // (KEY_WARPS, WARP_ROWS, STRIDE),
+                                             int col, float& top, float& total)  // from this row on
 {
+    top = MINUS_INFINITY;
+    total = 0.0f;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int w = 0; w < KEY_WARPS; ++w) {
-        row_m = fmaxf(row_m, parts[(w * WARP_ROWS + r) * STRIDE + D]);
+        top = fmaxf(top, first[w * WARP_ROWS * STRIDE + D]);
     }
-    const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
+    const float shift = top == MINUS_INFINITY ? 0.0f : top;
 #pragma unroll
     for (int w = 0; w < KEY_WARPS; ++w) {
-        const float* row = parts + (w * WARP_ROWS + r) * STRIDE;
-        const float rescale = exp2f((row[D] - shift) * LOG2E);
-        row_l += rescale * row[D + 1];
-#pragma unroll
-        for (int c = 0; c < COLS; ++c) {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                o[c][x] += rescale * row[32 * c + 4 * tx + x];
-            }
-        }
+        const float* part = first + w * WARP_ROWS * STRIDE;
+        const float rescale = exp2f((part[D] - shift) * LOG2E);
+        const float4 o4 = load4(part + col);
+        total += rescale * part[D + 1];
+        sum.x += rescale * o4.x;
+        sum.y += rescale * o4.y;
+        sum.z += rescale * o4.z;
+        sum.w += rescale * o4.w;
     }
+    return sum;
 }
 
-// Writes this thread's columns of row `at`, divided by the row's sum, and one thread the row's lse.
-__device__ __forceinline__ void write_row(float* out,  // (batch*heads*n, d)
-                                          float* lse,  // (batch*heads*n) or null
-                                          long long at, const float (&o)[COLS][4], float row_m,
-                                          float row_l, int tx, int d, bool vector)
+// Writes 4 columns of row `at`, divided by the row's sum, and one thread the row's lse.
+__device__ __forceinline__ void write4(float* out,  // (batch*heads*n, d)
+                                       float* lse,  // (batch*heads*n) or null
+                                       long long at, int col, float4 o, float row_m, float row_l,
+                                       int d)
 {
     const float inverse = row_l > 0.0f ? 1.0f / row_l : 0.0f;  // every key masked: zeros
-    float* to = out + at * d;
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-        const int col = 32 * c + 4 * tx;
-        if (vector && (size_t)out % 16 == 0) {
-            if (col < d) {
-                *reinterpret_cast<float4*>(to + col) = make_float4(
-                    o[c][0] * inverse, o[c][1] * inverse, o[c][2] * inverse, o[c][3] * inverse);
-            }
-        } else {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                if (col + x < d) to[col + x] = o[c][x] * inverse;
-            }
+    float* to = out + at * d + col;
+    if (d % 4 == 0 && (size_t)out % 16 == 0) {
+        if (col < d) {
+            *reinterpret_cast<float4*>(to) =
+                make_float4(o.x * inverse, o.y * inverse, o.z * inverse, o.w * inverse);
         }
+    } else {
+        if (col < d) to[0] = o.x * inverse;
+        if (col + 1 < d) to[1] = o.y * inverse;
+        if (col + 2 < d) to[2] = o.z * inverse;
+        if (col + 3 < d) to[3] = o.w * inverse;
     }
-    if (lse && tx == 0) lse[at] = row_m + logf(row_l);
+    if (lse && col == 0) lse[at] = row_m + logf(row_l);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
@@ -183,22 +190,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int tx = lane % 8;  // along the keys, and along the columns of the output
-    const int ty = lane / 8;  // along the rows
+    // Lanes t and t^1 read the same of K and V, lanes t and t^2 the same of Q and P: then a warp's
+    // 16-byte loads pass over the banks twice, not four times.
+    const int tx = lane / 2 % 8;              // along the keys, and along the columns of the output
+    const int ty = lane / 16 * 2 + lane % 2;  // along the rows
     const int row_warp = warp / KEY_WARPS;
     const int key_warp = warp % KEY_WARPS;
 
-    const int row_tiles = (n + BR - 1) / BR;
-    const int bh = blockIdx.x / row_tiles;
+    const int bh = blockIdx.x;
     // Last rows first: under causal they work longest, and the short ones fill the end.
-    const int row0 = (row_tiles - 1 - blockIdx.x % row_tiles) * BR;
-    const int batch = bh / heads;
-    const int head = bh % heads;
+    const int row0 = (gridDim.y - 1 - blockIdx.y) * BR;
+    const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
-    const long long kv_head = (long long)batch * kv_heads + head / (heads / kv_heads);
+    if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
     q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
-    k += kv_head * m * d;                 // (m, d)
-    v += kv_head * m * d;                 // (m, d)
+    k += (long long)kv_head * m * d;      // (m, d)
+    v += (long long)kv_head * m * d;      // (m, d)
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
     load_tile(q_tile, q, BR, n - row0, d, vector);
@@ -258,8 +265,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
                 s[i][j] *= scale;
             }
             if (bias && row < n) {
-                const float* bias_row =  // (m,)
-                    bias + batch * bias_batch + head * bias_head + (long long)row * m;
+                const float* bias_row = bias + (long long)row * m;  // (m,)
 #pragma unroll
                 for (int j = 0; j < KEYS; ++j) {
                     if (key + 8 * j < m) s[i][j] += bias_row[key + 8 * j];
@@ -313,15 +319,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
 #pragma unroll
                 for (int c = 0; c < COLS; ++c) {
                     const float4 v4 = load4(v_mine + (j + y) * STRIDE + 32 * c);
+                    // Down the rows and up again: neighbours share v4's element, or at the turn the
+                    // weight, and so ask the register file for one value less.
 #pragma unroll
-                    for (int i = 0; i < ROWS; ++i) {
-                        const float p = y == 0 ? p4[i].x : y == 1 ? p4[i].y
-                                      : y == 2 ? p4[i].z : p4[i].w;
-                        o[i][c][0] += p * v4.x;
-                        o[i][c][1] += p * v4.y;
-                        o[i][c][2] += p * v4.z;
-                        o[i][c][3] += p * v4.w;
-                    }
+                    for (int i = 0; i < ROWS; ++i) o[i][c][0] += element(p4[i], y) * v4.x;
+#pragma unroll
+                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][1] += element(p4[i], y) * v4.y;
+#pragma unroll
+                    for (int i = 0; i < ROWS; ++i) o[i][c][2] += element(p4[i], y) * v4.z;
+#pragma unroll
+                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][3] += element(p4[i], y) * v4.w;
                 }
             }
         }
@@ -335,29 +342,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
 
     if constexpr (KEY_WARPS > 1) {
         __syncthreads();  // barrier: the parts would overwrite tiles that others still read
-        // (KEY_WARPS, WARP_ROWS, STRIDE), of the warps that share these rows
-        float* parts = k_tile + row_warp * KEY_WARPS * WARP_ROWS * STRIDE;
-        store_part(parts + key_warp * WARP_ROWS * STRIDE, o, row_m, row_l, tx, ty);
+        float* parts = k_tile;  // (ROW_WARPS, KEY_WARPS, WARP_ROWS, STRIDE)
+        store_part(parts + warp * WARP_ROWS * STRIDE, o, row_m, row_l, tx, ty);
         __syncthreads();  // barrier: a fast warp would join parts that are not stored yet
 
-        for (int r = 4 * key_warp + ty; r < WARP_ROWS; r += 4 * KEY_WARPS) {
-            const int row = row0 + row_warp * WARP_ROWS + r;
-            float sum[COLS][4] = {};
-            float top = MINUS_INFINITY;
-            float total = 0.0f;
-            join_row(parts, r, sum, top, total, tx);
-            if (row < n) {
-                const long long at = (long long)bh * n + row;
-                write_row(out, lse, at, sum, top, total, tx, d, false);
+        for (int i = threadIdx.x; i < BR * (D / 4); i += THREADS) {
+            const int r = i / (D / 4);
+            const int col = i % (D / 4) * 4;
+            const int first = r / WARP_ROWS * KEY_WARPS * WARP_ROWS + r % WARP_ROWS;
+            float top, total;
+            const float4 sum = join_parts(parts + first * STRIDE, col, top, total);
+            if (row0 + r < n) {
+                write4(out, lse, (long long)bh * n + row0 + r, col, sum, top, total, d);
             }
         }
     } else {
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             const int row = first_row + 4 * i;
-            if (row < n) {
-                const long long at = (long long)bh * n + row;
-                write_row(out, lse, at, o[i], row_m[i], row_l[i], tx, d, vector);
+            const long long at = (long long)bh * n + row;
+#pragma unroll
+            for (int c = 0; c < COLS; ++c) {
+                const float4 o4 = make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
+                if (row < n) write4(out, lse, at, 32 * c + 4 * tx, o4, row_m[i], row_l[i], d);
             }
         }
     }

@@ -4,7 +4,7 @@
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
-// Launch:        flash_async: grid (ceil(n/BR) * batch*heads), block (32*ROW_WARPS*KEY_WARPS),
+// Launch:        flash_async: grid (batch*heads, ceil(n/BR)), block (32*ROW_WARPS*KEY_WARPS),
 //                dynamic shared ((BR + 2*TILE)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; ROWS x KEYS scores a thread; at most 32 warps,
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
@@ -13,7 +13,7 @@
 //                hide the latency of its loads
 // Limits:        one buffer each for K and V: a copy overlaps one product, not a whole step; rows
 //                that are not 16-byte aligned are copied 4 bytes at a time;
-//                ceil(n/BR) * batch*heads < 2^31
+//                ceil(n/BR) <= 65535
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros
@@ -47,6 +47,7 @@ constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the G
 
 static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
+static_assert(THREADS >= D / 4, "a row of a tile is loaded at once");
 static_assert(KEY_WARPS == 1 || BR * KEY_WARPS <= 2 * TILE, "parts are joined where K and V lay");
 
 // Starts copying rows [0, rows) of a (.., d) matrix into a tile of `count` rows; a copy that reads
@@ -55,27 +56,29 @@ __device__ __forceinline__ void start_copy(float* tile,       // (count, STRIDE)
                                            const float* src,  // (rows, d)
                                            int count, int rows, int d, bool vector)
 {
-    const unsigned to = (unsigned)__cvta_generic_to_shared(tile);
+    unsigned to = (unsigned)__cvta_generic_to_shared(tile);
     if (rows <= 0) count = 0;  // past the last tile there is nothing to copy, only a group to end
     if (vector) {
-        for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
-            const int row = i / (D / 4);
-            const int col = i % (D / 4) * 4;
-            const bool inside = row < rows && col < d;
-            const float* from = inside ? src + (long long)row * d + col : src;
+        constexpr int LANES = D / 4;           // threads a row
+        constexpr int STEP = THREADS / LANES;  // rows the block copies at once
+        const int col = threadIdx.x % LANES * 4;
+        int row = threadIdx.x / LANES;
+        src += (long long)row * d + col;
+        to += (row * STRIDE + col) * 4;
+        if (row == STEP) row = count;  // THREADS may be no multiple of LANES: threads are left
+        for (; row < count; row += STEP, src += STEP * d, to += STEP * STRIDE * 4) {
+            const int bytes = row < rows && col < d ? 16 : 0;
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 16 : 0)
-                         : "memory");
+                         :: "r"(to), "l"(src), "r"(bytes) : "memory");
         }
     } else {
         for (int i = threadIdx.x; i < count * D; i += THREADS) {
             const int row = i / D;
             const int col = i % D;
-            const bool inside = row < rows && col < d;
-            const float* from = inside ? src + (long long)row * d + col : src;
+            const int bytes = row < rows && col < d ? 4 : 0;
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(from), "r"(inside ? 4 : 0)
-                         : "memory");
+                         :: "r"(to + (row * STRIDE + col) * 4), "l"(src + (long long)row * d + col),
+                            "r"(bytes) : "memory");
         }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");  // this thread's copies, one group a call
@@ -90,7 +93,7 @@ __device__ __forceinline__ void copies_arrived()
 
 __device__ __forceinline__ float row_max(float value)  // over the 8 lanes that share a query row
 {
-    for (int offset = 4; offset > 0; offset /= 2) {
+    for (int offset = 8; offset > 1; offset /= 2) {
         value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, offset));
     }
     return value;
@@ -98,7 +101,7 @@ __device__ __forceinline__ float row_max(float value)  // over the 8 lanes that 
 
 __device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that share a query row
 {
-    for (int offset = 4; offset > 0; offset /= 2) {
+    for (int offset = 8; offset > 1; offset /= 2) {
         value += __shfl_xor_sync(0xffffffff, value, offset);
     }
     return value;
@@ -107,6 +110,11 @@ __device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that 
 __device__ __forceinline__ float4 load4(const float* x)  // x[0] to x[3]; 16-byte aligned
 {
     return *reinterpret_cast<const float4*>(x);
+}
+
+__device__ __forceinline__ float element(float4 x, int i)  // i known when compiled
+{
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
 // Stores what a warp found of its rows for join_row(): o, then m and l in the pad.
@@ -130,55 +138,53 @@ __device__ __forceinline__ void store_part(float* part,  // (WARP_ROWS, STRIDE),
     }
 }
 
-// Adds up a row's parts, each rescaled to the largest maximum, as the main loop adds up tiles.
-__device__ __forceinline__ void join_row(const float* parts,  // (KEY_WARPS, WARP_ROWS, STRIDE)
-                                         int r, float (&o)[COLS][4], float& row_m, float& row_l,
-                                         int tx)
+// Adds up 4 columns of a row's parts, each rescaled to the largest maximum, as the main loop adds
+// up tiles; top and total become the row's m and l.
+__device__ __forceinline__ float4 join_parts(const float* first,  // (KEY_WARPS, WARP_ROWS, STRIDE),
+                                             int col, float& top, float& total)  // from this row on
 {
+    top = MINUS_INFINITY;
+    total = 0.0f;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
     for (int w = 0; w < KEY_WARPS; ++w) {
-        row_m = fmaxf(row_m, parts[(w * WARP_ROWS + r) * STRIDE + D]);
+        top = fmaxf(top, first[w * WARP_ROWS * STRIDE + D]);
     }
-    const float shift = row_m == MINUS_INFINITY ? 0.0f : row_m;
+    const float shift = top == MINUS_INFINITY ? 0.0f : top;
 #pragma unroll
     for (int w = 0; w < KEY_WARPS; ++w) {
-        const float* row = parts + (w * WARP_ROWS + r) * STRIDE;
-        const float rescale = exp2f((row[D] - shift) * LOG2E);
-        row_l += rescale * row[D + 1];
-#pragma unroll
-        for (int c = 0; c < COLS; ++c) {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                o[c][x] += rescale * row[32 * c + 4 * tx + x];
-            }
-        }
+        const float* part = first + w * WARP_ROWS * STRIDE;
+        const float rescale = exp2f((part[D] - shift) * LOG2E);
+        const float4 o4 = load4(part + col);
+        total += rescale * part[D + 1];
+        sum.x += rescale * o4.x;
+        sum.y += rescale * o4.y;
+        sum.z += rescale * o4.z;
+        sum.w += rescale * o4.w;
     }
+    return sum;
 }
 
-// Writes this thread's columns of row `at`, divided by the row's sum, and one thread the row's lse.
-__device__ __forceinline__ void write_row(float* out,  // (batch*heads*n, d)
-                                          float* lse,  // (batch*heads*n) or null
-                                          long long at, const float (&o)[COLS][4], float row_m,
-                                          float row_l, int tx, int d, bool vector)
+// Writes 4 columns of row `at`, divided by the row's sum, and one thread the row's lse.
+__device__ __forceinline__ void write4(float* out,  // (batch*heads*n, d)
+                                       float* lse,  // (batch*heads*n) or null
+                                       long long at, int col, float4 o, float row_m, float row_l,
+                                       int d)
 {
     const float inverse = row_l > 0.0f ? 1.0f / row_l : 0.0f;  // every key masked: zeros
-    float* to = out + at * d;
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-        const int col = 32 * c + 4 * tx;
-        if (vector && (size_t)out % 16 == 0) {
-            if (col < d) {
-                *reinterpret_cast<float4*>(to + col) = make_float4(
-                    o[c][0] * inverse, o[c][1] * inverse, o[c][2] * inverse, o[c][3] * inverse);
-            }
-        } else {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                if (col + x < d) to[col + x] = o[c][x] * inverse;
-            }
+    float* to = out + at * d + col;
+    if (d % 4 == 0 && (size_t)out % 16 == 0) {
+        if (col < d) {
+            *reinterpret_cast<float4*>(to) =
+                make_float4(o.x * inverse, o.y * inverse, o.z * inverse, o.w * inverse);
         }
+    } else {
+        if (col < d) to[0] = o.x * inverse;
+        if (col + 1 < d) to[1] = o.y * inverse;
+        if (col + 2 < d) to[2] = o.z * inverse;
+        if (col + 3 < d) to[3] = o.w * inverse;
     }
-    if (lse && tx == 0) lse[at] = row_m + logf(row_l);
+    if (lse && col == 0) lse[at] = row_m + logf(row_l);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
@@ -199,22 +205,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int tx = lane % 8;  // along the keys, and along the columns of the output
-    const int ty = lane / 8;  // along the rows
+    // Lanes t and t^1 read the same of K and V, lanes t and t^2 the same of Q and P: then a warp's
+    // 16-byte loads pass over the banks twice, not four times.
+    const int tx = lane / 2 % 8;              // along the keys, and along the columns of the output
+    const int ty = lane / 16 * 2 + lane % 2;  // along the rows
     const int row_warp = warp / KEY_WARPS;
     const int key_warp = warp % KEY_WARPS;
 
-    const int row_tiles = (n + BR - 1) / BR;
-    const int bh = blockIdx.x / row_tiles;
+    const int bh = blockIdx.x;
     // Last rows first: under causal they work longest, and the short ones fill the end.
-    const int row0 = (row_tiles - 1 - blockIdx.x % row_tiles) * BR;
-    const int batch = bh / heads;
-    const int head = bh % heads;
+    const int row0 = (gridDim.y - 1 - blockIdx.y) * BR;
+    const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
-    const long long kv_head = (long long)batch * kv_heads + head / (heads / kv_heads);
+    if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
     q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
-    k += kv_head * m * d;                 // (m, d)
-    v += kv_head * m * d;                 // (m, d)
+    k += (long long)kv_head * m * d;      // (m, d)
+    v += (long long)kv_head * m * d;      // (m, d)
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
     start_copy(q_tile, q, BR, n - row0, d, vector);
@@ -238,10 +244,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
     }
 
     start_copy(k_tile, k, TILE, last_key, d, vector);
-    start_copy(v_tile, v, TILE, last_key, d, vector);
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
-        copies_arrived<1>();  // Q and K are here, V may still be on its way
-        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+        copies_arrived<0>();  // Q and K are here
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and the next V tile overwrite the one that others still read
+        start_copy(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, vector);
 
         float s[ROWS][KEYS] = {};  // scores of this thread's rows and keys
 #pragma unroll 4
@@ -265,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
         }
 
         __syncthreads();  // barrier: the next K tile would overwrite the one that others still read
-        const int left = last_key - key0 - TILE;  // keys after this tile
-        start_copy(k_tile, k + (long long)(key0 + TILE) * d, TILE, left, d, vector);
+        const int next = key0 + TILE;
+        start_copy(k_tile, k + (long long)next * d, TILE, last_key - next, d, vector);
 
         const int key = key0 + key_warp * BC + tx;
         const bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
@@ -278,8 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
                 s[i][j] *= scale;
             }
             if (bias && row < n) {
-                const float* bias_row =  // (m,)
-                    bias + batch * bias_batch + head * bias_head + (long long)row * m;
+                const float* bias_row = bias + (long long)row * m;  // (m,)
 #pragma unroll
                 for (int j = 0; j < KEYS; ++j) {
                     if (key + 8 * j < m) s[i][j] += bias_row[key + 8 * j];
@@ -334,20 +340,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
 #pragma unroll
                 for (int c = 0; c < COLS; ++c) {
                     const float4 v4 = load4(v_mine + (j + y) * STRIDE + 32 * c);
+                    // Down the rows and up again: neighbours share v4's element, or at the turn the
+                    // weight, and so ask the register file for one value less.
 #pragma unroll
-                    for (int i = 0; i < ROWS; ++i) {
-                        const float p = y == 0 ? p4[i].x : y == 1 ? p4[i].y
-                                      : y == 2 ? p4[i].z : p4[i].w;
-                        o[i][c][0] += p * v4.x;
-                        o[i][c][1] += p * v4.y;
-                        o[i][c][2] += p * v4.z;
-                        o[i][c][3] += p * v4.w;
-                    }
+                    for (int i = 0; i < ROWS; ++i) o[i][c][0] += element(p4[i], y) * v4.x;
+#pragma unroll
+                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][1] += element(p4[i], y) * v4.y;
+#pragma unroll
+                    for (int i = 0; i < ROWS; ++i) o[i][c][2] += element(p4[i], y) * v4.z;
+#pragma unroll
+                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][3] += element(p4[i], y) * v4.w;
                 }
             }
         }
-        __syncthreads();  // barrier: the next V tile would overwrite the one that others still read
-        start_copy(v_tile, v + (long long)(key0 + TILE) * d, TILE, left, d, vector);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
 
@@ -358,29 +363,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_async(
 
     if constexpr (KEY_WARPS > 1) {
         __syncthreads();  // barrier: the parts would overwrite tiles that others still read
-        // (KEY_WARPS, WARP_ROWS, STRIDE), of the warps that share these rows
-        float* parts = k_tile + row_warp * KEY_WARPS * WARP_ROWS * STRIDE;
-        store_part(parts + key_warp * WARP_ROWS * STRIDE, o, row_m, row_l, tx, ty);
+        float* parts = k_tile;  // (ROW_WARPS, KEY_WARPS, WARP_ROWS, STRIDE)
+        store_part(parts + warp * WARP_ROWS * STRIDE, o, row_m, row_l, tx, ty);
         __syncthreads();  // barrier: a fast warp would join parts that are not stored yet
 
-        for (int r = 4 * key_warp + ty; r < WARP_ROWS; r += 4 * KEY_WARPS) {
-            const int row = row0 + row_warp * WARP_ROWS + r;
-            float sum[COLS][4] = {};
-            float top = MINUS_INFINITY;
-            float total = 0.0f;
-            join_row(parts, r, sum, top, total, tx);
-            if (row < n) {
-                const long long at = (long long)bh * n + row;
-                write_row(out, lse, at, sum, top, total, tx, d, false);
+        for (int i = threadIdx.x; i < BR * (D / 4); i += THREADS) {
+            const int r = i / (D / 4);
+            const int col = i % (D / 4) * 4;
+            const int first = r / WARP_ROWS * KEY_WARPS * WARP_ROWS + r % WARP_ROWS;
+            float top, total;
+            const float4 sum = join_parts(parts + first * STRIDE, col, top, total);
+            if (row0 + r < n) {
+                write4(out, lse, (long long)bh * n + row0 + r, col, sum, top, total, d);
             }
         }
     } else {
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
             const int row = first_row + 4 * i;
-            if (row < n) {
-                const long long at = (long long)bh * n + row;
-                write_row(out, lse, at, o[i], row_m[i], row_l[i], tx, d, vector);
+            const long long at = (long long)bh * n + row;
+#pragma unroll
+            for (int c = 0; c < COLS; ++c) {
+                const float4 o4 = make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
+                if (row < n) write4(out, lse, at, 32 * c + 4 * tx, o4, row_m[i], row_l[i], d);
             }
         }
     }

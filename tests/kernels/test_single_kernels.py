@@ -30,10 +30,13 @@ from attn_course.compare import assert_agrees, poisoned
 from attn_course.data import seeded_qkv
 from attn_course.ladder import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.module import LaunchError, RawModule
-from attn_course.shapes import (
+from attn_course.tuning import (
+    CLUSTER_TILES,
     FLASH_TILES,
+    cluster_config,
     flash_config,
     flash_shared_bytes,
+    split_candidates,
     split_config,
     split_shared_bytes,
 )
@@ -225,30 +228,50 @@ def test_lse_is_optional_and_nothing_else_changes(method):
     np.testing.assert_array_equal(host(alone), host(out))
 
 
+TILE_NAMES = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
+TILES = {  # method -> its constants, tile by tile, for a head dim that they hold
+    method: {width: [dict(zip(names, tile, strict=True)) | {"D": width} for tile in tiles]
+             for width, tiles in table.items()}
+    for method, names, table in (
+        ("flash_fp32", TILE_NAMES, FLASH_TILES), ("flash_async", TILE_NAMES, FLASH_TILES),
+        ("flash_split", ("CLUSTER", *TILE_NAMES), CLUSTER_TILES))
+}
+
+
+def as_options(config):
+    return tuple(f"-D{name}={value}" for name, value in config.items())
+
+
 @pytest.mark.parametrize("width", FLASH_TILES)
-@pytest.mark.parametrize("method", ["flash_fp32", "flash_async"])
+@pytest.mark.parametrize("method", TILES)
 def test_flash_tiles(method, width):
     """Tiles of the table on shapes that they do not divide. The large ones take seconds to compile
     and differ in numbers only: without a GPU the last one has to do."""
-    d = width - 3
-    for tile in FLASH_TILES[width][0 if resolve_backend() == "gpu" else -1 :]:
-        names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
-        config = dict(zip(names, tile, strict=True)) | {"D": width}
+    for config in TILES[method][width][0 if resolve_backend() == "gpu" else -1 :]:
         if flash_shared_bytes(config) > current_device().shared_bytes:
             continue
-        rows = 4 * tile[0] * tile[2] + 1
-        q, k, v = seeded_qkv((1, 1, rows, d), kv_length=8 * tile[1] * tile[3] + 3, seed=rows)
-        options = tuple(f"-D{name}={value}" for name, value in config.items())
-        check(method, q, k, v, causal=True, options=options)
+        rows = 4 * config["ROWS"] * config["ROW_WARPS"] + 1
+        keys = config.get("CLUSTER", 1) * 8 * config["KEYS"] * config["KEY_WARPS"] + 3
+        q, k, v = seeded_qkv((1, 1, rows, width - 3), kv_length=keys, seed=rows)
+        check(method, q, k, v, causal=True, options=as_options(config))
 
 
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
-def test_clusters(cluster):
+def test_clusters_that_split_the_head_dim(cluster):
     """A head dim that leaves the last block of a cluster a ragged slice, or with 8 blocks none."""
     q, k, v = seeded_qkv((1, 2, 9, 100 * min(cluster, 4)), kv_length=21, seed=cluster)
-    config = {"CLUSTER": cluster, "CHUNKS": 2, "WARPS": 2, "ROWS": 1, "KEYS": 2}
-    options = tuple(f"-D{name}={value}" for name, value in config.items())
-    check("rows_split", q, k, v, causal=True, options=options)
+    config = {"CLUSTER": cluster, "COLS": 2, "WARPS": 2, "ROWS": 1, "KEYS": 2}
+    check("rows_split", q, k, v, causal=True, options=as_options(config))
+
+
+@pytest.mark.parametrize("keys", [1, 15, 16, 17, 130])
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+def test_clusters_that_split_the_keys(cluster, keys):
+    """Keys that leave some blocks of a cluster none, rows that a cluster does not divide."""
+    q, k, v = seeded_qkv((1, 2, 21, 40), kv_length=keys, seed=cluster)
+    config = {"CLUSTER": cluster, "D": 64, "ROWS": 3, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2}
+    for causal in (False, True):
+        check("flash_split", q, k, v, causal=causal, options=as_options(config))
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -256,13 +279,18 @@ def test_tuned_constants_fit_the_device(gpu):
     for d in (1, 31, 64, 65, 100, 128, 200, 256, 257, 512, 640, 2048, 4096, 5000, 8192):
         for n in (1, 64, 5000):
             problem = Problem(8, n, n, d)
-            if d <= LARGEST_D:
-                config = flash_config(problem, gpu)
-                assert config, f"no flash tile fits {gpu.name} at d = {d}"
+            for tune in (flash_config, cluster_config) if d <= LARGEST_D else ():
+                config = tune(problem, gpu)
                 assert d <= config["D"] <= d + 31 and config["D"] % 32 == 0
                 assert flash_shared_bytes(config) <= gpu.shared_bytes
+                assert config.get("CLUSTER", 1) == 1 or gpu.capability >= (9, 0)
+            if not split_candidates(problem, gpu):
+                assert gpu.capability < (9, 0) and d > 512
+                with pytest.raises(ValueError, match=rf"head dim {d}.*{gpu.name}.*rows_online"):
+                    split_config(problem, gpu)
+                continue
             config = split_config(problem, gpu)
-            width = config["CLUSTER"] * config["CHUNKS"] * 32 * config["WARPS"]
+            width = config["CLUSTER"] * config["COLS"] * 32 * config["WARPS"]
             assert d <= width and config["CLUSTER"] in (1, 2, 4, 8)
             assert config["CLUSTER"] == 1 or gpu.capability >= (9, 0)
             assert split_shared_bytes(config) <= gpu.shared_bytes
@@ -275,7 +303,7 @@ def test_few_rows_get_smaller_tiles_than_many():
 
 def test_options_win_over_the_tuning():
     launch = step(11).launch(Problem(1, 10, 10, 40), ("-DROWS=2", "-DROW_WARPS=1"))
-    assert "-DROWS=2" in launch.options and launch.grid == (2, 1, 1)
+    assert "-DROWS=2" in launch.options and launch.grid == (1, 2, 1)
     q, k, v = seeded_qkv((1, 1, 10, 40), seed=1)
     check("flash_fp32", q, k, v, options=("-DROWS=2", "-DROW_WARPS=1"))
 
@@ -342,7 +370,7 @@ def test_layouts_of_whole_rows_are_refused(name, shared_bytes):
 
 def test_auto_picks_by_head_dim_and_device():
     hopper, ampere, turing = GPUS[4], GPUS[0], GPUS[2]
-    picks = [(64, hopper, "flash_async"), (256, ampere, "flash_async"), (64, turing, "flash_fp32"),
+    picks = [(64, hopper, "flash_split"), (256, ampere, "flash_async"), (64, turing, "flash_fp32"),
              (512, hopper, "rows_split"), (512, turing, "rows_online"),
              (20000, hopper, "rows_online")]
     for d, gpu, method in picks:
@@ -350,6 +378,8 @@ def test_auto_picks_by_head_dim_and_device():
         assert found == method and str(d) in reason
         launch = steps(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
         assert launch.shared_bytes <= gpu.shared_bytes
+    found, reason = choose(Problem(64, 2048, 2048, 64), hopper)
+    assert found == "flash_async" and "64" in reason  # blocks for every SM without clusters
     with pytest.raises(TypeError, match="float16"):
         choose(Problem(1, 1, 1, 1), hopper, np.float16)
 

@@ -1,0 +1,207 @@
+"""Which constants suit a problem on a device: tiles, warps and clusters of kernels 10, 11, 12, 19.
+
+Each kernel has a list of tiles, the fastest of those timed on an H200. Among those that fit the
+device, a model of the clocks that a multiprocessor needs picks one. The model counts what a block
+does (multiply-adds, passes over shared memory, bytes, barriers); its prices were fitted to the times
+of every tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast of a
+time it is rough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log2
+
+from .shapes import LARGEST_D, Device, Problem, ceil_div, refuse
+
+Constants = dict[str, int]
+
+# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) of 11 and 12 by the padded head dim up to which they hold, from
+# tiles that use each element of K and V often to tiles that give every SM a block; the last one of
+# each fits into 48 KB.
+FLASH_TILES = {
+    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (5, 7, 2, 4), (4, 4, 1, 8), (2, 8, 2, 4),
+         (2, 8, 1, 4), (2, 4, 1, 4), (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
+    128: ((4, 8, 8, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
+    256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
+}  # fmt: skip
+# The same of 19 with the blocks of a cluster in front.
+CLUSTER_TILES = {
+    64: ((2, 4, 8, 2, 4), (2, 4, 4, 2, 4), (2, 2, 8, 4, 2), (2, 2, 8, 2, 2), (2, 2, 4, 2, 2),
+         (2, 2, 2, 1, 4), (4, 4, 8, 1, 4), (4, 1, 8, 1, 4), (8, 1, 8, 1, 4), (8, 1, 2, 2, 1),
+         (2, 1, 2, 2, 2)),
+    128: ((2, 4, 4, 1, 4), (2, 2, 4, 1, 4), (2, 2, 2, 1, 4), (2, 1, 4, 2, 2), (4, 2, 4, 1, 4),
+          (8, 1, 4, 1, 4), (2, 1, 2, 2, 1)),
+    256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
+}  # fmt: skip
+@dataclass(frozen=True)
+class Prices:
+    """What the model charges, in clocks.
+
+    Attributes:
+        block: starting a block.  tile: waiting for a tile of keys.
+        cluster: each doubling of a cluster.  part: each part joined at the end.
+        kilobyte: each KB copied.
+        passes: half a 16-byte load of a warp from shared memory.
+        score: what the softmax costs a score, in multiply-adds.
+        warps: as many warps an SM halve the time in which it waits for its own instructions.
+    """
+
+    block: float = 5230
+    tile: float = 427
+    cluster: float = 209
+    part: float = 71.7
+    kilobyte: float = 15.6
+    passes: float = 1.56
+    score: float = 2.29
+    warps: float = 1.72
+
+
+PRICES = Prices()
+REGISTERS = 65536  # of an SM; a thread has some besides those of its scores and outputs
+OTHER_REGISTERS = 60
+
+
+def flash_shared_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 11, 12 and 19: tiles of Q, K and V, and P of every warp.
+
+    The parts that KEY_WARPS warps have of the same rows take the place of K, V and P at the end;
+    in 19 they have a place of their own, since other blocks of the CLUSTER send them.
+    """
+    stride, rows = c["D"] + 4, 4 * c["ROWS"] * c["ROW_WARPS"]
+    keys, warps = 8 * c["KEYS"], c["KEY_WARPS"]
+    work = 2 * keys * warps * stride + rows * warps * (keys + 8)
+    if "CLUSTER" in c:
+        parts = c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * stride
+        return 4 * (rows * stride + work + parts)
+    return 4 * (rows * stride + max(work, rows * warps * stride if warps > 1 else 0))
+
+
+def split_shared_bytes(c: Mapping[str, int]) -> int:
+    """Dynamic shared memory of 10: tiles of Q, K and V, scores of its own rows, P, m and l."""
+    rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
+    own = ceil_div(rows, c["CLUSTER"])
+    stride = 32 * c["WARPS"] * c["COLS"] + 4
+    scores = (c["CLUSTER"] * own + rows) * (keys + 8)
+    return 4 * ((2 * keys + rows) * stride + scores + 2 * (rows + own))
+
+
+def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device,
+                 prices: Prices = PRICES) -> float:
+    """Clocks that an SM needs about for its share of the blocks of 11, 12 or 19.
+
+    A score costs 2 D multiply-adds, at 128 a clock. A thread reads ROWS + KEYS float4 of Q and K
+    for 4 ROWS * KEYS of them, ROWS + D / 8 of P and V for ROWS * D / 2; each takes a warp two
+    passes over shared memory, at one a clock. Padded rows and keys cost as much as real ones.
+    """
+    cluster, width = c.get("CLUSTER", 1), c["D"]
+    rows, keys = 4 * c["ROWS"] * c["ROW_WARPS"], 8 * c["KEYS"] * c["KEY_WARPS"]
+    warps = c["ROW_WARPS"] * c["KEY_WARPS"]
+    tiles = ceil_div(ceil_div(problem.m, keys), cluster)
+    adds = rows * keys * (2 * width + prices.score) / 128
+    reads = width / 4 * (c["ROWS"] + c["KEYS"]) + 2 * c["KEYS"] * (c["ROWS"] + width / 8)
+    registers = c["ROWS"] * (c["KEYS"] + width // 8) + OTHER_REGISTERS
+    held = max(1, min(device.shared_bytes // flash_shared_bytes(c),
+                      REGISTERS // (32 * warps * registers)))
+    rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), device.sm_count)
+    stalls = 1 + prices.warps / (warps * min(held, rounds))
+    work = (adds + prices.passes * 2 * warps * reads) * stalls
+    waits = prices.block + prices.tile * tiles + prices.cluster * log2(cluster)
+    waits += prices.kilobyte * (2 * keys * tiles + rows) * width * 4 / 1024
+    waits += prices.part * cluster * c["KEY_WARPS"]
+    return rounds * tiles * work + ceil_div(rounds, held) * waits
+
+
+_TILE = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
+
+
+def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -> list[Constants]:
+    """Constants of 11 and 12, or with clusters of 19, that fit a device; d is at most 256.
+
+    Where the device has no clusters, those of 19 are of a block alone.
+    """
+    width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
+    table, names = (CLUSTER_TILES, ("CLUSTER", *_TILE)) if clusters else (FLASH_TILES, _TILE)
+    tiles = table[next(limit for limit in table if width <= limit)]
+    found = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
+    if clusters and device.capability < (9, 0):
+        found = [c | {"CLUSTER": 1} for c in found]
+    return [c for c in found if flash_shared_bytes(c) <= device.shared_bytes]
+
+
+@lru_cache(maxsize=256)
+def best_flash(problem: Problem, device: Device, clusters: bool = False) -> tuple[float, Constants]:
+    """Clocks and constants of 11 and 12, or with clusters of 19: of those that fit, the fastest."""
+    timed = [(flash_clocks(c, problem, device), c)
+             for c in flash_candidates(problem, device, clusters)]
+    return min(timed, key=lambda found: found[0])
+
+
+def flash_config(problem: Problem, device: Device) -> Constants:
+    """Constants of 11 and 12."""
+    return dict(best_flash(problem, device)[1])
+
+
+def cluster_config(problem: Problem, device: Device) -> Constants:
+    """Constants of 19."""
+    return dict(best_flash(problem, device, clusters=True)[1])
+
+
+def split_clocks(c: Mapping[str, int], problem: Problem, device: Device,
+                 prices: Prices = PRICES) -> float:
+    """Clocks that an SM needs about for its share of the blocks of 10; see flash_clocks()."""
+    rows, keys, cols = 4 * c["ROWS"], 8 * c["KEYS"], 4 * c["COLS"]
+    width = 32 * c["WARPS"] * c["COLS"]
+    tiles = ceil_div(problem.m, keys)
+    adds = rows * keys * 2 * width / 128
+    reads = c["WARPS"] * (cols * 2 * (c["ROWS"] + c["KEYS"]) + 2 * c["KEYS"] * (c["ROWS"] + cols))
+    work = (adds + prices.passes * 2 * reads) * (1 + prices.warps / c["WARPS"])
+    waits = 4 * prices.tile + prices.kilobyte * 2 * keys * width * 4 / 1024
+    blocks = c["CLUSTER"] * problem.bh * ceil_div(problem.n, rows)
+    # Clusters leave SMs over: 15 of 8 blocks or 30 of 4 fit on an H200's 132, one block an SM.
+    usable = device.sm_count if c["CLUSTER"] <= 2 else device.sm_count * 10 // 11
+    return ceil_div(blocks, usable) * (prices.block + tiles * (waits + work))
+
+
+def split_candidates(problem: Problem, device: Device) -> list[Constants]:
+    """Constants of 10 that fit a device: the head dim over the warps of a cluster, tiles by ROWS
+    and KEYS, no more keys than there are.
+    """
+    cluster = 1 if device.capability < (9, 0) else 4 if problem.d <= 512 else 8
+    slices = ceil_div(problem.d, 32 * cluster)
+    cols = 1 if slices <= 8 else 2 if slices <= 16 else 4
+    shape = {"CLUSTER": cluster, "COLS": cols, "WARPS": ceil_div(slices, cols)}
+    most_keys = 1 << (ceil_div(problem.m, 8) - 1).bit_length()
+    found = [shape | {"ROWS": rows, "KEYS": keys} for rows in (6, 4, 3, 2, 1)
+             for keys in (8, 4, 2, 1) if keys <= most_keys]
+    return [c for c in found if _split_fits(c, device)]
+
+
+def _split_fits(c: Mapping[str, int], device: Device) -> bool:
+    """Whether constants of 10 fit the device, and the warps' scores the place of a tile of K."""
+    rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
+    parts = c["WARPS"] * rows * (keys + 8)
+    return (c["WARPS"] <= 32 and parts <= keys * (32 * c["WARPS"] * c["COLS"] + 4)
+            and split_shared_bytes(c) <= device.shared_bytes)
+
+
+@lru_cache(maxsize=256)
+def _best_split(problem: Problem, device: Device) -> Constants:
+    fitting = split_candidates(problem, device)
+    if not fitting:
+        dims = range(32, problem.d, 32)
+        most = max(d for d in dims if split_candidates(replace(problem, d=d), device))
+        refuse("rows_split", f"head dim {problem.d}", f"{most} on {device.name}, whose blocks form "
+               "no clusters", "rows_online, which has no such limit")
+    return min(fitting, key=lambda c: split_clocks(c, problem, device))
+
+
+def split_config(problem: Problem, device: Device) -> Constants:
+    """Constants of 10: of those that fit, the fastest.
+
+    Raises:
+        ValueError: none fits, because the device has no clusters and the head dim is large.
+    """
+    return dict(_best_split(problem, device))
