@@ -6,12 +6,12 @@ Like `plots`, they take arrays and return figures that pyplot does not know of.
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
-from .plots import GREEN, INK, PAPER, RED, STYLE
+from .plot_style import GREEN, INK, PAPER, RED, frameless, new_figure, styled
 
 RIGHT, WRONG, NOTHING = "#DDEFE8", RED, "#3E4C59"  # of the last panel; NOTHING is NaN
 TOLERANCE = 1e-4  # of the larger of an element and the root mean square: far above rounding
@@ -31,6 +31,7 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
         return ~(np.abs(result - expected) <= TOLERANCE * size)
 
 
+@styled
 def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     """One line a patient: the kernel's result, float64, and which elements are wrong.
 
@@ -48,13 +49,12 @@ def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
             raise ValueError(f"{label}: arrays need three dimensions, heads, rows and columns")
     wrong = {label: wrong_elements(*arrays) for label, arrays in patients.items()}
     heights = [_height(one) for one in wrong.values()]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8.6, sum(heights) + 0.75 * len(heights)), layout="constrained")
-        figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
-        panels = figure.subplots(len(heights), 3, squeeze=False,
-                                 gridspec_kw={"height_ratios": heights})
-        for line, (label, (result, expected)) in zip(panels, patients.items(), strict=True):
-            _draw_patient(line, label, np.asarray(result), np.asarray(expected), wrong[label])
+    figure = new_figure(8.6, sum(heights) + 0.75 * len(heights))
+    figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
+    panels = figure.subplots(len(heights), 3, squeeze=False,
+                             gridspec_kw={"height_ratios": heights})
+    for line, (label, (result, expected)) in zip(panels, patients.items(), strict=True):
+        _draw_patient(line, label, np.asarray(result), np.asarray(expected), wrong[label])
     return figure
 
 
@@ -90,5 +90,4 @@ def _draw_heads(axes: Axes, values: np.ndarray, colours: Colormap, low: float,
     axes.set_xticks([])
     axes.set_yticks([(head + 0.5) * rows - 0.5 for head in range(heads)],
                     [f"head {head}" for head in range(heads)] if heads > 1 else [""] * heads)
-    axes.tick_params(length=0, labelsize=8.5)
-    axes.spines[:].set_visible(False)
+    frameless(axes, 8.5)

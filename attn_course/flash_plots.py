@@ -8,54 +8,63 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from .plots import BLUE, GREEN, GREY, INK, ORANGE, PALETTE, RED, STYLE
+from .plot_style import (
+    BLUE,
+    DASHED,
+    GREEN,
+    GREY,
+    GRID,
+    INK,
+    ORANGE,
+    PALETTE,
+    QUERY,
+    RED,
+    bare,
+    bytes_text,
+    grid_lines,
+    legend_beside,
+    new_figure,
+    outline,
+    require,
+    rows_of_bars,
+    styled,
+    with_source,
+)
 
-GRID = "#E4E7EB"
-
-
-def _new(width: float, height: float) -> Figure:
-    with rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+GRID = GRID
 
 
 # -- online softmax --------------------------------------------------------------------------------
+@styled
 def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     """Scores with the running maximum m above, and how the running sum l is made up below.
 
     blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
     """
-    _require(len(blocks) > 0, "there is no block of keys")
-    with rc_context(STYLE):
-        figure = _new(7.4, 5.2)
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1.25, 1))
-        start = 0
-        for number, block in enumerate(blocks):
-            stop = start + len(block["scores"])
-            for axes in (top, bottom):
-                axes.axvspan(start, stop, color="#F3F5F7" if number % 2 else "white", zorder=0)
-            _draw_scores(top, block, start, stop)
-            _draw_sum(bottom, block, (start + stop) / 2)
-            start = stop
-        top.set(title="scores, and the running maximum row_m", ylabel="score")
-        bottom.set(title="the running sum row_l", ylabel="sum of exponentials", xlabel="key")
-        bottom.set_xticks(np.arange(start) + 0.5, range(start))
-        bottom.set_xlim(0, start)
-        bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
-        top.margins(y=0.22)
-        handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
-        bottom.legend(handles, ("kept from before, rescaled", "of this block of keys"),
-                      frameon=False, ncols=2, loc="upper left", fontsize=9)
+    require(len(blocks) > 0, "there is no block of keys")
+    figure = new_figure(7.4, 5.2)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1.25, 1))
+    start = 0
+    for number, block in enumerate(blocks):
+        stop = start + len(block["scores"])
+        for axes in (top, bottom):
+            axes.axvspan(start, stop, color="#F3F5F7" if number % 2 else "white", zorder=0)
+        _draw_scores(top, block, start, stop)
+        _draw_sum(bottom, block, (start + stop) / 2)
+        start = stop
+    top.set(title="scores, and the running maximum row_m", ylabel="score")
+    bottom.set(title="the running sum row_l", ylabel="sum of exponentials", xlabel="key")
+    bottom.set_xticks(np.arange(start) + 0.5, range(start))
+    bottom.set_xlim(0, start)
+    bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
+    top.margins(y=0.22)
+    handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
+    bottom.legend(handles, ("kept from before, rescaled", "of this block of keys"),
+                  frameon=False, ncols=2, loc="upper left", fontsize=9)
     return figure
 
 
@@ -76,32 +85,34 @@ def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
                   fontsize=9)
 
 
+@styled
 def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | None]], *,
                    source: str, title: str = "") -> Figure:
     """A line a contestant over the shapes, time on a logarithmic axis.
 
     times: contestant -> microseconds, None where it did not run.
     """
-    _require(bool(times) and all(len(one) == len(shapes) for one in times.values()),
-             "every contestant needs a time, or None, for each shape")
-    with rc_context(STYLE):
-        figure = _new(7.4, 4.0)
-        axes = figure.subplots()
-        for number, (name, row) in enumerate(times.items()):
-            values = [np.nan if value is None else value for value in row]
-            axes.plot(range(len(shapes)), values, marker="o", lw=2, label=name,
-                      color=PALETTE[number % len(PALETTE)],
-                      ls="-" if number < len(PALETTE) else (0, (4, 2)))
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.set_xticks(range(len(shapes)), shapes)
-        axes.set(ylabel="microseconds (median)", xlabel=f"(B, H, L, D)\n{source}", title=title)
-        axes.grid(color=GRID)
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+    require(bool(times) and all(len(one) == len(shapes) for one in times.values()),
+            "every contestant needs a time, or None, for each shape")
+    figure = new_figure(7.4, 4.0)
+    axes = figure.subplots()
+    for number, (name, row) in enumerate(times.items()):
+        values = [np.nan if value is None else value for value in row]
+        axes.plot(range(len(shapes)), values, marker="o", lw=2, label=name,
+                  color=PALETTE[number % len(PALETTE)],
+                  ls="-" if number < len(PALETTE) else (0, (4, 2)))
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xticks(range(len(shapes)), shapes)
+    axes.set(ylabel="microseconds (median)", xlabel=with_source("(B, H, L, D)", source),
+             title=title)
+    grid_lines(axes)
+    legend_beside(axes)
     return figure
 
 
 # -- flash attention -------------------------------------------------------------------------------
+@styled
 def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
                     formula: Sequence[float], *, labels: Sequence[str], least: float,
                     scores: float) -> Figure:
@@ -114,40 +125,32 @@ def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
         least: bytes of q, k and v, each once.
         scores: bytes loaded by separate kernels that store all scores.
     """
-    _require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
-    with rc_context(STYLE):
-        figure = _new(7.4, 4.4)
-        axes = figure.subplots()
-        axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
-        axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
-        for x, y, label in zip(on_chip, counted, labels, strict=True):
-            axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
-        for value, words, colour in ((least, "q, k and v once", GREEN),
-                                     (scores, "kernels 02, 05, 06: scores in memory", RED)):
-            axes.axhline(value, color=colour, lw=1.4, ls=(0, (4, 3)), zorder=1)
-            place, side = ((on_chip[0], "left") if value == least else (on_chip[-1], "right"))
-            axes.annotate(words, (place, value), (0, 4), textcoords="offset points", ha=side,
-                          color=colour, fontsize=9)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_xlim(right=2 * on_chip[-1])
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda value, _: _size(value))
-        axes.set(xlabel="bytes of q and of the output that stay on chip",
-                 ylabel="bytes loaded", title="what a larger tile saves")
-        axes.grid(color=GRID)
-        axes.legend(frameon=False, loc="upper right")
+    require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
+    figure = new_figure(7.4, 4.4)
+    axes = figure.subplots()
+    axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
+    axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
+    for x, y, label in zip(on_chip, counted, labels, strict=True):
+        axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
+    for value, words, colour in ((least, "q, k and v once", GREEN),
+                                 (scores, "kernels 02, 05, 06: scores in memory", RED)):
+        axes.axhline(value, color=colour, lw=1.4, ls=DASHED, zorder=1)
+        place, side = ((on_chip[0], "left") if value == least else (on_chip[-1], "right"))
+        axes.annotate(words, (place, value), (0, 4), textcoords="offset points", ha=side,
+                      color=colour, fontsize=9)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xlim(right=2 * on_chip[-1])
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: bytes_text(value))
+    axes.set(xlabel="bytes of q and of the output that stay on chip",
+             ylabel="bytes loaded", title="what a larger tile saves")
+    grid_lines(axes)
+    axes.legend(frameon=False, loc="upper right")
     return figure
 
 
-def _size(value: float) -> str:
-    """65536 -> '64 KB'."""
-    for unit, size in (("MB", 1 << 20), ("KB", 1 << 10)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.0f} B"
-
-
+@styled
 def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int]) -> Figure:
     """Which tiles of the scores a causal kernel computes.
 
@@ -156,23 +159,22 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     """
     rows, keys = tile
     n, m = visible.shape
-    _require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
+    require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
     whole = np.kron(visited, np.ones((rows, keys), bool))[:n, :m]
-    with rc_context(STYLE):
-        figure = _new(5.6, 4.2)
-        axes = figure.subplots()
-        shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
-        axes.imshow(shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest",
-                    extent=(0, m, n, 0))
-        axes.set_xticks(range(0, m + 1, keys))
-        axes.set_yticks(range(0, n + 1, rows))
-        axes.grid(color=INK, lw=0.6)
-        axes.tick_params(length=0, labelsize=8)
-        axes.set(xlabel="key", ylabel="query", title="tiles computed under the causal mask")
-        names = ("skipped", "computed and masked", "computed and used")
-        handles = [axes.bar(0, 0, color=_three_shades()(shade)) for shade in range(3)]
-        axes.legend(handles, names, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        axes.set(xlim=(0, m), ylim=(n, 0))
+    figure = new_figure(5.6, 4.2)
+    axes = figure.subplots()
+    shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
+    axes.imshow(shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest",
+                extent=(0, m, n, 0))
+    axes.set_xticks(range(0, m + 1, keys))
+    axes.set_yticks(range(0, n + 1, rows))
+    axes.grid(color=INK, lw=0.6)
+    axes.tick_params(length=0, labelsize=8)
+    axes.set(xlabel="key", ylabel="query", title="tiles computed under the causal mask")
+    names = ("skipped", "computed and masked", "computed and used")
+    handles = [axes.bar(0, 0, color=_three_shades()(shade)) for shade in range(3)]
+    figure.legend(handles, names, frameon=False, loc="outside right center", fontsize=9)
+    axes.set(xlim=(0, m), ylim=(n, 0))
     return figure
 
 
@@ -180,6 +182,7 @@ def _three_shades():
     return ListedColormap(["#F3F5F7", ORANGE, BLUE])
 
 
+@styled
 def window_bias(bias: np.ndarray, regions: np.ndarray, weights: Mapping[str, np.ndarray], *,
                 query: tuple[int, int]) -> Figure:
     """A window's regions, one query's bias over it, and its weights without and with the bias.
@@ -187,61 +190,52 @@ def window_bias(bias: np.ndarray, regions: np.ndarray, weights: Mapping[str, np.
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
     weights: title -> (rows, columns).  query: (row, column) of the query token.
     """
-    with rc_context(STYLE):
-        figure = _new(2.5 * (2 + len(weights)), 2.9)
-        axes = figure.subplots(1, 2 + len(weights))
-        axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
-        axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
-        shown = np.ma.masked_invalid(bias)
-        drawn = axes[1].imshow(shown, cmap="RdBu_r", interpolation="nearest")
-        axes[1].set_facecolor(GREY)
-        axes[1].set_title("bias of the boxed query\n(grey: masked)", fontsize=9.5)
-        figure.colorbar(drawn, ax=axes[1], shrink=0.7)
-        top = max(one.max() for one in weights.values())
-        for place, (name, one) in zip(axes[2:], weights.items(), strict=True):
-            place.imshow(np.sqrt(one), cmap="inferno", vmin=0, vmax=np.sqrt(top),
-                         interpolation="nearest")
-            place.set_title(name, fontsize=9.5)
-        for place in axes:
-            place.set_xticks([])
-            place.set_yticks([])
-            place.add_patch(_box(query))
+    figure = new_figure(2.5 * (2 + len(weights)), 2.9)
+    axes = figure.subplots(1, 2 + len(weights))
+    axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
+    axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
+    shown = np.ma.masked_invalid(bias)
+    drawn = axes[1].imshow(shown, cmap="RdBu_r", interpolation="nearest")
+    axes[1].set_facecolor(GREY)
+    axes[1].set_title("bias of the boxed query\n(grey: masked)", fontsize=9.5)
+    figure.colorbar(drawn, ax=axes[1], shrink=0.7)
+    top = max(one.max() for one in weights.values())
+    for place, (name, one) in zip(axes[2:], weights.items(), strict=True):
+        place.imshow(np.sqrt(one), cmap="inferno", vmin=0, vmax=np.sqrt(top),
+                     interpolation="nearest")
+        place.set_title(name, fontsize=9.5)
+    for place in axes:
+        bare(place)
+        outline(place, *query, 1, 1, edgecolor=RED if place in axes[:2] else QUERY, linewidth=2)
     return figure
 
 
-def _box(at: tuple[int, int]):
-    return Rectangle((at[1] - 0.5, at[0] - 0.5), 1, 1, fill=False, edgecolor=RED, lw=2)
-
-
 # -- asynchronous copies ---------------------------------------------------------------------------
+@styled
 def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]]) -> Figure:
     """When a warp's loads travel, above when it multiplies: one pair of lines a kernel.
 
     runs: kernel -> (begin, end) of each load's travel, instruction counts of the multiply-adds,
         instructions in all.
     """
-    _require(len(runs) > 0, "there is no run")
-    with rc_context(STYLE):
-        figure = _new(8.2, 1.6 + 1.25 * len(runs))
-        axes = figure.subplots()
-        ticks, names = [], []
-        for number, (name, (travel, products, _)) in enumerate(runs.items()):
-            y = 3 * number
-            lanes = _lanes(travel)
-            for (begin, end), lane in zip(travel, lanes, strict=True):
-                axes.barh(y + 0.42 * lane, max(end - begin, 6), left=begin, height=0.36,
-                          color=ORANGE, zorder=2)
-            axes.vlines(products, y + 1.0, y + 1.7, color=BLUE, lw=0.5, zorder=2)
-            ticks += [y + 0.2, y + 1.35]
-            names += [f"{name}: loads under way", f"{name}: multiply-adds"]
-        axes.set_yticks(ticks, names)
-        axes.invert_yaxis()
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.grid(axis="x", color=GRID, zorder=0)
-        axes.set_xlim(0, max(length for *_, length in runs.values()))
-        axes.set(xlabel="instructions that the warp has executed",
-                 title="one warp: is anything computed while data travels?")
+    require(len(runs) > 0, "there is no run")
+    figure = new_figure(8.2, 1.6 + 1.25 * len(runs))
+    axes = figure.subplots()
+    ticks, names = [], []
+    for number, (name, (travel, products, _)) in enumerate(runs.items()):
+        y = 3 * number
+        lanes = _lanes(travel)
+        for (begin, end), lane in zip(travel, lanes, strict=True):
+            axes.barh(y + 0.42 * lane, max(end - begin, 6), left=begin, height=0.36,
+                      color=ORANGE, zorder=2)
+        axes.vlines(products, y + 1.0, y + 1.7, color=BLUE, lw=0.5, zorder=2)
+        ticks += [y + 0.2, y + 1.35]
+        names += [f"{name}: loads under way", f"{name}: multiply-adds"]
+    rows_of_bars(axes, names)
+    axes.set_yticks(ticks, names)
+    axes.set_xlim(0, max(length for *_, length in runs.values()))
+    axes.set(xlabel="instructions that the warp has executed",
+             title="one warp: is anything computed while data travels?")
     return figure
 
 
@@ -255,28 +249,28 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
+@styled
 def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
                   limits: Mapping[str, float]) -> Figure:
     """Shared memory that kernels ask for by head dim, against what architectures grant a block.
 
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
     """
-    _require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
-    with rc_context(STYLE):
-        figure = _new(7.6, 4.4)
-        axes = figure.subplots()
-        for number, (name, values) in enumerate(needs.items()):
-            axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
-        for name, value in limits.items():
-            axes.axhline(value, color=INK, lw=1, ls=(0, (4, 3)))
-            axes.text(1.01, value, f"{name}: {_size(value)}", fontsize=8.5, va="center",
-                      transform=axes.get_yaxis_transform())
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log", base=2)
-        axes.set_xticks(dims, dims)
-        axes.yaxis.set_major_formatter(lambda value, _: _size(value))
-        axes.set(xlabel="head dim", ylabel="shared memory of a block",
-                 title="what is asked for, and what is granted")
-        axes.grid(color=GRID)
-        axes.legend(frameon=False, loc="upper left")
+    require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
+    figure = new_figure(7.6, 4.4)
+    axes = figure.subplots()
+    for number, (name, values) in enumerate(needs.items()):
+        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
+    for name, value in limits.items():
+        axes.axhline(value, color=INK, lw=1, ls=DASHED)
+        axes.text(1.01, value, f"{name}: {bytes_text(value)}", fontsize=8.5, va="center",
+                  transform=axes.get_yaxis_transform())
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(dims, dims)
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
+    axes.set(xlabel="head dim", ylabel="shared memory of a block",
+             title="what is asked for, and what is granted")
+    grid_lines(axes)
+    axes.legend(frameon=False, loc="upper left")
     return figure

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .plots import BLUE, GREEN, INK, ORANGE, PAPER, RED, STYLE
+from .plot_style import BLUE, EMPTY, GREEN, GREY, INK, ORANGE, PALE, PAPER, PINK, RED, mixed, styled
 
-TINTS = {"query": BLUE, "key": ORANGE, "score": GREEN, "value": "#CC79A7", "plain": "#9AA5B1"}
+TINTS = {"query": BLUE, "key": ORANGE, "score": GREEN, "value": PINK, "plain": "#9AA5B1"}
 MINUS_INFINITY = "−∞"
 
 
@@ -39,11 +37,6 @@ class Matrix:
     chosen: tuple[int, int, int, int] | None = None
     shaded: bool = False
     written: str = "g"
-
-
-def _mixed(colour: str, share: float) -> tuple[float, ...]:
-    """The colour on white paper: share 0 is white, 1 the colour itself."""
-    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
 
 
 def _is_chosen(chosen, row: int, column: int) -> bool:
@@ -70,7 +63,7 @@ def _shares(matrix: Matrix) -> np.ndarray:
 
 def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hatched: bool) -> None:
     axes.add_patch(Rectangle(
-        (x, y), 1, 1, facecolor=face, edgecolor="#B8C2CC" if hatched else PAPER,
+        (x, y), 1, 1, facecolor=face, edgecolor=PALE if hatched else PAPER,
         linewidth=0 if hatched else 1.6, hatch="////" if hatched else None, zorder=2))
     axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9.5, zorder=4,
               color="#7B8794" if faint else INK)
@@ -88,7 +81,7 @@ def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
         if np.isneginf(value):
             text = MINUS_INFINITY
         share = shares[row, column] * (1 if inside else 0.35)
-        face = "#EEF1F4" if hatched else _mixed(TINTS[matrix.tint], share)
+        face = EMPTY if hatched else mixed(TINTS[matrix.tint], share)
         _draw_cell(axes, x + column, y + row, text, face, not inside, hatched)
     if matrix.chosen is not None:
         top, left, height, width = matrix.chosen
@@ -97,7 +90,7 @@ def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
     axes.text(x + columns / 2, y - 0.22, matrix.title, ha="center", va="bottom",
               fontweight="bold", fontsize=10)
     axes.text(x + columns / 2, y + rows + 0.2, matrix.note, ha="center", va="top", fontsize=8.5,
-              color="#5F6B76", linespacing=1.25)
+              color=GREY, linespacing=1.25)
 
 
 def _rows(item: Matrix | str) -> int:
@@ -127,6 +120,19 @@ def _draw_line(axes: Axes, items: Sequence[Matrix | str], y: float, height: floa
         x += width + 0.35
 
 
+def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int],
+               y: float) -> list[float]:
+    """Where each line's matrices begin, below their titles, and last where the figure ends."""
+    tops = []
+    for line, height in zip(lines, heights, strict=True):
+        notes = [item.note for item in line if not isinstance(item, str)]
+        rows = max(note.count("\n") + 1 if note else 0 for note in notes)
+        tops.append(y + 0.75)
+        y += 0.75 + height + 0.25 + 0.38 * rows + 0.15
+    return [*tops, y]
+
+
+@styled
 def matrix_lines(lines: Sequence[Sequence[Matrix | str]], *, title: str = "",
                  labels: Sequence[str] = (), cell_inches: float = 0.46) -> Figure:
     """Lines of small matrices with their numbers, with signs such as "×" and "=" between them.
@@ -145,26 +151,20 @@ def matrix_lines(lines: Sequence[Sequence[Matrix | str]], *, title: str = "",
         raise ValueError(f"{len(labels)} labels for {len(lines)} lines")
     widths = [max(_width(line[i]) for line in lines) for i in range(len(lines[0]))]
     heights = [max(_rows(item) for item in line) for line in lines]
-    notes = [max((item.note.count("\n") + 1 if item.note else 0)
-                 for item in line if not isinstance(item, str)) for line in lines]
     across = sum(widths) + 0.35 * (len(widths) - 1)
     left = max((0.2 * len(part) for label in labels for part in label.split("\n")), default=0.0)
-    with rc_context(STYLE):
-        y, tops = 0.9 if title else 0.0, []
-        for height, count in zip(heights, notes, strict=True):
-            tops.append(y + 0.75)
-            y += 0.75 + height + 0.25 + 0.38 * count + 0.15
-        figure = Figure(figsize=((across + left + 0.4) * cell_inches, y * cell_inches))
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(-left - 0.2, across + 0.2), ylim=(y, 0), aspect="equal")
-        axes.axis("off")
-        if title:
-            axes.text(-left, 0.2, title, ha="left", va="top", fontweight="bold", fontsize=12)
-        for line, top, height in zip(lines, tops, heights, strict=True):
-            _draw_line(axes, line, top, height, widths)
-        for label, top, height in zip(labels, tops, heights, strict=False):
-            axes.text(-left, top + height / 2, label, ha="left", va="center", fontsize=9.5,
-                      linespacing=1.3)
+    *tops, bottom = _line_tops(lines, heights, 0.9 if title else 0.0)
+    figure = Figure(figsize=((across + left + 0.4) * cell_inches, bottom * cell_inches))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(-left - 0.2, across + 0.2), ylim=(bottom, 0), aspect="equal")
+    axes.axis("off")
+    if title:
+        axes.text(-left, 0.2, title, ha="left", va="top", fontweight="bold", fontsize=12)
+    for line, top, height in zip(lines, tops, heights, strict=True):
+        _draw_line(axes, line, top, height, widths)
+    for label, top, height in zip(labels, tops, heights, strict=False):
+        axes.text(-left, top + height / 2, label, ha="left", va="center", fontsize=9.5,
+                  linespacing=1.3)
     return figure
 
 

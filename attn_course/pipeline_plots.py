@@ -6,22 +6,28 @@ Like `plots`, they take plain numbers and return figures that pyplot does not kn
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .plots import GREY, INK, PALETTE, PAPER, RED, STYLE
+from .plot_style import (
+    DASHED,
+    GREY,
+    INK,
+    PALETTE,
+    PAPER,
+    RED,
+    grid_lines,
+    ink_on,
+    legend_beside,
+    new_figure,
+    require,
+    rows_of_bars,
+    styled,
+    with_source,
+)
 
 
-def _figure(width: float, height: float) -> Figure:
-    with rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
+@styled
 def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]] | None = None,
            *, most: float = 100.0, title: str = "", source: str = "") -> Figure:
     """How much faster the whole gets when a part does, a curve a share, with its limit dashed.
@@ -34,30 +40,29 @@ def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]
     Raises:
         ValueError: no share, or one that is out of range.
     """
-    _require(len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
-             "shares must be at least 0 and below 1")
+    require(len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
+            "shares must be at least 0 and below 1")
     factors = np.geomspace(1, most, 200)
-    with rc_context(STYLE):
-        figure = _figure(7.6, 4.0)
-        axes = figure.subplots()
-        for colour, (name, share) in zip(PALETTE, shares.items(), strict=False):
-            limit = 1 / (1 - share)
-            axes.plot(factors, 1 / (1 - share + share / factors), color=colour, lw=2.2,
-                      label=f"{name}: {100 * share:.1f} % of the time")
-            axes.axhline(limit, color=colour, lw=1, ls=(0, (4, 3)))
-            axes.annotate(f"limit {limit:.3g}", (most, limit), (-2, 3), ha="right", va="bottom",
-                          textcoords="offset points", color=colour, fontsize=9)
-        for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
-            axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
-        _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
-        axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
-        axes.grid(color="#E4E7EB")
-        axes.set(xlabel="the part gets so many times faster" + (f"\n{source}" if source else ""),
-                 ylabel="the whole gets", title=title)
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
+    figure = new_figure(7.6, 4.0)
+    axes = figure.subplots()
+    for colour, (name, share) in zip(PALETTE, shares.items(), strict=False):
+        limit = 1 / (1 - share)
+        axes.plot(factors, 1 / (1 - share + share / factors), color=colour, lw=2.2,
+                  label=f"{name}: {100 * share:.1f} % of the time")
+        axes.axhline(limit, color=colour, lw=1, ls=DASHED)
+        axes.annotate(f"limit {limit:.3g}", (most, limit), (-2, 3), ha="right", va="bottom",
+                      textcoords="offset points", color=colour, fontsize=9)
+    for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
+        axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
+    _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
+    axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
+    grid_lines(axes)
+    axes.set(xlabel=with_source("the part gets so many times faster", source),
+             ylabel="the whole gets", title=title)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
 
@@ -66,6 +71,7 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
     axis.set_ticks([], minor=True)
 
 
+@styled
 def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title: str = "",
            source: str = "") -> Figure:
     """Where each pipeline's time goes: a bar of full width each, its parts in proportion.
@@ -77,39 +83,43 @@ def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title
         ValueError: no pipeline, or one without time.
     """
     totals = {name: sum(parts.values()) for name, parts in chains.items()}
-    _require(len(chains) > 0 and min(totals.values()) > 0, "every pipeline needs parts with time")
+    require(len(chains) > 0 and min(totals.values()) > 0, "every pipeline needs parts with time")
     names = list(dict.fromkeys(part for parts in chains.values() for part in parts))
     colours = dict(zip(names, PALETTE, strict=False))
-    with rc_context(STYLE):
-        figure = _figure(8.6, 1.5 + 0.52 * len(chains))
-        axes = figure.subplots()
-        for place, (name, parts) in enumerate(chains.items()):
-            left = 0.0
-            for part, value in parts.items():
-                width = 100 * value / totals[name]
-                axes.barh(place, width, left=left, height=0.66, color=colours.get(part, GREY),
-                          edgecolor=PAPER, label=part)
-                if width > 5:
-                    axes.text(left + width / 2, place, f"{width:.0f} %", ha="center", va="center",
-                              color=PAPER, fontsize=9.5)
-                left += width
-            digits = 0 if totals[name] >= 100 else 1
-            axes.text(101, place, f"{totals[name]:,.{digits}f} {unit}", va="center", fontsize=10)
-        axes.set_yticks(range(len(chains)), chains)
-        axes.set_xlim(0, 118)
-        axes.set_xticks(range(0, 101, 25))
-        axes.invert_yaxis()
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["left", "bottom"]].set_visible(False)
-        axes.set(xlabel="percent of the pipeline's kernel time" + (f"\n{source}" if source else ""))
-        axes.set_title(title, pad=30)
-        handles, labels = axes.get_legend_handles_labels()
-        found = dict(zip(labels, handles, strict=True))
-        axes.legend(found.values(), found, frameon=False, fontsize=8.5, ncols=3,
-                    loc="lower left", bbox_to_anchor=(-0.01, 0.98), borderaxespad=0.2)
+    figure = new_figure(8.6, 1.5 + 0.52 * len(chains))
+    axes = figure.subplots()
+    for place, (name, parts) in enumerate(chains.items()):
+        _draw_shares(axes, place, parts, colours)
+        digits = 0 if totals[name] >= 100 else 1
+        axes.text(101, place, f"{totals[name]:,.{digits}f} {unit}", va="center", fontsize=10)
+    rows_of_bars(axes, list(chains))
+    axes.set_xlim(0, 118)
+    axes.set_xticks(range(0, 101, 25))
+    axes.spines["bottom"].set_visible(False)
+    axes.set(xlabel=with_source("percent of the pipeline's kernel time", source))
+    axes.set_title(title, pad=30)
+    handles, labels = axes.get_legend_handles_labels()
+    found = dict(zip(labels, handles, strict=True))
+    axes.legend(found.values(), found, frameon=False, fontsize=8.5, ncols=3,
+                loc="lower left", bbox_to_anchor=(-0.01, 0.98), borderaxespad=0.2)
     return figure
 
 
+def _draw_shares(axes: Axes, place: int, parts: Mapping[str, float],
+                 colours: Mapping[str, str]) -> None:
+    """One full bar at height `place`; parts of more than 5 % have their share written in them."""
+    left, total = 0.0, sum(parts.values())
+    for part, value in parts.items():
+        width, colour = 100 * value / total, colours.get(part, GREY)
+        axes.barh(place, width, left=left, height=0.66, color=colour, edgecolor=PAPER, label=part,
+                  zorder=2)
+        if width > 5:
+            axes.text(left + width / 2, place, f"{width:.0f} %", ha="center", va="center",
+                      color=ink_on(colour), fontsize=9.5)
+        left += width
+
+
+@styled
 def roofline(points: Mapping[str, tuple[float, float]], *, tflops: float, gbps: float,
              title: str = "", source: str = "") -> Figure:
     """Rates of kernels under a GPU's roof.
@@ -122,34 +132,33 @@ def roofline(points: Mapping[str, tuple[float, float]], *, tflops: float, gbps: 
     Raises:
         ValueError: no point, or one that is not positive.
     """
-    _require(len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
-             "every point needs a positive intensity and rate")
+    require(len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
+            "every point needs a positive intensity and rate")
     ridge = tflops * 1e3 / gbps
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
-    with rc_context(STYLE):
-        figure = _figure(8.2, 4.6)
-        axes = figure.subplots()
-        x = np.geomspace(low, high, 300)
-        axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
-        axes.annotate(f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1e3), (10, -2), va="top",
-                      textcoords="offset points", fontsize=9)
-        axes.annotate(f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right",
-                      textcoords="offset points", fontsize=9)
-        for number, (name, (at, rate)) in enumerate(points.items()):
-            roof = min(tflops, at * gbps / 1e3)
-            colour = PALETTE[number % len(PALETTE)]
-            axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
-            axes.plot(at, rate, "osD^vP*X"[number % 8], color=colour, ms=8,
-                      label=f"{name}: {100 * rate / roof:.2g} % of its roof")
-        axes.set(xscale="log", yscale="log", title=title, ylabel="TFLOP/s",
-                 xlabel="operations a byte, each array moved once"
-                 + (f"\n{source}" if source else ""))
-        axes.grid(color="#E4E7EB")
-        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure = new_figure(8.2, 4.6)
+    axes = figure.subplots()
+    x = np.geomspace(low, high, 300)
+    axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
+    axes.annotate(f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1e3), (10, -2), va="top",
+                  textcoords="offset points", fontsize=9)
+    axes.annotate(f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right",
+                  textcoords="offset points", fontsize=9)
+    for number, (name, (at, rate)) in enumerate(points.items()):
+        roof = min(tflops, at * gbps / 1e3)
+        colour = PALETTE[number % len(PALETTE)]
+        axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
+        axes.plot(at, rate, "osD^vP*X"[number % 8], color=colour, ms=8,
+                  label=f"{name}: {100 * rate / roof:.2g} % of its roof")
+    axes.set(xscale="log", yscale="log", title=title, ylabel="TFLOP/s",
+             xlabel=with_source("operations a byte, each array moved once", source))
+    grid_lines(axes)
+    legend_beside(axes)
     return figure
 
 
+@styled
 def time_by_work(series: Mapping[str, Mapping[float, float]], *, floors: Mapping[str, float],
                  launch: float | None = None, title: str = "", source: str = "") -> Figure:
     """Times against work, with what the arithmetic and a launch take at the least.
@@ -163,22 +172,21 @@ def time_by_work(series: Mapping[str, Mapping[float, float]], *, floors: Mapping
         ValueError: no series, or one that is not positive.
     """
     every = [(x, y) for one in series.values() for x, y in one.items()]
-    _require(len(every) > 0 and min(min(pair) for pair in every) > 0,
-             "every series needs positive work and time")
+    require(len(every) > 0 and min(min(pair) for pair in every) > 0,
+            "every series needs positive work and time")
     least, most = min(x for x, _ in every), max(x for x, _ in every)
-    with rc_context(STYLE):
-        figure = _figure(7.8, 4.4)
-        axes = figure.subplots()
-        for colour, mark, (name, one) in zip(PALETTE, "os^Dv", series.items(), strict=False):
-            axes.plot(*zip(*sorted(one.items()), strict=True), mark, color=colour, ms=7, label=name)
-        reach = np.array([least / 1.6, most * 1.6])
-        for (name, each), dash in zip(floors.items(), ((4, 3), (1, 2)), strict=False):
-            axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
-        if launch is not None:
-            axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
-        axes.set(xscale="log", yscale="log", title=title, ylabel="microseconds",
-                 xlabel="millions of operations" + (f"\n{source}" if source else ""))
-        axes.set_xlim(*reach)
-        axes.grid(color="#E4E7EB")
-        axes.legend(frameon=False, fontsize=9, loc="upper left")
+    figure = new_figure(7.8, 4.4)
+    axes = figure.subplots()
+    for colour, mark, (name, one) in zip(PALETTE, "os^Dv", series.items(), strict=False):
+        axes.plot(*zip(*sorted(one.items()), strict=True), mark, color=colour, ms=7, label=name)
+    reach = np.array([least / 1.6, most * 1.6])
+    for (name, each), dash in zip(floors.items(), ((4, 3), (1, 2)), strict=False):
+        axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
+    if launch is not None:
+        axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
+    axes.set(xscale="log", yscale="log", title=title, ylabel="microseconds",
+             xlabel=with_source("millions of operations", source))
+    axes.set_xlim(*reach)
+    grid_lines(axes)
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
     return figure

@@ -6,22 +6,26 @@ Like `plots`, they take arrays and records and return figures that pyplot does n
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .plots import GREY, INK, PALETTE, PAPER, STYLE
+from .plot_style import (
+    GREY,
+    PALETTE,
+    PAPER,
+    frameless,
+    grid_lines,
+    headline,
+    ink_on,
+    new_figure,
+    require,
+    rows_of_bars,
+    styled,
+    with_source,
+    write_values,
+)
 
 
-def _figure(width: float, height: float) -> Figure:
-    with rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
+@styled
 def counts_against(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *,
                    source: str = "", title: str = "") -> Figure:
     """Measured over predicted counts, one colour a counter; equal ones lie on the diagonal.
@@ -34,27 +38,27 @@ def counts_against(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
         ValueError: no counts, lengths that differ, or a count that is not positive.
     """
     filled = {name: two for name, two in pairs.items() if len(two[0]) or len(two[1])}
-    _require(bool(filled), "no counts to draw")
-    _require(all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
-             "every predicted count needs a measured one, both positive")
+    require(bool(filled), "no counts to draw")
+    require(all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
+            "every predicted count needs a measured one, both positive")
     low = min(min(*a, *b) for a, b in filled.values())
     high = max(max(*a, *b) for a, b in filled.values())
-    with rc_context(STYLE):
-        figure = _figure(7.2, 4.3)
-        axes = figure.subplots()
-        axes.plot((low, high), (low, high), color=GREY, lw=1, zorder=1)
-        markers = "os^Dv<>"
-        for number, (name, (predicted, measured)) in enumerate(filled.items()):
-            axes.scatter(predicted, measured, s=34, label=name, zorder=2, alpha=0.85,
-                         color=PALETTE[number % len(PALETTE)], marker=markers[number % 7],
-                         edgecolor=PAPER, linewidth=0.5)
-        axes.set(xscale="log", yscale="log", xlabel="predicted by the simulator",
-                 ylabel=f"counted by the hardware\n{source}".rstrip(), title=title)
-        axes.grid(color="#E4E7EB", zorder=0)
-        figure.legend(frameon=False, loc="outside right upper", fontsize=9)
+    figure = new_figure(7.2, 4.3)
+    axes = figure.subplots()
+    axes.plot((low, high), (low, high), color=GREY, lw=1, zorder=1)
+    markers = "os^Dv<>"
+    for number, (name, (predicted, measured)) in enumerate(filled.items()):
+        axes.scatter(predicted, measured, s=34, label=name, zorder=2, alpha=0.85,
+                     color=PALETTE[number % len(PALETTE)], marker=markers[number % 7],
+                     edgecolor=PAPER, linewidth=0.5)
+    axes.set(xscale="log", yscale="log", xlabel="predicted by the simulator",
+             ylabel=with_source("counted by the hardware", source), title=title)
+    grid_lines(axes)
+    figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure
 
 
+@styled
 def percentages(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "",
                 source: str = "") -> Figure:
     """A table of percentages as a picture, dark where a unit is near its peak.
@@ -66,27 +70,26 @@ def percentages(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, t
     Raises:
         ValueError: a column of another length.
     """
-    _require(bool(values) and all(len(one) == len(rows) for one in values.values()),
-             "every column needs one value a row")
+    require(bool(values) and all(len(one) == len(rows) for one in values.values()),
+            "every column needs one value a row")
     grid = np.array([list(one) for one in values.values()], float).T
-    with rc_context(STYLE):
-        figure = _figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
-        axes = figure.subplots()
-        axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
-        for (row, column), value in np.ndenumerate(grid):
-            text = "-" if np.isnan(value) else f"{value:.0f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=10,
-                      color=PAPER if value > 60 else INK)
-        axes.set_xticks(range(grid.shape[1]), values)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel(f"% of peak\n{source}".rstrip(), fontsize=9)
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+    figure = new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
+    axes = figure.subplots()
+    image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
+    for (row, column), value in np.ndenumerate(grid):
+        text = "-" if np.isnan(value) else f"{value:.0f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=10,
+                  color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))))
+    axes.set_xticks(range(grid.shape[1]), values)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.xaxis.tick_top()
+    frameless(axes)
+    axes.set_xlabel(with_source("% of peak", source), fontsize=9)
+    headline(figure, title)
     return figure
 
 
+@styled
 def stacked(rows: Sequence[str], parts: Sequence[Mapping[str, float]], *, unit: str,
             title: str = "", source: str = "") -> Figure:
     """Stacked horizontal bars: one row a kernel, one colour a reason, the same in all rows.
@@ -97,27 +100,20 @@ def stacked(rows: Sequence[str], parts: Sequence[Mapping[str, float]], *, unit: 
     Raises:
         ValueError: no parts, or another number of them than rows.
     """
-    _require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
+    require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
     names = list(dict.fromkeys(name for one in parts for name in one))
     names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
-    with rc_context(STYLE):
-        figure = _figure(8.4, 1.5 + 0.4 * len(rows))
-        axes = figure.subplots()
-        left = np.zeros(len(rows))
-        for number, name in enumerate(names):
-            lengths = np.array([one.get(name, 0) for one in parts], float)
-            axes.barh(range(len(rows)), lengths, left=left, label=name, height=0.66, zorder=2,
-                      color=PALETTE[number % len(PALETTE)])
-            left += lengths
-        for place, value in enumerate(left):
-            axes.annotate(f"{value:.1f}", (value, place), (5, 0), textcoords="offset points",
-                          va="center", fontsize=9)
-        axes.set_yticks(range(len(rows)), rows)
-        axes.invert_yaxis()
-        axes.set_xlim(0, left.max() * 1.12 or 1)
-        axes.grid(axis="x", color="#E4E7EB", zorder=0)
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.set(title=title, xlabel=f"{unit}\n{source}".rstrip())
-        figure.legend(frameon=False, loc="outside right upper", fontsize=9)
+    figure = new_figure(8.4, 1.5 + 0.4 * len(rows))
+    axes = figure.subplots()
+    left = np.zeros(len(rows))
+    for number, name in enumerate(names):
+        lengths = np.array([one.get(name, 0) for one in parts], float)
+        axes.barh(range(len(rows)), lengths, left=left, label=name, height=0.66, zorder=2,
+                  color=PALETTE[number % len(PALETTE)])
+        left += lengths
+    write_values(axes, left, [f"{value:.1f}" for value in left])
+    rows_of_bars(axes, rows)
+    axes.set_xlim(0, left.max() * 1.12 or 1)
+    axes.set(title=title, xlabel=with_source(unit, source))
+    figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure

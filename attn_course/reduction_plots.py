@@ -6,23 +6,14 @@ Like `plots`, they take arrays and return figures that pyplot does not know of.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .plots import BLUE, GREY, INK, PAPER, RED, STYLE
+from .plot_style import BLUE, GREY, INK, RED, ink_on, new_figure, require, styled
 
 
-def _figure(width: float, height: float) -> Figure:
-    with rc_context(STYLE):
-        return Figure(figsize=(width, height), layout="constrained")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
+@styled
 def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = None,
               title: str = "", written: str = ".1f") -> Figure:
     """What each lane of a warp holds before an exchange and after each of its steps.
@@ -37,27 +28,26 @@ def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = 
         ValueError: values that do not go with the offsets.
     """
     values = np.asarray(values, float)
-    _require(values.ndim == 2 and len(values) == len(offsets) + 1,
-             f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}")
+    require(values.ndim == 2 and len(values) == len(offsets) + 1,
+            f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}")
     lanes = values.shape[1]
-    _require(all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes")
+    require(all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes")
     marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
-    with rc_context(STYLE):
-        figure = _figure(11.2, 0.95 + 0.78 * len(values))
-        axes = figure.subplots()
-        for row, offset in enumerate(offsets):
-            _draw_exchange(axes, row, offset, marked[row : row + 2])
-        _draw_lanes(axes, values, marked, written)
-        for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
-            axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
-            axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center",
-                      fontsize=10, color=RED, fontweight="bold")
-        axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=RED)
-        axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
-        axes.axis("off")
-        for number in range(lanes):
-            axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=GREY)
-        axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=GREY)
+    figure = new_figure(11.2, 0.95 + 0.78 * len(values))
+    axes = figure.subplots()
+    for row, offset in enumerate(offsets):
+        _draw_exchange(axes, row, offset, marked[row : row + 2])
+    _draw_lanes(axes, values, marked, written)
+    for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
+        axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
+        axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center",
+                  fontsize=10, color=RED, fontweight="bold")
+    axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=RED)
+    axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
+    axes.axis("off")
+    for number in range(lanes):
+        axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=GREY)
+    axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=GREY)
     return figure
 
 
@@ -87,11 +77,12 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
         axes.text(lane, row, format(value, written), ha="center", va="center", zorder=3,
-                  fontsize=6.8, color=PAPER if share > 0.55 else INK,
+                  fontsize=6.8, color=ink_on(face),
                   bbox={"boxstyle": "round,pad=0.28", "facecolor": face, "linewidth": 1.6,
                         "edgecolor": RED if marked[row, lane] else "#CBD2D9"})
 
 
+@styled
 def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Figure:
     """Floats in their order, and in the order of integers made from them; lines join the two.
 
@@ -103,16 +94,15 @@ def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Fig
         ValueError: lengths differ, or two are equal.
     """
     values = np.asarray(values, float)
-    _require(np.unique(values).size == values.size, "two floats are equal")
+    require(np.unique(values).size == values.size, "two floats are equal")
     for name, found in keys.items():
-        _require(np.unique(found).size == values.size == len(found),
-                 f"{name}: {values.size} different integers are needed")
-    with rc_context(STYLE):
-        figure = _figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
-        panels = figure.subplots(1, len(keys), squeeze=False)[0]
-        for axes, (name, found) in zip(panels, keys.items(), strict=True):
-            _draw_orders(axes, values, np.asarray(found))
-            axes.set_title(name, fontsize=10)
+        require(np.unique(found).size == values.size == len(found),
+                f"{name}: {values.size} different integers are needed")
+    figure = new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
+    panels = figure.subplots(1, len(keys), squeeze=False)[0]
+    for axes, (name, found) in zip(panels, keys.items(), strict=True):
+        _draw_orders(axes, values, np.asarray(found))
+        axes.set_title(name, fontsize=10)
     return figure
 
 

@@ -6,21 +6,27 @@ Like `plots`, they take plain numbers and return figures that are not registered
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .plots import BLUE, GREY, INK, ORANGE, PALETTE, RED, STYLE
+from .plot_style import (
+    BLUE,
+    DASHED,
+    GREY,
+    GRID,
+    INK,
+    ORANGE,
+    PALETTE,
+    RED,
+    grid_lines,
+    headline,
+    new_figure,
+    require,
+    styled,
+    with_source,
+)
 
 
-def _new(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
+@styled
 def calls_in_order(
     series: Mapping[str, Sequence[Sequence[float]]], groups: Sequence[str], *, source: str = "",
     title: str = "every call of a fresh process, in order",
@@ -35,28 +41,28 @@ def calls_in_order(
         ValueError: a series has another number of groups, a group is empty or not positive.
     """
     for name, calls in series.items():
-        _require(len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}")
-        _require(all(len(one) and min(one) > 0 for one in calls),
-                 f"{name} has a group without calls, or a time that is not positive")
-    with rc_context(STYLE):
-        figure = _new(8.6, 3.9)
-        axes = figure.subplots()
-        for colour, (name, calls) in zip(PALETTE, series.items(), strict=False):
-            starts = np.cumsum([0, *map(len, calls)])
-            times = np.concatenate([np.asarray(one, float) for one in calls])
-            axes.plot(np.arange(times.size), times, ".", color=colour, ms=5, label=name)
-            axes.plot(starts[:-1], times[starts[:-1]], "o", mfc="none", mec=colour, ms=11, mew=1.6)
-            for start in starts[1:-1]:
-                axes.axvline(start - 0.5, color="#E4E7EB", zorder=0)
-        axes.set_yscale("log")
-        axes.set_xticks((starts[:-1] + starts[1:] - 1) / 2, groups, fontsize=8.5)
-        axes.tick_params(axis="x", length=0)
-        axes.set(ylabel="microseconds, host's clock", title=title, xlabel=source)
-        axes.grid(axis="y", color="#E4E7EB")
-        axes.legend(frameon=False, loc="upper right")
+        require(len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}")
+        require(all(len(one) and min(one) > 0 for one in calls),
+                f"{name} has a group without calls, or a time that is not positive")
+    figure = new_figure(8.6, 3.9)
+    axes = figure.subplots()
+    for colour, (name, calls) in zip(PALETTE, series.items(), strict=False):
+        starts = np.cumsum([0, *map(len, calls)])
+        times = np.concatenate([np.asarray(one, float) for one in calls])
+        axes.plot(np.arange(times.size), times, ".", color=colour, ms=5, label=name)
+        axes.plot(starts[:-1], times[starts[:-1]], "o", mfc="none", mec=colour, ms=11, mew=1.6)
+        for start in starts[1:-1]:
+            axes.axvline(start - 0.5, color=GRID, zorder=0)
+    axes.set_yscale("log")
+    axes.set_xticks((starts[:-1] + starts[1:] - 1) / 2, groups, fontsize=8.5)
+    axes.tick_params(axis="x", length=0)
+    axes.set(ylabel="microseconds, host's clock", title=title, xlabel=source)
+    grid_lines(axes, "y")
+    axes.legend(frameon=False, loc="upper right")
     return figure
 
 
+@styled
 def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: str = "") -> Figure:
     """How samples lie around their own median: a histogram each, one under the other.
 
@@ -66,31 +72,29 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
     Raises:
         ValueError: no samples, or one that is not positive.
     """
-    _require(len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
-             "every row needs samples, all positive")
+    require(len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
+            "every row needs samples, all positive")
     shares = {name: np.asarray(one, float) / np.median(one) for name, one in samples.items()}
     low = min(one.min() for one in shares.values())
     high = max(one.max() for one in shares.values())
     margin = max(0.02, 0.05 * (high - low))
     bins = np.linspace(low - margin, high + margin, 81)
-    with rc_context(STYLE):
-        figure = _new(7.6, 0.9 + 1.25 * len(shares))
-        rows = figure.subplots(len(shares), 1, sharex=True, squeeze=False)[:, 0]
-        for axes, colour, (name, one) in zip(rows, PALETTE, shares.items(), strict=False):
-            axes.hist(one, bins, color=colour)
-            axes.axvline(1, color=INK, lw=1)
-            axes.axvline(one.mean(), color=RED, lw=1, ls=(0, (4, 3)))
-            axes.set_ylabel("samples", fontsize=8.5)
-            axes.set_title(f"{name}: median {np.median(samples[name]):,.4g}, mean "
-                           f"{np.mean(samples[name]):,.4g}, largest {np.max(samples[name]):,.4g}",
-                           fontsize=9.5, fontweight="normal")
-        rows[-1].set_xlabel("sample / median (solid: median, dashed: mean)"
-                            + (f"\n{source}" if source else ""))
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    figure = new_figure(7.6, 0.9 + 1.25 * len(shares))
+    rows = figure.subplots(len(shares), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, colour, (name, one) in zip(rows, PALETTE, shares.items(), strict=False):
+        axes.hist(one, bins, color=colour)
+        axes.axvline(1, color=INK, lw=1)
+        axes.axvline(one.mean(), color=RED, lw=1, ls=DASHED)
+        axes.set_ylabel("samples", fontsize=8.5)
+        axes.set_title(f"{name}: median {np.median(samples[name]):,.4g}, mean "
+                       f"{np.mean(samples[name]):,.4g}, largest {np.max(samples[name]):,.4g}",
+                       fontsize=9.5, fontweight="normal")
+    rows[-1].set_xlabel(with_source("sample / median (solid: median, dashed: mean)", source))
+    headline(figure, title)
     return figure
 
 
+@styled
 def under_load(
     at_s: Sequence[float], times_us: Sequence[float], sm_mhz: Sequence[float],
     power_w: Sequence[float], *, source: str = "",
@@ -104,21 +108,20 @@ def under_load(
     Raises:
         ValueError: lengths differ, or there is nothing to draw.
     """
-    _require(len(at_s) == len(times_us) > 0, f"{len(at_s)} moments for {len(times_us)} times")
-    _require(len(sm_mhz) == len(power_w), "clock and power readings differ in number")
-    with rc_context(STYLE):
-        figure = _new(7.6, 4.6)
-        top, middle, bottom = figure.subplots(3, 1, sharex=True)
-        top.plot(at_s, times_us, color=BLUE, lw=1.8)
-        top.set(ylabel="us a call", title="the same kernel, again and again")
-        top.set_ylim(0, max(times_us) * 1.15)
-        moments = np.linspace(0, at_s[-1], len(sm_mhz))
-        for axes, values, colour, name in ((middle, sm_mhz, ORANGE, "SM clock, MHz"),
-                                           (bottom, power_w, GREY, "power, W")):
-            axes.plot(moments, values, color=colour, lw=1.8)
-            axes.set_ylabel(name)
-            axes.set_ylim(0, max(values, default=1) * 1.15)
-        for axes in (top, middle, bottom):
-            axes.grid(axis="y", color="#E4E7EB")
-        bottom.set_xlabel("seconds since the start" + (f"\n{source}" if source else ""))
+    require(len(at_s) == len(times_us) > 0, f"{len(at_s)} moments for {len(times_us)} times")
+    require(len(sm_mhz) == len(power_w), "clock and power readings differ in number")
+    figure = new_figure(7.6, 4.6)
+    top, middle, bottom = figure.subplots(3, 1, sharex=True)
+    top.plot(at_s, times_us, color=BLUE, lw=1.8)
+    top.set(ylabel="us a call", title="the same kernel, again and again")
+    top.set_ylim(0, max(times_us) * 1.15)
+    moments = np.linspace(0, at_s[-1], len(sm_mhz))
+    for axes, values, colour, name in ((middle, sm_mhz, ORANGE, "SM clock, MHz"),
+                                       (bottom, power_w, GREY, "power, W")):
+        axes.plot(moments, values, color=colour, lw=1.8)
+        axes.set_ylabel(name)
+        axes.set_ylim(0, max(values, default=1) * 1.15)
+    for axes in (top, middle, bottom):
+        grid_lines(axes, "y")
+    bottom.set_xlabel(with_source("seconds since the start", source))
     return figure

@@ -2,9 +2,9 @@
 
 Each kernel has a list of tiles, the fastest of those timed on an H200. Among those that fit the
 device, a model of the clocks that a multiprocessor needs picks one. The model counts what a block
-does (multiply-adds, passes over shared memory, bytes, barriers); its prices were fitted to the times
-of every tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast of a
-time it is rough.
+does (multiply-adds, passes over shared memory, bytes, barriers); its prices were fitted to the
+times of every tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast
+of a time it is rough.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ def halves(bits: np.ndarray, kind: str) -> tuple[np.ndarray, str]:
 
 
 def is_nan(bits: np.ndarray, kind: str) -> np.ndarray:
+    """Which elements are NaN; none of a type that is no float."""
     if kind not in FLOATS:
         return np.zeros(bits.shape, bool)
     exponent_bits, fraction_bits = FLOATS[kind]
@@ -30,6 +31,7 @@ def is_nan(bits: np.ndarray, kind: str) -> np.ndarray:
 
 
 def as_double(bits: np.ndarray, kind: str) -> np.ndarray:
+    """Bits of a float or integer type as float64 values."""
     if kind == "bf16":
         bits, kind = bits.astype(np.uint32) << np.uint32(16), "f32"
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one

@@ -27,9 +27,11 @@ class Case:
 
     @property
     def exact(self) -> bool:
+        """Must all bits agree?"""
         return self.number in EXACT
 
     def facts(self) -> dict:
+        """What the record says of the case."""
         return {"file": step(self.number).path.name, "shape": list(self.shape),
                 "options": list(self.options)}  # fmt: skip
 

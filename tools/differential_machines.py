@@ -30,6 +30,7 @@ class Machine:
         self._folder = None  # of PTX files, which their modules read again when they need to
 
     def load(self, code: str, options=()) -> RawModule:
+        """A module of CUDA C."""
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
     def load_ptx(self, text: str):
@@ -124,6 +125,7 @@ def commit() -> str:
 
 
 def output_of(command: list[str]) -> str:
+    """What a command prints; "" where it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):

@@ -34,11 +34,13 @@ class Program:
 
     @property
     def source(self) -> str:
+        """The whole CUDA C text."""
         includes = "".join(line + "\n" for line in self.before.splitlines() if line[:1] == "#")
         rest = "\n".join(line for line in self.before.splitlines() if line[:1] != "#")
         return includes + _HEAD + rest + _ENTRY + self.body + "\n}\n"
 
     def arguments(self) -> list[np.ndarray]:
+        """Seeded input words, (4096,) uint32, and zeros for the output, uint64."""
         rng = np.random.default_rng(11)
         words = rng.integers(0, 1 << 32, WORDS, dtype=np.uint32)
         words[::3] %= 40

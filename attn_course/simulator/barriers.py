@@ -140,7 +140,7 @@ class Barriers:
         for (block, n), extra in self.arrived.items():
             if n == number:
                 count[block] += extra
-        return (count >= needed) & (lanes > 0)
+        return count >= needed
 
     def who_passes(self, number: int) -> tuple[list[Waiting], list[Waiting]]:
         """Those that may pass a barrier, and everybody else who waits."""

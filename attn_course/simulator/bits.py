@@ -11,7 +11,8 @@ _U32 = np.uint32
 _U64 = np.uint64
 
 
-def _unsigned(x):
+def unsigned(x):
+    """The same bits as unsigned integers of the same width."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
@@ -22,11 +23,9 @@ def width(x):
 
 def shift_left(a, amount):
     """a << amount; amounts past the width give 0."""
-    return (
-        (a << amount.astype(a.dtype))
-        if a.dtype.itemsize == 8
-        else _narrow(np.left_shift, a, amount)
-    )
+    if a.dtype.itemsize == 8:
+        return a << amount.astype(a.dtype)
+    return _narrow(np.left_shift, a, amount)
 
 
 def shift_right(a, amount):
@@ -94,7 +93,7 @@ def find_leading(shift_amount):
 
     def find(x):
         if x.dtype.kind == "i":
-            x = _unsigned(np.where(x < 0, ~x, x)[()])
+            x = unsigned(np.where(x < 0, ~x, x)[()])
         position = population(_smeared(x)) - _U32(1)
         if shift_amount:
             return np.where(x == 0, position, _U32(width(x) - 1) - position)[()]
@@ -132,31 +131,30 @@ def _field(a, position, length):
     return np.minimum(position, _U32(65)), np.minimum(length, _U32(65))
 
 
+def low_ones(kind, count):
+    """`count` (uint32) ones from bit 0, at most the whole width, as unsigned NumPy type `kind`."""
+    bits = 8 * np.dtype(kind).itemsize
+    count = np.minimum(count, _U32(bits)).astype(kind)
+    short = (kind(1) << np.minimum(count, kind(bits - 1))) - kind(1)
+    return np.where(count == kind(bits), ~kind(0), short)[()]
+
+
 def extract_field(a, position, length):
     """bfe: `length` bits of `a` from `position`, sign-extended for signed `a`.
 
     Bits past the top repeat the sign (0 when unsigned).
     """
-    bits, dtype = width(a), a.dtype.type
+    bits, word = width(a), unsigned(a)
+    kind = word.dtype.type
     position, length = _field(a, position, length)
-    unsigned = _unsigned(a)
-    kind = unsigned.dtype.type
-    ones = ~kind(0)
-    low = np.minimum(position, _U32(bits)).astype(kind)
-    kept = np.where(
-        length >= bits, ones, (kind(1) << np.minimum(length, _U32(bits - 1)).astype(kind)) - kind(1)
-    )
-    field = (unsigned >> low) & kept
-    if np.dtype(dtype).kind == "u":
-        return field[()]
+    start = np.minimum(position, _U32(bits))
+    field = (word >> start.astype(kind)) & low_ones(kind, length)
+    if a.dtype.kind == "u":
+        return field
     top = np.minimum(position + length - _U32(1), _U32(bits - 1)).astype(kind)
-    negative = ((unsigned >> top) & kind(1) == 1) & (length > 0)
-    # bits of the result that the field itself does not fill
-    filled = np.minimum(length, _U32(bits) - np.minimum(position, _U32(bits)))
-    above = np.where(
-        filled >= bits, kind(0), ones << np.minimum(filled, _U32(bits - 1)).astype(kind)
-    )
-    return np.where(negative, field | above, field)[()].view(a.dtype)
+    negative = ((word >> top) & kind(1) == 1) & (length > 0)
+    not_filled = ~low_ones(kind, np.minimum(length, _U32(bits) - start))
+    return np.where(negative, field | not_filled, field)[()].view(a.dtype)
 
 
 def insert_field(a, b, position, length):
@@ -168,12 +166,8 @@ def insert_field(a, b, position, length):
 
 def field_mask(kind, position, length):
     """`length` ones from bit `position`, cut off at the top, as NumPy type `kind`."""
-    bits = 8 * np.dtype(kind).itemsize
-    length = np.minimum(length, _U32(bits)).astype(kind)
-    ones = np.where(
-        length >= bits, ~kind(0), (kind(1) << np.minimum(length, kind(bits - 1))) - kind(1)
-    )
-    return np.left_shift(ones[()], np.minimum(position, _U32(bits)).astype(kind))
+    past = _U32(8 * np.dtype(kind).itemsize)
+    return np.left_shift(low_ones(kind, length), np.minimum(position, past).astype(kind))
 
 
 def bit_mask(clamp):

@@ -83,6 +83,7 @@ def is_barrier(opcode: str) -> bool:
 
 
 def is_warp_level(opcode: str) -> bool:
+    """Do the lanes of a warp run this instruction together?"""
     return opcode.startswith(MASKED + WHOLE_WARP)
 
 
@@ -98,6 +99,7 @@ def looks_at_others(opcode: str) -> bool:
 
 
 def ends_block(instruction: Instruction) -> bool:
+    """Is this a branch, a call, an exit or a barrier, so that a block of lines ends with it?"""
     root = instruction.opcode.split(".")[0]
     return root in ("bra", "brx", "call") or is_exit(instruction) or is_barrier(instruction.opcode)
 

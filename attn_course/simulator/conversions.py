@@ -65,16 +65,19 @@ def _integer_to_integer(target, sat):
     return clamped
 
 
+def _nearest_and_rest(x):
+    """A 64-bit integer as the nearest float64 and what that leaves out, both exact."""
+    shift = x.dtype.type(32)
+    high = (x >> shift).astype(np.float64) * 2.0**32
+    low = (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
+    return numerics.two_sum(high, low)
+
+
 def _exact(x):
     """Integer `x` as float64, exact for 32 bits, else rounded to odd."""
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
-    shift = x.dtype.type(32)
-    high, low = (
-        (x >> shift).astype(np.float64) * 2.0**32,
-        (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64),
-    )
-    return numerics.round_to_odd(*numerics.two_sum(high, low))
+    return numerics.round_to_odd(*_nearest_and_rest(x))
 
 
 def _integer_to_float(target, mode, sat):
@@ -97,12 +100,7 @@ def _integer_to_float(target, mode, sat):
 def _directed_double(x, mode):
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
-    shift = x.dtype.type(32)
-    high, low = (
-        (x >> shift).astype(np.float64) * 2.0**32,
-        (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64),
-    )
-    return numerics.step(*numerics.two_sum(high, low), mode)
+    return numerics.step(*_nearest_and_rest(x), mode)
 
 
 # --- floats to integers ---------------------------------------------------------------------------

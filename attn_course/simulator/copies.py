@@ -41,7 +41,7 @@ class AsyncCopies:
         count = places.size
         source, available = spread(source, count), spread(available, count)
         data = self.read_copy(source, size, available, ins)
-        memory, index, valid = self.locate_shared(spread(to, count), 2, size, ins, "store")
+        memory, index, valid = self.locate("shared", spread(to, count), 2, size, ins, "store")
         copy = _Copy(places, index, data, self.committed[places])
         self.copies.append(copy if valid is None else copy.part(valid))
 
@@ -52,7 +52,7 @@ class AsyncCopies:
         whole = np.nonzero(available >= size)[0]
         if whole.size:
             parts = self.within(
-                whole, lambda: self.load_generic(source[whole], _WORD, 2, words, ins)
+                whole, lambda: self.load("generic", source[whole], _WORD, 2, words, ins)
             )
             data[whole] = np.stack([parts] if words == 1 else parts, axis=1)
         partly = (available > 0) & (available < size)
@@ -64,7 +64,7 @@ class AsyncCopies:
 
     def copy_byte(self, data, source, some, byte: int, ins) -> None:
         address, kind = source[some] + np.uint64(byte), np.dtype("u1")
-        value = self.within(some, lambda: self.load_generic(address, kind, 0, 1, ins))
+        value = self.within(some, lambda: self.load("generic", address, kind, 0, 1, ins))
         data.view(np.uint8)[some, byte] = value
 
     def commit_copies(self) -> None:

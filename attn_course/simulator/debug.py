@@ -85,9 +85,10 @@ def source_name(program: Program, function_name: str) -> str:
 def shared_arrays(program: Program, kernel: str) -> dict[str, SharedArray]:
     """Shared arrays of a kernel by their C names, where extents could be worked out.
 
-    DWARF names only those of file scope. For the others the declaration is read from the source,
-    with `#define` and `constexpr` constants and the program's -D options filled in, and kept only
-    if it gives as many bytes as the PTX says.
+    DWARF names only those of file scope (and `__device__` and `__constant__` variables, which are
+    given too). For the others the declaration is read from the source, with `#define` and
+    `constexpr` constants and the program's -D options filled in, and kept only if it gives as many
+    bytes as the PTX says, and no other declaration of that name gives as many.
     """
     reader = reader_of(program)
     found = {}
@@ -99,11 +100,12 @@ def shared_arrays(program: Program, kernel: str) -> dict[str, SharedArray]:
         demangle(name): variable.size
         for name, (_, variable) in program.executable(kernel).shared_places.items()
     }
+    fitting: dict[str, set[SharedArray]] = {}
     for array in declared_arrays(program.source, program.options):
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
-            found[array.name] = array
-    return found
+            fitting.setdefault(array.name, set()).add(array)
+    return found | {name: arrays.pop() for name, arrays in fitting.items() if len(arrays) == 1}
 
 
 # -- scopes ----------------------------------------------------------------------------------------

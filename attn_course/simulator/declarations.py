@@ -33,11 +33,15 @@ _ELEMENTS = {
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A __shared__ array's element type and extents (-1: the launch decides)."""
+    """A __shared__ array's element type and extents (-1: the launch decides).
+
+    members: the last extent are the members of a vector type such as float4.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    members: bool = False
 
 
 def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArray]:
@@ -52,7 +56,7 @@ def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArr
                 continue
             shape = [evaluate(extent.strip("[]"), constants) for extent in extents]
             if None not in shape:
-                yield SharedArray(name, dtype, (*shape, *inner))
+                yield SharedArray(name, dtype, (*shape, *inner), bool(inner))
 
 
 def _constants(text: str, options) -> dict[str, str]:

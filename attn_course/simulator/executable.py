@@ -179,6 +179,7 @@ def references(module: Module) -> dict[str, set[str]]:
 
 
 def symbols(operand) -> Iterator[str]:
+    """The names of variables and functions in an operand."""
     match operand:
         case Symbol(name):
             yield name

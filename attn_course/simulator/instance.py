@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 from . import blocks as flow
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
-from .decode import STORED, Decoder
+from .decode import Decoder
 from .errors import UnsupportedInstruction, UnsupportedKernel
 from .memory import aligned
+from .operands import STORED
 from .special import check_name
 from .syntax import Function, Instruction, Variable
 
@@ -52,6 +53,7 @@ class Instance:
 
     # -- variables ------------------------------------------------------------------------------
     def place_variables(self) -> None:
+        """Give every variable its place; sets `frame_end`, where callees' frames start."""
         function, kernel = self.function, self.kernel
         formals = function.parameters + function.returns
         offsets, end = lay_out(formals, self.base)
@@ -94,6 +96,7 @@ class Instance:
 
     # -- registers ------------------------------------------------------------------------------
     def register_type(self, name: str) -> str:
+        """PTX type of a register, special ones among them; UnsupportedInstruction without one."""
         if name in self.function.registers:
             return self.function.registers[name]
         if name == "%carry":
@@ -103,6 +106,7 @@ class Instance:
         raise UnsupportedInstruction(f"register {name} is not declared")
 
     def slot(self, name: str) -> int:
+        """A register's slot, which is made where it has none yet."""
         if name not in self.function.registers and name != "%carry":
             check_name(name)
             return self.kernel.special_slot(name)
@@ -115,10 +119,12 @@ class Instance:
         return sum(1 << slot for slot in {self.slot(name) for name in names})
 
     def is_live_after(self, instruction: Instruction, slot: int) -> bool:
+        """Does anything read the slot after this instruction?"""
         return bool(self._live.get(instruction.index, -1) >> slot & 1)
 
     # -- blocks ---------------------------------------------------------------------------------
     def key(self, index: int) -> Key:
+        """The key of the block that starts at an instruction of this function."""
         return (*self.prefix, index)
 
     def build(self) -> None:
@@ -179,11 +185,13 @@ class Instance:
         return [Block(key, [], around), Block(inside, inner, terminator)]
 
     def fall(self, end: int) -> Terminator:
+        """How a block ends that runs on into the next instruction."""
         if end >= len(self.function.body):
             return self.return_terminator(None)
         return Terminator("jump", target=self.key(end))
 
     def return_terminator(self, instruction) -> Terminator:
+        """How `ret`, or the end of the body, leaves this instance."""
         if self.recursion is not None:
             return Terminator("return", instruction, self.return_slot, action=self)
         if self.return_key is None:
@@ -191,11 +199,13 @@ class Instance:
         return Terminator("jump", instruction, target=self.return_key)
 
     def label(self, name: str) -> Key:
+        """The key of the block behind a label."""
         if name not in self.function.labels:
             raise UnsupportedInstruction(f"branch to unknown label {name}")
         return self.key(self.function.labels[name])
 
     def terminator(self, last: Instruction, end: int) -> Terminator:
+        """What the instruction at a block's end does; `end` is the one after it."""
         with self.explaining(last):
             return self.make_terminator(last, end)
 
@@ -303,6 +313,7 @@ class Instance:
         return self.kernel.describe_position(self.in_own_file(instruction) or instruction)
 
     def complaint(self, instruction: Instruction, why: str) -> str:
+        """Why an instruction cannot be simulated, and what to do about it."""
         where = self.where(instruction)
         return (
             f"the simulator does not know the PTX instruction `{instruction}` ({why}), "

@@ -7,20 +7,12 @@ beside the function. Nothing writes to its inputs.
 
 import numpy as np
 
+from attn_course.simulator.bits import unsigned, width
+
 _WIDER = {
     np.dtype(f"{sign}{size}"): np.dtype(f"{sign}{2 * size}") for sign in "iu" for size in (2, 4)
 }
-_U32 = np.uint32
 _U64 = np.uint64
-
-
-def _unsigned(x):
-    return x.view(np.dtype(f"u{x.dtype.itemsize}"))
-
-
-def width(x):
-    """The number of bits in one element of `x`."""
-    return 8 * x.dtype.itemsize
 
 
 # --- multiplication -------------------------------------------------------------------------------
@@ -45,7 +37,7 @@ def multiply_high(a, b):
     """The upper half of the full product."""
     if a.dtype.itemsize < 8:
         return (multiply_wide(a, b) >> _WIDER[a.dtype].type(width(a))).astype(a.dtype)
-    high = _high_u64(_unsigned(a), _unsigned(b))
+    high = _high_u64(unsigned(a), unsigned(b))
     if a.dtype.kind == "u":
         return high
     # two's complement: each negative factor counted the other one 2^64 times too much
@@ -84,7 +76,7 @@ def multiply_add_high_saturating(a, b, c):
 
 
 def _magnitude(x):
-    return _unsigned(np.abs(x))  # |INT_MIN| wraps to INT_MIN, which reads 2^(n-1) unsigned
+    return unsigned(np.abs(x))  # |INT_MIN| wraps to INT_MIN, which reads 2^(n-1) unsigned
 
 
 def _safe(divisor):
@@ -124,7 +116,7 @@ def sum_of_differences(a, b, c):
 
 def add_carry(a, b, carry=None):
     """(a + b + carry, carry out)."""
-    a, b = _unsigned(a), _unsigned(b)
+    a, b = unsigned(a), unsigned(b)
     total = a + b
     out = total < a
     if carry is not None:
@@ -135,7 +127,7 @@ def add_carry(a, b, carry=None):
 
 def subtract_borrow(a, b, carry=None):
     """(a - b, whether nothing is borrowed); one less where there is a `carry` and it is false."""
-    a, b = _unsigned(a), _unsigned(b)
+    a, b = unsigned(a), unsigned(b)
     difference = a - b
     out = a >= b
     if carry is not None:

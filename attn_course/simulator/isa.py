@@ -47,6 +47,11 @@ class Operation:
     reads_carry: bool = False
     writes_carry: bool = False
 
+    @property
+    def uses_carry(self) -> bool:
+        """Is the carry flag read or written?"""
+        return self.reads_carry or self.writes_carry
+
 
 @functools.cache
 def lookup(opcode: str) -> Operation:

@@ -24,7 +24,7 @@ from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
 from .special import special_registers
 from .syntax import Register
 from .system import Intrinsics
-from .waiting import WaitingLanes
+from .waiting import WaitingLanes, is_warp_barrier
 
 _CLOCK_EVERY = 1024  # activations between two looks at the clock
 MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
@@ -152,11 +152,12 @@ class Chunk(
             self.ready, self.aside = self.aside, {}
         elif self.wake_spinning():
             pass
-        elif self.parked:
-            self.force_parked()
+        elif self.parked and (not self.spinning or self.stalled_at == self.memory.version):
+            self.force_parked()  # what other chunks write has been waited for
         elif self.waiting and not self.spinning:
             self.report_deadlock()
         else:
+            self.stalled_at = self.memory.version
             return False
         return True
 
@@ -340,10 +341,16 @@ class Chunk(
     # -- observers ------------------------------------------------------------------------------
     def run_observed(self, block: Block) -> None:
         R = self.R
+        if self.parked and block.instructions:
+            self.seen[R[LANE]] = block.key[0]
+        members = block.members(R, self) if block.warp_level and block.members else None
+        if members is not None and is_warp_barrier(block):
+            self.tell_warp_barrier(R[LANE], members)
         for instruction, operation in zip(block.instructions, block.operations, strict=True):
             self.accesses = []
             operation(R, self)
-            self.tell(instruction)
+            self.tell(instruction, members=members)
+            members = None  # only a block's first instruction can be one of a whole warp
         t = block.terminator
         if t.instruction is not None and t.counted:
             self.accesses = []
@@ -352,9 +359,11 @@ class Chunk(
                 taken = np.logical_not(R[t.slot]) if t.negated else R[t.slot]
             self.tell(t.instruction, taken)
 
-    def tell(self, instruction, taken=None) -> None:
+    def tell(self, instruction, taken=None, members=None) -> None:
         line = self.kernel.program.own_line(instruction)
-        event = InstructionEvent(instruction, line, self.R[LANE], tuple(self.accesses), self, taken)
+        event = InstructionEvent(
+            instruction, line, self.R[LANE], tuple(self.accesses), self, taken, members
+        )
         for observer in self.watchers:
             observer.instruction(event)
 

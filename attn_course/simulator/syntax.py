@@ -13,6 +13,8 @@ TYPE_BYTES = {
 
 @dataclass(frozen=True)
 class Register:
+    """A register by its name, special ones such as %tid.x among them."""
+
     name: str
 
 
@@ -43,6 +45,8 @@ class Address:
 
 @dataclass(frozen=True)
 class Vector:
+    """`{a, b}`: the operands of a vector access, or the parts of one wider value."""
+
     items: tuple
 
 
@@ -63,6 +67,8 @@ class Inverted:
 
 @dataclass(frozen=True)
 class Variable:
+    """A declared variable; `size` and `align` are bytes, `type` is that of one element."""
+
     name: str
     space: str  # global, const, shared, local, param
     type: str
@@ -84,6 +90,8 @@ class Position:
 
 @dataclass
 class Instruction:
+    """The whole dotted opcode, its operands, the guard `@p` or `@!p`, its place in the source."""
+
     opcode: str
     operands: tuple
     guard: Register | None = None
@@ -98,6 +106,8 @@ class Instruction:
 
 @dataclass
 class Function:
+    """A kernel or a device function; a declaration without a body is not `defined`."""
+
     name: str
     is_entry: bool
     parameters: list[Variable] = field(default_factory=list)
@@ -113,6 +123,8 @@ class Function:
 
 @dataclass
 class Module:
+    """All that a PTX text declares; `files` are the numbers that positions refer to."""
+
     version: str = ""
     target: str = ""
     files: dict[int, str] = field(default_factory=dict)
@@ -122,6 +134,7 @@ class Module:
 
 
 def format_operand(operand) -> str:
+    """An operand as PTX writes it."""
     match operand:
         case Register(name):
             return name

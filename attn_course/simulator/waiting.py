@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..events import FaultEvent
+from ..events import FaultEvent, WarpBarrierEvent
 from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged
@@ -30,15 +30,22 @@ _TURNS = 1024  # jumps or activations between two looks at the clock
 class WaitingLanes:
     """Mixed into Chunk.
 
-    parked: lanes at warp-level instructions whose partners have not come; spinning: (key, places,
-    version of memory) of groups in loops that only a write by another thread can end; aside:
-    groups that have had their turn.
+    parked: lanes at warp-level instructions whose partners have not come;
+    awaited: (warps,) uint32, which partners were still to come when the last lanes arrived there;
+    seen: (lanes,), where in the kernel partners have been since, -1: nowhere (for observers);
+    spinning: (key, places, version of memory) of groups in loops that only a write by another
+    thread can end;
+    aside: groups that have had their turn;
+    stalled_at: the version of memory when the chunk last gave up.
     """
 
     def start_waiting(self) -> None:
         self.parked: dict[Key, np.ndarray] = {}
+        self.awaited: dict[Key, np.ndarray] = {}
+        self.seen = np.full(self.alive.size, -1)
         self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
         self.aside: dict[Key, np.ndarray | None] = {}
+        self.stalled_at = -1
         self.polls, self.patience = 0, _PATIENCE
         self.turns, self.snapshot, self.snapshot_left = 0, None, 1
         self.polled: Block | None = None  # the last block that looked at memory so
@@ -65,7 +72,8 @@ class WaitingLanes:
         places = self.places
         late = missing[self.R[LANE] >> 5] != 0
         self.flush(block.live_in)
-        self.parked[key] = places[late]
+        self.parked[key], self.awaited[key] = places[late], missing
+        self.seen[np.unpackbits(missing.view(np.uint8), bitorder="little").view(bool)] = -1
         if late.all():
             return False
         self.activate(places[~late])
@@ -76,9 +84,7 @@ class WaitingLanes:
         lane = self.R[LANE]
         here = np.zeros(self.alive.size, bool)
         here[lane] = True
-        absent = np.packbits((self.alive & ~here).reshape(-1, 32), axis=1, bitorder="little")
-        absent = absent.view("<u4").ravel()
-        warp = lane >> 5
+        absent, warp = warp_bits(self.alive & ~here), lane >> 5
         incomplete = absent[warp] != 0
         named = np.zeros(absent.size, np.uint32)
         if incomplete.any():
@@ -91,9 +97,12 @@ class WaitingLanes:
     def force_parked(self) -> None:
         """Nobody else can run: lanes whose partners never come go on without them."""
         key = min(self.parked)
+        members = self.members_at(key)
         places = self.parked.pop(key)
         if self.watchers:
             self.tell_missing(self.blocks[key], places)
+        if is_warp_barrier(self.blocks[key]):
+            self.tell_warp_barrier(self.home[LANE][places], members)
         self.let_pass(key, places)
 
     def let_pass(self, key: Key, places: np.ndarray) -> None:
@@ -103,38 +112,68 @@ class WaitingLanes:
         self.join(passing, places)
 
     def release_warps(self) -> bool:
-        """Let lanes pass that wait at different bar.warp.sync with the same mask.
+        """Let parked lanes pass whose partners have all come by now, or have ended.
 
-        The instruction waits until the lanes of its mask have executed one, at whatever place.
+        bar.warp.sync waits until the lanes of its mask have executed one with that mask, at
+        whatever place; the other instructions until they are all at the same one.
         """
-        parked = [key for key in sorted(self.parked) if _is_warp_barrier(self.blocks[key])]
-        if len(parked) < 2:
-            return False
-        places = [self.parked[key] for key in parked]
-        members = np.concatenate([self.members_at(key) for key in parked])
+        keys = sorted(self.parked)
+        barriers = [key for key in keys if is_warp_barrier(self.blocks[key])]
+        teams = [[key] for key in keys if key not in barriers]
+        passed = [self.release_teams(keys) for keys in ([barriers] if barriers else []) + teams]
+        return any(passed)
+
+    def release_teams(self, keys: list[Key]) -> bool:
+        """Let lanes at these places pass whose masks name nobody who is alive and not there.
+
+        Lanes that have ended count as there. Where they have ended since the others came, and in
+        code behind the instruction, they went around it, which is told of.
+        """
+        places = [self.parked[key] for key in keys]
+        members = np.concatenate([self.members_at(key) for key in keys])
         lane = self.home[LANE][np.concatenate(places)]
-        alive = np.packbits(self.alive.reshape(-1, 32), axis=1, bitorder="little").view("<u4")
         team, team_of = np.unique(
             (lane >> 5).astype(np.uint64) << np.uint64(32) | members, return_inverse=True)
         here = np.zeros(team.size, np.uint32)
         np.bitwise_or.at(here, team_of, np.uint32(1) << (lane & 31).astype(np.uint32))
-        needed = alive.ravel()[team >> np.uint64(32)] & team.astype(np.uint32)
-        passes = (needed & ~here == 0)[team_of]
-        for key, mine in zip(parked, places, strict=True):
+        warp, absent = team >> np.uint64(32), team.astype(np.uint32) & ~here
+        passes = (warp_bits(self.alive)[warp] & absent == 0)[team_of]
+        if not passes.any():
+            return False
+        awaited = np.bitwise_or.reduce([self.awaited[key] for key in keys])
+        awaited &= warp_bits(self.seen > max(keys)[0])
+        around = (awaited[warp] & absent != 0)[team_of] & passes
+        if is_warp_barrier(self.blocks[keys[0]]):
+            self.tell_warp_barrier(lane[passes], members[passes])
+        for key, mine in zip(keys, places, strict=True):
             go, passes = passes[: mine.size], passes[mine.size :]
+            missed, around = around[: mine.size], around[mine.size :]
+            if missed.any() and self.watchers:
+                self.tell_missing(self.blocks[key], mine[missed])
             if go.any():
                 del self.parked[key]
                 self.let_pass(key, mine[go])
                 if not go.all():
                     self.parked[key] = mine[~go]
-        return bool(self.ready)
+        return True
 
     def members_at(self, key: Key) -> np.ndarray:
         """(lanes,) uint32: the member masks of the lanes that are parked at `key`."""
         block, places = self.blocks[key], self.parked[key]
         self.activate(places)
         self.fetch(block.uses)
-        return spread(block.members(self.R, self), places.size)
+        members = block.members(self.R, self) if block.members else np.uint32(0xFFFFFFFF)
+        return spread(members, places.size)
+
+    def tell_warp_barrier(self, lanes: np.ndarray, members) -> None:
+        if not self.watchers:
+            return
+        if lanes.size > 1 and (lanes[1:] < lanes[:-1]).any():  # of several places in the program
+            order = np.argsort(lanes)
+            lanes, members = lanes[order], members[order]
+        event = WarpBarrierEvent(lanes, members, self)
+        for observer in self.watchers:
+            observer.warp_barrier(event)
 
     def tell_missing(self, block: Block, places: np.ndarray) -> None:
         instruction, lanes = block.instructions[0], self.home[LANE][places]
@@ -235,6 +274,7 @@ class WaitingLanes:
             return
         self.wake_spinning()
         self.release_barriers()
+        self.release_warps()
         if len(self.ready) > 1:
             furthest = max(self.ready)
             runs = {furthest: self.ready.pop(furthest)}
@@ -270,7 +310,12 @@ class WaitingLanes:
         return False
 
 
-def _is_warp_barrier(block: Block) -> bool:
+def warp_bits(flags: np.ndarray) -> np.ndarray:
+    """(warps,) uint32: bit i of each is the flag of the warp's lane i."""
+    return np.packbits(flags.reshape(-1, 32), axis=1, bitorder="little").view("<u4").ravel()
+
+
+def is_warp_barrier(block: Block) -> bool:
     return block.instructions[0].opcode.startswith("bar.warp.sync")
 
 

@@ -7,6 +7,7 @@ import differential_bounds as bounds
 import differential_compare as compare
 import differential_functions as functions
 import differential_opcodes as opcodes
+import differential_sections
 import numpy as np
 import pytest
 from differential_machines import Machine
@@ -90,7 +91,7 @@ def test_a_module_that_does_not_load_is_halved_to_the_guilty_opcode():
 
     codes = [Opcode(text) for text in ("add.u32", "and.b32", "sub.u32", "xor.b32", "popc.b32")]
     refused = {}
-    results = differential.halve_on_error(Choosy("simulator"), codes, "sm_90", refused)
+    results = differential_sections.halve_on_error(Choosy("simulator"), codes, "sm_90", refused)
     assert list(refused) == ["sub.u32"]
     assert [result is None for result in results] == [False, False, True, False, False]
 

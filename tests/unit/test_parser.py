@@ -129,6 +129,12 @@ def test_scopes_of_inline_asm_keep_their_names_apart():
     assert back != again
 
 
+def test_a_name_of_an_outer_scope_is_not_that_of_one_inside_it():
+    made = function("{ { .reg .b32 t; mov.u32 t, 1; } .reg .f32 t; mov.f32 t, 0f00000000; }")
+    inner, outer = (instruction.operands[0].name for instruction in made.body[:2])
+    assert (made.registers[inner], made.registers[outer]) == ("b32", "f32")
+
+
 def test_source_positions():
     made = function(
         ".reg .b32 %r<3>;\n.loc 1 10 5\nmov.u32 %r1, 1;\n.loc 2 7 3, function_name info0+4, "

@@ -1,0 +1,25 @@
+"""The bug clinic: broken kernels, the clean kernels they were made from, and how both are run.
+
+`notes` reads what a broken kernel says of itself, `families` knows how a clean one is launched and
+what it computes, `trials` runs either.
+"""
+
+from .families import Arrays, Family, family
+from .notes import (
+    BROKEN_FOLDER,
+    WRONG_RESULT,
+    Broken,
+    Case,
+    ClinicError,
+    broken_kernels,
+    clean_kernels,
+    read_broken,
+    read_case,
+)
+from .trials import Examination, Trial, examine, prepare
+
+__all__ = [
+    "BROKEN_FOLDER", "WRONG_RESULT", "Arrays", "Broken", "Case", "ClinicError", "Examination",
+    "Family", "Trial", "broken_kernels", "clean_kernels", "examine", "family",
+    "prepare", "read_broken", "read_case",
+]  # fmt: skip

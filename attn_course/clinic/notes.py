@@ -1,0 +1,119 @@
+"""Broken kernels and their notes.
+
+A file of kernels/broken says in its second comment what is wrong with it: the clean twin, the
+kind of the defect, its symptom, its story, and a case (extents and what else the launch needs)
+at which it shows. `// <- defect` stands on the wrong line; `// <- found here` on the line where
+it is found, when that is another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..ladder import Problem
+from ..source import KERNEL_FOLDER
+
+BROKEN_FOLDER = KERNEL_FOLDER / "broken"
+WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds
+_NOTE = re.compile(r"^// (Clean|Defect|Symptom|Story|Case):\s+(\S.*)$", re.MULTILINE)
+_EXTENTS = {"BH": "bh", "n": "n", "m": "m", "d": "d"}
+_HEADS = ("heads", "kv_heads")  # of one element of the batch; 1 where a case does not say
+
+
+class ClinicError(ValueError):
+    """A kernel file that the clinic cannot run; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a launch is made of besides the kernel.
+
+    Attributes:
+        problem: the extents.
+        causal: the kernel's mask is on.
+        negative: every score is negative.
+        grid: the grid, where it is not the one that the problem asks for.
+        shared_bytes: dynamic shared memory, where it is not what the problem asks for.
+        lengths: elements of an array that is given shorter than the problem asks for.
+    """
+
+    problem: Problem
+    causal: bool = False
+    negative: bool = False
+    grid: tuple[int, int, int] | None = None
+    shared_bytes: int | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_partial(self) -> bool:
+        """Only a part of the problem is run, so no result can be compared."""
+        return self.grid is not None or bool(self.lengths)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A file of kernels/broken: its notes, and the lines of its marks (0: no such mark)."""
+
+    name: str
+    path: Path
+    clean: Path
+    kind: str
+    symptom: str
+    story: str
+    case: Case
+    defect_line: int
+    found_line: int
+
+
+def broken_kernels() -> tuple[Broken, ...]:
+    """All broken kernels, by name."""
+    return tuple(read_broken(path) for path in sorted(BROKEN_FOLDER.glob("*.cu")))
+
+
+def clean_kernels() -> tuple[Path, ...]:
+    """The clean files that broken ones were made from, each once."""
+    return tuple(sorted({broken.clean for broken in broken_kernels()}))
+
+
+def read_broken(path: Path, text: str | None = None) -> Broken:
+    """The notes of a broken kernel. ClinicError names the note that is missing."""
+    text = path.read_text(encoding="utf-8") if text is None else text
+    notes = dict(_NOTE.findall(text))
+    missing = [n for n in ("Clean", "Defect", "Symptom", "Story", "Case") if n not in notes]
+    if missing:
+        raise ClinicError(f"{path.name}: needs a comment line '// {missing[0]}: ...'")
+    clean = notes["Clean"]
+    folder = KERNEL_FOLDER if (KERNEL_FOLDER / clean).is_file() else BROKEN_FOLDER
+    defect, found = (_marked(text, mark) for mark in ("defect", "found here"))
+    return Broken(path.stem, path, folder / clean, notes["Defect"], notes["Symptom"],
+                  notes["Story"], read_case(notes["Case"]), defect, found or defect)
+
+
+def clean_twin(path: Path, text: str) -> Path | None:
+    """The clean kernel that a file's notes name; None for a file without such a note."""
+    return read_broken(path, text).clean if dict(_NOTE.findall(text)).get("Clean") else None
+
+
+def _marked(text: str, mark: str) -> int:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.endswith(f"// <- {mark}"):
+            return number
+    return 0
+
+
+def read_case(text: str) -> Case:
+    """'BH=2, n=3, m=5, d=7, heads=2, causal, grid=1x1x2, s=99' -> Case."""
+    words = [word.strip() for word in text.split(",")]
+    flags = {word: True for word in words if "=" not in word}
+    values = dict(word.split("=") for word in words if "=" in word)
+    grid = values.pop("grid", None)
+    extents = {_EXTENTS[name]: int(values.pop(name)) for name in _EXTENTS}
+    heads = {name: int(values.pop(name, 1)) for name in _HEADS}
+    return Case(
+        Problem(**extents, **heads), **flags,
+        grid=tuple(int(part) for part in grid.split("x")) if grid else None,
+        lengths={name: int(count) for name, count in values.items()},
+    )  # fmt: skip

@@ -1,0 +1,133 @@
+"""What the course's figures share: colours, fonts, and how axes, titles and captions are set up.
+
+A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`;
+such figures are not registered with pyplot.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+# Colours that stay apart for colour-blind readers and in print (Okabe and Ito).
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5F6B76"
+PINK, SKY, OLIVE = "#CC79A7", "#56B4E9", "#8A7500"
+PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, OLIVE)
+INK, PAPER = "#1F2933", "#FFFFFF"
+PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # what is not in question; lines; no data
+QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
+DASHED = (0, (4, 3))
+
+STYLE = {
+    "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.labelcolor": INK, "axes.edgecolor": "#9AA5B1", "axes.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "text.color": INK,
+    "xtick.color": INK, "ytick.color": INK, "figure.dpi": 110, "savefig.dpi": 160,
+    "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "savefig.bbox": "tight",
+}
+styled = rc_context(STYLE)  # a decorator: all that the function draws is in the course's style
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+# -- figures and axes ------------------------------------------------------------------------------
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of the given size in inches, laid out without overlaps."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def headline(figure: Figure, title: str) -> None:
+    """A title over the whole figure; none where it is empty."""
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+
+
+def with_source(label: str, source: str) -> str:
+    """An axis label, and under it where the values come from (GPU, date), if that is given."""
+    return f"{label}\n{source}" if source else label
+
+
+def grid_lines(axes: Axes, axis: str = "both") -> None:
+    """Pale lines behind what is drawn. axis: "x", "y" or "both"."""
+    axes.grid(axis=axis, color=GRID, zorder=0)
+
+
+def frameless(axes: Axes, size: float | None = None) -> None:
+    """No spines and no tick marks; tick labels stay, in points if `size` is given."""
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, **({"labelsize": size} if size else {}))
+
+
+def bare(axes: Axes) -> None:
+    """Neither spines nor ticks nor labels."""
+    frameless(axes)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def legend_beside(axes: Axes) -> None:
+    """The legend to the right of the axes, where it hides nothing."""
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+
+
+def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
+    """Axes of horizontal bars: vertical grid lines, and the labels from top to bottom.
+
+    labels: None where another panel, with which these axes share the rows, has them.
+    """
+    if labels is not None:
+        axes.set_yticks(range(len(labels)), labels)
+        axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    grid_lines(axes, "x")
+
+
+def write_values(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
+    """A text to the right of each horizontal bar. ends: where the bars end, top to bottom."""
+    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        axes.annotate(text, (end, place), (6, 0), textcoords="offset points", va="center",
+                      fontsize=9)
+
+
+# -- cells and colours -----------------------------------------------------------------------------
+def outline(axes: Axes, row: float, column: float, height: float, width: float, **style) -> None:
+    """A rectangle round cells (row, column) to (row + height, column + width) of an image."""
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, **style))
+
+
+def mixed(colour: str, share: float) -> tuple[float, float, float]:
+    """The colour on white paper: share 0 is white, 1 the colour itself."""
+    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
+
+
+def ink_on(colour) -> str:
+    """INK or PAPER, whichever has more contrast as text on a colour (as WCAG measures it)."""
+    return max((INK, PAPER), key=lambda text: _contrast(text, colour))
+
+
+def _contrast(one, other) -> float:
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour) -> float:
+    part = np.array(to_rgb(colour))
+    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def bytes_text(count: float) -> str:
+    """65536 -> '64 KB'."""
+    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"

@@ -1,0 +1,151 @@
+"""Memory instructions as lines of Python: ld, st, atom, red, cp.async."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from . import atomics
+from .errors import UnsupportedInstruction
+from .isa import DTYPE
+from .operands import OperandText, code_of, type_of
+from .syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
+
+_SPACES = ("global", "shared", "local", "param", "const")
+
+
+def memory_space(opcode: str) -> str:
+    """The state space that an opcode names; "generic" if none. Constants are global memory."""
+    for part in opcode.split(".")[1:]:
+        part = part.split("::")[0]
+        if part in _SPACES:
+            return "global" if part == "const" else part
+    return "generic"
+
+
+def _item(kind: str) -> str:
+    """dtype and shift of what one lane moves at a time: 2**shift bytes."""
+    return f"{code_of(DTYPE[kind])}, {TYPE_BYTES[kind].bit_length() - 1}"
+
+
+def _items(operand) -> tuple:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+class MemoryLines(OperandText):
+    """The lines of memory instructions; each calls a method of MemoryInstructions."""
+
+    def address(self, operand: Address) -> str:
+        """`[base + offset]` as uint64, within its own space."""
+        offset = np.uint64(operand.offset & (2**64 - 1))
+        if operand.base is None:
+            return self.constant(offset)
+        if isinstance(operand.base, Symbol):
+            return self.symbol(operand.base.name, operand.offset, "u64")
+        kind = self.instance.register_type(operand.base.name)
+        if TYPE_BYTES[kind] == 4:
+            text = self.read_register(operand.base.name, "u32")
+            if operand.offset:  # the sum wraps around at 32 bits
+                offset = np.uint32(operand.offset & 0xFFFFFFFF)
+                text = f"({text} + {self.constant(offset)})"
+            return f"{text}.astype(u8)"
+        text = self.read_register(operand.base.name, "u64")
+        return f"{text} + {self.constant(offset)}" if operand.offset else text
+
+    def space_of(self, instruction: Instruction, operand: Address) -> str:
+        """memory_space(), but .param is "parameter" in a kernel and "local", a frame, elsewhere."""
+        space = memory_space(instruction.opcode)
+        if space == "param":
+            if isinstance(operand.base, Symbol):
+                return self.instance.place_of(operand.base.name)[0]
+            return "global"
+        return space
+
+    def _ld(self, instruction: Instruction) -> str:
+        destination, source = instruction.operands[:2]
+        kind, items = type_of(instruction.opcode), _items(destination)
+        space = self.space_of(instruction, source)
+        if space == "parameter":
+            return self.load_parameter(source, kind, items)
+        call = (
+            f"c.load({space!r}, {self.address(source)}, {_item(kind)}, {len(items)}, "
+            f"{self.object('ins', instruction)})"
+        )
+        if len(items) == 1:
+            return self.write(items[0], kind, call)
+        writes = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(items)]
+        return "; ".join([f"t = {call}", *writes])
+
+    _ldu = _ld
+
+    def load_parameter(self, source: Address, kind: str, items: tuple) -> str:
+        """A kernel's parameters are read from its argument image, one value after another."""
+        offset = self.instance.place_of(source.base.name)[1] + source.offset
+        dtype = DTYPE[kind]
+        return "; ".join(
+            self.write(item, kind, f"c.parameter({at}, {code_of(dtype)})")
+            for at, item in zip(itertools.count(offset, dtype.itemsize), items, strict=False)
+        )
+
+    def _st(self, instruction: Instruction) -> str:
+        destination, source = instruction.operands[:2]
+        kind = type_of(instruction.opcode)
+        values = ", ".join(self.read(item, kind) for item in _items(source))
+        space = self.space_of(instruction, destination)
+        return (
+            f"c.store({space!r}, {self.address(destination)}, ({values},), {_item(kind)}, "
+            f"{self.object('ins', instruction)})"
+        )
+
+    def _atom(self, instruction: Instruction) -> str:
+        return self.atomic(instruction, instruction.operands[0], instruction.operands[1:])
+
+    def _red(self, instruction: Instruction) -> str:
+        return self.atomic(instruction, None, instruction.operands)
+
+    def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:
+        """The old value is asked for only where something reads it later."""
+        kind = type_of(instruction.opcode)
+        space = memory_space(instruction.opcode)
+        name = self.object("atom", atomics.operation(instruction.opcode, kind))
+        values = "".join(f"{self.read(o, kind)}, " for o in operands[1:])
+        wanted = isinstance(destination, Register) and destination.name != "_"
+        if wanted:
+            slot = self.instance.slot(destination.name)
+            wanted = self.instance.is_live_after(instruction, slot)
+        call = (
+            f"c.atomic({space!r}, {self.address(operands[0])}, {name}, ({values}), {_item(kind)}, "
+            f"{wanted}, {self.object('ins', instruction)})"
+        )
+        return self.write(destination, kind, call) if wanted else call
+
+    def _cp(self, instruction: Instruction) -> str:
+        parts = instruction.opcode.split(".")
+        if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
+            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async without mbarrier")
+        if "commit_group" in parts:
+            return "c.commit_copies()"
+        if "wait_all" in parts:
+            return "c.wait_copies(None)"
+        if "wait_group" in parts:
+            return f"c.wait_copies({self.read(instruction.operands[0], 'u32')})"
+        to, source, size, *rest = instruction.operands
+        hinted = "L2::cache_hint" in instruction.opcode
+        available = self.available_bytes(size, rest, hinted)
+        return (
+            f"c.copy_async({self.address(to)}, {self.address(source)}, {size.value}, {available}, "
+            f"{self.object('ins', instruction)})"
+        )
+
+    def available_bytes(self, size, rest: list, hinted: bool) -> str:
+        """How much of a copy comes from memory: a size, or a predicate that says to ignore it."""
+        available = self.read(size, "u32")
+        if rest and isinstance(rest[0], Register) and self.is_predicate(rest[0]):
+            return f"np.where({self.read(rest[0], 'pred')}, 0, {available})[()]"
+        if len(rest) > 1 or rest and not hinted:
+            return self.read(rest[0], "u32")
+        return available
+
+    def is_predicate(self, register: Register) -> bool:
+        return self.instance.register_type(register.name) == "pred"

@@ -1,0 +1,97 @@
+"""PTX text as words and marks, with the line that an error names."""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
+      | (?P<string>"(?:[^"\\]|\\.)*")
+      | (?P<word>[\w.$%~]+(?:::[\w.$]+)*)
+      | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class ParseError(ValueError):
+    """The PTX text is not what the ISA manual (or NVRTC) writes."""
+
+
+class Tokens:
+    """The words and marks of a PTX text, read from first to last; "" stands at the end.
+
+    Whatever finds something else than it expects raises ParseError with the line of the text;
+    reading past the end raises IndexError.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.words: list[str] = []
+        self.starts: list[int] = []
+        self.at = 0
+        place = 0
+        while place < len(text):
+            match = _TOKEN.match(text, place)
+            if match is None:
+                raise self.error(place, f"cannot read {text[place : place + 20]!r}")
+            if match.lastgroup != "skip":
+                self.add(match.group(), place)
+            place = match.end()
+        self.add("", len(text))
+
+    def add(self, word: str, place: int) -> None:
+        """Append a word, or the words of which it is made, all at one place of the text."""
+        if word[:1] == "." and "." in word[1:]:  # `.reg.b32` is two words
+            for part in word[1:].split("."):
+                self.add("." + part, place)
+            return
+        self.words.append(word)
+        self.starts.append(place)
+
+    @property
+    def next(self) -> str:
+        """The next word, which is not taken yet."""
+        return self.words[self.at]
+
+    def take(self) -> str:
+        """The next word, which is done with now."""
+        self.at += 1
+        return self.words[self.at - 1]
+
+    def put_back(self) -> None:
+        """Undo the last take()."""
+        self.at -= 1
+
+    def accept(self, word: str) -> bool:
+        """Take the next word if it is this one."""
+        if self.words[self.at] == word:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, word: str) -> None:
+        """Take the next word, which has to be this one."""
+        if not self.accept(word):
+            self.fail(f"expected {word!r}, found {self.next!r}")
+
+    def skip_statement(self) -> None:
+        """Take everything up to and including `;`."""
+        while self.take() != ";":
+            pass
+
+    def integer(self) -> int:
+        """Take a number: decimal, octal or hexadecimal, perhaps negative."""
+        sign = -1 if self.accept("-") else 1
+        word = self.take()
+        try:
+            return sign * int(word.rstrip("Uu"), 8 if re.fullmatch(r"0\d+U?", word) else 0)
+        except ValueError:
+            self.fail(f"expected an integer, found {word!r}")
+
+    def error(self, place: int, message: str) -> ParseError:
+        """What is wrong at a place of the text, to be raised."""
+        return ParseError(f"PTX line {self.text.count(chr(10), 0, place) + 1}: {message}")
+
+    def fail(self, message: str):
+        """Raise ParseError for the next word."""
+        raise self.error(self.starts[min(self.at, len(self.starts) - 1)], message)
