@@ -8,11 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .reference import layer_norm
+
 SLICE_SHAPE = (256, 256)
 PATCH = 4  # pixels a side of a token
 WINDOW = 14  # tokens a side of a window
 SPAN = PATCH * WINDOW  # pixels a side of a window
 TOKENS = WINDOW * WINDOW
+EMBEDDED = 96  # channels of an embedded token, as in Swin's smallest model
+PLACE_WEIGHT = 0.7  # how much a token's place counts beside its pixels
+PLACE_REACH = 4  # tokens over which places look alike
 
 
 @dataclass(frozen=True)
@@ -79,24 +84,51 @@ def window_tokens(image: np.ndarray, origin: tuple[int, int]) -> np.ndarray:
 def mri_windows(windows=2, heads=12, head_dim=64, seed=0) -> MriWindows:
     """q, k, v of the slice's brightest windows: by default (2, 12, 196, 64), Swin's window case.
 
-    Pixels are standardised over the chosen windows and projected with seeded random weights. The
-    key weights are the query weights plus noise, so that patches that look alike attend to each
-    other, yet q and k differ: a kernel that swaps them is caught.
+    Each token is embedded, a pattern of its place is added and the sum is layer-normed, as a
+    vision transformer does; then seeded random weights project it. The key weights are the query
+    weights plus noise, so that tokens that are alike and close attend to each other, yet q and k
+    differ: a kernel that swaps them is caught.
     """
     image = mri_slice()
     origins = brightest_windows(image, windows)
-    tokens = np.stack([window_tokens(image, origin) for origin in origins]).astype(np.float64)
-    tokens = (tokens - tokens.mean()) / tokens.std()  # (windows, 196, 16)
+    tokens = np.stack([window_tokens(image, origin) for origin in origins])
     rng = np.random.default_rng(seed)
-    size = (heads, PATCH * PATCH, head_dim)
-    w_q = rng.standard_normal(size) / PATCH  # 16 inputs: variance of a projected token near 1
-    w_k = 0.8 * w_q + 0.6 * rng.standard_normal(size) / PATCH  # 0.8^2 + 0.6^2 = 1
-    w_v = rng.standard_normal(size) / PATCH
+    embedded = embedded_tokens(tokens, rng)  # (windows, 196, EMBEDDED)
+    size = (heads, EMBEDDED, head_dim)
+    spread = EMBEDDED**-0.5  # a projected number is a sum of EMBEDDED terms: variance near 1
+    w_q = spread * rng.standard_normal(size)
+    w_k = 0.8 * w_q + 0.6 * spread * rng.standard_normal(size)  # 0.8^2 + 0.6^2 = 1
+    w_v = spread * rng.standard_normal(size)
     q, k, v = (
-        np.ascontiguousarray(tokens[:, None] @ weights, dtype=np.float32)
+        np.ascontiguousarray(embedded[:, None] @ weights, dtype=np.float32)
         for weights in (w_q, w_k, w_v)
     )
     return MriWindows(q, k, v, origins, image)
+
+
+def embedded_tokens(tokens: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """(windows, 196, 16) pixels -> (windows, 196, EMBEDDED) float64, each token layer-normed.
+
+    Pixels are standardised within their window, so that one window's brightness does not decide
+    what another's looks like. A window without contrast keeps its tokens' places, nothing else.
+    """
+    pixels = tokens.astype(np.float64)
+    pixels -= pixels.mean(axis=(1, 2), keepdims=True)
+    contrast = pixels.std(axis=(1, 2), keepdims=True)
+    pixels /= np.where(contrast > 0, contrast, 1.0)
+    weights = rng.standard_normal((PATCH * PATCH, EMBEDDED)) / PATCH
+    return layer_norm(pixels @ weights + PLACE_WEIGHT * place_pattern(rng))
+
+
+def place_pattern(rng: np.random.Generator) -> np.ndarray:
+    """(196, EMBEDDED): a pattern for each place of a window; close places have similar ones.
+
+    Every channel is a wave over the window, of random direction, length and phase.
+    """
+    row, column = np.divmod(np.arange(TOKENS), WINDOW)
+    waves = rng.standard_normal((2, EMBEDDED)) / PLACE_REACH
+    phases = rng.uniform(0, 2 * np.pi, EMBEDDED)
+    return np.sqrt(2) * np.cos(np.stack([row, column], axis=1) @ waves + phases)
 
 
 def seeded_qkv(shape, kv_length=None, seed=0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -59,7 +59,7 @@ def predict(question: str, guess: Answer | None,
 
     Args:
         question: what is asked, in a few words; `reveal` names it again.
-        guess: a number, a key of ``options``, or None for no prediction yet.
+        guess: a number, a key of ``options`` (0 for "0"), or None for no prediction yet.
         options: key -> its meaning, where there is a choice.
         listed: print the options; off where an earlier question has listed them.
 
@@ -67,8 +67,8 @@ def predict(question: str, guess: Answer | None,
         ValueError: a guess that is none of the options, or is not a finite number.
         TypeError: a guess that is no number where there are no options.
     """
-    if isinstance(guess, str) and options is not None:
-        guess = guess.strip().lower()
+    if options is not None and isinstance(guess, (str, Integral)):
+        guess = str(guess).strip().lower()
     found = Question(question, guess, dict(options) if options is not None else None)
     _check(found, "the prediction", guess)
     _questions[question] = found
@@ -90,7 +90,9 @@ def reveal(question: str, answer: Answer, unit: str = "") -> None:
         ValueError, TypeError: an answer that does not fit the question.
     """
     if question not in _questions:
-        raise KeyError(f"no prediction named {question!r}; there are: {', '.join(_questions)}")
+        known = ", ".join(_questions) or "none yet"
+        raise KeyError(f"no prediction named {question!r}; there are: {known}. "
+                       "Run the cell that predicts it first")
     found = _questions[question]
     _check(found, "the answer", answer)
     found.answer, found.unit = answer, unit
@@ -124,12 +126,14 @@ def _check(question: Question, what: str, value: Answer | None) -> None:
     if value is None and what == "the prediction":
         return
     if question.options is not None:
-        if value not in question.options:
-            known = ", ".join(question.options)
-            raise ValueError(f"{question.name}: {what} is {value!r}; choose one of: {known}")
+        if not isinstance(value, str) or value not in question.options:
+            known = ", ".join(map(repr, question.options))
+            raise ValueError(f"{question.name}: {what} is {value!r}; choose one of: {known}, "
+                             "with its quotes")
         return
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(f"{question.name}: {what} is {value!r}; it must be a number")
+        raise TypeError(f"{question.name}: {what} is {value!r}; it must be a number, "
+                        "without quotes")
     if not math.isfinite(value):
         raise ValueError(f"{question.name}: {what} is {value!r}; it must be finite")
 

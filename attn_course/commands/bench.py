@@ -13,7 +13,7 @@ from .. import peers
 from ..attention import AUTO, METHODS
 from ..backend import resolve_backend
 from ..ladder import Problem
-from ..results import RESULTS_FOLDER, caption, records, write_record
+from ..results import caption, records, write_record
 from ..roofline import Work, attention_work, peak_of
 from ..suites import AUTO_MARGIN, SUITES, problems, run_suite
 from . import common, simulator_speed
@@ -25,6 +25,7 @@ _SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
 def add(parsers) -> None:
+    """The subcommand `bench` and its arguments."""
     parser = parsers.add_parser(
         "bench", help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
         description="Times every method of the course against PyTorch's attention, as CUDA graph "
@@ -40,10 +41,7 @@ def add(parsers) -> None:
                         help=f"turns before those (default {WARMUP})")
     parser.add_argument("--methods", nargs="+", metavar="METHOD",
                         help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)")
-    parser.add_argument("--recorded", action="store_true",
-                        help="show the records even where there is a GPU")
-    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
-                        help="where records are read and written (default: results/)")
+    common.add_records(parser, "there is a GPU")
     common.add_json(parser)
     parser.set_defaults(execute=execute)
 

@@ -30,6 +30,7 @@ class Checked:
 
 
 def add(parsers) -> None:
+    """The subcommand `check` and its arguments."""
     parser = parsers.add_parser(
         "check", help="races, bad accesses, uninitialised reads and divergent barriers",
         description="Runs a method of attention(), or one kernel file of kernels/ or "
@@ -46,6 +47,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
+    """Run `check` with its parsed arguments; returns the exit status."""
     if arguments.backend == "gpu":
         raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
     path = kernel_file(arguments.method)

@@ -11,6 +11,7 @@ import numpy as np
 from ..attention import AUTO, METHODS
 from ..backend import BACKENDS
 from ..data import seeded_qkv
+from ..results import RESULTS_FOLDER
 from ..verify import LaunchRecord, Verdict
 
 DTYPE = "float32"  # what every kernel of the ladder takes
@@ -50,6 +51,7 @@ def shape_argument(text: str) -> tuple[int, int, int, int]:
 
 
 def positive(text: str) -> int:
+    """A whole number of at least 1; argparse shows the message of what it refuses."""
     try:
         number = int(text)
     except ValueError:
@@ -60,6 +62,7 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
+    """A whole number of at least 0, as `positive`."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
@@ -73,14 +76,24 @@ def dtype_argument(text: str) -> str:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
+    """--backend."""
     parser.add_argument("--backend", choices=BACKENDS, help=(
         "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if CuPy sees one, else the "
         "simulator"))
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json FILE, which `write_json` takes."""
     parser.add_argument("--json", metavar="FILE", type=Path,
                         help="also write the result to this file ('-': only JSON, to the screen)")
+
+
+def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
+    """--recorded and --results, of a subcommand that measures only where a GPU is."""
+    parser.add_argument("--recorded", action="store_true",
+                        help=f"show the records even where {measured_where}")
+    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
+                        help="where records are read and written (default: results/)")
 
 
 def add_workload(

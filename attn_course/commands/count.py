@@ -13,6 +13,7 @@ from . import common
 
 
 def add(parsers) -> None:
+    """The subcommand `count` and its arguments."""
     parser = parsers.add_parser(
         "count", help="memory traffic, bank conflicts and branches of a method, line by line",
         description="Runs one method of attention() on the simulator and counts requests, "
@@ -25,6 +26,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
+    """Run `count` with its parsed arguments; returns the exit status."""
     work = common.workload(arguments)
     if work.backend == "gpu":
         raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")

@@ -17,7 +17,7 @@ from ..profiler import (
     collect,
     find_ncu,
 )
-from ..results import RESULTS_FOLDER, caption, is_current, new_record, records, write_record
+from ..results import caption, is_current, new_record, records, write_record
 from . import common
 
 STEPS = (1, 2, 3, 4, 5, 6)
@@ -29,6 +29,7 @@ _TOP_STALLS = 3
 
 
 def add(parsers) -> None:
+    """The subcommand `profile` and its arguments."""
     parser = parsers.add_parser(
         "profile", help="hardware counters of the kernels, from ncu or from the records",
         description="Where there is a GPU and Nsight Compute, profiles ladder steps with it and "
@@ -38,15 +39,13 @@ def add(parsers) -> None:
                         help="numbers of ladder steps (default: 1 to 6, or all that are recorded)")
     parser.add_argument("--shape", type=common.shape_argument, default=(2, 12, 196, 64),
                         metavar="B,H,L,D", help="to profile (default: 2,12,196,64)")
-    parser.add_argument("--recorded", action="store_true",
-                        help="show the records even where ncu could run")
-    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
-                        help="where records are read and written (default: results/)")
+    common.add_records(parser, "ncu could run")
     common.add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
+    """Run `profile` with its parsed arguments; returns the exit status."""
     measure = not arguments.recorded and find_ncu() and resolve_backend() == "gpu"
     if measure:
         record = profile(arguments.steps or STEPS, arguments.shape)

@@ -9,6 +9,7 @@ from . import common
 
 
 def add(parsers) -> None:
+    """The subcommand `run` and its arguments."""
     parser = parsers.add_parser(
         "run", help="one method on random input, held against float64",
         description="Runs one method of attention() and compares it with float64 NumPy. Exit "
@@ -19,6 +20,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
+    """Run `run` with its parsed arguments; returns the exit status."""
     work = common.workload(arguments)
     if arguments.json != Path("-"):  # before the work, which may take long
         print(common.title(work, f"backend {resolve_backend(work.backend)}"), flush=True)

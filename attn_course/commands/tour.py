@@ -18,6 +18,7 @@ HEADS = ("step", "computes", "grid", "block", "shared bytes", "largest error", "
 
 
 def add(parsers) -> None:
+    """The subcommand `tour` and its arguments."""
     parser = parsers.add_parser(
         "tour", help="every step of the ladder on this machine, on real input",
         description="Runs every kernel and every method over windows of a brain MRI slice, holds "
@@ -32,6 +33,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
+    """Run `tour` with its parsed arguments; returns the exit status."""
     backend = resolve_backend(arguments.backend)
     windows = data.mri_windows(windows=arguments.windows)
     announce = print if arguments.json != Path("-") else _quiet

@@ -26,6 +26,7 @@ def block_argument(text: str) -> tuple[int, int, int]:
 
 
 def add(parsers) -> None:
+    """The subcommand `trace` and its arguments."""
     parser = parsers.add_parser(
         "trace", help="step through one thread block: source lines, variables, shared memory",
         description="Runs one method of attention() on the simulator and records every step of "
@@ -47,6 +48,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
+    """Run `trace` with its parsed arguments; returns the exit status."""
     work = common.workload(arguments)
     if work.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_course import data
+from attn_course import data, reference
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,45 @@ def test_windows_are_seeded(windows):
     again, other = data.mri_windows(), data.mri_windows(seed=1)
     np.testing.assert_array_equal(again.q, windows.q)
     assert not np.array_equal(other.q, windows.q)
+
+
+def test_no_window_looks_at_a_few_tokens_only(windows):
+    """Maps over the slice tell something: attention neither collapses nor spreads evenly."""
+    for window in range(2):
+        q, k = windows.q[window].astype(np.float64), windows.k[window].astype(np.float64)
+        p = reference.softmax(q @ k.swapaxes(-1, -2) / 8)  # (12, 196, 196)
+        spread = np.exp(-(p * np.log(p)).sum(axis=-1))  # tokens a query looks at, in effect
+        assert 30 < spread.mean() < 100 and np.percentile(spread, 5) > 10
+        taken = p.mean(axis=(0, 1)) * 196  # what a token gets, 1 when all get alike
+        assert taken.max() < 5
+
+
+def test_tokens_are_layer_normed():
+    tokens = np.stack([data.window_tokens(data.mri_slice(), (72, column)) for column in (72, 128)])
+    embedded = data.embedded_tokens(tokens, np.random.default_rng(3))
+    assert embedded.shape == (2, 196, data.EMBEDDED)
+    np.testing.assert_allclose(embedded.mean(axis=-1), 0, atol=1e-12)
+    np.testing.assert_allclose(embedded.std(axis=-1), 1, rtol=1e-3)
+    brighter = data.embedded_tokens(tokens * 1.5 + 100, np.random.default_rng(3))
+    np.testing.assert_allclose(brighter, embedded, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("grey", [0, 41_000])
+def test_a_window_without_contrast_gives_places_only(grey):
+    tokens = np.full((1, 196, 16), grey, np.uint16)
+    embedded = data.embedded_tokens(tokens, np.random.default_rng(3))
+    assert np.isfinite(embedded).all()
+    dark = data.embedded_tokens(np.zeros_like(tokens), np.random.default_rng(3))
+    np.testing.assert_array_equal(embedded, dark)
+
+
+def test_close_places_are_alike():
+    place = data.place_pattern(np.random.default_rng(3))
+    assert place.shape == (196, data.EMBEDDED)
+    likeness = np.corrcoef(place)
+    middle = 14 * 7 + 7
+    assert likeness[middle, middle + 1] > 0.9 > 0.5 > likeness[middle, middle + 6]
+    assert likeness[middle, middle + 14] > 0.9 and abs(likeness[0, 195]) < 0.4
 
 
 def test_windows_are_the_brightest(windows):

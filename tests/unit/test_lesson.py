@@ -72,9 +72,11 @@ def test_the_scorecard_says_what_was_not_run(capsys):
 
 
 @pytest.mark.parametrize(("guess", "options", "error", "words"), [
-    ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: a, b"),
-    (3, {"a": "down"}, ValueError, "choose one of: a"),
-    ("many", None, TypeError, "must be a number"), (True, None, TypeError, "must be a number"),
+    ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: 'a', 'b', with its quotes"),
+    (3, {"a": "down"}, ValueError, "choose one of: 'a'"),
+    (np.zeros(2), {"a": "down"}, ValueError, "choose one of: 'a'"),
+    ("many", None, TypeError, "must be a number, without quotes"),
+    (True, None, TypeError, "must be a number"),
     (float("nan"), None, ValueError, "finite"), (float("inf"), None, ValueError, "finite"),
 ])
 def test_predictions_that_cannot_be_judged(guess, options, error, words):
@@ -88,8 +90,17 @@ def test_an_answer_must_fit_its_question():
         lesson.reveal("which way", "x")
     with pytest.raises(ValueError, match="the answer is None"):
         lesson.reveal("which way", None)
-    with pytest.raises(KeyError, match="there are: which way"):
+    with pytest.raises(KeyError, match="there are: which way. Run the cell that predicts"):
         lesson.reveal("which", "a")
+    lesson.begin()
+    with pytest.raises(KeyError, match="there are: none yet"):
+        lesson.reveal("which way", "a")
+
+
+def test_a_digit_may_lack_its_quotes(capsys):
+    lesson.predict("padding", 1, {"0": "only PAD 0", "1": "only PAD 1"})
+    lesson.reveal("padding", "1")
+    assert "(as predicted)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("value", "written"), [
