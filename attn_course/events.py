@@ -75,6 +75,8 @@ class InstructionEvent:
     warps numbered through the chunk's blocks, `warps_per_block` each, from `first_block` on).
 
     taken: for branches, (lanes,) bool or one bool; None otherwise.
+    members: for shuffles, votes and warp barriers the mask of the lanes that are to meet, (lanes,)
+    uint32 or one; None for other instructions, and where lanes go on without all of those.
     """
 
     instruction: object  # parser.Instruction: opcode, operands, position
@@ -83,6 +85,7 @@ class InstructionEvent:
     accesses: tuple[Access, ...]
     chunk: object
     taken: object = None
+    members: object = None
 
     @property
     def warps(self) -> np.ndarray:
@@ -98,6 +101,19 @@ class BarrierEvent:
     arrivals: tuple
     chunk: object
     complete: bool = True  # False: released although threads of the block never arrive
+
+
+@dataclass(frozen=True)
+class WarpBarrierEvent:
+    """Lanes passing __syncwarp() together, be it at different places in the program.
+
+    lanes: (lanes,) int64 lane ids as in InstructionEvent, sorted; members: their masks, (lanes,)
+    uint32 or one. Lanes of one warp with the same mask have met; those with different masks not.
+    """
+
+    lanes: np.ndarray
+    members: object
+    chunk: object
 
 
 @dataclass(frozen=True)
@@ -127,6 +143,8 @@ class Observer:
     def instruction(self, event: InstructionEvent) -> None: ...
 
     def barrier(self, event: BarrierEvent) -> None: ...
+
+    def warp_barrier(self, event: WarpBarrierEvent) -> None: ...
 
     def fault(self, event: FaultEvent) -> None: ...
 

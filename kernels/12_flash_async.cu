@@ -131,10 +131,7 @@ __device__ __forceinline__ void store_part(float* part,  // (WARP_ROWS, STRIDE),
             *reinterpret_cast<float4*>(row + 32 * c + 4 * tx) =
                 make_float4(o[i][c][0], o[i][c][1], o[i][c][2], o[i][c][3]);
         }
-        if (tx == 0) {
-            row[D] = row_m[i];
-            row[D + 1] = row_l[i];
-        }
+        if (tx == 0) *reinterpret_cast<float2*>(row + D) = make_float2(row_m[i], row_l[i]);
     }
 }
 

@@ -18,7 +18,7 @@ from ..events import Access, InstructionEvent, Launch, Observer
 from .line_table import KernelLines, LineTable
 from .merging import Merge, find_merges
 from .patterns import Pattern, TouchedBytes
-from .traffic import Lanes
+from .traffic import Lanes, count_copied_pieces
 
 DESCRIPTIONS = {
     "instructions": "instructions executed, once for each warp with an active lane",
@@ -32,9 +32,12 @@ DESCRIPTIONS = {
     "shared_load_wavefronts": "passes over the 32 banks that the shared loads take",
     "shared_load_conflicts": "those passes beyond the fewest that so wide an access takes",
     "shared_loads_merged": "shared loads that became part of another one's wider load",
-    "shared_store_requests": "warp-level stores to shared memory",
+    "shared_store_requests": "warp-level stores to shared memory, joined as ptxas joins them",
     "shared_store_wavefronts": "passes over the 32 banks that the shared stores take",
     "shared_store_conflicts": "those passes beyond the fewest that so wide an access takes",
+    "shared_stores_merged": "shared stores that became part of another one's wider store",
+    "async_copy_requests": "warp-level cp.async: each is a global load too, but no shared store",
+    "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "barriers": "block barriers executed, once for each warp",
     "branches": "branch instructions executed, once for each warp",
@@ -51,7 +54,7 @@ class _Row:
     """One instruction's counts. It keeps the instruction alive, whose id is its key."""
 
     __slots__ = ("instruction", "line", "executions", "threads", "counts", "merge", "folded",
-                 "off_chip", "patterns")  # fmt: skip
+                 "copy", "past_l1", "cluster", "off_chip", "patterns")  # fmt: skip
 
     def __init__(self, instruction, line: int, merges: dict[int, Merge | None]):
         self.instruction, self.line = instruction, line
@@ -60,6 +63,10 @@ class _Row:
         merge = merges.get(id(instruction), self)
         self.folded = merge is None
         self.merge = merge if isinstance(merge, Merge) else None
+        kinds = instruction.opcode.split(".")
+        self.copy = kinds[:2] == ["cp", "async"]
+        self.past_l1 = self.copy and "cg" in kinds
+        self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.
         self.off_chip = not instruction.opcode.startswith(("ld.const", "ld.param"))
         self.patterns: dict[tuple[str, int], Pattern] = {}
@@ -114,6 +121,7 @@ class Counters(Observer):
         self._current: _Kernel | None = None
         self._bytes: TouchedBytes | None = None
         self._lanes: Lanes | None = None
+        self._block_lanes = 32  # lane ids that a block of the chunk takes
         self._recent: dict[tuple[str, int], list[Pattern]] = {}
         self._pending: dict[int, Pattern] = {}
 
@@ -187,6 +195,9 @@ class Counters(Observer):
         ends = [b.start + b.size for b in launch.buffers if b.space == "global"]
         self._bytes = TouchedBytes(max(ends, default=0))
 
+    def chunk_started(self, chunk) -> None:
+        self._block_lanes = 32 * chunk.warps_per_block
+
     def chunk_finished(self, chunk) -> None:
         self._mark_pending()
 
@@ -224,8 +235,11 @@ class Counters(Observer):
         lanes = self._cut(event.lanes)
         row.executions += lanes.warps
         row.threads += lanes.size
-        for access in event.accesses:
-            self._access(row, access)
+        if row.copy and event.accesses:
+            self._copy(row, event.accesses, lanes.warps)
+        else:
+            for access in event.accesses:
+                self._access(row, access)
         if event.taken is not None and np.ndim(event.taken):
             row.counts["divergent_branches"] += lanes.mixed(event.taken)
 
@@ -249,6 +263,24 @@ class Counters(Observer):
         elif access.kind != "atomic":
             self._shared(row, access, address, lanes, requests)
 
+    def _copy(self, row: _Row, accesses: tuple[Access, ...], requests: int) -> None:
+        """cp.async: a load from global memory; its way into shared memory is no store."""
+        row.counts["async_copy_requests"] += requests
+        by_space = {access.space: access for access in accesses}
+        source, target = by_space.get("global"), by_space["shared"]
+        if source is None:  # zeros only
+            return
+        before = row.counts["global_load_sectors"]
+        self._access(row, source)
+        if not row.past_l1:
+            return
+        kept = slice(None) if source.valid is None else source.valid
+        address, lanes = source.address[kept], source.lanes[kept]
+        if lanes.size:
+            into = target.address[np.searchsorted(target.lanes, lanes)]
+            pieces = count_copied_pieces(self._cut(lanes), address, into)
+            row.counts["global_load_sectors"] = before + pieces
+
     def _global(self, row: _Row, access: Access, address, lanes, requests: int) -> None:
         pattern, delta = self._pattern(row, access, address, lanes)
         if access.kind != "atomic":
@@ -263,8 +295,14 @@ class Counters(Observer):
             self._mark_pending()
 
     def _shared(self, row: _Row, access: Access, address, lanes, requests: int) -> None:
-        if row.folded and access.kind == "load":
-            row.counts["shared_loads_merged"] += requests
+        if row.cluster:
+            row.counts["cluster_shared_requests"] += requests
+            address, lanes = self._at_home(access, address, lanes)
+            requests = 0  # what goes to other blocks passes over their banks, and is not counted
+            if not lanes.size:
+                return
+        if row.folded:
+            row.counts[f"shared_{access.kind}s_merged"] += requests
             return
         pattern, delta = self._pattern(row, access, address, lanes)
         size = access.size
@@ -274,6 +312,14 @@ class Counters(Observer):
         row.counts[f"shared_{access.kind}_requests"] += requests
         row.counts[f"shared_{access.kind}_wavefronts"] += wavefronts
         row.counts[f"shared_{access.kind}_conflicts"] += wavefronts - minimum
+
+    def _at_home(self, access: Access, address, lanes) -> tuple[np.ndarray, np.ndarray]:
+        """The part of an access by way of the cluster that stays in the lanes' own block."""
+        if access.block is None:
+            return address, lanes
+        holder = access.block if access.valid is None else access.block[access.valid]
+        own = holder == lanes // self._block_lanes
+        return address[own], lanes[own]
 
     def _pattern(self, row: _Row, access: Access, address, lanes) -> tuple[Pattern, int]:
         """A known pattern and how far these addresses are moved from it, or a new pattern."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from ..events import Buffer, Launch
+from .elements import Array, Element, element
 
 KINDS = (
     "out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier", "bad-launch",
@@ -36,10 +39,15 @@ class Finding:
         message: a sentence for a learner.
         threads: up to 8 of the threads concerned, each ((block x, y, z), (thread x, y, z)).
         array: the array's name in the source, or "".
-        index: element of the array, an int, a tuple where its shape is known, or None.
+        index: element of the array. An int where it has one dimension, or where only its bytes are
+            known (then elements as wide as the access, 4 bytes at most). A tuple where the source
+            or the caller's NumPy array gives several extents, one number each, as they would be
+            subscripted; of a vector type such as float4 the last one is the member (0: x). Past
+            the end the first number is the one outside. None for what is no array.
         severity: "error", or "warning" where the result does not depend on it.
         line_text: the source line.
-        valid_range: the elements the array has, in words.
+        valid_range: the elements the array has: "elements 0 to 255 of s", or with several
+            extents "tile[0..31][0..32]".
         remedy: what usually mends it.
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
@@ -116,6 +124,12 @@ class Naming:
             for space in ("global", "shared")
         }
 
+    @cached_property
+    def declared(self) -> dict:
+        """Arrays of the source by name, with their extents; see debug.shared_arrays."""
+        program = self.launch.program
+        return program.debug.shared_arrays(program, self.launch.kernel) if program else {}
+
     def buffer(self, space: str, address: int) -> Buffer | None:
         """The smallest buffer of the space that holds the byte address."""
         holding = [
@@ -123,18 +137,29 @@ class Naming:
         ]
         return min(holding, key=lambda b: b.size, default=None)
 
-    def element(self, space: str, address: int, size: int) -> tuple[str, object, str]:
-        """(array name, index, valid range) of the byte address; `size` is the access's width."""
+    def array(self, buffer: Buffer, size: int) -> Array:
+        """A buffer with the type and extents of its declaration, where it has one.
+
+        size: the width of an access in bytes, for those whose elements nothing is known of.
+        """
+        item = buffer.dtype.itemsize if buffer.dtype is not None else min(size, 4)
+        variable = buffer.space == "shared" or not buffer.shape
+        known = self.declared.get(buffer.name) if variable else None
+        if known is None:
+            return Array(buffer.name, buffer.start, buffer.size, item, tuple(buffer.shape))
+        item = np.dtype(known.dtype).itemsize
+        shape = known.shape
+        if shape and shape[0] < 0:  # the launch decides
+            shape = (buffer.size // (item * prod(shape[1:])), *shape[1:])
+        return Array(buffer.name, buffer.start, buffer.size, item, shape, known.members)
+
+    def element(self, space: str, address: int, size: int) -> Element:
+        """What is at a byte address; `size` is the access's width."""
         buffer = self.buffer(space, address)
         if buffer is None:
-            return f"{space} memory", address, ""
-        item = buffer.dtype.itemsize if buffer.dtype is not None else min(size, 4)
-        flat, count = (address - buffer.start) // item, max(buffer.size // item, 1)
-        shape = tuple(buffer.shape)
-        if len(shape) > 1 and int(np.prod(shape)) == count:
-            index = tuple(int(i) for i in np.unravel_index(flat, shape))
-            return buffer.name, index, f"{buffer.name} has shape {shape}"
-        return buffer.name, flat, f"elements 0 to {count - 1} of {buffer.name}"
+            name = f"{space} memory"
+            return Element(name, address, f"{name}[{address}]", "")
+        return element(self.array(buffer, size), address)
 
     def thread(self, lane: int) -> Thread:
         """The thread of a lane, counted through the whole grid."""
@@ -143,14 +168,6 @@ class Naming:
 
     def threads(self, lanes) -> tuple[Thread, ...]:
         return tuple(self.thread(lane) for lane in np.unique(lanes)[:MAX_THREADS])
-
-
-def subscript(array: str, index: object) -> str:
-    """tile, (3, 5) -> 'tile[3][5]'."""
-    if index is None:
-        return array
-    parts = index if isinstance(index, tuple) else (index,)
-    return array + "".join(f"[{part}]" for part in parts)
 
 
 def describe_thread(thread: Thread) -> str:

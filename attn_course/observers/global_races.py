@@ -50,7 +50,7 @@ class GlobalMemory(SharedState):
         inside = earlier // self.per_block == lane // self.per_block
         ordered, met = np.zeros(prior.size, bool), np.zeros(prior.size, bool)
         one = time[inside], earlier[inside], lane[inside]
-        ordered[inside] = order.barrier_orders(*one) | order.fence_orders(*one)
+        ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
         ordered[inside] |= order.publications.orders(*one)
         met[inside] = order.only_met(*one)
         outside = ~inside
@@ -61,16 +61,7 @@ class GlobalMemory(SharedState):
                 lane_of(prior[outside]) // self.per_block,
                 lane[outside] // self.per_block + first,
             )
-            if order.clusters is not None:
-                ordered |= outside & self.cluster_orders(time, earlier, lane, order)
-        return ordered, met
-
-    def cluster_orders(self, time, earlier, lane, order) -> np.ndarray:
-        """(n,) bool: did a barrier of the cluster of both lanes come between?"""
-        before, after = earlier // self.per_block, lane // self.per_block
-        known = (before >= 0) & (before < order.clusters.size)
-        same = order.clusters[np.where(known, before, 0)] == order.clusters[after]
-        return known & same & order.cluster_orders(time, lane)
+        return ordered | order.cluster_orders(time, earlier, lane), met
 
     def address_of(self, unit: int) -> int:
         return unit << self.shadow.shift

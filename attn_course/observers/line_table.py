@@ -16,6 +16,9 @@ _COLUMNS = (
     ("merged", "shared_loads_merged", None),
     ("shared stores x wavefronts", "shared_store_requests", "shared_store_wavefronts"),
     ("conflicts", "shared_store_conflicts", None),
+    ("merged", "shared_stores_merged", None),
+    ("async copies", "async_copy_requests", None),
+    ("cluster", "cluster_shared_requests", None),
     ("atomics", "atomic_requests", None),
     ("barriers", "barriers", None),
     ("branches", "branches", None),
@@ -133,10 +136,11 @@ def _title(kernel: KernelLines) -> str:
     launches = "1 launch" if kernel.launches == 1 else f"{kernel.launches} launches"
     name = kernel.source_name.replace("\\", "/").rsplit("/", 1)[-1]
     text = f"{kernel.kernel} ({name}), {launches}, counted on the simulator, {kernel.build} build"
-    merged = kernel.totals["shared_loads_merged"]
-    if merged:
-        requests = kernel.totals["shared_load_requests"]
-        text += f"; of {merged + requests:,} shared loads {merged:,} were merged into wider ones"
+    for kind in ("load", "store"):
+        merged = kernel.totals[f"shared_{kind}s_merged"]
+        if merged:
+            asked = merged + kernel.totals[f"shared_{kind}_requests"]
+            text += f"; of {asked:,} shared {kind}s {merged:,} were merged into wider ones"
     return text
 
 

@@ -1,9 +1,10 @@
-"""Which `ld.shared` ptxas joins into one 64- or 128-bit load.
+"""Which `ld.shared` or `st.shared` ptxas joins into one 64- or 128-bit access.
 
-NVRTC's PTX asks for shared words one by one; ptxas, which makes the machine code, joins loads of
-one base register at neighbouring offsets where nothing in between may change what they read, and
-where it can prove that the wider load is aligned. What a request and a bank conflict is depends on
-it, so the counters join them in the same way. Judged once from the code, never from addresses.
+NVRTC's PTX asks for shared words one by one; ptxas, which makes the machine code, joins accesses of
+one base register at neighbouring offsets where nothing in between may change what loads read, or
+read or change what stores write, and where it can prove that the wider access is aligned. What a
+request and a bank conflict is depends on it, so the counters join them in the same way. Judged once
+from the code, never from addresses.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _ADDS = ("add", "sub")
 
 @dataclass(frozen=True)
 class Merge:
-    """A load that stands for itself and others: `start` is where the joined access begins,
-    relative to this load's own address, in bytes; `size` its bytes a lane; `loads` how many.
+    """An access that stands for itself and others: `start` is where the joined access begins,
+    relative to this one's own address, in bytes; `size` its bytes a lane; `members` how many.
     """
 
     start: int
     size: int
-    loads: int
+    members: int
 
 
 def _root(instruction) -> str:
@@ -157,17 +158,20 @@ def _written(instruction) -> list[str]:
     return [part.name for part in parts if _is_register(part)]
 
 
-def _may_write_shared(instruction) -> bool:
+def _shared_role(instruction) -> str:
+    """"load" or "store" where the instruction may access shared memory so, else ""."""
     parts = instruction.opcode.split(".")
-    if parts[0] not in ("st", "atom", "red"):
-        return False
-    return not any(part.startswith(("global", "local", "param")) for part in parts)
+    if parts[0] not in ("ld", "st", "atom", "red"):
+        return ""
+    if any(part.startswith(("global", "local", "param", "const")) for part in parts):
+        return ""
+    return "load" if parts[0] == "ld" else "store"
 
 
 def _bytes(instruction) -> int:
-    """Bytes a lane of a plain shared load that can be joined; 0 for other instructions."""
+    """Bytes a lane of a plain shared access that can be joined; 0 for other instructions."""
     parts = instruction.opcode.split(".")
-    if parts[0] != "ld" or instruction.guard is not None:
+    if parts[0] not in ("ld", "st") or instruction.guard is not None:
         return 0
     if not parts[1].startswith("shared") or parts[1] == "shared::cluster" or len(parts) > 4:
         return 0
@@ -179,15 +183,15 @@ def _bytes(instruction) -> int:
 
 
 def find_merges(function, shared_offsets: dict[str, int]) -> dict[int, Merge | None]:
-    """id of an `ld.shared` -> how it is joined; None for a load that another one stands for.
+    """id of an `ld.shared` or `st.shared` -> how it is joined; None where another stands for it.
 
     function: the parsed PTX function (`body` of instructions, `labels`). shared_offsets: the
-    address of each shared variable. Loads that stay as they are do not appear.
+    address of each shared variable. Accesses that stay as they are do not appear.
     """
-    if not any(i.opcode.startswith("ld.shared") for i in function.body):
+    if not any(i.opcode.startswith(("ld.shared", "st.shared")) for i in function.body):
         return {}
     code, found = _Code(function, shared_offsets), {}
-    for group in _groups(code):
+    for group in (*_groups(code, "load"), *_groups(code, "store")):
         alignment = group[0][3]
         for width in (16, 8):
             if alignment >= width:
@@ -195,55 +199,67 @@ def find_merges(function, shared_offsets: dict[str, int]) -> dict[int, Merge | N
     return found
 
 
-def _groups(code: _Code):
-    """Loads of one base between two points where ptxas may not move them: lists of
+def _may_skip(instruction) -> bool:
+    """A branch that only some lanes take: ptxas moves loads that follow it to before it."""
+    return _root(instruction) == "bra" and instruction.guard is not None
+
+
+def _groups(code: _Code, role: str):
+    """Loads, or stores, of one base between two points where ptxas may not move them: lists of
     (instruction, offset, bytes, alignment of the base).
+
+    Loads of several bases may pass each other. A store may not pass a store of another base, nor
+    any load: they could mean the same address.
     """
     labels = set(code.function.labels.values())
     groups: dict[object, list] = defaultdict(list)
     versions: dict[str, int] = defaultdict(int)
     for instruction in code.function.body:
-        splits = _root(instruction) in _SPLITS or _may_write_shared(instruction)
-        if splits or instruction.index in labels:
+        key = member = None
+        if _bytes(instruction) and _shared_role(instruction) == role:
+            at = instruction.operands[1 if role == "load" else 0]
+            if (base := code.base(at)) is not None:
+                root, offset, alignment = base
+                key = root, versions[root]
+                member = instruction, offset, _bytes(instruction), alignment
+        shared = _shared_role(instruction)
+        passes = shared == "load" if role == "load" else not shared or key in groups
+        splits = _root(instruction) in _SPLITS and not (role == "load" and _may_skip(instruction))
+        if (shared and not passes) or splits or instruction.index in labels:
             yield from groups.values()
             groups.clear()
-        size = _bytes(instruction)
-        if size:
-            base = code.base(instruction.operands[1])
-            if base is not None:
-                root, offset, alignment = base
-                key = (root, versions[root])
-                groups[key].append((instruction, offset, size, alignment))
+        if member is not None:
+            groups[key].append(member)
         for name in _written(instruction):
             versions[name] += 1
     yield from groups.values()
 
 
 def _join(group: list, width: int, found: dict) -> list:
-    """Join the loads that fill aligned windows of `width` bytes; returns those left over."""
+    """Join the accesses that fill aligned windows of `width` bytes; returns those left over."""
     windows: dict[int, dict[int, tuple]] = defaultdict(dict)
-    for load in group:
-        _, offset, size, _ = load
+    for access in group:
+        _, offset, size, _ = access
         if offset % size == 0 and offset not in windows[offset // width]:
-            windows[offset // width][offset] = load
+            windows[offset // width][offset] = access
     joined = set()
-    for number, loads in windows.items():
-        if len(loads) < 2 or not _fills(loads, width):
+    for number, accesses in windows.items():
+        if len(accesses) < 2 or not _fills(accesses, width):
             continue
-        members = list(loads.values())  # in program order: the first stands for all
+        members = list(accesses.values())  # in program order: the first stands for all
         leader, offset = members[0][:2]
         found[id(leader)] = Merge(number * width - offset, width, len(members))
-        found.update((id(load[0]), None) for load in members[1:])
-        joined.update(id(load[0]) for load in members)
-    return [load for load in group if id(load[0]) not in joined]
+        found.update((id(access[0]), None) for access in members[1:])
+        joined.update(id(access[0]) for access in members)
+    return [access for access in group if id(access[0]) not in joined]
 
 
-def _fills(loads: dict[int, tuple], width: int) -> bool:
-    """Do the loads cover a whole aligned window of `width` bytes, none of it twice?"""
-    end = min(loads) // width * width
+def _fills(accesses: dict[int, tuple], width: int) -> bool:
+    """Do the accesses cover a whole aligned window of `width` bytes, none of it twice?"""
+    end = min(accesses) // width * width
     start = end
-    for offset in sorted(loads):
+    for offset in sorted(accesses):
         if offset != end:
             return False
-        end += loads[offset][2]
+        end += accesses[offset][2]
     return end - start == width

@@ -1,4 +1,11 @@
-"""What orders the accesses of different lanes: barriers, warp barriers, and fences with atomics."""
+"""What orders the accesses of different lanes: barriers, warp barriers, and fences with atomics.
+
+Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
+memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
+synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with no more
+than those between them are in a race. It is told as a warning, since the hardware of today lets no
+such access overtake. __activemask() does not even make lanes meet.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +13,27 @@ from collections import defaultdict
 
 import numpy as np
 
+from .meetings import NamedBarriers, WarpMeetings
 from .shadow import TIME_SHIFT
 
 
 class ChunkOrder:
     """Barriers of one chunk of blocks: when each lane last passed one, as event times."""
 
-    def __init__(self, lanes: int, per_block: int, first_block: int):
+    def __init__(self, lanes: int, per_block: int, first_block: int, alive: np.ndarray):
+        """lanes: of the chunk; alive: (lanes,) bool, which have not ended, kept by the chunk."""
+        self.alive = alive
         self.per_block, self.first_lane = per_block, first_block * per_block
         self.lanes = lanes
         self.passed: np.ndarray | None = None  # (lanes,); None: every lane at `passed_by_all`
         self.passed_by_all = 1  # the first event's time: nothing is ordered yet
         self.released: np.ndarray | None = None  # where a barrier did not stop everybody
-        self.fenced: np.ndarray | None = None  # last __syncwarp of each lane
-        self.met: np.ndarray | None = None  # last shuffle, vote or the like
-        self.clusters: np.ndarray | None = None  # (blocks,) each one's cluster, if there are any
-        self.in_cluster: np.ndarray | None = None  # last barrier of each lane's cluster of blocks
+        self.named: NamedBarriers | None = None  # from the first barrier with a count on
+        self.synced = WarpMeetings(lanes)  # at __syncwarp()
+        # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
+        self.met = WarpMeetings(lanes, history=False)
+        self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
+        self.cluster_of_block = np.arange(lanes // per_block)
         self.publications = LanePublications()
 
     def floor(self, lane: np.ndarray):
@@ -32,19 +44,24 @@ class ChunkOrder:
             return self.passed_by_all << TIME_SHIFT
         return self.passed[lane] << TIME_SHIFT
 
-    def barrier(self, arrivals, alive: int, time: int) -> None:
+    def barrier(self, arrivals, number: int, time: int) -> None:
         """A block barrier let the lanes of `arrivals`, (instruction, lanes) pairs, pass.
 
-        alive: how many lanes of the chunk have not ended. A barrier for a whole block also orders
-        what its ended threads did; one with a count of its own orders those who took part.
+        A barrier for a whole block also orders what its ended threads did; one with a count of its
+        own orders those who took part.
         """
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
-        if not counted and sum(lanes.size for _, lanes in arrivals) == alive:
+        count = sum(lanes.size for _, lanes in arrivals)
+        if not counted and count == np.count_nonzero(self.alive):
             self.passed, self.passed_by_all, self.released = None, time, None
+            self.named = None
             return
         self._spread_out()
-        if counted and self.released is None:
-            self.released = self.passed.copy()
+        if counted:
+            self._tell_apart()
+        if self.named is not None:
+            every = np.concatenate([lanes for _, lanes in arrivals])
+            self.named.meet(every, number, not counted, time)
         for _, lanes in arrivals:
             if not counted:
                 first = np.unique(lanes // self.per_block) * self.per_block
@@ -53,40 +70,43 @@ class ChunkOrder:
             if self.released is not None:
                 self.released[lanes] = time
 
-    def cluster_barrier(self, arrivals, time: int) -> None:
-        """A barrier of clusters: it orders what all threads of all their blocks did."""
-        if self.in_cluster is None:
-            self.in_cluster = np.zeros(self.lanes, np.int64)
-        for _, lanes in arrivals:
-            first = np.unique(lanes // self.per_block) * self.per_block
-            self.in_cluster[(first[:, None] + np.arange(self.per_block)).ravel()] = time
-
-    def cluster_orders(self, time, later) -> np.ndarray:
-        """(n,) bool: did a cluster barrier come between? Lanes of one cluster."""
-        if self.in_cluster is None:
-            return np.zeros(time.size, bool)
-        return time < self.in_cluster[later]
-
-    def arrive(self, lanes: np.ndarray, time: int) -> None:
+    def arrive(self, lanes: np.ndarray, number, time: int) -> None:
         """bar.arrive: what the lanes did before is ordered before who waits at the barrier."""
         self._spread_out()
-        if self.released is None:
-            self.released = self.passed.copy()
+        self._tell_apart()
+        self.named.arrive(lanes, number, time)
         self.released[lanes] = time
 
     def _spread_out(self) -> None:
         if self.passed is None:
             self.passed = np.full(self.lanes, self.passed_by_all, np.int64)
 
-    def warp_sync(self, lanes: np.ndarray, time: int, orders_memory: bool) -> None:
-        """__syncwarp orders memory; shuffles and votes only make the lanes meet."""
+    def at_cluster(self) -> ClusterBarriers:
+        """The barriers of clusters, made when the first thread comes to one."""
+        if self.clusters is None:
+            cluster = np.repeat(self.cluster_of_block, self.per_block)
+            self.clusters = ClusterBarriers(self.lanes, cluster)
+        return self.clusters
+
+    def cluster_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool; lanes counted through the chunk. Those outside of it are not ordered."""
+        if self.clusters is None:
+            return np.zeros(time.size, bool)
+        here = (earlier >= 0) & (earlier < self.lanes)
+        known = np.where(here, earlier, 0)
+        return here & self.clusters.orders(time, known, later, self.alive)
+
+    def _tell_apart(self) -> None:
+        """From now on barriers order some warps of a block and not others."""
+        if self.released is None:
+            self.released = self.passed.copy()
+            self.named = NamedBarriers(self.passed, self.per_block)
+
+    def warp_sync(self, lanes: np.ndarray, members, time: int, orders_memory: bool) -> None:
+        """Lanes of warps meet; see WarpMeetings.meet. orders_memory: it is __syncwarp()."""
         if orders_memory:
-            if self.fenced is None:
-                self.fenced = np.zeros(self.lanes, np.int64)
-            self.fenced[lanes] = time
-        if self.met is None:
-            self.met = np.zeros(self.lanes, np.int64)
-        self.met[lanes] = time
+            self.synced.meet(lanes, members, self.alive, time)
+        self.met.meet(lanes, members, self.alive, time)
 
     def barrier_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool: did a block barrier come between? Lanes of one block, counted in the chunk."""
@@ -95,19 +115,45 @@ class ChunkOrder:
         between = time < self.passed[later]
         if self.released is not None:
             between &= time < self.released[earlier]
+            between &= self.named.orders(time, earlier, later)
         return between
 
-    def fence_orders(self, time, earlier, later) -> np.ndarray:
-        return self._both(self.fenced, time, earlier, later)
+    def warp_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did __syncwarp() come between, directly or over other lanes of the warp?"""
+        return self.synced.orders(time, earlier, later)
 
     def only_met(self, time, earlier, later) -> np.ndarray:
-        return self._both(self.met, time, earlier, later)
+        """The same of any instruction in which lanes of a warp meet."""
+        return self.met.orders(time, earlier, later)
 
-    @staticmethod
-    def _both(clock, time, earlier, later) -> np.ndarray:
-        if clock is None:
-            return np.zeros(time.size, bool)
-        return (earlier >> 5 == later >> 5) & (time < clock[earlier]) & (time < clock[later])
+
+class ClusterBarriers:
+    """Barriers of clusters of blocks, at which threads first arrive and later wait.
+
+    What a thread does between the two is not ordered by that barrier. Threads that have ended
+    count as arrived.
+    """
+
+    _KEPT = 4  # phases: a thread can be two ahead of another
+
+    def __init__(self, lanes: int, cluster_of_lane: np.ndarray):
+        self.cluster = cluster_of_lane
+        self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
+        self.phase = np.zeros(lanes, np.int64)  # the last one waited for
+        self.waited = np.zeros(lanes, np.int64)  # and when
+
+    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
+        """phase: (all lanes,) how often each has arrived."""
+        self.arrived[phase[lanes] % self._KEPT, lanes] = time
+
+    def wait(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
+        self.phase[lanes], self.waited[lanes] = phase[lanes], time
+
+    def orders(self, time, earlier, later, alive: np.ndarray) -> np.ndarray:
+        """(n,) bool: did a barrier of their cluster come between?"""
+        arrived = self.arrived[self.phase[later] % self._KEPT, earlier]
+        before = np.where(alive[earlier], arrived, self.waited[later])
+        return (self.cluster[earlier] == self.cluster[later]) & (time < before)
 
 
 class Publications:

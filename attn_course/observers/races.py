@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..events import Access
-from .findings import Finding, Findings, Naming, describe_thread, key_of, subscript
+from .findings import Finding, Findings, Naming, describe_thread, key_of
 from .ordering import ChunkOrder
 from .shadow import NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 
@@ -130,16 +130,16 @@ class SharedState:
             return
         places = np.nonzero(writer == NEVER)[0]
         unit = int(touch.unit[places[0]])
-        array, index, valid = self.naming.element(
-            self.space, self.address_of(unit), access.size)  # fmt: skip
+        element = self.naming.element(self.space, self.address_of(unit), access.size)
         thread = self.naming.thread(lane_of(touch.stamp[places[:1]])[0])
         self.findings.add(Finding(
             "uninitialised-read", context.line,
-            f"{describe_thread(thread)} reads {subscript(array, index)}, which nothing has "
+            f"{describe_thread(thread)} reads {element.text}, which nothing has "
             f"written yet: its value is whatever was in {self.space} memory before",
-            self.naming.threads(lane_of(touch.stamp[places])), array, index,
-            valid_range=valid, count=int(places.size),
-            remedy=f"write {array} before it is read, for example zero, or skip the first read",
+            self.naming.threads(lane_of(touch.stamp[places])), element.array, element.index,
+            valid_range=element.valid, count=int(places.size),
+            remedy=f"write {element.array} before it is read, for example zero, or skip the first "
+            "read",
         ))  # fmt: skip
 
     # -- conflicts ------------------------------------------------------------------------------
@@ -172,22 +172,22 @@ class SharedState:
             return
         first = self.example(places, prior[places], touch)
         address = self.address_of(int(touch.unit[first]))
-        array, index, valid = self.naming.element(self.space, address, access.size)
-        level = "error" if severity == "error" else "warning"
-        if self.findings.has(key_of("race", context.line, array, level), int(places.size)):
+        element = self.naming.element(self.space, address, access.size)
+        level, count = "error" if severity == "error" else "warning", int(places.size)
+        if self.findings.has(key_of("race", context.line, element.array, level), count):
             return
         stamp = prior[first : first + 1]
         earlier, later = lane_of(stamp)[0], lane_of(touch.stamp[first : first + 1])[0]
         before = self.lines[int(time_of(stamp)[0])]
-        message = self.sentence(hazard, subscript(array, index), earlier, later, before, context)
+        message = self.sentence(hazard, element.text, earlier, later, before, context)
         if severity == "same":
             message += "; both write the same value, so the result stands"
         elif severity == "warning":
             message += "; only a shuffle or vote lies between, and those do not order memory"
         self.findings.add(Finding(
             "race", context.line, message,
-            (self.naming.thread(earlier), self.naming.thread(later)), array, index, level,
-            valid_range=valid, count=int(places.size), remedy=self.remedy, other_line=before,
+            (self.naming.thread(earlier), self.naming.thread(later)), element.array, element.index,
+            level, valid_range=element.valid, count=count, remedy=self.remedy, other_line=before,
         ))  # fmt: skip
 
     @staticmethod

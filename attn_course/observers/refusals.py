@@ -3,78 +3,101 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from ..events import Access, Buffer
+from ..events import Access
+from .elements import Array, Element, element
 from .findings import Finding, Naming, describe_thread
 
 _VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
 
 
-def refused(access: Access, line: int, naming: Naming, first_lane: int) -> Iterator[Finding]:
+def refused(
+    access: Access, line: int, naming: Naming, first_lane: int, local: Sequence[Array]
+) -> Iterator[Finding]:  # fmt: skip
     """Findings for the lanes whose access was refused, at most one of each kind.
 
-    first_lane: of the chunk, to count lanes through the grid.
+    first_lane: of the chunk, to count lanes through the grid; local: the Arrays in the
+    thread's local memory.
     """
     bad = ~access.valid
     uneven = bad & (access.address & np.uint64(access.size - 1) != 0)
     for kind, mine in (("misaligned", uneven), ("out-of-bounds", bad & ~uneven)):
         if mine.any():
-            yield _finding(kind, access, mine, line, naming, first_lane)
+            address = int(access.address.view(np.int64)[mine][0])
+            meant = _meant(access, address, line, naming, local)
+            lanes = access.lanes[mine] + first_lane
+            yield _finding(kind, access, address, lanes, line, naming, meant)
 
 
-def _finding(kind, access: Access, mine, line: int, naming: Naming, first_lane: int) -> Finding:
-    address = int(access.address.view(np.int64)[mine][0])
-    lanes = access.lanes[mine] + first_lane
-    array, index, valid, negative = _element(access, address, line, naming)
+def _finding(
+    kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
+) -> Finding:  # fmt: skip
     who = f"{describe_thread(naming.thread(int(lanes[0])))} {_VERBS[access.kind]}"
+    threads, count = naming.threads(lanes), int(lanes.size)
+    where = element(meant, address) if meant is not None else Element("", address, "", "")
     if kind == "misaligned":
-        text = f"{who} {access.size} bytes at once at {index}, whose address is no multiple of that"
-        if array:
-            text = text.replace(f"at {index},", f"at element {index} of {array},")
+        place = _in_words(where) if meant is not None else str(address)
+        text = f"{who} {access.size} bytes at once at {place}, whose address is no multiple of that"
+    elif meant is None:
+        text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:
-        text = f"{who} element {index} of {array}, which has {valid}"
-        if not array:
-            text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
-    if negative:
-        text += (
-            ". A negative index: an int gives one when it passes 2^31; compute the index in "
-            "64 bits (size_t)"
-        )
-    return Finding(kind, line, text, naming.threads(lanes), array, index, valid_range=valid,
-                   count=int(lanes.size))
+        text = f"{who} {outside(where)}"
+        if (address - meant.start) // meant.item < -_FAR:
+            text += (
+                ". A negative index: an int gives one when it passes 2^31; compute the index in "
+                "64 bits (size_t)"
+            )
+    return Finding(kind, line, text, threads, where.array, where.index,
+                   valid_range=where.valid, count=count)  # fmt: skip
 
 
-def _element(access: Access, address: int, line: int, naming: Naming):
-    """(array, index, valid range, whether the index is far below 0) of a signed byte address."""
+def outside(where: Element) -> str:
+    """An element that an array does not have, with those that it has."""
+    if isinstance(where.index, tuple):
+        return f"{where.text} (valid: {where.valid})"
+    return f"{_in_words(where)}, which has {where.valid.removesuffix(f' of {where.array}')}"
+
+
+def _in_words(where: Element) -> str:
+    if isinstance(where.index, tuple):
+        return where.text
+    return f"element {where.index} of {where.array}"
+
+
+def _meant(access: Access, address: int, line: int, naming: Naming, local) -> Array | None:
+    """The array that a bad address was meant for, with no more extents than the source gives."""
     if access.space == "local":
-        return "local memory", address // access.size, "", address < -_FAR
-    buffer = _meant(access.space, address, line, naming)
-    if buffer is None:
-        return "", address, "", False
-    item = buffer.dtype.itemsize if buffer.dtype is not None else min(access.size, 4)
-    index = (address - buffer.start) // item
-    return buffer.name, index, f"elements 0 to {buffer.size // item - 1}", index < -_FAR
+        return nearest(local, address, line, naming)
+    buffers = naming.buffers.get(access.space, [])
+    is_null = access.space == "global" and 0 <= address < 256
+    found = named(buffers, line, naming) if is_null else nearest(buffers, address, line, naming)
+    array = naming.array(found, access.size) if found is not None else None
+    if array is not None and found.space == "global" and found.shape:
+        return replace(array, shape=())  # the kernel has but a pointer, and counts along it
+    return array
 
 
-def _meant(space: str, address: int, line: int, naming: Naming) -> Buffer | None:
-    """The array that a bad address was meant for: the one that the source line names with an
-    index, where it names just one; else the nearest. None where no array is near.
-    """
-    buffers = naming.buffers.get(space, [])
+def named(arrays: Sequence, line: int, naming: Naming):
+    """The one of some Arrays or Buffers that a source line names with an index; None if not one."""
     source = naming.launch.source_lines
     text = source[line - 1] if 0 < line <= len(source) else ""
-    named = [b for b in buffers if re.search(rf"\b{re.escape(b.name)}\b\s*[\[(+]", text)]
-    if len(named) == 1:
-        return named[0]
-    near = min(buffers, key=lambda b: _distance(b, address), default=None)
-    if near is None or _distance(near, address) > _FAR or space == "global" and 0 <= address < 256:
-        return None
-    return near
+    found = [a for a in arrays if re.search(rf"\b{re.escape(a.name)}\b\s*[\[(+]", text)]
+    return found[0] if len(found) == 1 else None
 
 
-def _distance(buffer: Buffer, address: int) -> int:
+def nearest(arrays: Sequence, address: int, line: int, naming: Naming):
+    """The array that the source line names, or else the nearest to the address, if it is near."""
+    found = named(arrays, line, naming)
+    if found is not None:
+        return found
+    near = min(arrays, key=lambda a: _distance(a, address), default=None)
+    return None if near is None or _distance(near, address) > _FAR else near
+
+
+def _distance(buffer, address: int) -> int:
     return max(buffer.start - address, address - (buffer.start + buffer.size - 1), 0)

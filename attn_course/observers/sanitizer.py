@@ -8,7 +8,14 @@ from functools import partial
 
 import numpy as np
 
-from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
+from ..events import (
+    BarrierEvent,
+    FaultEvent,
+    InstructionEvent,
+    Launch,
+    Observer,
+    WarpBarrierEvent,
+)
 from .call_sites import executing, instances_of, line_asking
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
@@ -18,11 +25,11 @@ from .ordering import ChunkOrder
 from .races import Context, Lanes
 from .refusals import refused
 from .shared_races import SharedMemory
-from .stored import stored_bytes
+from .stored import stored_bytes, value_of
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
 _CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
-_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync", "activemask")
+_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,6 @@ class _Nature:
     volatile: bool
     fence: bool  # of the device at least
     block_fence: bool  # of any scope
-    warp_barrier: bool
     meeting: bool
     shuffle: bool
     arrive: bool
@@ -58,7 +64,6 @@ class _Nature:
             volatile="volatile" in parts,
             fence=(root in ("membar", "fence") or releases) and not block_only,
             block_fence=root in ("membar", "fence") or releases,
-            warp_barrier=opcode.startswith("bar.warp"),
             meeting=opcode.startswith(_MEETINGS),
             shuffle=root == "shfl",
             arrive=root in ("bar", "barrier") and "arrive" in parts,
@@ -81,9 +86,9 @@ class _ChunkState:
 
     def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
         lanes = chunk.block_count * naming.per_block
-        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block)
+        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.alive)
         if chunk.block_of_rank.shape[1] > 1:
-            self.order.clusters = chunk.cluster_of_block
+            self.order.cluster_of_block = chunk.cluster_of_block
         self.shared = SharedMemory(chunk, naming, findings, lines)
         self.local = LocalMemory(chunk, lanes, naming, findings)
         self.exits = Exits(chunk, lanes, naming, findings)
@@ -110,7 +115,8 @@ class Sanitizer(Observer):
     them. Shared and local memory always start uninitialised.
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
-    stop the kernel: refused stores are dropped and refused loads give zeros.
+    stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
+    is in `ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes.
     What it does not judge: a barrier in a device function, or one that threads left the kernel
     before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
     volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
@@ -196,19 +202,26 @@ class Sanitizer(Observer):
             self._last_line = self._line_of_call(event) or self._last_line
         if event.accesses:
             self._accesses(event, nature)
-        if nature.warp_barrier or nature.meeting:
-            state = self._chunks[id(event.chunk)]
-            state.order.warp_sync(event.lanes, self._tick(), nature.warp_barrier)
+        if nature.meeting:
+            order = self._chunks[id(event.chunk)].order
+            order.warp_sync(event.lanes, event.members, self._tick(), False)
             if nature.shuffle:
                 self._check_shuffle(event)
         elif nature.block_fence and self._global is not None:
             self._fence(event, nature, self._tick())
         elif nature.arrive:
-            self._chunks[id(event.chunk)].order.arrive(event.lanes, self._tick())
+            self._arrive(event)
         elif nature.copy == "commit":
             self._chunks[id(event.chunk)].shared.copies.commit(event.lanes)
         elif nature.copy == "wait":
             self._wait_for_copies(event)
+
+    def _arrive(self, event: InstructionEvent) -> None:
+        order, operands = self._chunks[id(event.chunk)].order, event.instruction.operands
+        if operands:
+            order.arrive(event.lanes, value_of(event, operands[0]), self._tick())
+        else:  # barrier.cluster.arrive
+            order.at_cluster().arrive(event.lanes, event.chunk.cluster_phase, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         running = executing(event.chunk, event.instruction, event.lanes.size)
@@ -230,13 +243,9 @@ class Sanitizer(Observer):
         state = self._chunks[id(event.chunk)]
         for access in event.accesses:
             if access.valid is not None:
-                for finding in refused(
-                    access, self._last_line, self._naming, state.order.first_lane
-                ):
-                    self.found.add(finding)
-                self._pending = None
+                self._refused(access, event, state)
             if access.space == "local":
-                state.local.access(access, self._last_line, in_header=not event.line)
+                state.local.access(access, event, self._last_line)
                 continue
             time = self._tick()
             if nature.block_fence and access.kind != "load":
@@ -255,6 +264,14 @@ class Sanitizer(Observer):
                 state.shared.start_copy(access, context)
             else:
                 state.shared.access(access, context)
+
+    def _refused(self, access, event: InstructionEvent, state: _ChunkState) -> None:
+        arrays = state.local.arrays.around(event) if access.space == "local" else ()
+        for finding in refused(
+            access, self._last_line, self._naming, state.order.first_lane, arrays
+        ):
+            self.found.add(finding)
+        self._pending = None
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
@@ -297,12 +314,17 @@ class Sanitizer(Observer):
     def barrier(self, event: BarrierEvent) -> None:
         state = self._chunks[id(event.chunk)]
         if event.barrier == _CLUSTER_BARRIER:
-            state.order.cluster_barrier(event.arrivals, self._tick())
-        alive = int(np.count_nonzero(event.chunk.alive))
-        state.order.barrier(event.arrivals, alive, self._tick())
+            for _, lanes in event.arrivals:
+                state.order.at_cluster().wait(lanes, event.chunk.cluster_phase, self._tick())
+        else:
+            state.order.barrier(event.arrivals, event.barrier, self._tick())
         state.exits.barrier(event)
         if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
             self._check_mixed(event, state)
+
+    def warp_barrier(self, event: WarpBarrierEvent) -> None:
+        order = self._chunks[id(event.chunk)].order
+        order.warp_sync(event.lanes, event.members, self._tick(), True)
 
     def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
         """Threads of one block that met at different barrier instructions."""

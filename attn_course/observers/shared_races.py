@@ -6,7 +6,7 @@ import numpy as np
 
 from ..events import Access
 from .async_copies import AsyncCopies
-from .findings import Finding, Findings, Naming, describe_thread, subscript
+from .findings import Finding, Findings, Naming, describe_thread
 from .races import Context, Lanes, SharedState
 from .shadow import FIRST, NEVER, Shadow, Touch, lane_of, time_of
 
@@ -53,16 +53,16 @@ class SharedMemory(SharedState):
 
     def report_early(self, first: int, early, touch: Touch, access: Access, context) -> None:
         address = self.address_of(int(touch.unit[first]))
-        array, index, valid = self.naming.element(self.space, address, access.size)
+        element = self.naming.element(self.space, address, access.size)
         copied = int(time_of(self.shadow.writer[touch.unit[first : first + 1]])[0])
         thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
         verb = "reads" if access.kind == "load" else "writes"
         self.findings.add(Finding(
             "race", context.line,
-            f"{describe_thread(thread)} {verb} {subscript(array, index)} while the cp.async of "
+            f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
             f"line {self.lines[copied]} may still be copying it",
-            self.naming.threads(lane_of(touch.stamp[early])), array, index, valid_range=valid,
-            count=int(early.size), other_line=self.lines[copied],
+            self.naming.threads(lane_of(touch.stamp[early])), element.array, element.index,
+            valid_range=element.valid, count=int(early.size), other_line=self.lines[copied],
             remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier "
             "where another thread's copy is used",
         ))  # fmt: skip
@@ -85,8 +85,10 @@ class SharedMemory(SharedState):
         ordered = order.barrier_orders(time, earlier, lane)
         if self.clustered:
             ordered &= earlier // self.per_block == lane // self.per_block
-            ordered |= order.cluster_orders(time, lane)
-        ordered |= order.fence_orders(time, earlier, lane)
+        ordered |= order.cluster_orders(time, earlier, lane)
+        ordered |= order.warp_orders(time, earlier, lane)
+        if ordered.all():
+            return ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
         return ordered, order.only_met(time, earlier, lane)
 

@@ -17,7 +17,7 @@ def stored_bytes(event: InstructionEvent, access: Access) -> np.ndarray | None:
     width = access.size // len(items)
     columns = []
     for item in items:
-        value = _value(event, item)
+        value = value_of(event, item)
         if value is None:
             return None
         bits = np.broadcast_to(np.asarray(value), (event.lanes.size,))
@@ -28,7 +28,7 @@ def stored_bytes(event: InstructionEvent, access: Access) -> np.ndarray | None:
     return np.concatenate(columns, axis=1)
 
 
-def _value(event: InstructionEvent, item):
+def value_of(event: InstructionEvent, item):
     """A register's or immediate's value: a scalar or (lanes,), or None."""
     if hasattr(item, "float_bits"):
         return np.uint64(int(item.value) & (1 << 64) - 1)

@@ -95,7 +95,22 @@ def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
 
     address: (lanes,) uint64. An aligned access of at most 32 bytes lies in one sector.
     """
-    rows = lanes.rows(address, 32) >> np.uint64(5)
+    return _count_distinct(lanes.rows(address, 32) >> np.uint64(5))
+
+
+def count_copied_pieces(lanes: Lanes, source: np.ndarray, target: np.ndarray) -> int:
+    """Sectors of a cp.async past the L1 cache (.cg, 16 bytes a lane), summed over warps.
+
+    source, target: (lanes,) uint64 addresses in global and in shared memory. An H200's counters
+    count the aligned 32-byte pieces of shared memory that each 128-byte line of global memory
+    fills: where rows of a tile start 16 bytes off, a line of 4 sectors counts as 5.
+    """
+    pieces = (source >> np.uint64(7) << np.uint64(16)) | (target >> np.uint64(5))
+    return _count_distinct(lanes.rows(pieces, 32))
+
+
+def _count_distinct(rows: np.ndarray) -> int:
+    """Distinct values in each row, added up."""
     if not (rows[:, 1:] >= rows[:, :-1]).all():
         rows = np.sort(rows, axis=1)
     return rows.shape[0] + int(np.count_nonzero(rows[:, 1:] != rows[:, :-1]))

@@ -30,6 +30,8 @@ class LocalVariable:
     type: as C writes it ("float", "const float*", "float[4][2]"); dtype: NumPy's name of one
     element, "" where there is none; shape: () or an array's extents; line: where it is declared;
     depth: how many scopes are around it; function: the inlined function it belongs to, or "".
+    struct: (first byte, bytes) of the struct that it is a member of, counted in its place's
+    memory as an offset is; (0, 0) for what is no member.
     """
 
     name: str
@@ -40,6 +42,7 @@ class LocalVariable:
     ranges: tuple[Range, ...]
     depth: int = 0
     function: str = ""
+    struct: tuple[int, int] = (0, 0)
 
     @property
     def is_pointer(self) -> bool:
@@ -207,6 +210,9 @@ def _members_of(variable: LocalVariable, kind: CType) -> list[LocalVariable]:
     if kind.shape:
         return [_flattened(variable, kind)]
     found = []
+    struct = variable.struct
+    if not struct[1] and variable.ranges:
+        struct = (variable.ranges[0].place.offset, kind.size)
     for name, offset, inner in kind.members:
         moved = tuple(
             replace(r, place=replace(r.place, offset=r.place.offset + offset))
@@ -215,7 +221,7 @@ def _members_of(variable: LocalVariable, kind: CType) -> list[LocalVariable]:
         )
         part = replace(
             variable, name=f"{variable.name}.{name}", type=inner.text, dtype=inner.dtype,
-            shape=inner.shape, ranges=moved,
+            shape=inner.shape, ranges=moved, struct=struct,
         )  # fmt: skip
         if moved:
             found += _members_of(part, inner)

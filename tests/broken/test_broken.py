@@ -83,8 +83,8 @@ def test_kernels_of_all_attention_have_no_findings(path, case):
 
 # What may not be missing in the kernel whose copies go past the registers: the n-th of its kind.
 COPIES = "12_flash_async"
-WAITS = [("copies_arrived<1>();", 0), ("copies_arrived<1>();", 1)]
-BARRIERS = [("__syncthreads();", n) for n in range(4)]  # those of the loop over key tiles
+WAITS = [("copies_arrived<0>();", 0), ("copies_arrived<1>();", 0)]
+BARRIERS = [("__syncthreads();", n) for n in range(3)]  # those of the loop over key tiles
 
 
 @pytest.mark.parametrize(("statement", "number"), [*WAITS, *BARRIERS])
@@ -99,6 +99,20 @@ def test_copies_need_their_waits_and_barriers(statement, number):
     is_wait = (statement, number) in WAITS
     assert any("cp.async" in finding.message for finding in found.errors) == is_wait
     assert found.comparison.agrees != is_wait
+
+
+@pytest.mark.parametrize(("kernel", "number"), [("10_rows_split", 0), ("10_rows_split", 1),
+                                                ("19_flash_split", 0)])
+def test_clusters_need_their_barriers(kernel, number):
+    """Blocks send each other sums, weights or parts: without the barrier they race."""
+    path = next(path for path in ATTENTION if path.stem == kernel)
+    parts = re.split(r"cluster_arrive\(\);\n\s*cluster_wait\(\);", path.read_text())
+    assert len(parts) > number + 1
+    barrier = "cluster_arrive(); cluster_wait();"
+    before, after = barrier.join(parts[: number + 1]), barrier.join(parts[number + 1 :])
+    text = f"{before}__syncthreads();{after}"
+    found = clinic.examine(path, SEVERAL_TILES, code=text)
+    assert "race" in {finding.kind for finding in found.errors}
 
 
 def test_copies_without_any_wait():

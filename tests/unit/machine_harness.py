@@ -15,13 +15,16 @@ class Listener(Observer):
 
     def __init__(self, build="optimised", keeps_going=False):
         self.build, self.keeps_going = build, keeps_going
-        self.events, self.barriers, self.faults = [], [], []
+        self.events, self.barriers, self.faults, self.warp_barriers = [], [], [], []
 
     def instruction(self, event):
         self.events.append(event)
 
     def barrier(self, event):
         self.barriers.append(event)
+
+    def warp_barrier(self, event):
+        self.warp_barriers.append(event)
 
     def fault(self, event):
         self.faults.append(event)

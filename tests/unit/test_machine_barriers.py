@@ -124,6 +124,41 @@ __global__ void skewed(int* out) {               // warps reach the barrier at d
     __syncthreads();
     out[t] = x[99 - t];
 }
+__global__ void ragged(int* out) {               // a count is of whole warps, full or not
+    __shared__ int x[72];
+    int t = threadIdx.x;
+    x[t] = t * t;
+    if (t < 64) asm volatile("bar.sync 1, 64;" ::: "memory");
+    else asm volatile("bar.sync 2, 32;" ::: "memory");
+    out[t] = x[t < 64 ? 63 - t : 135 - t];
+    if (t < 32) asm volatile("bar.sync 3, 64;" ::: "memory");
+    else if (t >= 64) asm volatile("bar.sync 3, 64;" ::: "memory");
+    if (t >= 64) out[t] += x[t - 64];
+}
+__global__ void two_producers(int* out) {        // two warps arrive one after the other
+    __shared__ int x[64];
+    int t = threadIdx.x;
+    if (t < 32) { asm volatile("bar.sync 1, 96;" ::: "memory"); out[t] = x[t] + x[63 - t]; }
+    else if (t < 64) { x[t - 32] = 3 * t; asm volatile("bar.arrive 1, 96;" ::: "memory"); }
+    else { x[t - 32] = 5 * t; asm volatile("bar.arrive 1, 96;" ::: "memory"); }
+}
+__global__ void early_arrival(int* out) {        // for a barrier that others come to much later
+    __shared__ int x[32];
+    int t = threadIdx.x, lane = t % 32;
+    if (t < 32) { x[lane] = t + 7; asm volatile("bar.arrive 2, 64;" ::: "memory"); }
+    if (t < 64) asm volatile("bar.sync 1, 64;" ::: "memory");
+    bool later = blockIdx.x % 2;
+    if (t >= 32 && later) asm volatile("bar.sync 3, 64;" ::: "memory");
+    if (t >= 64) { asm volatile("bar.sync 2, 64;" ::: "memory"); out[lane] = x[31 - lane]; }
+}
+__global__ void leave_one_by_one(int* out) {     // each round some threads end
+    int t = threadIdx.x;
+    for (int k = 0; k < 5; ++k) {
+        if (t % 5 == k) return;
+        int left = __syncthreads_count(1);
+        if (t % 5 == k + 1) out[t] = left;
+    }
+}
 __global__ void forever(int* out) {
     while (true) { __syncthreads(); if (out[0] == 77) break; }
 }
@@ -212,6 +247,48 @@ def test_threads_that_have_left_do_not_count(build):
         assert out[t] == stay[(place + 1) % len(stay)]
 
 
+@pytest.mark.parametrize("order", [None, 1, 2])
+@pytest.mark.parametrize("build", BUILDS)
+def test_counts_are_of_whole_warps(build, order):
+    out = zeros(72)
+    run(CODE, "ragged", 2, 72, out, build=build, warp_order=order)
+    assert out[:64].tolist() == [(63 - t) ** 2 for t in range(64)]
+    assert out[64:].tolist() == [(135 - t) ** 2 + (t - 64) ** 2 for t in range(64, 72)]
+
+
+@pytest.mark.parametrize("order", [None, 1, 2])
+@pytest.mark.parametrize("build", BUILDS)
+def test_arrivals_add_up(build, order):
+    out = zeros(32)
+    run(CODE, "two_producers", 3, 96, out, build=build, warp_order=order)
+    assert out.tolist() == [3 * (t + 32) + 5 * (95 - t) for t in range(32)]
+
+
+@pytest.mark.parametrize("order", [None, 1, 2])
+@pytest.mark.parametrize("build", BUILDS)
+def test_an_arrival_stays_until_its_own_barrier(build, order):
+    """Other barriers of the block pass meanwhile, and this one in other blocks."""
+    out = zeros(32)
+    run(CODE, "early_arrival", 3, 96, out, build=build, warp_order=order)
+    assert out.tolist() == [31 - t + 7 for t in range(32)]
+
+
+@pytest.mark.parametrize("order", [None, 3])
+@pytest.mark.parametrize("build", BUILDS)
+def test_threads_leave_round_by_round(build, order):
+    out = np.full(70, -1, np.int32)
+    run(CODE, "leave_one_by_one", 2, 70, out, build=build, warp_order=order)
+    assert out.tolist() == [70 - 14 * (t % 5) if t % 5 else -1 for t in range(70)]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_hang_is_told_of_one_block(build):
+    """However many blocks hang, the numbers are those of the first."""
+    with pytest.raises(Hang) as caught:
+        run(CODE, "divergent", 3, 64, zeros(64), build=build)
+    assert "40 threads" in str(caught.value) and "24 threads" in str(caught.value)
+
+
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_barrier_that_not_all_reach_hangs(build):
     with pytest.raises(Hang, match=r"kernel\.cu:\d+.*__syncthreads.*only some arrive") as caught:
@@ -233,7 +310,7 @@ def test_an_observer_that_goes_on_hears_of_it(build):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_wait_for_nobody_is_a_hang(build):
-    with pytest.raises(Hang, match="nobody sets it"):
+    with pytest.raises(Hang, match=r"nobody sets it.*barrier.*63 threads wait at .*__syncthreads"):
         run(CODE, "waits_in_vain", 2, 64, zeros(1), zeros(64), build=build)
     run(CODE, "waits_in_vain", 2, 64, np.array([1], np.int32), zeros(64), build=build)
 

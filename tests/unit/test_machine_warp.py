@@ -282,6 +282,20 @@ def test_lane_registers(build):
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("build", BUILDS)
+def test_observers_hear_who_was_to_meet(build):
+    a, out = np.arange(96, dtype=np.int32), zeros(96)
+    events = listen(CODE, "inside_branches", 1, 96, a, out, build=build).events
+    odd = sum(1 << lane for lane in range(1, 32, 2))
+    heard = set()
+    for event in events:
+        meets = event.instruction.opcode.startswith(("shfl.sync", "vote.sync", "redux.sync"))
+        assert (event.members is not None) == meets
+        if meets:
+            heard |= set(np.unique(event.members).tolist())
+    assert heard == {0xFFFFFFFF, odd, 0xFFFFFFFF ^ odd}
+
+
 SYNCS = r"""
 extern "C" {
 __global__ void both_sides(int* out) {     // each side reads what the other has just written
@@ -326,3 +340,19 @@ def test_syncwarp_on_both_sides_of_a_branch(build, order):
     out = zeros(64)
     run(SYNCS, "half_warps", 1, 64, out, build=build, warp_order=order)
     assert out.tolist() == [t + 1 if t % 2 == 0 else 99 + t for t in range(64)]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_observers_hear_who_met(build):
+    """Once for each meeting, however many places in the program it has."""
+    met = listen(SYNCS, "both_sides", 1, 32, zeros(32), build=build).warp_barriers
+    assert [event.lanes.tolist() for event in met] == [list(range(32))] * 3
+    assert all(np.all(event.members == 0xFFFFFFFF) for event in met)
+    met = listen(SYNCS, "half_warps", 1, 64, zeros(64), build=build).warp_barriers
+    seen = np.zeros(64, int)
+    for event in met:
+        assert (np.diff(event.lanes) > 0).all()
+        low = event.lanes % 32 < 16
+        assert np.array_equal(event.members, np.where(low, 0xFFFF, 0xFFFF0000))
+        seen[event.lanes] += 1
+    assert seen.tolist() == [2] * 64

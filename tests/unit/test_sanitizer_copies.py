@@ -30,12 +30,12 @@ class Copies:
         self.sanitizer.chunk_started(self.chunk)
         self.line = 0
 
-    def do(self, opcode, *accesses, operand=None):
+    def do(self, opcode, *accesses, operand=None, lanes=LANES):
         self.line += 1
         operands = () if operand is None else (SimpleNamespace(value=operand),)
         instruction = SimpleNamespace(opcode=opcode, operands=operands, index=0)
         self.sanitizer.instruction(InstructionEvent(
-            instruction, self.line, self.LANES, accesses, self.chunk))
+            instruction, self.line, lanes, accesses, self.chunk))
 
     def access(self, space, kind, address, size):
         return Access(space, kind, address.astype(np.uint64), self.LANES, size)
@@ -48,8 +48,8 @@ class Copies:
     def commit(self):
         self.do("cp.async.commit_group")
 
-    def wait(self, newer):
-        self.do("cp.async.wait_group", operand=newer)
+    def wait(self, newer, lanes=LANES):
+        self.do("cp.async.wait_group", operand=newer, lanes=lanes)
 
     def barrier(self):
         instruction = SimpleNamespace(opcode="bar.sync", operands=(0,))
@@ -97,6 +97,17 @@ def test_a_copy_waited_for_by_its_own_thread_only():
     block.wait(0)
     (found,) = block.read(shift=1)  # another thread's copy, and no barrier
     assert found[0] == "race"
+
+
+def test_a_copy_that_only_others_waited_for():
+    block = Copies()
+    block.copy()
+    block.commit()
+    block.wait(0, lanes=Copies.LANES[:40])
+    block.barrier()
+    ((kind, line, _),) = block.read()
+    assert (kind, line) == ("race", block.line)
+    assert block.sanitizer.findings[0].count == 2 * 24  # two words each
 
 
 def test_a_barrier_without_a_wait():

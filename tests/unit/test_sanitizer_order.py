@@ -96,6 +96,9 @@ def test_fences_order_inside_a_block(body):
     "p[t] = a[t]; c.sync(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
     "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
+    "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
+    "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
+    "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
 ])  # fmt: skip
 def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_clusters(body, Sanitizer()).findings == []
@@ -105,6 +108,8 @@ def test_a_cluster_barrier_orders_its_blocks(body):
     ("p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();", "race"),
     ("s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();", "race"),
     ("b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];", "race"),
+    ("s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();", "race"),
+    ("s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();", "race"),
     ("c.sync(); b[g] = p[63 - t]; c.sync();", "uninitialised-read"),
 ])  # fmt: skip
 def test_blocks_of_a_cluster_race(body, kind):
