@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..backend import resolve_backend
+from ..choice import current_device
 from ..events import observe
-from ..ladder import step
+from ..ladder import Device, Problem, step
 from ..observers.counters import Counters
 from ..profiler import (
     COUNTER_METRICS,
@@ -65,8 +66,7 @@ def execute(arguments) -> int:
 
 def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
     """A record of the steps at (B, H, L, D): ncu's metrics, and the simulator's counts."""
-    b, h, length, d = shape
-    targets = [Target(number, (b * h, length, length, d)) for number in numbers]
+    targets = [target_of(number, shape, current_device("gpu")) for number in numbers]
     cases = []
     for target, measured in zip(targets, collect(targets), strict=True):
         with observe(Counters()) as seen:
@@ -77,6 +77,13 @@ def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
             "block": measured.block, "metrics": measured.metrics, "simulator": seen.totals,
         })
     return new_record(KIND, [step(number).file for number in numbers], cases=cases)
+
+
+def target_of(number: int, shape: tuple[int, int, int, int], device: Device) -> Target:
+    """A step at (B, H, L, D) with the constants that suit the device, the simulator's run too."""
+    b, h, length, d = shape
+    extents = (b * h, length, length, d)
+    return Target(number, extents, step(number).launch(Problem(*extents), (), device).options)
 
 
 def plain(record: dict) -> dict:

@@ -6,6 +6,7 @@ import os
 import time
 
 import numpy as np
+from tqdm import tqdm
 
 from ..events import Buffer, Launch
 from .errors import Hang, SimulatorError
@@ -20,6 +21,7 @@ CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
+SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for Program.launch's warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
@@ -154,8 +156,17 @@ class Run:
         )
 
     def execute(self) -> None:
-        """Run all chunks; those that only wait for other blocks go on after these have run."""
-        stalled = [chunk for chunk in self.chunks() if not self.run_chunk(chunk, start=True)]
+        """Run all chunks; those that only wait for other blocks go on after these have run.
+
+        In a terminal a launch of more than some seconds shows how many blocks are left.
+        """
+        stalled = []
+        with tqdm(total=self.blocks, desc=f"simulating {demangle(self.kernel.function.name)}",
+                  unit="block", delay=SILENT_SECONDS, disable=None, leave=False) as progress:
+            for chunk in self.chunks():
+                if not self.run_chunk(chunk, start=True):
+                    stalled.append(chunk)
+                progress.update(chunk.block_count)
         while stalled:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]

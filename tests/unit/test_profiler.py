@@ -7,7 +7,9 @@ import compare_counters
 import pytest
 
 from attn_course import cli, profiler, results
-from attn_course.ladder import Launch
+from attn_course.commands.profile import target_of
+from attn_course.ladder import Device, Launch, Problem, step
+from attn_course.observers.counters import Counters
 from attn_course.profiler import ProfilerError, Target, match, parse_csv, unknown_metrics
 from attn_course.results import RecordError, caption, is_current, stale_kernels
 
@@ -233,8 +235,8 @@ def test_every_record_of_this_project_is_readable():
 
 
 # -- the comparison --------------------------------------------------------------------------------
-def judged(hardware, simulated, name, waves=0, expanding=()):
-    return compare_counters.judge(name, hardware, simulated, waves, list(expanding))
+def judged(hardware, simulated, name, waves=0, expanding=(), retrying=()):
+    return compare_counters.judge(name, hardware, simulated, waves, [*expanding], [*retrying])
 
 
 def test_bars_of_the_comparison():
@@ -247,6 +249,24 @@ def test_bars_of_the_comparison():
     assert judged(7, 5, "ffma_thread_instructions") == "MISSED"
     assert "div." in judged(7, 5, "ffma_thread_instructions", expanding=["div."])
     assert "PTX" in judged(7, 5, "instructions")
+    assert judged(7, 5, "shared_load_requests") == "idle instructions"
+    assert judged(5, 7, "shared_load_requests") == "MISSED"  # nothing idle makes fewer
+    assert judged(900, 5, "shared_load_wavefronts", retrying=["atom.x"]) == "retries: atom.x"
+    assert judged(900, 5, "shared_store_wavefronts", retrying=["atom.x"]) == "MISSED"
+
+
+def test_every_verdict_has_its_reason():
+    verdicts = {judged(7, 5, name, expanding=["div."], retrying=retrying)
+                for name in Counters().totals for retrying in ([], ["atom.x"])}
+    verdicts |= {judged(10_000, 10_150, "shared_load_wavefronts"), judged(7, 5, "instructions")}
+    for verdict in verdicts - {"equal", "MISSED"}:
+        assert any(verdict.startswith(name) for name in compare_counters.REASONS), verdict
+
+
+def test_additions_of_floats_in_shared_memory_are_read_from_the_code():
+    shape = (1, 4, 4, 4)
+    assert compare_counters.retries(Target(7, shape)) == ["atom.shared.add.f32"]
+    assert compare_counters.retries(Target(8, shape)) == []
 
 
 def test_expanding_operations_are_read_from_the_code():
@@ -282,3 +302,13 @@ def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monke
     assert row["hardware"] == row["simulator"] + 1
     assert record["probes"][0]["counters"]["shared_load_wavefronts"]["simulator"] == 4 * 64
     assert "1 bars missed" in capsys.readouterr().out
+
+
+def test_the_profile_command_uses_the_constants_of_the_device():
+    shape, small, large = (2, 12, 196, 64), Device("s", (9, 0), 4), Device("l", (9, 0), 132, 232448)
+    assert target_of(1, shape, large).options == ()  # nothing to tune
+    few, many = (target_of(12, shape, device) for device in (small, large))
+    assert few.problem == many.problem == (24, 196, 196, 64)
+    assert few.launch.grid != many.launch.grid  # a GPU of few SMs gets larger tiles
+    problem = Problem(24, 196, 196, 64)
+    assert many.launch == step(12).launch(problem, (), large)
