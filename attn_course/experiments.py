@@ -19,7 +19,7 @@ from .choice import current_device
 from .compare import compare
 from .data import seeded_qkv
 from .ladder import EXPERIMENTS, Device, Problem, ceil_div, step
-from .results import caption, kernel_hash, new_record, records
+from .results import caption, new_record, records
 from .suites import Ours, Shape, estimate_us, float64_attention, turns_for
 from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
 
@@ -109,10 +109,8 @@ def record() -> dict:
         tiles = {str(tile): (step("flash_fp32").file, tile_options(tile)) for tile in TILES}
         tile_row = measure_shape(TILE_SHAPE, tiles, iterations=20)
     files = sorted({file for file, _ in VARIANTS.values()})
-    found = new_record(KIND, [file for file in files if "/" not in file],
-                       device=asdict(device), rows=rows, tiles=tile_row, clocks=watch.record())
-    found["kernels"] |= {f"{file}.cu": kernel_hash(file) for file in files if "/" in file}
-    return found
+    return new_record(KIND, files, device=asdict(device), rows=rows, tiles=tile_row,
+                      clocks=watch.record())
 
 
 def measure_shape(shape: Shape, variants: dict[str, tuple[str, Options]], *,

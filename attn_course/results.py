@@ -34,8 +34,10 @@ def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
 
 
 def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:
-    """A record of this machine's GPU, now, for kernel files such as "01_scores_naive.cu"."""
-    names = sorted({kernel_path(file, folder).name for file in files})
+    """A record of this machine's GPU, now, for kernel files such as "01_scores_naive.cu"; files in
+    folders keep theirs: "broken/no_barrier.cu".
+    """
+    names = sorted({kernel_path(file, folder).relative_to(folder).as_posix() for file in files})
     stamp = {"date": datetime.date.today().isoformat(), "commit": commit()}
     hashes = {name: kernel_hash(name, folder) for name in names}
     return {"kind": kind, **gpu_identity(), **stamp, "kernels": hashes, **measured}

@@ -23,7 +23,7 @@ from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
 from attn_course.commands import common
-from attn_course.results import caption, check_record, kernel_hash, new_record
+from attn_course.results import caption, check_record, new_record
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
     "same", "only ours", "only the tool's", "neither", "not run")  # fmt: skip
@@ -190,12 +190,11 @@ def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
     files = [row["file"] for name in ("broken", "clean") for row in sections[name]]
     judged = sections["broken"] + sections["machine_code"]
     record = new_record(
-        "sanitizer", [], **sections, alarms=alarms(sections["clean"]),
+        "sanitizer", files, **sections, alarms=alarms(sections["clean"]),
         missed=[row["file"] for row in sections["broken"] if row["verdict"] == TOOLS_ONLY],
         unexplained=[row["file"] for row in judged if row["why"] is None],
         seconds=round(seconds),
     )  # fmt: skip
-    record["kernels"] = {name: kernel_hash(name) for name in files}  # with their folders
     check_record(record, "sanitizer")
     return record
 

@@ -161,6 +161,19 @@ def test_a_changed_kernel_makes_its_record_stale(project):
     assert not is_current(record, "03_c", kernels)  # never measured
 
 
+def test_a_new_record_names_kernels_by_their_folders(project, monkeypatch):
+    kernels, _, _ = project
+    (kernels / "broken").mkdir()
+    (kernels / "broken" / "01_a.cu").write_text("// the broken one\n")
+    identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}
+    monkeypatch.setattr(results, "gpu_identity", lambda: identity)
+    record = results.new_record("trial", ["01_a", "broken/01_a.cu", "01_a.cu"], kernels)
+    assert list(record["kernels"]) == ["01_a.cu", "broken/01_a.cu"]
+    assert is_current(record, folder=kernels)
+    (kernels / "broken" / "01_a.cu").write_text("// mended\n")
+    assert stale_kernels(record, kernels) == ["broken/01_a.cu"]
+
+
 def test_line_ends_do_not_make_a_record_stale(project):
     kernels, _, record = project
     (kernels / "01_a.cu").write_bytes(b"// 01_a.cu\r\n")
