@@ -6,11 +6,12 @@ import numpy as np
 
 from .backend import resolve_backend
 from .shapes import LARGEST_D, Device, Problem
-from .tuning import best_flash
+from .tuning import best_flash, best_split
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
-SPLIT_D = 8192  # head dim up to which a cluster's registers hold the output
+SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
+ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
 
 def current_device(backend: str | None = None) -> Device:
@@ -43,23 +44,42 @@ def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> 
     device = device or current_device()
     if np.dtype(dtype) != np.float32:
         raise TypeError(f"no method takes {np.dtype(dtype)}: pass float32 arrays")
+    if problem.d <= LARGEST_D:
+        return _of_tiles(problem, device)
     if problem.d > SPLIT_D:
-        return "rows_online", f"head dim {problem.d} is more than {SPLIT_D}: too long to split"
-    if problem.d > LARGEST_D:
-        if device.capability >= CLUSTERS:
-            return "rows_split", (f"head dim {problem.d} is more than {LARGEST_D}: clusters of "
-                                  f"{device.name} split it")
-        return "rows_online", (f"head dim {problem.d} is more than {LARGEST_D}, and {device.name} "
-                               "has no clusters to split it")
-    if device.capability >= CLUSTERS:
-        alone = best_flash(problem, device)
-        together = best_flash(problem, device, clusters=True)
-        if together[0] < alone[0]:
-            return "flash_split", (f"head dim {problem.d} fits into tiles, and clusters of "
-                                   f"{together[1]['CLUSTER']} blocks share the keys between more "
-                                   f"of the {device.sm_count} SMs of {device.name}")
+        return _of_rows(problem, device, f"more than {SPLIT_D}: too long to split")
+    if device.capability < CLUSTERS:
+        return _of_rows(problem, device, f"more than {LARGEST_D}, and {device.name} has no "
+                        "clusters to split it")
+    if best_split(problem, device) is None:
+        return _of_rows(problem, device, f"more than {LARGEST_D}, and {problem.n} queries fit no "
+                        f"tile of rows_split on {device.name}")
+    return "rows_split", (f"head dim {problem.d} is more than {LARGEST_D}: clusters of "
+                          f"{device.name} split it")
+
+
+def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
+    """For a head dim that tiles hold."""
+    alone = best_flash(problem, device)
+    clusters = device.capability >= CLUSTERS
+    together = best_flash(problem, device, clusters=True) if clusters else None
+    if alone is None:  # then none of a cluster's fits, which need more shared memory
+        return _of_rows(problem, device, f"at most {LARGEST_D}, but {problem.n} queries fit no "
+                        f"tile on {device.name}")
+    if together and together[0] < alone[0]:
+        return "flash_split", (f"head dim {problem.d} fits into tiles, and clusters of "
+                               f"{together[1]['CLUSTER']} blocks share the keys between more "
+                               f"of the {device.sm_count} SMs of {device.name}")
     if device.capability >= ASYNC_COPIES:
         return "flash_async", (f"head dim {problem.d} fits into tiles, and {device.name} copies "
                                "the next one while it computes")
     return "flash_fp32", (f"head dim {problem.d} fits into tiles, and {device.name} has no "
                           "asynchronous copies")
+
+
+def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:
+    """For a problem that no tile holds: a block a row, or the kernels that split everything."""
+    if 4 * problem.d + ONLINE_BYTES > device.shared_bytes:
+        return "tiled", (f"head dim {problem.d} is more than the {device.shared_bytes // 1024} KB "
+                         f"of shared memory of {device.name} hold as a row")
+    return "rows_online", f"head dim {problem.d} is {why}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
 from .plot_style import (
@@ -20,12 +20,14 @@ from .plot_style import (
     GRID,
     INK,
     ORANGE,
+    PALE,
     PALETTE,
     QUERY,
     RED,
     bare,
     bytes_text,
     grid_lines,
+    headline,
     legend_beside,
     new_figure,
     outline,
@@ -33,6 +35,7 @@ from .plot_style import (
     rows_of_bars,
     styled,
     with_source,
+    write_values,
 )
 
 GRID = GRID
@@ -88,25 +91,28 @@ def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
 @styled
 def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | None]], *,
                    source: str, title: str = "") -> Figure:
-    """A line a contestant over the shapes, time on a logarithmic axis.
+    """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
 
     times: contestant -> microseconds, None where it did not run.
     """
     require(bool(times) and all(len(one) == len(shapes) for one in times.values()),
             "every contestant needs a time, or None, for each shape")
-    figure = new_figure(7.4, 4.0)
+    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
         values = [np.nan if value is None else value for value in row]
-        axes.plot(range(len(shapes)), values, marker="o", lw=2, label=name,
-                  color=PALETTE[number % len(PALETTE)],
-                  ls="-" if number < len(PALETTE) else (0, (4, 2)))
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xticks(range(len(shapes)), shapes)
-    axes.set(ylabel="microseconds (median)", xlabel=with_source("(B, H, L, D)", source),
+        # Contestants stand below each other within a row: equal times would hide one another.
+        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
+        axes.scatter(values, np.arange(len(shapes)) + step, s=42, label=name, zorder=2,
+                     color=PALETTE[number % len(PALETTE)], marker="os^Dv<>P"[number % 8])
+    rows_of_bars(axes, shapes)
+    for place in range(1, len(shapes)):
+        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel=with_source("microseconds (median)", source), ylabel="(B, H, L, D)",
              title=title)
-    grid_lines(axes)
     legend_beside(axes)
     return figure
 
@@ -190,24 +196,32 @@ def window_bias(bias: np.ndarray, regions: np.ndarray, weights: Mapping[str, np.
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
     weights: title -> (rows, columns).  query: (row, column) of the query token.
     """
-    figure = new_figure(2.5 * (2 + len(weights)), 2.9)
+    figure = new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
     axes = figure.subplots(1, 2 + len(weights))
     axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
     axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
-    shown = np.ma.masked_invalid(bias)
-    drawn = axes[1].imshow(shown, cmap="RdBu_r", interpolation="nearest")
-    axes[1].set_facecolor(GREY)
+    drawn = axes[1].imshow(np.ma.masked_invalid(bias), cmap="viridis", interpolation="nearest")
+    axes[1].set_facecolor(PALE)
     axes[1].set_title("bias of the boxed query\n(grey: masked)", fontsize=9.5)
-    figure.colorbar(drawn, ax=axes[1], shrink=0.7)
-    top = max(one.max() for one in weights.values())
+    _colour_bar(figure, drawn, axes[1], "added to the scaled score")
+    # Square-root scale: a softmax row has few large weights, and the small ones tell as much.
+    norm = PowerNorm(0.5, 0, max(one.max() for one in weights.values()))
     for place, (name, one) in zip(axes[2:], weights.items(), strict=True):
-        place.imshow(np.sqrt(one), cmap="inferno", vmin=0, vmax=np.sqrt(top),
-                     interpolation="nearest")
+        drawn = place.imshow(one, cmap="inferno", norm=norm, interpolation="nearest")
         place.set_title(name, fontsize=9.5)
+    _colour_bar(figure, drawn, axes[2:], "attention weight\n(square-root scale)")
     for place in axes:
         bare(place)
         outline(place, *query, 1, 1, edgecolor=RED if place in axes[:2] else QUERY, linewidth=2)
     return figure
+
+
+def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
+    """What the colours of a picture mean, beside all axes that share them."""
+    bar = figure.colorbar(drawn, ax=places, shrink=0.75, pad=0.02)
+    bar.set_label(unit, fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------
@@ -274,3 +288,45 @@ def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
     grid_lines(axes)
     axes.legend(frameon=False, loc="upper left")
     return figure
+
+
+# -- ablations -------------------------------------------------------------------------------------
+@styled
+def worth_of_ideas(found: Mapping[str, Mapping[str, tuple[float, float, float]]], *,
+                   source: str, title: str = "") -> Figure:
+    """Percent of time that a kernel without one idea takes more; a panel a problem.
+
+    found: problem -> idea -> (value, low and high end of its interval); every problem has the same
+        ideas. Bars whose interval holds 0 are pale.
+    """
+    ideas = list(next(iter(found.values()), {}))
+    require(bool(ideas) and all(list(one) == ideas for one in found.values()),
+            "every problem needs a value for each idea")
+    rows = -(-len(found) // 2)
+    figure = new_figure(8.2, 0.8 + rows * (0.6 + 0.26 * len(ideas)))
+    panels = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
+    for axes, (problem, worth) in zip(panels.flat, found.items(), strict=False):
+        _draw_worth(axes, list(worth.values()))
+        axes.set_title(problem, fontsize=9.5)
+    for axes in panels.flat[len(found):]:
+        axes.set_visible(False)
+    for axes in panels.flat:
+        rows_of_bars(axes, None)
+        axes.tick_params(labelbottom=True)
+    panels[0, 0].set_yticks(range(len(ideas)), [f"without {idea}" for idea in ideas])
+    panels[0, 0].invert_yaxis()
+    panels[0, 0].margins(x=0.2)
+    figure.supxlabel(with_source("more time than the whole kernel, %", source), fontsize=10)
+    headline(figure, title)
+    return figure
+
+
+def _draw_worth(axes: Axes, values: Sequence[tuple[float, float, float]]) -> None:
+    for place, (value, low, high) in enumerate(values):
+        clear = not low <= 0 <= high
+        colour = PALE if not clear else BLUE if value > 0 else RED
+        axes.barh(place, value, height=0.7, color=colour, zorder=2)
+        axes.plot((low, high), (place, place), color=INK, lw=1.2, zorder=3)
+    write_values(axes, [max(0.0, high) for *_, high in values],
+                 [f"{value:+.1f}" for value, *_ in values])
+    axes.axvline(0, color=INK, lw=0.8, zorder=3)

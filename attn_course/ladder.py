@@ -6,11 +6,12 @@ and writes. What a step is about stands in its file's header and is read from th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from .shapes import (
     LARGEST_D,
+    MAX_GRID_YZ,
     ROW_KEYS,
     Device,
     Launch,
@@ -62,7 +63,7 @@ class Step:
     tune: Tuning | None = field(default=None, repr=False)
     relative: float = 1e-5
 
-    @property
+    @cached_property
     def path(self) -> Path:
         return kernel_path(self.file)
 
@@ -99,10 +100,18 @@ class Step:
         Raises:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
-        tuned = self.tune(problem, device or Device()) if self.tune else {}
-        constants = read_constants(self.path) | tuned | self._given(options)
-        launch = self.geometry(self.entry, problem, constants)
-        return launch.with_options(f"-D{name}={constants[name]}" for name in tuned)
+        edited = self.path.stat().st_mtime_ns  # a new default of a constant is a new launch
+        return _launch(self, problem, tuple(options), device or Device(), edited)
+
+
+@lru_cache(maxsize=512)
+def _launch(row: Step, problem: Problem, options: tuple[str, ...], device: Device,
+            edited: int) -> Launch:
+    """Step.launch(), worked out once: a call of attention() asks for it every time."""
+    tuned = row.tune(problem, device) if row.tune else {}
+    constants = row.constants() | tuned | row._given(options)
+    launch = row.geometry(row.entry, problem, constants)
+    return launch.with_options(f"-D{name}={constants[name]}" for name in tuned)
 
 
 def _tiles_of_scores(entry, problem, constants):
@@ -182,12 +191,19 @@ def _whole_rows_twice(entry, problem, constants):
     return _block_a_row(entry, problem, constants, floats)
 
 
+def _grid_of_row_tiles(entry, problem, constants, rows):
+    if problem.n > MAX_GRID_YZ * rows:
+        refuse(entry, f"{problem.n} queries", f"{MAX_GRID_YZ * rows} in tiles of {rows}",
+               "rows_online, which puts them on grid x")
+    return (constants.get("CLUSTER", 1) * problem.bh, ceil_div(problem.n, rows), 1)
+
+
 def _split(entry, problem, constants):
     width = constants["CLUSTER"] * constants["COLS"] * 32 * constants["WARPS"]
     if problem.d > width:
         refuse(entry, f"head dim {problem.d}", f"{width} with {dict(constants)}",
                "rows_online, which has no such limit")
-    grid = (constants["CLUSTER"] * problem.bh, ceil_div(problem.n, 4 * constants["ROWS"]), 1)
+    grid = _grid_of_row_tiles(entry, problem, constants, 4 * constants["ROWS"])
     shared_bytes = split_shared_bytes(constants)
     return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
@@ -197,7 +213,7 @@ def _flash(entry, problem, constants):
         refuse(entry, f"head dim {problem.d}", f"{min(constants['D'], LARGEST_D)}",
                "rows_split or rows_online, which take more")
     rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
-    grid = (constants.get("CLUSTER", 1) * problem.bh, ceil_div(problem.n, rows), 1)
+    grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
     return Launch(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
 

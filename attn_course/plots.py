@@ -281,6 +281,11 @@ def bars(
     return figure
 
 
+# Their number and that of the palette's colours have no common divisor: no two of the first 28
+# lines look alike, and lines that coincide show through each other's gaps.
+_DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
+
+
 @styled
 def error_profile(
     labels: Sequence[str],
@@ -293,7 +298,8 @@ def error_profile(
 
     Args:
         labels: one a run.
-        errors: absolute errors of each run, any shape; exact zeros are drawn at the left edge.
+        errors: absolute errors of each run, any shape. The axis begins where one in 200 of some
+            run's are smaller; a curve starts there at its share of those, zeros among them.
         tolerance: a vertical line there.
 
     Raises:
@@ -305,20 +311,22 @@ def error_profile(
             "errors must be finite and not negative")
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
-    figure = new_figure(7.2, 3.6)
+    figure = new_figure(8.4, 4.2)
     axes = figure.subplots()
     for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
         picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
-        # Lines that coincide stay visible through each other's gaps.
+        dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
         axes.plot(np.maximum(picked, floor), np.linspace(0, 1, len(picked)), label=label,
-                  lw=2.2, color=PALETTE[number % len(PALETTE)],
-                  ls=("-", "-", (0, (4, 4)), (0, (1, 3)))[number % 4])
+                  color=PALETTE[number % len(PALETTE)], ls=_DASHES[dash], lw=2.4 if dash else 3.2,
+                  zorder=2 + dash / 10, dash_capstyle="butt")
     if tolerance is not None:
         axes.axvline(tolerance, color=INK, lw=1.2, ls=DASHED)
         axes.annotate("tolerance", (tolerance, 0.04), (-4, 0), textcoords="offset points",
                       ha="right", color=INK, fontsize=9)
     axes.set_xscale("log")
+    axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
     axes.set(xlabel="absolute error", ylabel="share of elements below", title=title)
     grid_lines(axes)
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9,
+                handlelength=4)  # long enough to tell the dashes apart
     return figure

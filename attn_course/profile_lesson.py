@@ -156,6 +156,24 @@ def agreement(record: dict) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
+def agreement_table(record: dict) -> str:
+    """How many counters of the record got each verdict and, where it has them, the reasons."""
+    kernels = {case["file"] for case in record["cases"]}
+    tally, reasons = agreement(record), record.get("reasons", {})
+    lines = [f"kernels: {len(kernels)}, launches: {len(record['cases'])}, counters: "
+             f"{sum(tally.values()):,}"]
+    for verdict, count in tally.items():
+        why = next((text for name, text in reasons.items() if verdict.startswith(name)), "")
+        lines.append(f"{count:>6,}  {verdict:<30} {why}".rstrip())
+    return "\n".join(lines)
+
+
+def equal_share(record: dict) -> float:
+    """How many in a hundred of the record's counters are the same on both sides."""
+    tally = agreement(record)
+    return 100 * tally.get("equal", 0) / sum(tally.values())
+
+
 def pairs(record: dict, counters: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
     """Counter -> (simulator's counts, hardware's counts) over all cases that have any."""
     found = {}

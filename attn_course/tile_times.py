@@ -26,8 +26,8 @@ from .tuning import (
 )
 
 KIND = "tiles"
-# (B, H, n, d) and keys: the block's seven, a Swin window, few queries, odd extents, long rows;
-# then head dims that are split.
+# (B, H, n, d) and keys: the seven of the suite seeds_fp32, a Swin window, few queries, odd extents,
+# long rows; then head dims that are split.
 ROWS: tuple[tuple[Shape, int], ...] = (
     ((1, 1, 128, 64), 128), ((4, 1, 128, 64), 128), ((8, 1, 128, 64), 128), ((4, 1, 256, 64), 256),
     ((4, 1, 512, 64), 512), ((4, 1, 128, 128), 128), ((8, 1, 256, 64), 256),

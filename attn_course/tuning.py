@@ -1,20 +1,23 @@
 """Which constants suit a problem on a device: tiles, warps and clusters of kernels 10, 11, 12, 19.
 
-Each kernel has a list of tiles, the fastest of those timed on an H200. Among those that fit the
-device, a model of the clocks that a multiprocessor needs picks one. The model counts what a block
-does (multiply-adds, passes over shared memory, bytes, barriers); its prices were fitted to the
-times of every tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast
-of a time it is rough.
+11, 12 and 19 have lists of tiles: those that were fast on some problem timed on an H200, and a
+small one for devices with less shared memory. 10 has a few numbers of rows and of keys, each with
+each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
+the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
+passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
+tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast of a time it is
+rough. It knows no causal mask, which takes about the same share of the work from every tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
+from typing import NoReturn
 
-from .shapes import LARGEST_D, Device, Problem, ceil_div, refuse
+from .shapes import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
 
 Constants = dict[str, int]
 
@@ -36,6 +39,8 @@ CLUSTER_TILES = {
           (8, 1, 4, 1, 4), (2, 1, 2, 2, 1)),
     256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
 }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Prices:
     """What the model charges, in clocks.
@@ -44,9 +49,9 @@ class Prices:
         block: starting a block.  tile: waiting for a tile of keys.
         cluster: each doubling of a cluster.  part: each part joined at the end.
         kilobyte: each KB copied.
-        passes: half a 16-byte load of a warp from shared memory.
+        passes: each pass of a warp over shared memory; a 16-byte load has two.
         score: what the softmax costs a score, in multiply-adds.
-        warps: as many warps an SM halve the time in which it waits for its own instructions.
+        warps: with so many warps at work an SM waits for results as long as it computes.
     """
 
     block: float = 5230
@@ -65,22 +70,23 @@ OTHER_REGISTERS = 60
 
 
 def flash_shared_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 11, 12 and 19: tiles of Q, K and V, and P of every warp.
+    """Dynamic shared memory of 11, 12 and 19 in bytes: tiles of Q, K and V, and P of every warp.
 
-    The parts that KEY_WARPS warps have of the same rows take the place of K, V and P at the end;
-    in 19 they have a place of their own, since other blocks of the CLUSTER send them.
+    The parts that KEY_WARPS warps have of the same rows take the place of K and V at the end; in
+    19 they have a place of their own, since other blocks of the CLUSTER send them.
     """
     stride, rows = c["D"] + 4, 4 * c["ROWS"] * c["ROW_WARPS"]
     keys, warps = 8 * c["KEYS"], c["KEY_WARPS"]
-    work = 2 * keys * warps * stride + rows * warps * (keys + 8)
+    floats = (rows + 2 * keys * warps) * stride + rows * warps * (keys + 8)
     if "CLUSTER" in c:
-        parts = c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * stride
-        return 4 * (rows * stride + work + parts)
-    return 4 * (rows * stride + max(work, rows * warps * stride if warps > 1 else 0))
+        floats += c["CLUSTER"] * warps * ceil_div(rows, c["CLUSTER"]) * stride
+    return 4 * floats
 
 
 def split_shared_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 10: tiles of Q, K and V, scores of its own rows, P, m and l."""
+    """Dynamic shared memory of 10 in bytes: tiles of Q, K and V, scores of the rows it owns, P;
+    rescale and l of every row, m and l of those it owns.
+    """
     rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
     own = ceil_div(rows, c["CLUSTER"])
     stride = 32 * c["WARPS"] * c["COLS"] + 4
@@ -94,7 +100,7 @@ def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device,
 
     A score costs 2 D multiply-adds, at 128 a clock. A thread reads ROWS + KEYS float4 of Q and K
     for 4 ROWS * KEYS of them, ROWS + D / 8 of P and V for ROWS * D / 2; each takes a warp two
-    passes over shared memory, at one a clock. Padded rows and keys cost as much as real ones.
+    passes over shared memory. Padded rows and keys cost as much as real ones.
     """
     cluster, width = c.get("CLUSTER", 1), c["D"]
     rows, keys = 4 * c["ROWS"] * c["ROW_WARPS"], 8 * c["KEYS"] * c["KEY_WARPS"]
@@ -120,7 +126,8 @@ _TILE = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
 def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -> list[Constants]:
     """Constants of 11 and 12, or with clusters of 19, that fit a device; d is at most 256.
 
-    Where the device has no clusters, those of 19 are of a block alone.
+    Where the device has no clusters, those of 19 are of a block alone. None may fit: little shared
+    memory, or more queries than a grid of the tiles that are left can take.
     """
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
     table, names = (CLUSTER_TILES, ("CLUSTER", *_TILE)) if clusters else (FLASH_TILES, _TILE)
@@ -128,25 +135,48 @@ def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -
     found = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
     if clusters and device.capability < (9, 0):
         found = [c | {"CLUSTER": 1} for c in found]
-    return [c for c in found if flash_shared_bytes(c) <= device.shared_bytes]
+    return [c for c in found if flash_shared_bytes(c) <= device.shared_bytes
+            and _grid_holds(c, 4 * c["ROWS"] * c["ROW_WARPS"], problem)]
+
+
+def _grid_holds(c: Mapping[str, int], rows: int, problem: Problem) -> bool:
+    """Whether a grid holds a cluster for every tile of so many rows."""
+    return (ceil_div(problem.n, rows) <= MAX_GRID_YZ
+            and c.get("CLUSTER", 1) * problem.bh <= MAX_GRID_X)
+
+
+Best = tuple[float, Constants] | None  # clocks and constants; None: nothing fits the device
 
 
 @lru_cache(maxsize=256)
-def best_flash(problem: Problem, device: Device, clusters: bool = False) -> tuple[float, Constants]:
+def best_flash(problem: Problem, device: Device, clusters: bool = False) -> Best:
     """Clocks and constants of 11 and 12, or with clusters of 19: of those that fit, the fastest."""
     timed = [(flash_clocks(c, problem, device), c)
              for c in flash_candidates(problem, device, clusters)]
-    return min(timed, key=lambda found: found[0])
+    return min(timed, key=lambda found: found[0], default=None)
 
 
 def flash_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 11 and 12."""
-    return dict(best_flash(problem, device)[1])
+    """Constants of 11 and 12. Raises ValueError where no tile fits the device."""
+    return _constants("flash_fp32 and flash_async", best_flash(problem, device), problem, device)
 
 
 def cluster_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 19."""
-    return dict(best_flash(problem, device, clusters=True)[1])
+    """Constants of 19. Raises ValueError where no tile fits the device."""
+    return _constants("flash_split", best_flash(problem, device, True), problem, device)
+
+
+def _constants(entry: str, best: Best, problem: Problem, device: Device) -> Constants:
+    """A copy of the constants found, so that a caller's changes stay the caller's."""
+    return dict(best[1]) if best else _refuse(entry, problem, device)
+
+
+def _refuse(entry: str, problem: Problem, device: Device) -> NoReturn:
+    clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
+    raise ValueError(
+        f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
+        f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
+        f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles")
 
 
 def split_clocks(c: Mapping[str, int], problem: Problem, device: Device,
@@ -161,7 +191,7 @@ def split_clocks(c: Mapping[str, int], problem: Problem, device: Device,
     waits = 4 * prices.tile + prices.kilobyte * 2 * keys * width * 4 / 1024
     blocks = c["CLUSTER"] * problem.bh * ceil_div(problem.n, rows)
     # Clusters leave SMs over: 15 of 8 blocks or 30 of 4 fit on an H200's 132, one block an SM.
-    usable = device.sm_count if c["CLUSTER"] <= 2 else device.sm_count * 10 // 11
+    usable = device.sm_count if c["CLUSTER"] <= 2 else max(1, device.sm_count * 10 // 11)
     return ceil_div(blocks, usable) * (prices.block + tiles * (waits + work))
 
 
@@ -176,7 +206,8 @@ def split_candidates(problem: Problem, device: Device) -> list[Constants]:
     most_keys = 1 << (ceil_div(problem.m, 8) - 1).bit_length()
     found = [shape | {"ROWS": rows, "KEYS": keys} for rows in (6, 4, 3, 2, 1)
              for keys in (8, 4, 2, 1) if keys <= most_keys]
-    return [c for c in found if _split_fits(c, device)]
+    return [c for c in found
+            if _split_fits(c, device) and _grid_holds(c, 4 * c["ROWS"], problem)]
 
 
 def _split_fits(c: Mapping[str, int], device: Device) -> bool:
@@ -188,20 +219,12 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _best_split(problem: Problem, device: Device) -> Constants:
-    fitting = split_candidates(problem, device)
-    if not fitting:
-        dims = range(32, problem.d, 32)
-        most = max(d for d in dims if split_candidates(replace(problem, d=d), device))
-        refuse("rows_split", f"head dim {problem.d}", f"{most} on {device.name}, whose blocks form "
-               "no clusters", "rows_online, which has no such limit")
-    return min(fitting, key=lambda c: split_clocks(c, problem, device))
+def best_split(problem: Problem, device: Device) -> Best:
+    """Clocks and constants of 10: of those that fit, the fastest."""
+    timed = [(split_clocks(c, problem, device), c) for c in split_candidates(problem, device)]
+    return min(timed, key=lambda found: found[0], default=None)
 
 
 def split_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 10: of those that fit, the fastest.
-
-    Raises:
-        ValueError: none fits, because the device has no clusters and the head dim is large.
-    """
-    return dict(_best_split(problem, device))
+    """Constants of 10. Raises ValueError where none fit: no clusters and a large head dim, say."""
+    return _constants("rows_split", best_split(problem, device), problem, device)

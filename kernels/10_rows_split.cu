@@ -11,9 +11,10 @@
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= CLUSTER*32*WARPS*COLS; CLUSTER 1, 2, 4 or 8;
 //                COLS 1, 2 or 4; ROWS x KEYS scores a thread; WARPS <= 32; the warps' scores fit
 //                where K lay; MIN_BLOCKS blocks an SM; heads a multiple of kv_heads
-// Expect:        as many blocks at work as the GPU has SMs where 09 had n; each element of K and V
-//                read from memory once a row tile, by the one block whose slice it is in
-// Limits:        two cluster barriers a key tile; ceil(n/BR) <= 65535
+// Expect:        K and V are read once for BR queries where 09 read them for each, every element by
+//                the one block whose slice it is in; CLUSTER SMs work on a tile of rows
+// Limits:        two cluster barriers a key tile, in which every block waits for the slowest;
+//                ceil(n/BR) <= 65535
 
 #ifndef CLUSTER
 #define CLUSTER 8  // blocks that share a tile of rows: each has a slice of the head dim
@@ -35,8 +36,10 @@
 #endif
 #if CLUSTER > 1
 #define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#define STORE "st.shared::cluster"  // into the shared memory of any block of the cluster
 #else
 #define CLUSTERED  // a block alone: sm_80 has no clusters
+#define STORE "st.shared"
 #endif
 #define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
@@ -51,6 +54,7 @@ constexpr int STRIDE = SLICE + 4;          // pad: 8 rows at one column are 8 gr
 constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
 constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
 
+static_assert(8 % CLUSTER == 0, "a cluster has 1, 2, 4 or 8 blocks");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
 static_assert(4 % COLS == 0, "the threads copy whole rows of a tile at a time");
 static_assert(WARPS * BR * P_STRIDE <= BC * STRIDE, "the warps' scores lie where K lay");
@@ -133,22 +137,13 @@ __device__ __forceinline__ unsigned address_in(const float* mine, int rank)
 
 __device__ __forceinline__ void send4(unsigned to, float4 x)  // to: from address_in()
 {
-#if CLUSTER > 1
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+    asm volatile(STORE ".v4.f32 [%0], {%1, %2, %3, %4};"
                  :: "r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-#else
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-#endif
 }
 
 __device__ __forceinline__ void send(unsigned to, float x)  // to: from address_in()
 {
-#if CLUSTER > 1
-    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(to), "f"(x) : "memory");
-#else
-    asm volatile("st.shared.f32 [%0], %1;" :: "r"(to), "f"(x) : "memory");
-#endif
+    asm volatile(STORE ".f32 [%0], %1;" :: "r"(to), "f"(x) : "memory");
 }
 
 __device__ __forceinline__ float warp_max(float value)  // every lane gets the warp's maximum
@@ -239,6 +234,10 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) rows
     const float* v_mine = v_tile + warp * WARP_COLS + 4 * tx;       // key j at j*STRIDE
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
 
+    // A tile has two cluster barriers: sums are sent before the first and read before the second,
+    // weights sent between the two and read before the next tile's first. So nothing is sent that
+    // could reach a block still reading what it replaces; and since nothing is sent after the last
+    // one, a block that leaves is no longer stored into. last_key is the same in all its blocks.
     for (int key0 = 0; key0 < last_key; key0 += BC) {
         copies_arrived<1>();  // Q and K are here, V may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write

@@ -227,8 +227,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
 
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
         __syncthreads();  // barrier: a fast warp would overwrite tiles that others still read
-        load_tile(k_tile, k + (long long)key0 * d, TILE, m - key0, d, vector);
-        load_tile(v_tile, v + (long long)key0 * d, TILE, m - key0, d, vector);
+        load_tile(k_tile, k + (long long)key0 * d, TILE, last_key - key0, d, vector);
+        load_tile(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, vector);
         __syncthreads();  // barrier: a fast warp would read elements that are not stored yet
 
         float s[ROWS][KEYS] = {};  // scores of this thread's rows and keys
@@ -329,7 +329,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) flash_fp32(
                 }
             }
         }
-        __syncwarp();  // barrier: a fast lane would overwrite weights that others still read
     }
 
 #pragma unroll

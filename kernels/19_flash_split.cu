@@ -12,9 +12,9 @@
 //                KEY_WARPS along the keys; MIN_BLOCKS blocks an SM; heads a multiple of kv_heads
 // Expect:        each block reads 1/CLUSTER of the K and V that it reads in 12 with as many blocks,
 //                and uses each element for CLUSTER times the rows
-// Limits:        a barrier of the cluster and the journey of the parts cost about a microsecond:
-//                they pay where a block has few keys, or where n/BR * batch*heads < SMs;
-//                ceil(n/BR) <= 65535
+// Limits:        the cluster's two barriers and the journey of the parts are work that 12 does not
+//                have: they pay where 12's n/BR * batch*heads blocks would leave SMs idle;
+//                parts take shared memory of their own; ceil(n/BR) <= 65535
 
 #ifndef CLUSTER
 #define CLUSTER 2  // blocks that share a tile of rows: each has a share of the keys
@@ -39,8 +39,10 @@
 #endif
 #if CLUSTER > 1
 #define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
+#define STORE "st.shared::cluster"  // into the shared memory of any block of the cluster
 #else
 #define CLUSTERED  // a block alone: sm_80 has no clusters
+#define STORE "st.shared"
 #endif
 #define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
 
@@ -49,13 +51,14 @@ constexpr int WARP_ROWS = 4 * ROWS;        // query rows a warp: 4 of its lanes 
 constexpr int BR = WARP_ROWS * ROW_WARPS;  // query rows a block
 constexpr int BC = 8 * KEYS;               // keys a warp: 8 of its lanes along the keys
 constexpr int TILE = BC * KEY_WARPS;       // keys a block loads at once
-constexpr int PARTS = CLUSTER * KEY_WARPS;          // warps of a cluster that share rows
+constexpr int PARTS = CLUSTER * KEY_WARPS;  // warps of a cluster that share rows
 constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block joins
 constexpr int COLS = D / 32;               // float4 columns of the output a thread
 constexpr int STRIDE = D + 4;              // pad: 8 rows at one column are 8 groups of 4 banks
 constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
 constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
 
+static_assert(8 % CLUSTER == 0, "a cluster has 1, 2, 4 or 8 blocks");
 static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
 static_assert(THREADS >= D / 4, "a row of a tile is loaded at once");
@@ -138,13 +141,8 @@ __device__ __forceinline__ unsigned address_in(const float* mine, int rank)
 
 __device__ __forceinline__ void send4(unsigned to, float4 x)  // to: from address_in()
 {
-#if CLUSTER > 1
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+    asm volatile(STORE ".v4.f32 [%0], {%1, %2, %3, %4};"
                  :: "r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-#else
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-#endif
 }
 
 __device__ __forceinline__ float row_max(float value)  // over the 8 lanes that share a query row
@@ -415,7 +413,10 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
         }
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
-    cluster_wait();       // barrier: the other blocks' shared memory may not exist yet
+    // All that others ever store into this block is parts, which it does not touch before the last
+    // barrier: then nobody stores any more, and it may leave. Every block comes by both barriers,
+    // with keys of its own or without.
+    cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -431,9 +432,9 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
         const int own = i / (D / 4);
         const int col = i % (D / 4) * 4;
         const int r = rank * OWN + own;
-        float top, total;
-        const float4 sum = join_parts(parts + own * STRIDE, col, top, total);
-        if (r < BR && row0 + r < n) {
+        if (r < BR && row0 + r < n) {  // CLUSTER may not divide BR: rows past it nobody has sent
+            float top, total;
+            const float4 sum = join_parts(parts + own * STRIDE, col, top, total);
             write4(out, lse, (long long)bh * n + row0 + r, col, sum, top, total, d);
         }
     }

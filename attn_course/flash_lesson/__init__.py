@@ -1,8 +1,8 @@
 """What the lessons on online softmax, flash attention and asynchronous copies count and say.
 
-`runs` runs kernels on the simulator; `traces`, `tiles` and `budgets` say what those runs, kernel
-11's tiles and the shared memory of a block come to; `records` speaks of measured times; `windows`
-makes the bias and the mask of shifted windows.
+`runs` runs kernels on the simulator; `traces`, `tiles`, `budgets` and `clusters` say what those
+runs, kernel 11's tiles, the shared memory of a block and the blocks of a cluster come to; `records`
+speaks of measured times; `windows` makes the bias and the mask of shifted windows.
 """
 
 from .budgets import (
@@ -14,6 +14,19 @@ from .budgets import (
     shared_need,
     tile_fits,
 )
+from .clusters import (
+    NO_TILES,
+    ClusterUse,
+    cluster_use,
+    key_parts,
+    parts_table,
+    rounds_table,
+    sharing,
+    sharing_table,
+    split_rows,
+    tile_record,
+    use_table,
+)
 from .records import (
     NO_RECORD,
     REPORT,
@@ -22,6 +35,7 @@ from .records import (
     experiment_outcome,
     floor_sentence,
     gains,
+    medians,
     outcome_table,
     report_table,
     time_table,
@@ -32,10 +46,12 @@ from .traces import block_table, key_blocks, row_states
 from .windows import relative_position_bias, shift_mask, shifted_regions
 
 __all__ = [
-    "BUDGETS", "NO_RECORD", "REPORT", "TileTraffic", "against_torch", "block_table", "budget_table",
-    "causal_gains", "counts", "experiment_outcome", "floor_sentence", "gains", "key_blocks",
-    "keys_seen", "largest_dim", "outcome_table", "placement_table", "ptx_counts", "registers_table",
-    "relative_position_bias", "report_table", "row_states", "run", "shared_need", "shift_mask",
-    "shifted_regions", "tile_extents", "tile_fits", "tile_traffic", "time_table", "traffic_table",
+    "BUDGETS", "NO_RECORD", "NO_TILES", "REPORT", "ClusterUse", "TileTraffic", "against_torch",
+    "block_table", "budget_table", "causal_gains", "cluster_use", "counts", "experiment_outcome",
+    "floor_sentence", "gains", "key_blocks", "key_parts", "keys_seen", "largest_dim", "medians",
+    "outcome_table", "parts_table", "placement_table", "ptx_counts", "registers_table",
+    "relative_position_bias", "report_table", "rounds_table", "row_states", "run", "shared_need",
+    "sharing", "sharing_table", "shift_mask", "shifted_regions", "split_rows", "tile_extents",
+    "tile_fits", "tile_record", "tile_traffic", "time_table", "traffic_table", "use_table",
     "visited",
 ]  # fmt: skip

@@ -75,6 +75,13 @@ def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str
     return "\n".join([*lines, next(iter(present.values())).caption])
 
 
+def medians(found: Mapping[Shape, Times | None],
+            names: Sequence[str]) -> dict[str, list[float | None]]:
+    """Contestant -> its median at each shape in microseconds, None where there is none."""
+    return {name: [one.median_us.get(name) if one else None for one in found.values()]
+            for name in names}
+
+
 def gains(found: Mapping[Shape, Times | None], slow: str, fast: str) -> str:
     """How many times faster one contestant is than another, shape by shape."""
     present = [(shape, one.median_us) for shape, one in found.items() if one is not None]

@@ -44,14 +44,15 @@ def row_states(trace, row: int) -> list[dict]:
     One dict a tile: key0, new_m, rescale, and row_l (8,), the parts of the sum that the row's eight
     lanes have; they are joined at the end.
     """
-    recording, lanes = trace.recording, range(8 * row, 8 * row + 8)
+    recording = trace.recording
+    lanes = [lane for lane in range(32) if recording.history("ty", lane)[0][1] == row]
     starts = recording.history("key0", lanes[0])
     found = []
     for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
         here = recording.variables_at(end)
         found.append({"key0": int(key0), "new_m": _last(recording, "new_m", begin, end, lanes[0]),
                       "rescale": _last(recording, "rescale", begin, end, lanes[0]),
-                      "row_l": np.ravel(here["row_l"])[list(lanes)]})
+                      "row_l": np.ravel(here["row_l"])[lanes]})
     return found
 
 

@@ -6,6 +6,8 @@ CuPy itself passes whatever bytes a value has: a float64 array read as float, or
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ..backend import is_device_array
@@ -49,7 +51,8 @@ class _Refusal:
 
 def _bind_one(kernel, position, parameter, value, backend):
     refuse = _Refusal(kernel, position, parameter)
-    is_array = isinstance(value, np.ndarray) or is_device_array(value)
+    is_array = isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or (
+        is_device_array(value))
     ctype = parameter.ctype
     known_pointer = ctype is not None and ctype.pointers > 0
     known_value = ctype is not None and ctype.pointers == 0 and bool(ctype.base)
@@ -87,23 +90,30 @@ def _check_place(refuse, value, backend: str) -> None:
     on_host = isinstance(value, np.ndarray)
     if backend == "gpu" and on_host:
         refuse("got a NumPy array, which is in host memory; the GPU needs cupy.asarray(...)")
-    if backend == "gpu" and not _is_cupys(value):
+    if backend == "gpu" and not _is_cupys(type(value)):
         refuse(f"got a {type(value).__name__}; pass it as a CuPy array: cupy.asarray(...)")
     if backend == "simulator" and not on_host:
         refuse("got an array in GPU memory; the simulator works on NumPy arrays: "
                "pass cupy.asnumpy(...)")
 
 
-def _is_cupys(value) -> bool:
-    """Whether CuPy made the value's type or a base of it, told without importing CuPy."""
-    packages = {base.__module__.split(".")[0] for base in type(value).__mro__}
+@lru_cache(maxsize=64)
+def _is_cupys(kind: type) -> bool:
+    """Whether CuPy made the type or a base of it, told without importing CuPy."""
+    packages = {base.__module__.split(".")[0] for base in kind.__mro__}
     return bool(packages & {"cupy", "cupy_backends"})
+
+
+@lru_cache(maxsize=64)
+def _is_array_of_cupy(kind: type) -> bool:
+    """Told by the type: CuPy builds the interface anew, in microseconds, whenever it is read."""
+    return _is_cupys(kind) and hasattr(kind, "__cuda_array_interface__")
 
 
 def _check_dtype(refuse, parameter: Parameter, value) -> None:
     accepted = parameter.ctype.dtypes if parameter.ctype else ()
     dtype = np.dtype(value.dtype)
-    if not accepted or (dtype.name in accepted and dtype.isnative) or dtype.fields:
+    if not accepted or _is_one_of(dtype, accepted):
         return
     numpy_name = next((n for n in accepted if n != "bfloat16"), accepted[0])
     remedy = f"Pass .astype(np.{numpy_name})"
@@ -117,9 +127,15 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
            f"the kernel reads {accepted[0]}. {remedy}")
 
 
+@lru_cache(maxsize=256)
+def _is_one_of(dtype: np.dtype, accepted: tuple[str, ...]) -> bool:
+    """Whether a dtype is accepted; a structured one always is. NumPy builds names anew each time"""
+    return (dtype.name in accepted and dtype.isnative) or bool(dtype.fields)
+
+
 def _bind_address(refuse, value, backend: str):
     """What CuPy takes for a pointer besides arrays: a device address, or one of its own objects."""
-    if backend == "gpu" and _is_cupys(value):
+    if backend == "gpu" and _is_cupys(type(value)):
         return value
     if backend == "gpu" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return np.uint64(value)
@@ -173,9 +189,22 @@ def _bind_float(refuse, parameter: Parameter, value, kind: str):
     refuse(f"got the integer {value!r}; its bits are no floating-point number. {remedy}")
 
 
+@lru_cache(maxsize=64)
+def _integer_type(base: str, size: int) -> tuple[type, int, int]:
+    """The NumPy type of an integer parameter, and the least and the largest value it takes.
+
+    base is the type in the source, empty where it is not known: then both readings of the bits
+    are allowed.
+    """
+    wanted = np.dtype(f"{'i' if not base or base in _SIGNED else 'u'}{size}").type
+    info = np.iinfo(wanted)
+    largest = 1 if base == "bool" else int(info.max) if base else 2 ** (8 * size) - 1
+    return wanted, int(info.min), largest
+
+
 def _bind_integer(refuse, parameter: Parameter, value):
-    signed = parameter.ctype is None or not parameter.ctype.base or parameter.ctype.base in _SIGNED
-    wanted = np.dtype(f"{'i' if signed else 'u'}{parameter.size}").type
+    base = parameter.ctype.base if parameter.ctype else ""
+    wanted, least, largest = _integer_type(base, parameter.size)
     if isinstance(value, (float, complex, np.inexact)):
         refuse(f"got {value!r}; this parameter is an integer. "
                f"Pass int(x) or np.{wanted.__name__}(x)")
@@ -186,12 +215,8 @@ def _bind_integer(refuse, parameter: Parameter, value):
             refuse(f"got {type(value).__name__} ({value.itemsize} bytes); the kernel reads "
                    f"{parameter.size}. Pass int(x) or np.{wanted.__name__}(x)")
     number = int(value)
-    info = np.iinfo(wanted)
-    # Where the source's type is not known, both readings of the bits are allowed.
-    unknown = parameter.ctype is None or not parameter.ctype.base
-    largest = 2 ** (8 * parameter.size) - 1 if unknown else int(info.max)
-    if parameter.ctype is not None and parameter.ctype.base == "bool":
-        largest = 1
-    if not int(info.min) <= number <= largest:
-        refuse(f"{number} does not fit: the parameter takes {info.min} to {largest}")
-    return np.array(number % 2 ** (8 * parameter.size), f"u{parameter.size}").view(wanted)[()]
+    if not least <= number <= largest:
+        refuse(f"{number} does not fit: the parameter takes {least} to {largest}")
+    if number < 2 ** (8 * parameter.size - 1):
+        return wanted(number)
+    return np.array(number, f"u{parameter.size}").view(wanted)[()]  # the same bits

@@ -21,7 +21,7 @@ LAYERS = (
     ("choice", "attention"),
     ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
      "timing_lesson", "memory_levels", "occupancy", "experiments", "tile_times",
-     "pipeline_times"),
+     "pipeline_times", "ablation_edits", "ablations"),
     ("plot_style", "plots", "stepper", "lesson", "lesson_plots", "timing_plots", "memory_plots",
      "profile_plots", "memory_lesson", "profile_lesson", "flash_lesson", "flash_plots",
      "clinic_lesson", "clinic_plots", "reduction_lesson", "reduction_plots",

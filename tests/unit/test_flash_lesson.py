@@ -133,8 +133,34 @@ def test_sentences_follow_the_record():
     assert "2.0" in table and table.endswith("there") and "-" in table
     assert flash_lesson.time_table({}, ("a",)) == flash_lesson.NO_RECORD
     assert "2.00" in flash_lesson.gains({shape: Times({"a": 2.0, "b": 1.0}, "")}, "a", "b")
+    other = {shape: Times({"a": 2.0}, ""), REPORT_SHAPES[1]: None}
+    assert flash_lesson.medians(other, ("a", "b")) == {"a": [2.0, None], "b": [None, None]}
     assert flash_lesson.outcome_table(None) == flash_lesson.NO_RECORD
     assert "0.04" in flash_lesson.report_table()
+
+
+def test_unrelated_shapes_are_not_joined_and_equal_times_hide_nothing():
+    figure = flash_plots.times_by_shape(["x", "y"], {"a": [1.0, None], "b": [1.0, 5.0]},
+                                        source="s", title="t")
+    (axes,) = figure.axes
+    assert not [line for line in axes.lines if len(line.get_xdata()) > 2]
+    places = [dots.get_offsets() for dots in axes.collections]
+    np.testing.assert_allclose([dots[:, 0] for dots in places], [[1, np.nan], [1, 5]])
+    assert places[0][0, 1] != places[1][0, 1]
+    assert abs(places[0][0, 1]) < 0.5 and all(abs(places[1][n, 1] - n) < 0.5 for n in (0, 1))
+    marks = [(tuple(dots.get_facecolor()[0]), len(dots.get_paths()[0].vertices))
+             for dots in axes.collections]
+    assert len(set(marks)) == 2
+
+
+def test_colours_of_a_window_have_units():
+    bias = np.array([[0.5, -np.inf], [0.1, 0.0]])
+    figure = flash_plots.window_bias(bias, np.eye(2), {"a": np.eye(2) / 2, "b": np.eye(2)},
+                                     query=(0, 0))
+    labels = [axes.get_ylabel() for axes in figure.axes[4:]]
+    assert "score" in labels[0] and "weight" in labels[1] and len(labels) == 2
+    first, second = (axes.images[0].norm for axes in figure.axes[2:4])
+    assert (first.vmax, second.vmax) == (1.0, 1.0)  # one colour bar holds for both
 
 
 def test_figures(traced):

@@ -595,3 +595,18 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
     xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
     module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
     assert x.tolist() == [5, 7, 9, 11]
+
+
+def test_an_array_of_cupy_is_known_by_its_type():
+    """An array is told without its interface, which takes microseconds to make, from other things
+    of CuPy's that a pointer takes as they are."""
+    import cupy
+
+    from attn_course.module.arguments import _is_array_of_cupy
+
+    class Tagged(cupy.ndarray):
+        pass
+
+    assert _is_array_of_cupy(cupy.ndarray) and _is_array_of_cupy(Tagged)
+    for other in (cupy.cuda.MemoryPointer, np.ndarray, int, type(None)):
+        assert not _is_array_of_cupy(other)

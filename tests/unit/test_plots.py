@@ -112,6 +112,16 @@ def test_error_profile_is_the_cumulative_share():
     assert list(tolerance.get_xdata()) == [1e-5, 1e-5]
 
 
+def test_no_two_methods_look_alike_in_the_error_profile():
+    errors = [np.linspace(0, 1e-6, 50) * n for n in range(1, 12)]
+    axes = all_axes(plots.error_profile([f"method {n}" for n in range(11)], errors))[0]
+    looks = [(line.get_color(), str(line._unscaled_dash_pattern)) for line in axes.lines]
+    assert len(set(looks)) == len(looks) == 11
+    shown = axes.get_legend().get_lines()
+    assert [(line.get_color(), str(line._unscaled_dash_pattern)) for line in shown] == looks
+    assert 0 < axes.get_xlim()[0] < 1e-7 < axes.get_xlim()[1]
+
+
 @pytest.mark.parametrize("errors", [[np.array([np.nan])], [np.array([-1.0])], []])
 def test_error_profile_refuses_what_is_no_error(errors):
     with pytest.raises(ValueError):

@@ -98,6 +98,13 @@ def test_agreement_and_pairs():
             "z": {"hardware": 0, "simulator": 0, "verdict": "equal"}}
     found = record(case(SMALL, {}, rows))
     assert lesson.agreement(found) == {"equal": 2, "expands": 1}
+    assert lesson.equal_share(found) == pytest.approx(100 * 2 / 3)
+    head, *lines = lesson.agreement_table(found).splitlines()  # a record without reasons
+    assert head == "kernels: 1, launches: 1, counters: 3"
+    assert [line.split() for line in lines] == [["2", "equal"], ["1", "expands"]]
+    found["reasons"] = {"expands": "one becomes several", "retries": "a loop"}
+    assert lesson.agreement_table(found).splitlines()[1:] == [
+        lines[0], f"{lines[1]:<38} one becomes several"]
     assert lesson.pairs(found, ("x", "y", "z")) == {"x": ([5], [5]), "y": ([6], [7]), "z": ([], [])}
     assert lesson.counted(found, SMALL, "y") == 7 and lesson.counted(found, SMALL, "w") is None
 

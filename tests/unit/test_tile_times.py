@@ -8,7 +8,15 @@ from attn_course import results, tile_times
 from attn_course.shapes import Device, Problem
 from attn_course.suites import SUITES
 from attn_course.tile_times import KIND, ROWS, constants, label, picks, variants
-from attn_course.tuning import PRICES, Prices, flash_clocks, flash_config, split_config
+from attn_course.tuning import (
+    PRICES,
+    Prices,
+    cluster_config,
+    flash_clocks,
+    flash_config,
+    split_clocks,
+    split_config,
+)
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 
@@ -22,9 +30,10 @@ def test_labels_are_read_back():
 def test_what_the_model_picks_is_among_the_tiles_that_are_timed(shape, keys):
     timed = variants(shape, keys, HOPPER)
     wanted = tile_times.problem(shape, keys)
-    picked = (label("rows_split", split_config(wanted, HOPPER)) if shape[3] > 256
-              else label("flash_async", flash_config(wanted, HOPPER)))
-    assert picked in timed and len(timed) > 5
+    tuned = ([("rows_split", split_config)] if shape[3] > 256
+             else [("flash_async", flash_config), ("flash_split", cluster_config)])
+    assert {label(method, tune(wanted, HOPPER)) for method, tune in tuned} <= set(timed)
+    assert len(timed) > 5
     for file, options in timed.values():
         assert file.startswith(("10_", "12_", "19_")) and len(options) == len(set(options))
 
@@ -62,6 +71,12 @@ def test_every_price_raises_the_clocks(name):
                        for field in Prices.__dataclass_fields__})
     assert (flash_clocks(config, wanted, HOPPER, dearer)
             > flash_clocks(config, wanted, HOPPER) > 0)
+    split = {"CLUSTER": 4, "COLS": 1, "WARPS": 4, "ROWS": 3, "KEYS": 4}
+    dearer_split = split_clocks(split, wanted, HOPPER, dearer)
+    if name in ("cluster", "part", "score"):  # 10 joins no parts; its softmax is in `tile`
+        assert dearer_split == split_clocks(split, wanted, HOPPER)
+    else:
+        assert dearer_split > split_clocks(split, wanted, HOPPER) > 0
 
 
 def test_the_model_loses_little_on_the_record():

@@ -1,0 +1,206 @@
+"""Clusters and barriers of kernels 10, 11, 12 and 19 under the Sanitizer, always on the simulator.
+
+What a result cannot show: a place read before it is written, a store that overtakes a read. Each
+kernel must be clean where blocks of a cluster have no keys, no columns or no rows of their own, and
+must not be clean when any one of its barriers is taken out.
+"""
+
+import math
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from attn_course import Sanitizer, observe, reference
+from attn_course.attention import attention, problem_of, step_arguments
+from attn_course.compare import assert_agrees, poisoned
+from attn_course.compile import CompileError
+from attn_course.data import seeded_qkv
+from attn_course.ladder import step
+from attn_course.module import RawModule
+from attn_course.simulator import launches
+
+RELATIVE = 2e-6
+CLUSTERS = (1, 2, 4, 8)
+METHODS = ("rows_split", "flash_split")
+SINGLE = (*METHODS, "flash_async", "flash_fp32")
+
+
+@pytest.fixture(autouse=True)
+def on_the_simulator(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+
+
+def smallest(method, cluster, **more):
+    """Constants of small tiles: 4 rows a block, which a cluster of 8 does not divide."""
+    if method == "rows_split":
+        return {"CLUSTER": cluster, "COLS": 1, "WARPS": 2, "ROWS": 1, "KEYS": 2} | more
+    return {"CLUSTER": cluster, "D": 64, "ROWS": 1, "KEYS": 1, "ROW_WARPS": 1,
+            "KEY_WARPS": 2} | more
+
+
+def as_options(constants):
+    return tuple(f"-D{name}={value}" for name, value in constants.items())
+
+
+def check(method, constants, q, k, v, **asked):
+    """Output and log-sum-exp against float64, and what the Sanitizer finds: nothing."""
+    out = poisoned(q.shape)
+    with observe(Sanitizer()) as report:
+        _, lse = attention(q, k, v, method=method, return_lse=True, out=out,
+                           options=as_options(constants), **asked)
+    assert not report.findings, report.findings[0]
+    expected, expected_lse = reference.attention(q, k, v, return_lse=True, **asked)
+    assert_agrees(out, expected, name=method, relative=RELATIVE)
+    assert_agrees(lse, expected_lse, name=f"{method} lse", relative=RELATIVE, absolute=RELATIVE)
+
+
+# (B, H, n, d), keys: the last two have rows that see no key under a causal mask
+SHAPES = [((1, 2, 5, 63), 21), ((1, 1, 1, 1), 1), ((2, 1, 3, 40), 70), ((1, 1, 9, 64), 5),
+          ((1, 2, 13, 36), 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_sanitizer_finds_nothing(method, cluster):
+    """Rows, keys and columns that leave some blocks of a cluster without any of them."""
+    for (extents, keys), causal in product(SHAPES, (False, True)):
+        q, k, v = seeded_qkv(extents, kv_length=keys, seed=cluster)
+        check(method, smallest(method, cluster), q, k, v, causal=causal)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_heads_and_biases_in_clusters(method, cluster):
+    q, k, v = seeded_qkv((2, 4, 6, 20), kv_length=19, seed=cluster)
+    bias = np.random.default_rng(cluster).normal(0, 2, (2, 4, 6, 19)).astype(np.float32)
+    bias[0, 1, 3] = bias[:, :, 4, :18] = bias[:, :, 5, 2:17] = -np.inf
+    k, v = k[:, :2].copy(), v[:, :2].copy()
+    for shared in (bias[0, 0], bias[0], bias[:, :1], bias):
+        check(method, smallest(method, cluster), q, k, v, bias=shared.copy(), causal=True)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_order_of_warps_and_blocks_changes_a_bit(method, cluster, monkeypatch):
+    q, k, v = seeded_qkv((1, 2, 11, 50), kv_length=45, seed=cluster)
+    call = {"method": method, "causal": True, "options": as_options(smallest(method, cluster))}
+    expected = attention(q, k, v, **call)
+    for seed in (1, 2, 3):
+        monkeypatch.setenv(launches.WARP_ORDER, str(seed))
+        monkeypatch.setattr(launches, "LANES_PER_CHUNK", 512 * seed)
+        np.testing.assert_array_equal(attention(q, k, v, **call), expected)
+
+
+# -- what is not a number ----------------------------------------------------------------------
+def tuned(method):
+    return smallest(method, 4, ROWS=2) if method in METHODS else {}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("method", SINGLE)
+def test_a_query_that_is_no_number_spoils_its_row_alone(method, value):
+    q, k, v = seeded_qkv((1, 2, 11, 24), kv_length=30, seed=5)
+    call = {"method": method, "return_lse": True, "options": as_options(tuned(method))}
+    expected, expected_lse = attention(q, k, v, **call)
+    q[0, 1, 4, 3] = value
+    out, lse = attention(q, k, v, **call)
+    assert np.isnan(out[0, 1, 4]).all() and np.isnan(lse[0, 1, 4])
+    out[0, 1, 4], lse[0, 1, 4] = expected[0, 1, 4], expected_lse[0, 1, 4]
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(lse, expected_lse)
+
+
+@pytest.mark.parametrize("method", SINGLE)
+def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
+    q, k, v = seeded_qkv((1, 2, 30, 24), seed=5)
+    k[0, 0, 17, 2] = np.nan
+    bias = np.zeros((30, 30), np.float32)
+    bias[20, 3], bias[21, 4] = np.inf, np.nan
+    for given in (None, bias):
+        out, lse = attention(q, k, v, method=method, causal=True, bias=given, return_lse=True,
+                             options=as_options(tuned(method)))
+        with np.errstate(invalid="ignore"):
+            expected = reference.attention(q, k, v, causal=True, bias=given, return_lse=True)
+        np.testing.assert_array_equal(np.isnan(out), np.isnan(expected[0]))
+        np.testing.assert_array_equal(np.isnan(lse), np.isnan(expected[1]))
+        assert np.isnan(out[0, 0, 17:]).all() and np.isfinite(out[0, 0, :17]).all()
+
+
+# -- each barrier is needed ----------------------------------------------------------------------
+WAITS = re.compile(r"^ +(__sync\w+|copies_arrived<\d>|cluster_wait)\(\);", re.MULTILINE)
+# Not for the Sanitizer to see: whether a block has started, and whether it leaves too early.
+UNSEEN = ("// barrier: the other blocks' shared memory may not exist yet",
+          "// where there is no key to see")
+# Parts of more rows than K has keys, so that they reach into V.
+NEEDED_BY = {
+    "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 1}, (1, 1, 9, 126), 30),
+    "flash_split": (smallest("flash_split", 2), (1, 1, 9, 63), 70),
+    "flash_async": ({"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
+                    (1, 1, 9, 63), 40),
+    "flash_fp32": ({"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
+                   (1, 1, 9, 63), 40),
+}
+
+
+def findings(method, source):
+    """What the Sanitizer finds in a changed kernel."""
+    constants, extents, keys = NEEDED_BY[method]
+    row, options = step(method), as_options(constants)
+    q, k, v = seeded_qkv(extents, kv_length=keys, seed=5)
+    problem = problem_of(q, k)
+    launch = row.launch(problem, options)
+    kernel = RawModule(code=source, options=options).get_function(row.entry)
+    kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
+    buffers = {"q": q, "k": k, "v": v, "out": poisoned(q.shape)}
+    arguments = step_arguments(row, problem, buffers, 1 / math.sqrt(q.shape[3]))
+    with observe(Sanitizer()) as report:
+        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+    return report.findings
+
+
+@pytest.mark.parametrize("method", SINGLE)
+def test_every_barrier_is_needed(method):
+    """Without it the Sanitizer finds a race, at the least; so none waits for nothing."""
+    source = step(method).path.read_text()
+    assert not findings(method, source)
+    body = source.index('extern "C"')
+    waits = [found for found in WAITS.finditer(source, body)
+             if not any(words in source[found.end():found.end() + 80] for words in UNSEEN)]
+    assert len(waits) >= 5
+    for found in waits:
+        start = found.start()
+        if "cluster_wait" in found[0]:  # and its arrival, just before
+            start = source.rindex("cluster_arrive();", body, start)
+        line = source.count("\n", 0, found.start()) + 1
+        assert findings(method, source[:start] + source[found.end():]), f"line {line}: {found[0]}"
+
+
+@pytest.mark.parametrize(("method", "constants", "message"), [
+    ("rows_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
+    ("rows_split", {"CLUSTER": 16}, "1, 2, 4 or 8 blocks"),
+    ("rows_split", {"COLS": 3}, "whole rows of a tile"),
+    ("rows_split", {"WARPS": 33}, "at most 32 warps"),
+    ("rows_split", {"WARPS": 2, "COLS": 1, "ROWS": 16, "KEYS": 1}, "lie where K lay"),
+    ("flash_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
+    ("flash_split", {"D": 48}, "32 columns at once"),
+    ("flash_split", {"ROW_WARPS": 8, "KEY_WARPS": 5}, "at most 32 warps"),
+    ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is loaded at once"),
+    ("flash_async", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
+    ("flash_fp32", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
+], ids=str)  # fmt: skip
+def test_constants_that_a_kernel_cannot_take_do_not_compile(method, constants, message):
+    source = step(method).path.read_text()
+    with pytest.raises(CompileError, match=message):
+        RawModule(code=source, options=as_options(constants)).compile()
+
+
+@pytest.mark.parametrize("key_warps", [1, 2])
+def test_11_and_12_give_the_same_bits(key_warps):
+    """The same sums in the same order, as 12's header says."""
+    constants = {"D": 64, "ROWS": 2, "KEYS": 2, "ROW_WARPS": 2, "KEY_WARPS": key_warps}
+    q, k, v = seeded_qkv((1, 2, 37, 50), kv_length=45, seed=4)
+    first, second = (attention(q, k, v, method=method, causal=True, options=as_options(constants))
+                     for method in ("flash_fp32", "flash_async"))
+    np.testing.assert_array_equal(first, second)
