@@ -120,13 +120,16 @@ class Variant:
         self.arguments = step_arguments(row, problem, buffers, q.shape[3] ** -0.5)
 
     def call(self) -> None:
+        """Launch the kernel once; it writes `out`."""
         self.kernel(self.launch.grid, self.launch.block, self.arguments,
                     shared_mem=self.launch.shared_bytes)
 
     def capture(self, calls: int) -> Replay:
+        """So many calls as one CUDA graph."""
         return capture(self.call, calls)
 
     def poison(self) -> None:
+        """Fill `out` with NaN, so that a call that writes nothing shows."""
         self.out.fill(np.nan)
 
     def compare(self, expected: np.ndarray) -> Comparison:

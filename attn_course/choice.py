@@ -63,10 +63,10 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS
     together = best_flash(problem, device, clusters=True) if clusters else None
-    if alone is None:  # then none of a cluster's fits, which need more shared memory
+    if alone is None and together is None:
         return _of_rows(problem, device, f"at most {LARGEST_D}, but {problem.n} queries fit no "
                         f"tile on {device.name}")
-    if together and together[0] < alone[0]:
+    if together and (alone is None or together[0] < alone[0]):
         return "flash_split", (f"head dim {problem.d} fits into tiles, and clusters of "
                                f"{together[1]['CLUSTER']} blocks share the keys between more "
                                f"of the {device.sm_count} SMs of {device.name}")

@@ -36,11 +36,6 @@ class MriWindows:
     window_origins: tuple[tuple[int, int], ...]
     slice: np.ndarray
 
-    def pixel_map(self, token_values) -> np.ndarray:
-        """(196,) values of a window's tokens -> (56, 56), each token spread over its pixels."""
-        tokens = np.asarray(token_values).reshape(WINDOW, WINDOW)
-        return np.kron(tokens, np.ones((PATCH, PATCH), dtype=tokens.dtype))
-
 
 def mri_slice() -> np.ndarray:
     """The slice as matplotlib ships it: (256, 256) uint16.

@@ -42,6 +42,11 @@ PIPELINES: dict[str, tuple[Part, ...]] = {
 }
 
 
+def shape_label(shape: Shape, causal: bool = False) -> str:
+    """"4,16,2048,64 causal": what tables call a problem."""
+    return ",".join(map(str, shape)) + (" causal" if causal else "")
+
+
 @dataclass(frozen=True)
 class Row:
     """One problem: shape (B, H, L, D), and what is special about it."""
@@ -53,7 +58,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        return ",".join(map(str, self.shape)) + (" causal" if self.causal else "")
+        """What tables call it; see :func:`shape_label`."""
+        return shape_label(self.shape, self.causal)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which constants suit a problem on a device: tiles, warps and clusters of kernels 10, 11, 12, 19.
 
-11, 12 and 19 have lists of tiles: those that were fast on some problem timed on an H200, and a
-small one for devices with less shared memory. 10 has a few numbers of rows and of keys, each with
+11, 12 and 19 have lists of tiles, from much reuse to many blocks, and a small one in each for
+devices with less shared memory. 10 has a few numbers of rows and of keys, each with
 each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
@@ -27,16 +27,15 @@ Constants = dict[str, int]
 FLASH_TILES = {
     64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (5, 7, 2, 4), (4, 4, 1, 8), (2, 8, 2, 4),
          (2, 8, 1, 4), (2, 4, 1, 4), (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
-    128: ((4, 8, 8, 1), (4, 4, 4, 1), (4, 4, 1, 4), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
+    128: ((4, 8, 8, 1), (4, 4, 4, 1), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
     256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
 }  # fmt: skip
 # The same of 19 with the blocks of a cluster in front.
 CLUSTER_TILES = {
     64: ((2, 4, 8, 2, 4), (2, 4, 4, 2, 4), (2, 2, 8, 4, 2), (2, 2, 8, 2, 2), (2, 2, 4, 2, 2),
-         (2, 2, 2, 1, 4), (4, 4, 8, 1, 4), (4, 1, 8, 1, 4), (8, 1, 8, 1, 4), (8, 1, 2, 2, 1),
-         (2, 1, 2, 2, 2)),
-    128: ((2, 4, 4, 1, 4), (2, 2, 4, 1, 4), (2, 2, 2, 1, 4), (2, 1, 4, 2, 2), (4, 2, 4, 1, 4),
-          (8, 1, 4, 1, 4), (2, 1, 2, 2, 1)),
+         (2, 2, 2, 1, 4), (4, 4, 8, 1, 4), (8, 1, 8, 1, 4), (8, 1, 2, 2, 1), (2, 1, 2, 2, 2)),
+    128: ((2, 4, 4, 1, 4), (2, 2, 4, 1, 4), (2, 2, 2, 1, 4), (2, 1, 4, 2, 2), (8, 1, 4, 1, 4),
+          (2, 1, 2, 2, 1)),
     256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
 }  # fmt: skip
 
@@ -188,6 +187,7 @@ def split_clocks(c: Mapping[str, int], problem: Problem, device: Device,
     adds = rows * keys * 2 * width / 128
     reads = c["WARPS"] * (cols * 2 * (c["ROWS"] + c["KEYS"]) + 2 * c["KEYS"] * (c["ROWS"] + cols))
     work = (adds + prices.passes * 2 * reads) * (1 + prices.warps / c["WARPS"])
+    # A tile waits four times: for K, the other blocks' sums, their weights, and V.
     waits = 4 * prices.tile + prices.kilobyte * 2 * keys * width * 4 / 1024
     blocks = c["CLUSTER"] * problem.bh * ceil_div(problem.n, rows)
     # Clusters leave SMs over: 15 of 8 blocks or 30 of 4 fit on an H200's 132, one block an SM.

@@ -117,7 +117,7 @@ __device__ __forceinline__ float element(float4 x, int i)  // i known when compi
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// Stores what a warp found of its rows for join_row(): o, then m and l in the pad.
+// Stores what a warp found of its rows for join_parts(): o, then m and l in the pad.
 __device__ __forceinline__ void store_part(float* part,  // (WARP_ROWS, STRIDE), shared
                                            const float (&o)[ROWS][COLS][4],
                                            const float (&row_m)[ROWS], const float (&row_l)[ROWS],

@@ -139,21 +139,22 @@ def profile(cases) -> list[Profile]:
 
 
 # -- judging ---------------------------------------------------------------------------------------
-def expands(target: Target) -> list[str]:
-    """Operations of the kernel's PTX that become several machine instructions, FFMA among them."""
+def opcodes(target: Target) -> set[str]:
+    """The operations that the kernel's PTX uses."""
     module = RawModule(path=str(step(target.step).path), options=target.options,
                        backend="simulator")  # fmt: skip
-    body = module.program().module.functions[target.launch.entry].body
-    return sorted({op for i in body for op in EXPANDING if i.opcode.startswith(op)})
+    return {i.opcode for i in module.program().module.functions[target.launch.entry].body}
+
+
+def expands(target: Target) -> list[str]:
+    """Operations of the kernel's PTX that become several machine instructions, FFMA among them."""
+    return sorted({begin for op in opcodes(target) for begin in EXPANDING if op.startswith(begin)})
 
 
 def retries(target: Target) -> list[str]:
     """Float additions in shared memory, which the machine has no single instruction for."""
-    module = RawModule(path=str(step(target.step).path), options=target.options,
-                       backend="simulator")  # fmt: skip
-    body = module.program().module.functions[target.launch.entry].body
-    return sorted({i.opcode for i in body if i.opcode.startswith(("atom.shared", "red.shared"))
-                   and i.opcode.endswith("add.f32")})
+    return sorted(op for op in opcodes(target) if op.startswith(("atom.shared", "red.shared"))
+                  and op.endswith("add.f32"))
 
 
 def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
 from attn_course import ablations, results  # noqa: E402
 from attn_course.ablations import PROBLEMS, all_variants, options_for  # noqa: E402
+from attn_course.suites import shape_label  # noqa: E402
 from attn_course.timing import TimingError, require_gpu  # noqa: E402
 
 
@@ -45,8 +46,9 @@ def compile_all() -> int:
 
 
 def show(found: dict) -> None:
+    """Print each problem's times, and the ratios to the whole kernel's."""
     for row in found["rows"]:
-        print(",".join(map(str, row["shape"])) + (" causal" if row["causal"] else ""))
+        print(shape_label(row["shape"], row["causal"]))
         for name, one in row["variants"].items():
             ratio = one.get("over_whole", {"value": float("nan")})
             print(f"  {name:<32} {one['median_us']:10.2f} us  {ratio['value']:6.3f} of the whole  "

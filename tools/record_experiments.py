@@ -2,8 +2,8 @@
 
     python tools/record_experiments.py [FOLDER]
 
-Writes FOLDER/<gpu>/experiments.json, by default under results/. Kernels 07 to 12 and every
-experiment on large head dimensions, and kernel 11 with several tiles: each checked against
+Writes FOLDER/<gpu>/experiments.json, by default under results/. Kernels 07 to 12, 19 and
+every experiment on large head dimensions, and kernel 11 with several tiles: each checked against
 float64, then timed in turns as graph replays. Less than a minute.
 """
 

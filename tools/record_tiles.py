@@ -61,6 +61,7 @@ def cost(found: dict, prices: Prices) -> float:
 
 
 def fit(found: dict, seed: int = 0) -> Prices:
+    """The cheapest prices by cost() that TRIES random steps find, from those in use on."""
     rng = np.random.default_rng(seed)
     best, least = PRICES, cost(found, PRICES)
     for _ in range(TRIES):
@@ -74,6 +75,7 @@ def fit(found: dict, seed: int = 0) -> Prices:
 
 
 def show(found: dict, prices: Prices) -> None:
+    """Print what the model picks for each problem, and the fastest tile."""
     for pick in tile_times.picks(found, prices):
         print(f"{pick.shape!s:<20} {pick.keys:>5} keys: {pick.picked_us:9.2f} us, "
               f"{pick.loss:.3f} of the fastest: {pick.picked} | {pick.fastest}")

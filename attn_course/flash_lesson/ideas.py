@@ -19,7 +19,7 @@ from ..ablations import (
 from ..events import observe
 from ..observers.counters import Counters
 from ..observers.traffic import Lanes, count_wavefronts
-from ..suites import Shape
+from ..suites import Shape, shape_label
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_ablations.py "
              "makes one")
@@ -72,11 +72,6 @@ def count_table(found: Mapping[str, Mapping[str, int]]) -> str:
 
 
 # -- recorded times --------------------------------------------------------------------------------
-def problem_label(shape: Shape, causal: bool) -> str:
-    """"4,16,2048,64 causal"."""
-    return ",".join(map(str, shape)) + (" causal" if causal else "")
-
-
 def worth_table(found: dict | None, kernel: str) -> str:
     """A kernel's time on each problem, and the percentage that each missing idea adds to it.
 
@@ -91,7 +86,7 @@ def worth_table(found: dict | None, kernel: str) -> str:
         whole = row_of(found, shape, causal)["variants"].get(kernel)
         cells = (_percent(timed.get(one.name)) for one in variants(kernel)[1:])
         time = f"{whole['median_us']:.1f}" if whole else "-"
-        lines.append(f"{problem_label(shape, causal):<20} {time:>7}"
+        lines.append(f"{shape_label(shape, causal):<20} {time:>7}"
                      + "".join(f"{cell:>11}" for cell in cells))
     return "\n".join([*lines, record_caption(found)])
 
@@ -112,6 +107,6 @@ def most_missed(found: dict, kernel: str, shape: Shape, causal: bool = False) ->
 
 def bars(found: dict, kernel: str) -> dict[str, dict[str, tuple[float, float, float]]]:
     """For a figure: problem -> idea -> percent of time that its lack adds, low and high ends."""
-    return {problem_label(shape, causal): {
+    return {shape_label(shape, causal): {
         one.ablation.name: tuple(100 * (x - 1) for x in (one.ratio, one.low, one.high))
         for one in worths(found, kernel, shape, causal)} for shape, causal in PROBLEMS}

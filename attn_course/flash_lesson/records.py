@@ -11,7 +11,7 @@ from ..experiments import VARIANTS, Times, row_of
 from ..ladder import EXPERIMENTS, Problem, step
 from ..results import caption
 from ..roofline import Work, attention_work, peak_of, tflops
-from ..suites import Shape
+from ..suites import Shape, shape_label
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_experiments.py "
              "makes one")
@@ -21,10 +21,6 @@ REPORT = {
     (1, 4, 64, 512): (119, 62, 2.16), (1, 4, 64, 2048): (433, 214, 2.51),
     (1, 4, 64, 4096): (186, 126, 4.26), (1, 1, 16, 8192): (199, 194, 0.69),
 }  # fmt: skip
-
-
-def _joined(shape: Shape) -> str:
-    return ",".join(map(str, shape))
 
 
 # -- the report on large head dimensions -----------------------------------------------------------
@@ -67,7 +63,7 @@ def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str
         return NO_RECORD
     width = max(map(len, names)) + 2
     lines = ["recorded medians, microseconds",
-             " " * width + "".join(f"{_joined(shape):>14}" for shape in present)]
+             " " * width + "".join(f"{shape_label(shape):>14}" for shape in present)]
     for name in names:
         cells = (one.median_us.get(name) for one in present.values())
         lines.append(name.ljust(width) + "".join(
@@ -87,7 +83,7 @@ def gains(found: Mapping[Shape, Times | None], slow: str, fast: str) -> str:
     present = [(shape, one.median_us) for shape, one in found.items() if one is not None]
     if not present:
         return NO_RECORD
-    said = [f"  {_joined(shape):<14} {times[slow] / times[fast]:.2f}"
+    said = [f"  {shape_label(shape):<14} {times[slow] / times[fast]:.2f}"
             for shape, times in present if slow in times and fast in times]
     return "\n".join([f"recorded times, {slow} over {fast}:", *said])
 
@@ -98,7 +94,7 @@ def outcome_table(found: dict | None, shapes: Sequence[Shape] = tuple(REPORT)) -
         return NO_RECORD
     rows = [row_of(found, shape)["contestants"] for shape in shapes]
     lines = ["recorded, times faster than the kernel it started from",
-             " " * 36 + "".join(f"{_joined(shape):>13}" for shape in shapes)]
+             " " * 36 + "".join(f"{shape_label(shape):>13}" for shape in shapes)]
     for name, (file, _) in VARIANTS.items():
         if "/" not in file:
             continue
@@ -120,7 +116,7 @@ def causal_gains(suite: dict | None, name: str) -> str:
         full = rows.get((shape, False), {})
         if causal and name in timings and name in full:
             share = timings[name]["median_us"] / full[name]["median_us"]
-            lines.append(f"{_joined(shape)}: causal takes {share:.2f} of the whole")
+            lines.append(f"{shape_label(shape)}: causal takes {share:.2f} of the whole")
     return "\n".join(lines)
 
 

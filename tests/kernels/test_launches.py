@@ -105,6 +105,14 @@ def test_a_device_too_small_for_any_tile(method):
     assert choose(Problem(1, 4, 4, 256), small)[0] == "rows_online"
 
 
+def test_a_device_that_only_a_cluster_s_tiles_fit():
+    tight, problem = Device("tight", (9, 0), 4, 28 * KB), Problem(1, 40, 40, 64)
+    assert best_flash(problem, tight) is None
+    assert choose(problem, tight)[0] == "flash_split"
+    (row,) = steps("flash_split")
+    assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
+
+
 def test_a_row_that_no_shared_memory_holds():
     (row,) = steps("rows_online")
     gpu = Device("sm_61", (6, 1), 28, 48 * KB)

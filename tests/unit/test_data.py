@@ -93,12 +93,6 @@ def test_tokens_are_patches_row_by_row():
         np.testing.assert_array_equal(tokens[token], expected)
 
 
-def test_pixel_map_puts_each_token_over_its_pixels(windows):
-    pixels = windows.pixel_map(np.arange(196))
-    assert pixels.shape == (56, 56)
-    assert pixels[0, 0] == 0 and pixels[3, 7] == 1 and pixels[4, 0] == 14 and pixels[55, 55] == 195
-
-
 def test_seeded_qkv():
     q, k, v = data.seeded_qkv((2, 3, 5, 7), kv_length=4, seed=3)
     assert q.shape == (2, 3, 5, 7) and k.shape == v.shape == (2, 3, 4, 7)
