@@ -7,6 +7,7 @@ the scores that the next one reads. From ``rows_atomic`` on a single kernel does
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 
 import numpy as np
@@ -59,8 +60,11 @@ def steps(method: str) -> tuple[Step, ...]:
         return tuple(step(number) for number in METHODS[method])
     if any(method == row.entry for row in EXPERIMENTS):
         return (step(method),)
+    known = (*METHODS, AUTO, *(row.entry for row in EXPERIMENTS))
+    near = get_close_matches(str(method), known, 1)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
     raise UnknownMethod(
-        f"no method {method!r}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
+        f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
         f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}")
 
 

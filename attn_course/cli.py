@@ -43,6 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("attn-course: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except MemoryError as error:
+        print(f"attn-course: {error or 'out of memory'}: this machine has too little; take a "
+              "smaller --shape, or a method that keeps no scores (rows_online, flash_async)",
+              file=sys.stderr)
+        return 2
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE) or not is_ours(error):
             raise

@@ -282,4 +282,5 @@ def step(which: int | str) -> Step:
     for row in EXPERIMENTS:
         if which in (row.file, row.entry):
             return row
-    raise KeyError(f"no step {which!r}; the ladder has {[row.file for row in LADDER]}")
+    raise KeyError(
+        f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}")

@@ -48,6 +48,8 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
+    if arguments.suite == SIMULATOR and arguments.recorded:
+        raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(SUITES)}")
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     if arguments.recorded or resolve_backend() != "gpu":
@@ -178,7 +180,7 @@ def absent(record: dict) -> list[str]:
                 text = "too slow, " + reason.partition(", ")[2] if why == "skipped" else reason
                 # Reasons that differ in a number or in who gives them are one.
                 text = re.sub(r"\d{3,}", "..", text.removeprefix(f"{name}: ").partition(";")[0])
-                text = text.replace(repr(name), "it").partition(". ")[0]
+                text = text.replace(f"method {name!r} has", "it has").partition(". ")[0]
                 names.setdefault(text, {}).setdefault(name, []).append(row["label"])
     found = []
     for reason, who in names.items():

@@ -11,6 +11,7 @@ import numpy as np
 from ..attention import AUTO, METHODS
 from ..backend import BACKENDS
 from ..data import seeded_qkv
+from ..ladder import step
 from ..results import RESULTS_FOLDER
 from ..verify import LaunchRecord, Verdict
 
@@ -61,6 +62,23 @@ def positive(text: str) -> int:
     return number
 
 
+def output_file(text: str) -> Path:
+    """A file to write, refused before the work where its folder is missing."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"no folder {str(path.parent)!r} for {path.name!r}: make it or choose another")
+    return path
+
+
+def ladder_step(text: str) -> int:
+    """A step of the ladder by its number, entry point or file name."""
+    try:
+        return step(int(text) if text.isdecimal() else text).number
+    except KeyError as error:
+        raise argparse.ArgumentTypeError(error.args[0]) from None
+
+
 def natural(text: str) -> int:
     """A whole number of at least 0, as `positive`."""
     if not text.isdecimal():
@@ -84,7 +102,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json FILE, which `write_json` takes."""
-    parser.add_argument("--json", metavar="FILE", type=Path,
+    parser.add_argument("--json", metavar="FILE", type=output_file,
                         help="also write the result to this file ('-': only JSON, to the screen)")
 
 

@@ -22,6 +22,7 @@ from ..results import caption, is_current, new_record, records, write_record
 from . import common
 
 STEPS = (1, 2, 3, 4, 5, 6)
+SHAPE = (2, 12, 196, 64)
 KIND = "profile"  # what is measured here
 KINDS = (KIND, "profile_lesson", "counters")  # what is shown: other tools' records too
 _SIDE_BY_SIDE = ("global_load_sectors", "global_store_sectors", "shared_load_wavefronts",
@@ -36,9 +37,9 @@ def add(parsers) -> None:
         description="Where there is a GPU and Nsight Compute, profiles ladder steps with it and "
         "stores a record under results/; elsewhere shows the recorded profiles. The simulator's "
         "counts stand beside the hardware's.")
-    parser.add_argument("steps", nargs="*", type=common.positive, metavar="STEP",
-                        help="numbers of ladder steps (default: 1 to 6, or all that are recorded)")
-    parser.add_argument("--shape", type=common.shape_argument, default=(2, 12, 196, 64),
+    parser.add_argument("steps", nargs="*", type=common.ladder_step, metavar="STEP",
+                        help="ladder steps by number or name (default: 1 to 6, or all recorded)")
+    parser.add_argument("--shape", type=common.shape_argument, default=SHAPE,
                         metavar="B,H,L,D", help="to profile (default: 2,12,196,64)")
     common.add_records(parser, "ncu could run")
     common.add_json(parser)
@@ -56,7 +57,10 @@ def execute(arguments) -> int:
         found = [plain(record) for kind in KINDS for record in records(kind, arguments.results)]
         note = "no GPU with Nsight Compute here: these are records" if found else (
             f"no GPU with Nsight Compute here, and no record of a profile in {arguments.results}")
+        if arguments.shape != SHAPE:
+            note += "; --shape asks for a run of ncu, the records are of their own shapes"
     found = [select(record, arguments.steps) for record in found]
+    found = [record for record in found if record["cases"]] or found
     if arguments.json != Path("-"):
         print("\n\n".join([*map(report, found), note]))
     common.write_json(arguments.json, {"profiles": [

@@ -41,7 +41,7 @@ def add(parsers) -> None:
     parser.add_argument("--kernel", metavar="NAME", help="record this kernel of the method only")
     parser.add_argument("--limit", type=common.positive, default=5000, metavar="N",
                         help="steps kept for each kernel (default 5000)")
-    parser.add_argument("--html", metavar="FILE", type=Path,
+    parser.add_argument("--html", metavar="FILE", type=common.output_file,
                         help="write the stepper as one page that opens offline")
     common.add_json(parser)
     parser.set_defaults(execute=execute)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
+from attn_course.observers.traffic import Lanes, count_wavefronts
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import WebDriverException  # noqa: E402
@@ -234,6 +235,87 @@ def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):
     assert "32 sectors, 128 of 1024 bytes used" in text
     assert "32 wavefronts, 1 would do" in text
     assert texts(root, ".acs-bank b") == ["32"]
+
+
+def test_a_wide_load_whose_neighbours_want_the_same_takes_half_the_passes(browser, tmp_path):
+    # Rows of 68 words, two lanes each, as the flash kernels read K; each lane stores a float4.
+    source = """extern "C" __global__ void k(const float4* k, float4* out) {
+        __shared__ float4 tile[8 * 17];
+        int row = threadIdx.x / 2 % 8;
+        tile[row * 17] = k[threadIdx.x];
+        out[threadIdx.x] = tile[row * 17];
+    }"""
+    with observe(Tracer()) as trace:
+        RawModule(code=source, backend="simulator").get_function("k")(
+            (1,), (32,), (np.zeros(128, np.float32), np.zeros(128, np.float32)))
+    trace.to_html(tmp_path / "wide.html")
+    root = opened(browser, tmp_path / "wide.html")
+    heads = set()
+    for _ in trace.frames:
+        heads |= {text for text in texts(root, ".acs-strip-head") if "wavefront" in text}
+        press(root, "step")
+    said = {kind: [text for text in heads if kind in text] for kind in ("reads", "writes")}
+    assert [text.endswith("2 wavefronts") for text in said["reads"]] == [True], heads
+    assert [text.endswith("4 wavefronts") for text in said["writes"]] == [True], heads
+    assert not errors(browser)
+
+
+LANE = np.arange(32)
+PATTERNS = {  # which item each lane of a warp asks for
+    "one": 0 * LANE,
+    "in a row": LANE,
+    "t^1": LANE // 2,
+    "t^2": LANE // 4 * 2 + LANE % 2,
+    "t^4": LANE // 8 * 4 + LANE % 4,
+    "first half alike": np.where(LANE < 16, 0, LANE),
+    "first quarter alike": np.where(LANE < 8, 0, LANE),
+    "t^1, then t^2": np.where(LANE < 4, LANE // 2, LANE // 4 * 2 + LANE % 2),
+    "rows of 32 words": LANE // 2 * 8,
+    "rows of K": LANE // 2 % 8 * 17,
+    "rows of Q": (LANE // 16 * 2 + LANE % 2) * 17,
+    "down a column": LANE * 32,
+}
+
+
+def warp_accesses():
+    """(lanes, byte addresses, bytes a lane): the patterns and random ones, whole and in part."""
+    rng = np.random.default_rng(7)
+    items = list(PATTERNS.values())
+    for _ in range(80):
+        shared = rng.choice([1, 2, 4])
+        items.append(LANE // shared * rng.integers(0, 40) + rng.integers(0, 40))
+        items.append(rng.integers(0, rng.choice([2, 8, 40, 4000]), 32))
+        items.append(rng.integers(0, 60, 32)[LANE & ~rng.choice([1, 2, 3, 4])])
+    for item in items:
+        some = [LANE, LANE[: rng.integers(1, 32)], LANE[rng.random(32) < 0.5],
+                LANE[LANE % 2 == rng.integers(2)]]  # fmt: skip
+        for lanes in some:
+            for size in (1, 2, 4, 8, 16):
+                if lanes.size:
+                    yield lanes, item[lanes] * size, size
+
+
+def test_wavefronts_are_counted_as_the_counters_count_them(browser):
+    source = (ROOT / "attn_course/static/stepper/1_data.js").read_text(encoding="utf-8")
+    asked, expected = [], []
+    for lanes, address, size in warp_accesses():
+        for kind, name in (("load", "read"), ("store", "write")):
+            asked.append([[{"lane": int(t), "address": int(a)}
+                           for t, a in zip(lanes, address, strict=True)], size, name])
+            expected.append(count_wavefronts(Lanes(lanes), address.astype(np.uint64), size, kind))
+    browser.get("about:blank")
+    found = browser.execute_script(source + """
+        return arguments[0].map(([lanes, size, kind]) => {
+          const { passes, least, groups } = wavefronts(lanes, size, kind);
+          return [passes, least, groups.length];
+        });""", asked)
+    wrong = [(request, tuple(answer), right)
+             for request, answer, right in zip(asked, found, expected, strict=True)
+             if tuple(answer) != (*right, right[1])]
+    assert not wrong, f"{len(wrong)} of {len(asked)}: {wrong[0]}"
+    loads, stores = expected[::2], expected[1::2]
+    joined = sum(load < store for load, store in zip(loads, stores, strict=True))
+    assert 100 < joined < len(loads) // 2  # both sides of the rule are met
 
 
 def test_without_scripts_the_table_is_readable(browser, page, tmp_path):

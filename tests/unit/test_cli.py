@@ -106,7 +106,7 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
     (("run", "nonsense"), ("nonsense", "naive")),
     (("run", "naive", "--causal"), ("causal",)),
     (("run", "naive", "--dtype", "float16"), ("float16", "drop --dtype")),
-    (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at/all.json",)),
+    (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at", "all.json")),
     (("run", "naive", "--shape", "1,2,3"), ("B,H,L,D",)),
     (("run", "naive", "--shape", "1,2,0,4"), ("at least 1",)),
     (("run", "naive", "--kv-length", "0"), ("at least 1",)),
@@ -234,3 +234,33 @@ def test_the_module_runs_as_a_command():
     done = subprocess.run([sys.executable, "-m", "attn_course.cli", "run", "--help"],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "--shape" in done.stdout
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["run", "flash_spilt"], "did you mean 'flash_split'"),
+    (["bench", "--recorded"], "name one of seeds_fp32"),
+    (["run", "rows_online", "--shape", "1,1,2,8", "--kv-length", "5000000000000"],
+     "smaller --shape"),
+])
+def test_a_call_that_cannot_run_says_the_way_out(arguments, words, capsys):
+    assert cli.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["run", "naive", "--json", "no/such/folder/x.json"], "no folder 'no/such/folder'"),
+    (["trace", "naive", "--html", "no/such/folder/x.html"], "make it or choose another"),
+    (["profile", "99"], "the ladder has"),
+    (["profile", "flash_spilt"], "19_flash_split"),
+])
+def test_arguments_are_refused_before_the_work(arguments, words, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_a_profile_is_shown_by_the_name_of_its_step(capsys):
+    assert cli.main(["profile", "flash_split", "--recorded"]) == 0
+    shown = capsys.readouterr().out
+    assert "19_flash_split" in shown and "01_scores_naive" not in shown
+    assert "none of the steps" not in shown

@@ -106,26 +106,51 @@ function sectors(lanes, size) {
   return new Map([...found].sort((a, b) => a[0] - b[0]));
 }
 
-// Passes over the banks: a full warp at 4 bytes a lane, half a warp at 8, a quarter at 16.
-function wavefronts(lanes, size) {
+// Passes over the banks by one warp's lanes: all together at 4 bytes a lane, half a warp at 8, a
+// quarter at 16. A wide load ("read") takes two halves, or two quarters, in one go where neighbours
+// want the same. Each group holds the distinct words asked of every bank.
+function wavefronts(lanes, size, kind) {
   const words = Math.max(1, size / WORD),
     width = 32 / words;
+  const groups = [];
+  for (const pair of neighbours(lanes, 2 * width)) {
+    const together = words > 1 && kind === "read" && neighboursAgree(pair);
+    const parts = together ? [pair] : neighbours(pair, width);
+    for (const part of parts) groups.push(bankWords(part, words));
+  }
+  let passes = 0;
+  for (const banks of groups) passes += Math.max(...banks.map((bank) => bank.size));
+  return { passes, least: groups.length, groups };
+}
+
+// The lanes in groups of `width` neighbouring places of the warp; no group is empty.
+function neighbours(lanes, width) {
   const groups = new Map();
   for (const lane of lanes) {
     const group = Math.floor(lane.lane / width);
-    if (!groups.has(group))
-      groups.set(
-        group,
-        Array.from({ length: BANKS }, () => new Set()),
-      );
+    if (!groups.has(group)) groups.set(group, []);
+    groups.get(group).push(lane);
+  }
+  return [...groups.values()];
+}
+
+// Do lanes t and t^1 throughout, or t and t^2, want the same? Inactive lanes agree with any.
+function neighboursAgree(lanes) {
+  const wanted = new Map(lanes.map(({ lane, address }) => [lane, address]));
+  return [1, 2].some((step) =>
+    lanes.every(({ lane, address }) => (wanted.get(lane ^ step) ?? address) === address),
+  );
+}
+
+function bankWords(lanes, words) {
+  const banks = Array.from({ length: BANKS }, () => new Set());
+  for (const { address } of lanes) {
     for (let word = 0; word < words; word++) {
-      const number = Math.floor(lane.address / WORD) + word;
-      groups.get(group)[number % BANKS].add(number);
+      const number = Math.floor(address / WORD) + word;
+      banks[number % BANKS].add(number);
     }
   }
-  let passes = 0;
-  for (const banks of groups.values()) passes += Math.max(...banks.map((bank) => bank.size));
-  return { passes, least: groups.size, groups: [...groups.values()] };
+  return banks;
 }
 
 // -- text ---------------------------------------------------------------------------------------

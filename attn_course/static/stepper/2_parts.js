@@ -246,7 +246,7 @@ function sectorStrip(access, array, lanes) {
 
 // One column a bank; a column's height is how many different words are asked of that bank.
 function bankStrip(access, array, lanes) {
-  const { passes, least, groups } = wavefronts(lanes, access.size);
+  const { passes, least, groups } = wavefronts(lanes, access.size, access.kind);
   const who = new Map();
   for (const lane of lanes) {
     for (let word = 0; word < Math.max(1, access.size / WORD); word++) {
