@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from .plot_style import (
     BLUE,
@@ -110,9 +111,11 @@ def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | N
         axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
     axes.set_ylim(len(shapes) - 0.5, -0.5)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(xlabel=with_source("microseconds (median)", source), ylabel="(B, H, L, D)",
-             title=title)
+             title=f"{title} (lower is better)".lstrip())
     legend_beside(axes)
     return figure
 
@@ -328,5 +331,5 @@ def _draw_worth(axes: Axes, values: Sequence[tuple[float, float, float]]) -> Non
         axes.barh(place, value, height=0.7, color=colour, zorder=2)
         axes.plot((low, high), (place, place), color=INK, lw=1.2, zorder=3)
     write_values(axes, [max(0.0, high) for *_, high in values],
-                 [f"{value:+.1f}" for value, *_ in values])
+                 [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values])  # no -0.0
     axes.axvline(0, color=INK, lw=0.8, zorder=3)

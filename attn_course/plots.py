@@ -270,15 +270,21 @@ def bars(
     if low is not None:
         axes.errorbar(values, places, xerr=(values - low, ends - values), fmt="none",
                       ecolor=INK, elinewidth=1.2, capsize=3, zorder=3)
-    write_values(axes, ends, [f"{value:,.4g}" for value in values])
+    write_values(axes, ends, [_written(value) for value in values])
     rows_of_bars(axes, labels)
     if log:
         axes.set_xscale("log")
         axes.set_xlim(right=ends.max() * 2.2)
     else:
-        axes.set_xlim(0, ends.max() * 1.16 or 1)
+        axes.set_xlim(0, ends.max() * 1.2 or 1)
+        axes.xaxis.set_major_formatter("{x:,g}")
     axes.set(title=title, xlabel=with_source(unit, source))
     return figure
+
+
+def _written(value: float) -> str:
+    """Four digits, or every digit before the point with separators: 1.234, 16,896."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 # Their number and that of the palette's colours have no common divisor: no two of the first 28

@@ -127,29 +127,31 @@ def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
     return "\n".join([*lines, caption(record)])
 
 
-def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float]]:
-    """Blocks that share a row tile -> (blocks in all, microseconds) of the fastest such tile.
+def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float, str]]:
+    """Blocks that share a row tile -> (blocks in all, microseconds, tile) of the fastest such tile.
 
-    1 is kernel 12, more are kernel 19.
+    1 is kernel 12, more are kernel 19. tile: ROWS x KEYS scores a thread, warps along the rows x
+    warps along the keys. Rows of different tiles differ in more than the sharing.
     """
-    best: dict[int, tuple[int, float]] = {}
+    best: dict[int, tuple[int, float, str]] = {}
     for method, c, blocks, time in _times(record, shape, keys):
         if method not in ("flash_async", "flash_split"):
             continue
         cluster = c.get("CLUSTER", 1)
         if cluster not in best or time < best[cluster][1]:
-            best[cluster] = (blocks, time)
+            tile = f"{c['ROWS']}x{c['KEYS']}, {c['ROW_WARPS']}x{c['KEY_WARPS']}"
+            best[cluster] = (blocks, time, tile)
     return dict(sorted(best.items()))
 
 
 def sharing_table(record: dict, problems: Sequence[tuple[Shape, int]]) -> str:
     """The fastest tile of each cluster size on several problems, and the gain over kernel 12."""
-    lines = [f"{'(B, H, n, D)':<18} {'keys':>5}  {'kernel':<16} {'blocks':>6}  {'us':>6}"
-             f"  {'12 over it':>10}"]
+    lines = [f"{'(B, H, n, D)':<18} {'keys':>5}  {'kernel':<17}  {'tile, warps':<11}"
+             f"  {'blocks':>6}  {'us':>6}  {'12 over it':>10}"]
     for shape, keys in problems:
         best = sharing(record, shape, keys)
-        for cluster, (blocks, time) in best.items():
+        for cluster, (blocks, time, tile) in best.items():
             name = "12" if cluster == 1 else f"19, clusters of {cluster}"
-            lines.append(f"{shape!s:<18} {keys:>5}  {name:<16} {blocks:>6}  {time:>6.1f}"
-                         f"  {best[1][1] / time:>10.2f}")
+            lines.append(f"{shape!s:<18} {keys:>5}  {name:<17}  {tile:<11}"
+                         f"  {blocks:>6}  {time:>6.1f}  {best[1][1] / time:>10.2f}")
     return "\n".join([*lines, caption(record)])

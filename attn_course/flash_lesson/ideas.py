@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..ablations import (
     worths,
 )
 from ..events import observe
+from ..ladder import step
 from ..observers.counters import Counters
 from ..observers.traffic import Lanes, count_wavefronts
 from ..suites import Shape, shape_label
@@ -37,6 +39,26 @@ def choices(kernel: str) -> dict[str, str]:
     found = variants(kernel)[1:]
     return {letter: f"{one.name}: {one.idea}"
             for letter, one in zip("abcdefgh", found, strict=False)}
+
+
+def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
+    """How many places of two kernels' code differ, and the diff of those in `after`'s key loop.
+
+    The comments at the top of a file do not count.
+    Raises ValueError where `after` has no loop `for (int key0 ..` at the function's own level.
+    """
+    old, new = (step(name).path.read_text(encoding="utf-8").splitlines()
+                for name in (before, after))
+    start = next((at for at, line in enumerate(new) if line.startswith("    for (int key0")), None)
+    if start is None:
+        raise ValueError(f"{after} has no loop over key0")
+    stop = new.index("    }", start)
+    code = next(at for at, line in enumerate(new) if line and not line.startswith("//"))
+    places = [place for place in difflib.SequenceMatcher(None, old, new).get_opcodes()
+              if place[0] != "equal" and place[3] >= code]
+    inside = ["\n".join([*("-" + line for line in old[a:b]), *("+" + line for line in new[c:d])])
+              for _, a, b, c, d in places if start < c < stop]
+    return len(places), inside
 
 
 # -- counters --------------------------------------------------------------------------------------
@@ -94,7 +116,7 @@ def worth_table(found: dict | None, kernel: str) -> str:
 def _percent(one: Worth | None) -> str:
     if one is None:
         return "-"
-    text = f"{100 * (one.ratio - 1):+.1f}"
+    text = f"{round(100 * (one.ratio - 1), 1) + 0.0:+.1f}"  # 0.0 added: no -0.0
     return text if one.is_clear else f"({text})"
 
 

@@ -95,15 +95,19 @@ def test_rounds_are_whole():
 
 def test_the_fastest_tile_of_each_cluster_size():
     def tile(method, rows, **cluster):
-        return method, (*cluster.items(), ("ROWS", rows))
+        rest = {"KEYS": 8, "ROW_WARPS": 1, "KEY_WARPS": 4}
+        return method, (*cluster.items(), ("ROWS", rows), *rest.items())
 
     times = {tile("flash_async", 1): 40.0, tile("flash_async", 2): 50.0,
-             tile("flash_split", 1, CLUSTER=8): 10.0, tile("flash_split", 1, CLUSTER=2): 80.0}
+             tile("flash_split", 1, CLUSTER=8): 10.0, tile("flash_split", 2, CLUSTER=2): 80.0}
     blocks = dict(zip(times, (8, 4, 64, 16), strict=True))
     found = record((1, 8, 1, 64), 8192, times, blocks)
     best = flash_lesson.sharing(found, (1, 8, 1, 64), 8192)
-    assert best == {1: (8, 40.0), 2: (16, 80.0), 8: (64, 10.0)} and list(best) == [1, 2, 8]
+    one = "1x8, 1x4"
+    assert best == {1: (8, 40.0, one), 2: (16, 80.0, "2x8, 1x4"), 8: (64, 10.0, one)}
+    assert list(best) == [1, 2, 8]
     lines = flash_lesson.sharing_table(found, [((1, 8, 1, 64), 8192)]).splitlines()
     assert [line.split()[-1] for line in lines[1:4]] == ["1.00", "0.50", "4.00"]
+    assert "2x8, 1x4" in lines[2] and lines[0].split()[-7:-5] == ["tile,", "warps"]
     with pytest.raises(KeyError):
         flash_lesson.sharing(found, (1, 8, 1, 64), 4096)

@@ -92,3 +92,12 @@ def test_the_figure_has_a_panel_a_problem_and_pale_bars_where_nothing_is_clear()
     assert sum(axes.get_visible() for axes in flash_plots.worth_of_ideas(odd, source="").axes) == 3
     with pytest.raises(ValueError, match="each idea"):
         flash_plots.worth_of_ideas({"a": {"lanes": (1, 0, 2)}, "b": {}}, source="")
+
+
+def test_changes_of_the_loop_leave_out_those_behind_it():
+    places, inside = ideas.loop_changes("11_flash_fp32", "12_flash_async")
+    shown = "\n".join(inside)
+    assert places > len(inside) >= 2 and "V is here" in shown
+    assert "where there is no key" not in shown  # behind the loop
+    with pytest.raises(ValueError, match="01_scores_naive has no loop"):
+        ideas.loop_changes("11_flash_fp32", "01_scores_naive")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course import Tracer, flash_lesson, flash_plots, reference
+from attn_course import Tracer, flash_lesson, flash_plots, plots, reference
 from attn_course.compare import compare
 from attn_course.data import seeded_qkv
 from attn_course.experiments import REPORT_SHAPES, TILES, Times, tile_options
@@ -151,6 +151,23 @@ def test_unrelated_shapes_are_not_joined_and_equal_times_hide_nothing():
     marks = [(tuple(dots.get_facecolor()[0]), len(dots.get_paths()[0].vertices))
              for dots in axes.collections]
     assert len(set(marks)) == 2
+
+
+def test_times_have_ticks_that_can_be_read():
+    figure = flash_plots.times_by_shape(["x"], {"a": [40.0], "b": [5000.0]}, source="s", title="t")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    ticks = axes.get_xticks()
+    shown = {label.get_text() for label, at in zip(axes.get_xticklabels(), ticks, strict=True)
+             if low <= at <= high}
+    assert {"50", "100", "200", "500", "1,000", "2,000", "5,000"} <= shown
+    assert axes.get_title(loc="left") + axes.get_title() == "t (lower is better)"
+
+
+def test_bars_of_thousands_are_written_out():
+    figure = plots.bars(["a", "b"], [16896, 1.5], unit="loads")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["16,896", "1.5"]
 
 
 def test_colours_of_a_window_have_units():
