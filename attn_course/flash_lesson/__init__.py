@@ -21,6 +21,7 @@ from .clusters import (
     key_parts,
     parts_table,
     rounds_table,
+    sectors_and_time,
     sharing,
     sharing_table,
     split_rows,
@@ -51,7 +52,7 @@ __all__ = [
     "floor_sentence", "gains", "key_blocks", "key_parts", "keys_seen", "largest_dim", "medians",
     "outcome_table", "parts_table", "placement_table", "ptx_counts", "registers_table",
     "relative_position_bias", "report_table", "rounds_table", "row_states", "run", "shared_need",
-    "sharing", "sharing_table", "shift_mask", "shifted_regions", "split_rows", "tile_extents",
-    "tile_fits", "tile_record", "tile_traffic", "time_table", "traffic_table", "use_table",
+    "sectors_and_time", "sharing", "sharing_table", "shift_mask", "shifted_regions", "split_rows",
+    "tile_extents", "tile_fits", "tile_record", "tile_traffic", "time_table", "traffic_table", "use_table",
     "visited",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from .. import tile_times
+from ..experiments import Times
 from ..ladder import Problem, step
 from ..observers.counters import Counters
 from ..observers.tracer import Tracer
@@ -125,6 +126,14 @@ def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
         rounds = "".join(f"{time / ceil_div(clusters, fit):>23.1f}" for fit in fitting)
         lines.append(f"{rows:>14}  {clusters:>8}  {blocks:>6}  {time:>5.1f}{rounds}")
     return "\n".join([*lines, caption(record)])
+
+
+def sectors_and_time(a_block: Sequence[float], at: Times | None) -> str:
+    """Kernel 09 over kernel 10: sectors a block loads (a_block: of both), and recorded times."""
+    line = f"09 over 10: sectors a block {a_block[0] / a_block[1]:.2f}"
+    if at is None or "rows_split" not in at.median_us:
+        return f"{line}; no time of it is recorded"
+    return f"{line}, time {at.median_us['rows_online'] / at.median_us['rows_split']:.2f}"
 
 
 def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float, str]]:

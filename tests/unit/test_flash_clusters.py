@@ -5,6 +5,7 @@ import pytest
 
 from attn_course import flash_lesson, tile_times
 from attn_course.data import seeded_qkv
+from attn_course.experiments import Times
 from attn_course.shapes import Device
 from attn_course.tile_times import label
 
@@ -111,3 +112,10 @@ def test_the_fastest_tile_of_each_cluster_size():
     assert "2x8, 1x4" in lines[2] and lines[0].split()[-7:-5] == ["tile,", "warps"]
     with pytest.raises(KeyError):
         flash_lesson.sharing(found, (1, 8, 1, 64), 4096)
+
+
+def test_sectors_and_time_stand_side_by_side():
+    timed = Times({"rows_online": 30.0, "rows_split": 12.0}, "")
+    assert flash_lesson.sectors_and_time((10, 4), timed).endswith("sectors a block 2.50, time 2.50")
+    for missing in (None, Times({"rows_online": 30.0}, "")):
+        assert "no time" in flash_lesson.sectors_and_time((10, 4), missing)
