@@ -53,6 +53,6 @@ __all__ = [
     "outcome_table", "parts_table", "placement_table", "ptx_counts", "registers_table",
     "relative_position_bias", "report_table", "rounds_table", "row_states", "run", "shared_need",
     "sectors_and_time", "sharing", "sharing_table", "shift_mask", "shifted_regions", "split_rows",
-    "tile_extents", "tile_fits", "tile_record", "tile_traffic", "time_table", "traffic_table", "use_table",
-    "visited",
+    "tile_extents", "tile_fits", "tile_record", "tile_traffic", "time_table", "traffic_table",
+    "use_table", "visited",
 ]  # fmt: skip
