@@ -16,17 +16,25 @@ from functools import lru_cache
 
 import numpy as np
 
-from .ablation_edits import ABLATIONS, Ablation, whole
-from .attention import problem_of, step_arguments
-from .backend import array_module, asnumpy, resolve_backend
-from .choice import current_device
-from .compare import Comparison, compare
-from .data import seeded_qkv
-from .ladder import Device, Launch, Problem, step
-from .module import RawModule
-from .results import caption, is_current, new_record, records
-from .suites import Shape, estimate_us, float64_attention, turns_for
-from .timing import ClockWatch, GpuClock, Replay, calls_for, capture, contest, require_gpu
+from attn_course.ablation_edits import ABLATIONS, Ablation, whole
+from attn_course.attention import problem_of, step_arguments
+from attn_course.choice import current_device
+from attn_course.compare import Comparison, compare
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.ladder import Device, Launch, Problem, step
+from attn_course.module import RawModule
+from attn_course.results import caption, is_current, new_record, records
+from attn_course.suites import Shape, estimate_us, float64_attention, turns_for
+from attn_course.timing import (
+    ClockWatch,
+    GpuClock,
+    Replay,
+    calls_for,
+    capture,
+    contest,
+    require_gpu,
+)
 
 KIND = "ablations"
 # (B, H, n, d) and causal: few short rows, Swin windows, long rows without and with the mask.

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from .backend import array_module, resolve_backend
-from .choice import choose, current_device
-from .ladder import EXPERIMENTS, Launch, Problem, Step, step
-from .module import RawModule
-from .shapes import MAX_GRID_YZ
+from attn_course.choice import choose, current_device
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.ladder import EXPERIMENTS, Launch, Problem, Step, step
+from attn_course.module import RawModule
+from attn_course.shapes import MAX_GRID_YZ
 
 METHODS: dict[str, tuple[int, ...]] = {
     "naive": (1, 4),

@@ -4,9 +4,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from .backend import resolve_backend
-from .shapes import LARGEST_D, Device, Problem
-from .tuning import best_flash, best_split
+from attn_course.engine.backend import resolve_backend
+from attn_course.shapes import LARGEST_D, Device, Problem
+from attn_course.tuning import best_flash, best_split
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers

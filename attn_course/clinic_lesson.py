@@ -13,13 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .clinic import Broken, Trial, broken_kernels, prepare
-from .clinic_plots import symptoms, wrong_elements
-from .events import observe
-from .module import LaunchError
-from .observers import Sanitizer
-from .observers.findings import Finding
-from .simulator.errors import MemoryFault
+from attn_course.clinic import Broken, Trial, broken_kernels, prepare
+from attn_course.clinic_plots import symptoms, wrong_elements
+from attn_course.engine.events import observe
+from attn_course.module import LaunchError
+from attn_course.observers import Sanitizer
+from attn_course.observers.findings import Finding
+from attn_course.simulator.errors import MemoryFault
 
 PATIENTS = {
     "A": "missing_first_barrier", "B": "missing_second_barrier", "C": "divergent_barrier",

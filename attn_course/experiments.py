@@ -13,15 +13,15 @@ from math import prod
 
 import numpy as np
 
-from .attention import METHODS, prepared, problem_of
-from .backend import BackendError, resolve_backend
-from .choice import current_device
-from .compare import compare
-from .data import seeded_qkv
-from .ladder import EXPERIMENTS, Device, Problem, ceil_div, step
-from .results import caption, new_record, records
-from .suites import Ours, Shape, estimate_us, float64_attention, turns_for
-from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+from attn_course.attention import METHODS, prepared, problem_of
+from attn_course.choice import current_device
+from attn_course.compare import compare
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import BackendError, resolve_backend
+from attn_course.ladder import EXPERIMENTS, Device, Problem, ceil_div, step
+from attn_course.results import caption, new_record, records
+from attn_course.suites import Ours, Shape, estimate_us, float64_attention, turns_for
+from attn_course.timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
 
 KIND = "experiments"
 # (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from .shapes import (
+from attn_course.shapes import (
     LARGEST_D,
     MAX_GRID_YZ,
     ROW_KEYS,
@@ -19,8 +19,8 @@ from .shapes import (
     ceil_div,
     refuse,
 )
-from .source import Header, kernel_path, read_constants, read_header
-from .tuning import (
+from attn_course.source import Header, kernel_path, read_constants, read_header
+from attn_course.tuning import (
     cluster_config,
     flash_config,
     flash_shared_bytes,

@@ -12,7 +12,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .plot_style import BLUE, EMPTY, GREEN, GREY, INK, ORANGE, PALE, PAPER, PINK, RED, mixed, styled
+from attn_course.plot_style import (
+    BLUE,
+    EMPTY,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PAPER,
+    PINK,
+    RED,
+    mixed,
+    styled,
+)
 
 TINTS = {"query": BLUE, "key": ORANGE, "score": GREEN, "value": PINK, "plain": "#9AA5B1"}
 MINUS_INFINITY = "−∞"

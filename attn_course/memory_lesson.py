@@ -11,14 +11,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import memory_levels as levels
-from . import memory_plots
-from .attention import run_steps
-from .backend import resolve_backend
-from .events import observe
-from .ladder import step
-from .observers.counters import Counters
-from .observers.footprints import LineLookups
+from attn_course import memory_levels as levels
+from attn_course import memory_plots
+from attn_course.attention import run_steps
+from attn_course.engine.backend import resolve_backend
+from attn_course.engine.events import observe
+from attn_course.ladder import step
+from attn_course.observers.counters import Counters
+from attn_course.observers.footprints import LineLookups
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py "
              "makes one")

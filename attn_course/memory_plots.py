@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .plot_style import (
+from attn_course.plot_style import (
     BLUE,
     DASHED,
     EMPTY,

@@ -12,8 +12,8 @@ import io
 import struct
 from dataclasses import dataclass
 
-from .compile import compile_cubin
-from .source import kernel_path
+from attn_course.compile import compile_cubin
+from attn_course.source import kernel_path
 
 WARP = 32
 REGISTER_UNIT = 256  # registers that a warp is given at a time

@@ -9,16 +9,16 @@ import math
 
 import numpy as np
 
-from .attention import attention, run_steps
-from .backend import resolve_backend
-from .data import seeded_qkv
-from .events import observe
-from .ladder import Problem, step
-from .observers.footprints import LineLookups
-from .pipeline_times import KERNELS, Shape
-from .reduction_lesson import Tally
-from .results import gpu_identity
-from .roofline import PEAKS, Peak, Work, step_work
+from attn_course.attention import attention, run_steps
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import resolve_backend
+from attn_course.engine.events import observe
+from attn_course.ladder import Problem, step
+from attn_course.observers.footprints import LineLookups
+from attn_course.pipeline_times import KERNELS, Shape
+from attn_course.reduction_lesson import Tally
+from attn_course.results import gpu_identity
+from attn_course.roofline import PEAKS, Peak, Work, step_work
 
 
 # -- Amdahl's law ----------------------------------------------------------------------------------

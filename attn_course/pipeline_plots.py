@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .plot_style import (
+from attn_course.plot_style import (
     DASHED,
     GREY,
     INK,

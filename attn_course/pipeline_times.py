@@ -9,14 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from . import peers, timing_lesson
-from .attention import AUTO, METHODS
-from .backend import resolve_backend
-from .compare import compare
-from .data import seeded_qkv
-from .ladder import Problem, step
-from .results import RESULTS_FOLDER, RecordError, caption, gpu_identity, new_record, records
-from .suites import (
+from attn_course import peers, timing_lesson
+from attn_course.attention import AUTO, METHODS
+from attn_course.compare import compare
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import resolve_backend
+from attn_course.ladder import Problem, step
+from attn_course.results import (
+    RESULTS_FOLDER,
+    RecordError,
+    caption,
+    gpu_identity,
+    new_record,
+    records,
+)
+from attn_course.suites import (
     PIPELINES,
     SUITES,
     Field,
@@ -31,7 +38,7 @@ from .suites import (
     kernel_files,
     turns_for,
 )
-from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+from attn_course.timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
 
 KIND = "pipeline"
 # A report's pipeline; the course's MRI windows; the smallest problem of another report, and the

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .plot_style import (
+from attn_course.plot_style import (
     GREY,
     PALETTE,
     PAPER,

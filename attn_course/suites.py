@@ -14,15 +14,23 @@ from functools import partial
 
 import numpy as np
 
-from . import peers, reference, results
-from .attention import AUTO, METHODS, check_options, pick, problem_of, run_steps, steps
-from .backend import BackendError
-from .choice import current_device
-from .compare import Comparison, compare
-from .data import seeded_qkv
-from .ladder import Problem, step
-from .roofline import attention_work, tflops
-from .timing import ClockWatch, GpuClock, Replay, calls_for, capture, contest, require_gpu
+from attn_course import peers, reference, results
+from attn_course.attention import AUTO, METHODS, check_options, pick, problem_of, run_steps, steps
+from attn_course.choice import current_device
+from attn_course.compare import Comparison, compare
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import BackendError
+from attn_course.ladder import Problem, step
+from attn_course.roofline import attention_work, tflops
+from attn_course.timing import (
+    ClockWatch,
+    GpuClock,
+    Replay,
+    calls_for,
+    capture,
+    contest,
+    require_gpu,
+)
 
 Shape = tuple[int, int, int, int]
 TOO_SLOW = 20.0  # a method slower than this many times the best peer is checked and not timed

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from .choice import current_device
-from .experiments import measure_shape
-from .ladder import step
-from .results import new_record
-from .shapes import LARGEST_D, Device, Problem
-from .suites import Shape
-from .timing import ClockWatch, require_gpu
-from .tuning import (
+from attn_course.choice import current_device
+from attn_course.experiments import measure_shape
+from attn_course.ladder import step
+from attn_course.results import new_record
+from attn_course.shapes import LARGEST_D, Device, Problem
+from attn_course.suites import Shape
+from attn_course.timing import ClockWatch, require_gpu
+from attn_course.tuning import (
     PRICES,
     Prices,
     flash_candidates,

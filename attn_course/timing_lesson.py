@@ -18,12 +18,12 @@ from functools import partial
 
 import numpy as np
 
-from . import peers, results
-from .attention import attention, pick, problem_of
-from .backend import gpu_count, resolve_backend
-from .data import seeded_qkv
-from .suites import Ours, ours
-from .timing import (
+from attn_course import peers, results
+from attn_course.attention import attention, pick, problem_of
+from attn_course.data import seeded_qkv
+from attn_course.engine.backend import gpu_count, resolve_backend
+from attn_course.suites import Ours, ours
+from attn_course.timing import (
     HOW,
     ClockWatch,
     GpuClock,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import reference
-from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps
-from .backend import array_module, asnumpy, resolve_backend
-from .choice import choose, current_device
-from .compare import Comparison, compare, poisoned
-from .ladder import FUSED, Device, Launch, Problem, Step
+from attn_course import reference
+from attn_course.attention import AUTO, attention, prepared, problem_of, step_arguments, steps
+from attn_course.choice import choose, current_device
+from attn_course.compare import Comparison, compare, poisoned
+from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.ladder import FUSED, Device, Launch, Problem, Step
 
 Buffers = Mapping[str, np.ndarray]
 

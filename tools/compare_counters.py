@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from attn_course import RawModule, observe
-from attn_course.backend import array_module
 from attn_course.commands import common
+from attn_course.engine.backend import array_module
 from attn_course.ladder import LADDER, Launch, step
 from attn_course.observers.counters import Counters
 from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu

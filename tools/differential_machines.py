@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.events import Observer, observe
+from attn_course.engine.events import Observer, observe
 from attn_course.module import RawModule
 from attn_course.simulator import Program
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course import experiments, results  # noqa: E402
+from attn_course import experiments, results
 from attn_course.timing import TimingError  # noqa: E402
 
 

@@ -22,7 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course import results, tile_times  # noqa: E402
+from attn_course import results, tile_times
 from attn_course.attention import compiled  # noqa: E402
 from attn_course.choice import current_device  # noqa: E402
 from attn_course.ladder import step  # noqa: E402

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import reference
-from ..ladder import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
-from ..verify import ORACLES
+from attn_course import reference
+from attn_course.ladder import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
+from attn_course.verify import ORACLES
+
 from .notes import BROKEN_FOLDER, ClinicError, clean_twin
 
 Arrays = Mapping[str, np.ndarray]

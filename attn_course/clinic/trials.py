@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import reference
-from ..attention import NULL
-from ..backend import array_module, asnumpy, resolve_backend
-from ..compare import Comparison, compare, poisoned
-from ..events import observe
-from ..ladder import Device, Launch, Problem
-from ..module import RawModule
-from ..observers import Sanitizer
-from ..observers.findings import Finding
-from ..source import read_constants
+from attn_course import reference
+from attn_course.attention import NULL
+from attn_course.compare import Comparison, compare, poisoned
+from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.engine.events import observe
+from attn_course.ladder import Device, Launch, Problem
+from attn_course.module import RawModule
+from attn_course.observers import Sanitizer
+from attn_course.observers.findings import Finding
+from attn_course.source import read_constants
+
 from .families import Arrays, Family, family
 from .notes import Case, read_broken
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .. import peers
-from ..attention import AUTO, METHODS
-from ..backend import resolve_backend
-from ..ladder import Problem
-from ..results import caption, records, write_record
-from ..roofline import Work, attention_work, peak_of
-from ..suites import AUTO_MARGIN, SUITES, problems, run_suite
+from attn_course import peers
+from attn_course.attention import AUTO, METHODS
+from attn_course.engine.backend import resolve_backend
+from attn_course.ladder import Problem
+from attn_course.results import caption, records, write_record
+from attn_course.roofline import Work, attention_work, peak_of
+from attn_course.suites import AUTO_MARGIN, SUITES, problems, run_suite
+
 from . import common, simulator_speed
 
 SIMULATOR = "simulator"

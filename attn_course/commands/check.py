@@ -6,16 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import reference
-from ..attention import METHODS, check_arrays, check_options, pick, problem_of, run_steps, steps
-from ..backend import BackendError
-from ..clinic import Case, ClinicError, examine, family, read_broken
-from ..compare import Comparison, compare
-from ..events import observe
-from ..ladder import Problem
-from ..observers import Sanitizer
-from ..observers.findings import Finding
-from ..source import KERNEL_FOLDER
+from attn_course import reference
+from attn_course.attention import (
+    METHODS,
+    check_arrays,
+    check_options,
+    pick,
+    problem_of,
+    run_steps,
+    steps,
+)
+from attn_course.clinic import Case, ClinicError, examine, family, read_broken
+from attn_course.compare import Comparison, compare
+from attn_course.engine.backend import BackendError
+from attn_course.engine.events import observe
+from attn_course.ladder import Problem
+from attn_course.observers import Sanitizer
+from attn_course.observers.findings import Finding
+from attn_course.source import KERNEL_FOLDER
+
 from . import common
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile

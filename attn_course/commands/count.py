@@ -3,12 +3,13 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import reference
-from ..attention import attention
-from ..backend import BackendError
-from ..compare import Comparison, compare
-from ..events import observe
-from ..observers.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course import reference
+from attn_course.attention import attention
+from attn_course.compare import Comparison, compare
+from attn_course.engine.backend import BackendError
+from attn_course.engine.events import observe
+from attn_course.observers.counters import DESCRIPTIONS, NAMES, Counters
+
 from . import common
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..backend import resolve_backend
-from ..choice import current_device
-from ..events import observe
-from ..ladder import Device, Problem, step
-from ..observers.counters import Counters
-from ..profiler import (
+from attn_course.choice import current_device
+from attn_course.engine.backend import resolve_backend
+from attn_course.engine.events import observe
+from attn_course.ladder import Device, Problem, step
+from attn_course.observers.counters import Counters
+from attn_course.profiler import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
     SPEED_METRICS,
@@ -18,7 +18,8 @@ from ..profiler import (
     collect,
     find_ncu,
 )
-from ..results import caption, is_current, new_record, records, write_record
+from attn_course.results import caption, is_current, new_record, records, write_record
+
 from . import common
 
 STEPS = (1, 2, 3, 4, 5, 6)

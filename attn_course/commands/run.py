@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from ..backend import resolve_backend
-from ..verify import Verdict, verify_method
+from attn_course.engine.backend import resolve_backend
+from attn_course.verify import Verdict, verify_method
+
 from . import common
 
 

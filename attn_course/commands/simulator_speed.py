@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ..attention import step_arguments
-from ..events import Observer, observe
-from ..ladder import Problem, step
-from ..module import RawModule
-from ..source import KERNEL_FOLDER
+from attn_course.attention import step_arguments
+from attn_course.engine.events import Observer, observe
+from attn_course.ladder import Problem, step
+from attn_course.module import RawModule
+from attn_course.source import KERNEL_FOLDER
+
 from . import common
 
 NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from .. import data, plots, reference
-from ..attention import METHODS
-from ..backend import resolve_backend
-from ..ladder import LADDER
-from ..verify import Verdict, verify_method, verify_step
+from attn_course import data, plots, reference
+from attn_course.attention import METHODS
+from attn_course.engine.backend import resolve_backend
+from attn_course.ladder import LADDER
+from attn_course.verify import Verdict, verify_method, verify_step
+
 from . import common
 
 HEADS = ("step", "computes", "grid", "block", "shared bytes", "largest error", "relative",

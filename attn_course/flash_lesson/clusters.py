@@ -8,14 +8,15 @@ from math import prod
 
 import numpy as np
 
-from .. import tile_times
-from ..experiments import Times
-from ..ladder import Problem, step
-from ..observers.counters import Counters
-from ..observers.tracer import Tracer
-from ..results import caption, records
-from ..shapes import Device, ceil_div
-from ..suites import Shape
+from attn_course import tile_times
+from attn_course.experiments import Times
+from attn_course.ladder import Problem, step
+from attn_course.observers.counters import Counters
+from attn_course.observers.tracer import Tracer
+from attn_course.results import caption, records
+from attn_course.shapes import Device, ceil_div
+from attn_course.suites import Shape
+
 from .runs import run
 
 NO_TILES = ("no record of these tiles yet: on a machine with a GPU, tools/record_tiles.py makes "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..ablations import (
+from attn_course.ablations import (
     PROBLEMS,
     Ablation,
     Variant,
@@ -17,11 +17,11 @@ from ..ablations import (
     variants,
     worths,
 )
-from ..events import observe
-from ..ladder import step
-from ..observers.counters import Counters
-from ..observers.traffic import Lanes, count_wavefronts
-from ..suites import Shape, shape_label
+from attn_course.engine.events import observe
+from attn_course.ladder import step
+from attn_course.observers.counters import Counters
+from attn_course.observers.traffic import Lanes, count_wavefronts
+from attn_course.suites import Shape, shape_label
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_ablations.py "
              "makes one")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..attention import run_steps
-from ..events import Observer, observe
-from ..ladder import Problem, step
-from ..module import RawModule
-from ..observers.counters import Counters
+from attn_course.attention import run_steps
+from attn_course.engine.events import Observer, observe
+from attn_course.ladder import Problem, step
+from attn_course.module import RawModule
+from attn_course.observers.counters import Counters
 
 
 def run(which: int | str, q, k, v, *observers: Observer, options: Sequence[str] = (),

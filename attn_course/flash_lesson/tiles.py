@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..ladder import step
-from ..shapes import ceil_div
-from ..tuning import flash_shared_bytes
+from attn_course.ladder import step
+from attn_course.shapes import ceil_div
+from attn_course.tuning import flash_shared_bytes
+
 from .runs import counts
 
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from ..backend import BackendError, array_module, asnumpy, resolve_backend, xp
-from ..compile import (
+from attn_course.compile import (
     BUILDS,
     Compiled,
     CompileError,
@@ -17,7 +16,9 @@ from ..compile import (
     default_arch,
     requested_arch,
 )
-from ..source import KERNEL_FOLDER
+from attn_course.engine.backend import BackendError, array_module, asnumpy, resolve_backend, xp
+from attn_course.source import KERNEL_FOLDER
+
 from .errors import ArgumentError, KernelNotFoundError, LaunchError
 from .gpu import CupyModules, newer_arch
 from .kernel import GpuKernel, Kernel, SimulatorKernel
@@ -128,7 +129,7 @@ class RawModule:
     def program(self, build: str = "optimised"):
         """The simulator's Program of a build, parsed once. Works on either backend."""
         if build not in self._programs:
-            from ..simulator import Program
+            from attn_course.simulator import Program
 
             self._programs[build] = Program(self.ptx(build), source=self.code or "",
                                             source_name=self.name, build=build,

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..backend import is_device_array
+from attn_course.engine.backend import is_device_array
+
 from .errors import ArgumentError
 from .signature import Entry, Parameter
 

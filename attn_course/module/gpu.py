@@ -7,8 +7,7 @@ import zlib
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from ..backend import BackendError
-from ..compile import (
+from attn_course.compile import (
     compile_cubin,
     header_stamp,
     include_options,
@@ -16,7 +15,8 @@ from ..compile import (
     required_arch,
     standard_options,
 )
-from ..compile.messages import describe_failure
+from attn_course.compile.messages import describe_failure
+from attn_course.engine.backend import BackendError
 
 
 @lru_cache(maxsize=1)

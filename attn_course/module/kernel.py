@@ -6,8 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..backend import BackendError
-from ..events import FaultEvent, active_observers
+from attn_course.engine.backend import BackendError
+from attn_course.engine.events import FaultEvent, active_observers
+
 from .arguments import bind
 from .errors import LaunchError
 from .limits import (

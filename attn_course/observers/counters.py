@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import Access, InstructionEvent, Launch, Observer
+from attn_course.engine.events import Access, InstructionEvent, Launch, Observer
+
 from .line_table import KernelLines, LineTable
 from .merging import Merge, find_merges
 from .patterns import Pattern, TouchedBytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import BarrierEvent, InstructionEvent
+from attn_course.engine.events import BarrierEvent, InstructionEvent
+
 from .findings import Finding, Findings, Naming, describe_thread
 
 _LEAVING = ("bra", "brx", "ret", "exit")

@@ -9,7 +9,8 @@ from math import prod
 
 import numpy as np
 
-from ..events import Buffer, Launch
+from attn_course.engine.events import Buffer, Launch
+
 from .elements import Array, Element, element
 
 KINDS = (

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import InstructionEvent, Launch, Observer
+from attn_course.engine.events import InstructionEvent, Launch, Observer
+
 from .counters import merges_of
 from .traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
 

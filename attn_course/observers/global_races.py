@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..events import Buffer
+from attn_course.engine.events import Buffer
+
 from .findings import Findings, Naming
 from .ordering import Publications
 from .races import Context, Lanes, SharedState

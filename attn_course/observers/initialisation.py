@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import Access, InstructionEvent
+from attn_course.engine.events import Access, InstructionEvent
+
 from .elements import element
 from .findings import Finding, Findings, Naming, describe_thread
 from .local_arrays import LocalArrays, holding

@@ -7,7 +7,8 @@ from math import prod
 
 import numpy as np
 
-from ..events import InstructionEvent
+from attn_course.engine.events import InstructionEvent
+
 from .call_sites import executing
 from .elements import Array
 

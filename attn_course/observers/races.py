@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import Access
+from attn_course.engine.events import Access
+
 from .findings import Finding, Findings, Naming, describe_thread, key_of
 from .ordering import ChunkOrder
 from .shadow import NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of

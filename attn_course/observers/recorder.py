@@ -10,7 +10,8 @@ from math import prod
 
 import numpy as np
 
-from ..events import FaultEvent, InstructionEvent, Launch
+from attn_course.engine.events import FaultEvent, InstructionEvent, Launch
+
 from .recording import GONE, Recording
 from .traced_block import TracedBlock, as_type, values_of, where_present
 

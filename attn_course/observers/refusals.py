@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..events import Access
+from attn_course.engine.events import Access
+
 from .elements import Array, Element, element
 from .findings import Finding, Naming, describe_thread
 

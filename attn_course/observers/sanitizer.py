@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ..events import (
+from attn_course.engine.events import (
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -16,6 +16,7 @@ from ..events import (
     Observer,
     WarpBarrierEvent,
 )
+
 from .call_sites import executing, instances_of, line_asking
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread

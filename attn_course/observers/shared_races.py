@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import Access
+from attn_course.engine.events import Access
+
 from .async_copies import AsyncCopies
 from .findings import Finding, Findings, Naming, describe_thread
 from .races import Context, Lanes, SharedState

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import Access, InstructionEvent
+from attn_course.engine.events import Access, InstructionEvent
+
 from .call_sites import executing
 
 

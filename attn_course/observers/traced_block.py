@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from ..events import Access, Buffer, Launch
+from attn_course.engine.events import Access, Buffer, Launch
+
 from .recording import GONE, plain_values
 
 _KINDS = {"load": "read", "store": "write"}  # the rest are updates

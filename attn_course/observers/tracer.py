@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
+from attn_course.engine.events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
+
 from .recorder import Recorder
 from .recording import Recording
 

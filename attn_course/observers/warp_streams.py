@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import InstructionEvent, Launch, Observer
+from attn_course.engine.events import InstructionEvent, Launch, Observer
 
 
 class WarpWork(Observer):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import Access, FaultEvent
+from attn_course.engine.events import Access, FaultEvent
+
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault
 from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, spread

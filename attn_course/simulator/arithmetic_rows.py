@@ -2,15 +2,9 @@
 
 import numpy as np
 
-from attn_course.simulator import (
-    approximations,
-    comparisons,
-    doubles,
-    halves,
-    integers,
-    numerics,
-)
 from attn_course.simulator.row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
+
+from . import approximations, comparisons, doubles, halves, integers, numerics
 
 
 def _saturated(compute):

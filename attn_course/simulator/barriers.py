@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import BarrierEvent, FaultEvent
+from attn_course.engine.events import BarrierEvent, FaultEvent
+
 from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from attn_course.simulator import bits, numerics
 from attn_course.simulator.row import BITS, INTEGERS, WORDS, Row, plain
+
+from . import bits, numerics
 
 _ANY = f"{BITS} {INTEGERS} f32 f64"
 _ANY_OF = _ANY.replace(" ", ",")

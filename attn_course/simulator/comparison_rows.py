@@ -2,8 +2,9 @@
 
 import itertools
 
-from attn_course.simulator import comparisons
 from attn_course.simulator.row import Row
+
+from . import comparisons
 
 _UNSIGNED = "u16,u32,u64"
 _WHOLE = f"s16,s32,s64,{_UNSIGNED}"

@@ -7,7 +7,7 @@ lt, le, gt and ge, whose types are unsigned already.
 
 import numpy as np
 
-from attn_course.simulator import halves, numerics
+from . import halves, numerics
 
 
 def _unordered(ufunc):

@@ -2,8 +2,9 @@
 
 import itertools
 
-from attn_course.simulator import conversions
 from attn_course.simulator.row import ROUNDING, Row, rounding
+
+from . import conversions
 
 
 def _convert(types, modifiers):

@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from attn_course.simulator import halves, numerics
+from . import halves, numerics
 
 _INTEGER = {
     f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}")

@@ -8,7 +8,8 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from ..events import Buffer, Launch
+from attn_course.engine.events import Buffer, Launch
+
 from .errors import Hang, SimulatorError
 from .executable import Executable
 from .machine import Chunk

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..events import FaultEvent, InstructionEvent
+from attn_course.engine.events import FaultEvent, InstructionEvent
+
 from .access import MemoryInstructions
 from .barriers import Barriers, Waiting
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..events import Buffer
+from attn_course.engine.events import Buffer
 
 RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
 FAR = 1 << 28  # bytes: a wrong address this far from all arrays says nothing about any of them

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..events import FaultEvent, WarpBarrierEvent
+from attn_course.engine.events import FaultEvent, WarpBarrierEvent
+
 from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged

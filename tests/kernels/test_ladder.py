@@ -13,9 +13,9 @@ import pytest
 
 from attn_course import reference
 from attn_course.attention import METHODS, attention, run_steps, steps
-from attn_course.backend import array_module
 from attn_course.compare import assert_agrees, poisoned
 from attn_course.data import seeded_qkv
+from attn_course.engine.backend import array_module
 from attn_course.ladder import LADDER, LONG_ROW, Launch, Problem, step
 from attn_course.module import RawModule
 

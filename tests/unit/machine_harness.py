@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from attn_course import RawModule
-from attn_course.events import Observer, observe
+from attn_course.engine.events import Observer, observe
 
 BUILDS = ("optimised", "debug")
 

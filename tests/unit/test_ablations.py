@@ -29,7 +29,7 @@ from attn_course.ablations import (
     worths,
 )
 from attn_course.data import seeded_qkv
-from attn_course.events import observe
+from attn_course.engine.events import observe
 from attn_course.ladder import Device, step
 from attn_course.observers.counters import Counters
 from attn_course.suites import float64_attention

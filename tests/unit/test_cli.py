@@ -10,8 +10,8 @@ import pytest
 
 from attn_course import cli, data, reference
 from attn_course.attention import METHODS
-from attn_course.backend import resolve_backend
 from attn_course.commands import common, run, simulator_speed
+from attn_course.engine.backend import resolve_backend
 from attn_course.ladder import LADDER, step
 
 SMALL = ("--shape", "1,2,17,9")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attn_course import cli, reference
-from attn_course.events import observe
+from attn_course.engine.events import observe
 from attn_course.ladder import Problem, step
 from attn_course.module import RawModule
 from attn_course.observers.counters import DESCRIPTIONS, NAMES, Counters

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_counters import count, merges
 
-from attn_course.events import observe
+from attn_course.engine.events import observe
 from attn_course.module import RawModule
 from attn_course.observers.counters import Counters
 from attn_course.observers.merging import Merge

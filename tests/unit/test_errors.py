@@ -5,9 +5,9 @@ import types
 import numpy as np
 import pytest
 
-from attn_course.backend import BackendError
 from attn_course.compile import CompileError
-from attn_course.events import Observer, observe
+from attn_course.engine.backend import BackendError
+from attn_course.engine.events import Observer, observe
 from attn_course.module import ArgumentError, KernelNotFoundError, LaunchError, RawModule
 from attn_course.module.arguments import bind
 from attn_course.module.kernel import GpuKernel

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course.attention import run_steps
-from attn_course.events import observe
+from attn_course.engine.events import observe
 from attn_course.ladder import step
 from attn_course.module import RawModule
 from attn_course.observers.counters import Counters

@@ -7,13 +7,7 @@ import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
 from attn_course.module import RawModule
-from attn_course.simulator import (
-    KernelAssertion,
-    SimulatorError,
-    Trap,
-    UnsupportedKernel,
-    launches,
-)  # fmt: skip
+from attn_course.simulator import KernelAssertion, SimulatorError, Trap, UnsupportedKernel, launches
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import attn_course
-from attn_course import backend as backends
-from attn_course.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
-from attn_course.events import Observer, observe
+from attn_course.engine import backend as backends
+from attn_course.engine.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
+from attn_course.engine.events import Observer, observe
 from attn_course.module import KernelNotFoundError, LaunchError, RawModule
 from attn_course.module.gpu import CupyModules
 from attn_course.module.signature import (

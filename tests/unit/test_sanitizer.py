@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from attn_course.events import observe
+from attn_course.engine.events import observe
 from attn_course.ladder import Problem, step
 from attn_course.module import RawModule
 from attn_course.observers import Sanitizer

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attn_course.events import Access, BarrierEvent, Buffer, InstructionEvent, Launch
+from attn_course.engine.events import Access, BarrierEvent, Buffer, InstructionEvent, Launch
 from attn_course.observers import Sanitizer
 
 

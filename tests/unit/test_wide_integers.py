@@ -8,7 +8,7 @@ from isa_oracle import encode, exact, signed
 from machine_harness import BUILDS, DebugBuild, zeros
 
 from attn_course import RawModule
-from attn_course.events import observe
+from attn_course.engine.events import observe
 
 WORD, WIDE = 2**64, 2**128
 CODE = r"""
