@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from attn_course.engine.events import Access, FaultEvent
+from attn_course.engine.ptx.demangle import demangle
 
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault
 from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, spread
-from .names import demangle
 
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_course.engine.events import BarrierEvent, FaultEvent
+from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 
 from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged
 from .memory import spread
-from .syntax import Immediate, Instruction, Inverted
 
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")

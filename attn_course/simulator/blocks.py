@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from .syntax import (
+from attn_course.engine.ptx.syntax import (
     Address,
     Function,
     Immediate,

@@ -12,12 +12,13 @@ import re
 
 import numpy as np
 
+from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
+
 from . import isa
 from .errors import UnsupportedInstruction
 from .memory import LOCAL_WINDOW, SHARED_WINDOW
 from .memory_lines import MemoryLines, memory_space
 from .operands import type_of
-from .syntax import TYPE_BYTES, Instruction, Register
 
 _NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",

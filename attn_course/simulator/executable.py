@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
-from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from .instance import Instance, call_parts, lay_out
-from .memory import FUNCTION_WINDOW, aligned
-from .names import demangle
-from .syntax import (
+from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.ptx.syntax import (
     Address,
     Function,
     Instruction,
@@ -20,6 +16,11 @@ from .syntax import (
     Variable,
     Vector,
 )  # fmt: skip
+
+from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
+from .instance import Instance, call_parts, lay_out
+from .memory import FUNCTION_WINDOW, aligned
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256

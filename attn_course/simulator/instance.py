@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from attn_course.engine.ptx.syntax import Function, Instruction, Variable
+
 from . import blocks as flow
 from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .decode import Decoder
@@ -11,7 +13,6 @@ from .errors import UnsupportedInstruction, UnsupportedKernel
 from .memory import aligned
 from .operands import STORED
 from .special import check_name
-from .syntax import Function, Instruction, Variable
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:

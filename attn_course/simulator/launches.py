@@ -9,12 +9,12 @@ import numpy as np
 from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
+from attn_course.engine.ptx.demangle import demangle
 
 from .errors import Hang, SimulatorError
 from .executable import Executable
 from .machine import Chunk
 from .memory import GlobalMemory, aligned
-from .names import demangle
 from .system import Heap
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from attn_course.engine.events import FaultEvent, InstructionEvent
+from attn_course.engine.ptx.syntax import Register
 
 from .access import MemoryInstructions
 from .barriers import Barriers, Waiting
@@ -23,7 +24,6 @@ from .groups import Groups
 from .instance import call_parts
 from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
 from .special import special_registers
-from .syntax import Register
 from .system import Intrinsics
 from .waiting import WaitingLanes, is_warp_barrier
 

@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 
+from attn_course.engine.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
+
 from . import atomics
 from .errors import UnsupportedInstruction
 from .isa import DTYPE
 from .operands import OperandText, code_of, type_of
-from .syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
 
 _SPACES = ("global", "shared", "local", "param", "const")
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .errors import UnsupportedInstruction
-from .isa import DTYPE
-from .syntax import (
+from attn_course.engine.ptx.syntax import (
     TYPE_BYTES,
     Immediate,
     Inverted,
@@ -21,6 +19,9 @@ from .syntax import (
     Vector,
     format_operand,
 )
+
+from .errors import UnsupportedInstruction
+from .isa import DTYPE
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 

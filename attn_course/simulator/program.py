@@ -7,12 +7,13 @@ from importlib import import_module
 
 import numpy as np
 
+from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.ptx.parser import parse
+from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
+
 from .executable import Executable, Parameter, parameters_of, shared_variables
 from .launches import launch
 from .memory import aligned
-from .names import demangle
-from .parser import parse
-from .syntax import Function, Instruction, Module, Position
 
 
 class Program:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule
-from attn_course.simulator import debug
-from attn_course.simulator.declarations import evaluate
+from attn_course.engine.ptx import debug_names as debug
+from attn_course.engine.ptx.shared_shapes import evaluate
 
 SOURCE = r"""
 #define COLUMNS 3

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attn_course.simulator.parser import ParseError, parse
-from attn_course.simulator.syntax import (
+from attn_course.engine.ptx.parser import ParseError, parse
+from attn_course.engine.ptx.syntax import (
     Address,
     Immediate,
     Inverted,

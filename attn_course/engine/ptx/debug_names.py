@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .blocks import reads_and_writes
-from .declarations import SharedArray, declared_arrays
+from attn_course.simulator.blocks import reads_and_writes
+from attn_course.simulator.program import Program
+
+from .demangle import demangle
 from .dwarf import STEP, CType, Place, Reader, attribute_of, reader_of, text_of, type_of
-from .names import demangle
-from .program import Program
+from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Function
 
 
