@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.simulator import isa
+from attn_course.engine.isa import table as isa
 
 LANES = 4096
 ROUNDINGS = {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "approx", "full"}

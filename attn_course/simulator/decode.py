@@ -12,9 +12,9 @@ import re
 
 import numpy as np
 
+from attn_course.engine.isa import table as isa
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
-from . import isa
 from .errors import UnsupportedInstruction
 from .memory import LOCAL_WINDOW, SHARED_WINDOW
 from .memory_lines import MemoryLines, memory_space

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import (
     TYPE_BYTES,
     Immediate,
@@ -21,7 +22,6 @@ from attn_course.engine.ptx.syntax import (
 )
 
 from .errors import UnsupportedInstruction
-from .isa import DTYPE
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 

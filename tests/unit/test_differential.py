@@ -15,7 +15,7 @@ from differential_opcodes import Opcode
 from differential_programs import PROGRAMS
 
 from attn_course.compile import compile_ptx
-from attn_course.simulator.isa import ROWS, UnknownInstruction, lookup
+from attn_course.engine.isa.table import ROWS, UnknownInstruction, lookup
 
 
 class Faulty(Machine):

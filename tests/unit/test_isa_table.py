@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_course.simulator import isa, rows
+from attn_course.engine.isa import rows
+from attn_course.engine.isa import table as isa
 
 from . import test_isa_approximations as approximations
 from . import test_isa_comparisons as comparisons

@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from attn_course.simulator.row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
-
-from . import approximations, comparisons, doubles, halves, integers, numerics
+from . import approximations, comparisons, integers
+from . import float16 as halves
+from . import float32 as numerics
+from . import float64 as doubles
+from .row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
 
 
 def _saturated(compute):

@@ -2,9 +2,8 @@
 
 import itertools
 
-from attn_course.simulator.row import ROUNDING, Row, rounding
-
 from . import conversions
+from .row import ROUNDING, Row, rounding
 
 
 def _convert(types, modifiers):

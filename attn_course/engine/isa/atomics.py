@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import isa
-from .errors import UnsupportedInstruction
+from attn_course.simulator.errors import UnsupportedInstruction
+
+from . import table as isa
 
 _MODIFIERS = {
     "global", "shared", "local", "relaxed", "acquire", "release", "acq_rel", "cta", "gpu", "sys",

@@ -15,7 +15,8 @@ import functools
 
 import numpy as np
 
-from . import halves, numerics
+from . import float16 as halves
+from . import float32 as numerics
 
 _INTEGER = {
     f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}")

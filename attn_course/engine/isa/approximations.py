@@ -6,7 +6,7 @@ tolerance, never bit by bit. Special values follow the ISA's tables.
 
 import numpy as np
 
-from attn_course.simulator.numerics import canonical, flushing
+from .float32 import canonical, flushing
 
 
 def _rounded(function):

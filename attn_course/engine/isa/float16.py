@@ -6,7 +6,7 @@ to odd, and rounded once. A NaN result is the canonical 0x7fff of both formats.
 
 import numpy as np
 
-from . import numerics
+from . import float32 as numerics
 
 CANONICAL = np.uint16(0x7FFF)
 _U16 = np.uint16

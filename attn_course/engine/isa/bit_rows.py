@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from attn_course.simulator.row import BITS, INTEGERS, WORDS, Row, plain
-
-from . import bits, numerics
+from . import bits
+from . import float32 as numerics
+from .row import BITS, INTEGERS, WORDS, Row, plain
 
 _ANY = f"{BITS} {INTEGERS} f32 f64"
 _ANY_OF = _ANY.replace(" ", ",")

@@ -2,9 +2,8 @@
 
 import itertools
 
-from attn_course.simulator.row import Row
-
 from . import comparisons
+from .row import Row
 
 _UNSIGNED = "u16,u32,u64"
 _WHOLE = f"s16,s32,s64,{_UNSIGNED}"

@@ -7,7 +7,8 @@ lt, le, gt and ge, whose types are unsigned already.
 
 import numpy as np
 
-from . import halves, numerics
+from . import float16 as halves
+from . import float32 as numerics
 
 
 def _unordered(ufunc):

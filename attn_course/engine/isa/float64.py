@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from attn_course.simulator.numerics import round_to_odd, step, two_sum, zero_sign
+from .float32 import round_to_odd, step, two_sum, zero_sign
 
 _NAN = np.uint64(0xFFF8000000000000).view(np.float64)
 

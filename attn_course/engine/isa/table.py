@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.simulator.rows import ROWS
+from .rows import ROWS
 
 _UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
 DTYPE = {

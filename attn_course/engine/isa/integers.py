@@ -7,7 +7,7 @@ beside the function. Nothing writes to its inputs.
 
 import numpy as np
 
-from attn_course.simulator.bits import unsigned, width
+from .bits import unsigned, width
 
 _WIDER = {
     np.dtype(f"{sign}{size}"): np.dtype(f"{sign}{2 * size}") for sign in "iu" for size in (2, 4)
