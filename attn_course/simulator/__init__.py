@@ -5,6 +5,9 @@ decode (instructions to lines of NumPy), executable and program; then machine (t
 groups (registers of the lanes that run), barriers, waiting, access (memory), launches.
 """
 
+from attn_course.engine.translate.executable import Parameter
+from attn_course.engine.translate.program import Entry, Program
+
 from .errors import (
     Hang,
     KernelAssertion,
@@ -13,9 +16,7 @@ from .errors import (
     Trap,
     UnsupportedKernel,
 )  # fmt: skip
-from .executable import Parameter
 from .launches import launch
-from .program import Entry, Program
 
 __all__ = [
     "Entry", "Hang", "KernelAssertion", "MemoryFault", "Parameter", "Program", "SimulatorError",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.translate.control_flow import LANE
+
 from . import warp
 from .addressing import Addressing
-from .blocks import LANE
 from .memory import scalar, spread
 
 

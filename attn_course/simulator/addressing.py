@@ -6,8 +6,8 @@ import numpy as np
 
 from attn_course.engine.events import Access, FaultEvent
 from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE
 from .errors import MemoryFault
 from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, spread
 

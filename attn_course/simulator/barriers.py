@@ -13,8 +13,8 @@ import numpy as np
 
 from attn_course.engine.events import BarrierEvent, FaultEvent
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
+from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged
 from .memory import spread

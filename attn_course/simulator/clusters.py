@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.translate.control_flow import LANE, Block, Key
+
 from .barriers import CLUSTER_BARRIER, Waiting
-from .blocks import LANE, Block, Key
 from .memory import CLUSTER_SHIFT
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import LANE, Key
+from attn_course.engine.translate.control_flow import LANE, Key
+
 from .memory import scalar
 
 

@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.translate.executable import Executable
 
 from .errors import Hang, SimulatorError
-from .executable import Executable
 from .machine import Chunk
 from .memory import GlobalMemory, aligned
 from .system import Heap

@@ -13,15 +13,15 @@ import numpy as np
 
 from attn_course.engine.events import FaultEvent, InstructionEvent
 from attn_course.engine.ptx.syntax import Register
+from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from attn_course.engine.translate.function import call_parts
 
 from .access import MemoryInstructions
 from .barriers import Barriers, Waiting
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .clusters import Clusters
 from .copies import AsyncCopies
 from .errors import SimulatorError, Trap
 from .groups import Groups
-from .instance import call_parts
 from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
 from .special import special_registers
 from .system import Intrinsics

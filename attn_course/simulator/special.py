@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import LANE
+from attn_course.engine.translate.control_flow import LANE
+
 from .errors import UnsupportedInstruction
 from .memory import aligned
 

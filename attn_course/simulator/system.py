@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE
+from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
+
 from .errors import KernelAssertion
 from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned, spread
 from .printf import format_message

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from attn_course.engine.events import FaultEvent, WarpBarrierEvent
+from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .blocks import LANE, Block, Key
 from .errors import Hang
 from .groups import merged
 from .memory import scalar, spread

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_course.simulator.blocks import reads_and_writes
-from attn_course.simulator.program import Program
-
+from ..translate.control_flow import reads_and_writes
+from ..translate.program import Program
 from .demangle import demangle
 from .dwarf import STEP, CType, Place, Reader, attribute_of, reader_of, text_of, type_of
 from .shared_shapes import SharedArray, declared_arrays

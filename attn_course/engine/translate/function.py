@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from attn_course.engine.ptx.syntax import Function, Instruction, Variable
+from attn_course.simulator.errors import UnsupportedInstruction, UnsupportedKernel
+from attn_course.simulator.memory import aligned
+from attn_course.simulator.special import check_name
 
-from . import blocks as flow
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
-from .decode import Decoder
-from .errors import UnsupportedInstruction, UnsupportedKernel
-from .memory import aligned
+from . import control_flow as flow
+from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
+from .instructions import Decoder
 from .operands import STORED
-from .special import check_name
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:

@@ -20,8 +20,7 @@ from attn_course.engine.ptx.syntax import (
     Vector,
     format_operand,
 )
-
-from .errors import UnsupportedInstruction
+from attn_course.simulator.errors import UnsupportedInstruction
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 
-from attn_course.engine.isa import atomics
 from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
+from attn_course.simulator.errors import UnsupportedInstruction
 
-from .errors import UnsupportedInstruction
+from ..isa import atomics
 from .operands import OperandText, code_of, type_of
 
 _SPACES = ("global", "shared", "local", "param", "const")

@@ -16,11 +16,11 @@ from attn_course.engine.ptx.syntax import (
     Variable,
     Vector,
 )  # fmt: skip
+from attn_course.simulator.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
+from attn_course.simulator.memory import FUNCTION_WINDOW, aligned
 
-from .blocks import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
-from .errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from .instance import Instance, call_parts, lay_out
-from .memory import FUNCTION_WINDOW, aligned
+from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256

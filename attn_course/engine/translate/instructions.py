@@ -12,12 +12,12 @@ import re
 
 import numpy as np
 
-from attn_course.engine.isa import table as isa
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
+from attn_course.simulator.errors import UnsupportedInstruction
+from attn_course.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW
 
-from .errors import UnsupportedInstruction
-from .memory import LOCAL_WINDOW, SHARED_WINDOW
-from .memory_lines import MemoryLines, memory_space
+from ..isa import table as isa
+from .memory_instructions import MemoryLines, memory_space
 from .operands import type_of
 
 _NOTHING = (
