@@ -16,10 +16,10 @@ import numpy as np
 from attn_course.clinic import Broken, Trial, broken_kernels, prepare
 from attn_course.clinic_plots import symptoms, wrong_elements
 from attn_course.engine.events import observe
+from attn_course.engine.machine.errors import MemoryFault
 from attn_course.module import LaunchError
 from attn_course.observers import Sanitizer
 from attn_course.observers.findings import Finding
-from attn_course.simulator.errors import MemoryFault
 
 PATIENTS = {
     "A": "missing_first_barrier", "B": "missing_second_barrier", "C": "divergent_barrier",

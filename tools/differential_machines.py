@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.events import Observer, observe
+from attn_course.engine.machine import Program
 from attn_course.module import RawModule
-from attn_course.simulator import Program
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -129,7 +129,7 @@ class RawModule:
     def program(self, build: str = "optimised"):
         """The simulator's Program of a build, parsed once. Works on either backend."""
         if build not in self._programs:
-            from attn_course.simulator import Program
+            from attn_course.engine.machine import Program
 
             self._programs[build] = Program(self.ptx(build), source=self.code or "",
                                             source_name=self.name, build=build,

@@ -5,10 +5,10 @@ import pytest
 from test_counters import count, merges
 
 from attn_course.engine.events import observe
+from attn_course.engine.machine import Program
 from attn_course.module import RawModule
 from attn_course.observers.counters import Counters
 from attn_course.observers.merging import Merge
-from attn_course.simulator import Program
 
 COPY = """extern "C" __global__ void k(const float* x, float* out, int rows)
 {

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
+from attn_course.engine.machine import Hang, MemoryFault
+from attn_course.engine.machine import launch as launches
 from attn_course.module.errors import LaunchError
-from attn_course.simulator import Hang, MemoryFault, launches
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, run, zeros
 
-from attn_course.simulator import Hang, launches
+from attn_course.engine.machine import Hang
+from attn_course.engine.machine import launch as launches
 
 CODE = r"""
 #include <cuda_fp16.h>

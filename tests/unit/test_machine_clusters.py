@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.simulator import Hang
+from attn_course.engine.machine import Hang
 
 CODE = r"""
 // Needs: sm_90

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, run, zeros
 
-from attn_course.simulator import launches
+from attn_course.engine.machine import launch as launches
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

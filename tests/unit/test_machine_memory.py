@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
-from attn_course.simulator import Hang, MemoryFault, SimulatorError, launches
+from attn_course.engine.machine import Hang, MemoryFault, SimulatorError
+from attn_course.engine.machine import launch as launches
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

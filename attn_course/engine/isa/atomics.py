@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.simulator.errors import UnsupportedInstruction
-
+from ..machine.errors import UnsupportedInstruction
 from . import table as isa
 
 _MODIFIERS = {

@@ -16,9 +16,9 @@ from attn_course.engine.ptx.syntax import (
     Variable,
     Vector,
 )  # fmt: skip
-from attn_course.simulator.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from attn_course.simulator.memory import FUNCTION_WINDOW, aligned
 
+from ..machine.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
+from ..machine.memory import FUNCTION_WINDOW, aligned
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .function import Instance, call_parts, lay_out
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from attn_course.engine.ptx.syntax import Function, Instruction, Variable
-from attn_course.simulator.errors import UnsupportedInstruction, UnsupportedKernel
-from attn_course.simulator.memory import aligned
-from attn_course.simulator.special import check_name
 
+from ..machine.errors import UnsupportedInstruction, UnsupportedKernel
+from ..machine.memory import aligned
+from ..machine.special_registers import check_name
 from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder

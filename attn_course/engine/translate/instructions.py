@@ -13,10 +13,10 @@ import re
 import numpy as np
 
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
-from attn_course.simulator.errors import UnsupportedInstruction
-from attn_course.simulator.memory import LOCAL_WINDOW, SHARED_WINDOW
 
 from ..isa import table as isa
+from ..machine.errors import UnsupportedInstruction
+from ..machine.memory import LOCAL_WINDOW, SHARED_WINDOW
 from .memory_instructions import MemoryLines, memory_space
 from .operands import type_of
 

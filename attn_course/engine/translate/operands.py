@@ -20,7 +20,8 @@ from attn_course.engine.ptx.syntax import (
     Vector,
     format_operand,
 )
-from attn_course.simulator.errors import UnsupportedInstruction
+
+from ..machine.errors import UnsupportedInstruction
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 

@@ -10,9 +10,9 @@ import numpy as np
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
-from attn_course.simulator.launches import launch
-from attn_course.simulator.memory import aligned
 
+from ..machine.launch import launch
+from ..machine.memory import aligned
 from .executable import Executable, Parameter, parameters_of, shared_variables
 
 

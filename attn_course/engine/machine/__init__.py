@@ -16,7 +16,7 @@ from .errors import (
     Trap,
     UnsupportedKernel,
 )  # fmt: skip
-from .launches import launch
+from .launch import launch
 
 __all__ = [
     "Entry", "Hang", "KernelAssertion", "MemoryFault", "Parameter", "Program", "SimulatorError",

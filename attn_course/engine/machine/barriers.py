@@ -16,7 +16,7 @@ from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from .errors import Hang
-from .groups import merged
+from .lanes import merged
 from .memory import spread
 
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks

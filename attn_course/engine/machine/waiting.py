@@ -17,7 +17,7 @@ from attn_course.engine.events import FaultEvent, WarpBarrierEvent
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from .errors import Hang
-from .groups import merged
+from .lanes import merged
 from .memory import scalar, spread
 
 _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins

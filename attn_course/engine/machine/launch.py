@@ -12,10 +12,10 @@ from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.executable import Executable
 
+from .chunk import Chunk
+from .device_calls import Heap
 from .errors import Hang, SimulatorError
-from .machine import Chunk
 from .memory import GlobalMemory, aligned
-from .system import Heap
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this

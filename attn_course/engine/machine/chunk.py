@@ -17,14 +17,14 @@ from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_B
 from attn_course.engine.translate.function import call_parts
 
 from .access import MemoryInstructions
+from .async_copies import AsyncCopies
 from .barriers import Barriers, Waiting
 from .clusters import Clusters
-from .copies import AsyncCopies
+from .device_calls import Intrinsics
 from .errors import SimulatorError, Trap
-from .groups import Groups
+from .lanes import Groups
 from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
-from .special import special_registers
-from .system import Intrinsics
+from .special_registers import special_registers
 from .waiting import WaitingLanes, is_warp_barrier
 
 _CLOCK_EVERY = 1024  # activations between two looks at the clock

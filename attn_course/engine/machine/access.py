@@ -10,7 +10,7 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE
 
-from . import warp
+from . import warps as warp
 from .addressing import Addressing
 from .memory import scalar, spread
 
