@@ -12,7 +12,7 @@ import io
 import struct
 from dataclasses import dataclass
 
-from attn_course.compile import compile_cubin
+from attn_course.engine.compile import compile_cubin
 from attn_course.source import kernel_path
 
 WARP = 32

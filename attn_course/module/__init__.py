@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from attn_course.compile import (
+from attn_course.engine.backend import BackendError, array_module, asnumpy, resolve_backend, xp
+from attn_course.engine.compile import (
     BUILDS,
     Compiled,
     CompileError,
@@ -16,7 +17,6 @@ from attn_course.compile import (
     default_arch,
     requested_arch,
 )
-from attn_course.engine.backend import BackendError, array_module, asnumpy, resolve_backend, xp
 from attn_course.source import KERNEL_FOLDER
 
 from .errors import ArgumentError, KernelNotFoundError, LaunchError

@@ -7,7 +7,8 @@ import zlib
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from attn_course.compile import (
+from attn_course.engine.backend import BackendError
+from attn_course.engine.compile import (
     compile_cubin,
     header_stamp,
     include_options,
@@ -15,8 +16,7 @@ from attn_course.compile import (
     required_arch,
     standard_options,
 )
-from attn_course.compile.messages import describe_failure
-from attn_course.engine.backend import BackendError
+from attn_course.engine.compile.messages import describe_failure
 
 
 @lru_cache(maxsize=1)

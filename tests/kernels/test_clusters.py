@@ -15,8 +15,8 @@ import pytest
 from attn_course import Sanitizer, observe, reference
 from attn_course.attention import attention, problem_of, step_arguments
 from attn_course.compare import assert_agrees, poisoned
-from attn_course.compile import CompileError
 from attn_course.data import seeded_qkv
+from attn_course.engine.compile import CompileError
 from attn_course.engine.machine import launch as launches
 from attn_course.ladder import step
 from attn_course.module import RawModule

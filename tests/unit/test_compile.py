@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from attn_course import compile as compiler
-from attn_course.compile import (
+from attn_course.engine import compile as compiler
+from attn_course.engine.compile import (
     CompileError,
     CompilerMissingError,
     compile_cubin,
@@ -17,10 +17,10 @@ from attn_course.compile import (
     default_arch,
     include_folders,
     include_options,
-    include_paths,
     requested_arch,
     required_arch,
 )
+from attn_course.engine.compile import includes as include_paths
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;

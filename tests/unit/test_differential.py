@@ -14,7 +14,7 @@ from differential_machines import Machine
 from differential_opcodes import Opcode
 from differential_programs import PROGRAMS
 
-from attn_course.compile import compile_ptx
+from attn_course.engine.compile import compile_ptx
 from attn_course.engine.isa.table import ROWS, UnknownInstruction, lookup
 
 

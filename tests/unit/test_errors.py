@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from attn_course.compile import CompileError
 from attn_course.engine.backend import BackendError
+from attn_course.engine.compile import CompileError
 from attn_course.engine.events import Observer, observe
 from attn_course.module import ArgumentError, KernelNotFoundError, LaunchError, RawModule
 from attn_course.module.arguments import bind

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .errors import CompileError, CompilerMissingError
-from .include_paths import cuda_major, include_folders, include_options, package_name
+from .includes import cuda_major, include_folders, include_options, package_name
 from .messages import describe_failure
 
 __all__ = [

@@ -6,7 +6,7 @@ import difflib
 import re
 
 from .errors import CompileError, Diagnostic
-from .include_paths import cuda_major, package_name
+from .includes import cuda_major, package_name
 
 _HEAD = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): "
