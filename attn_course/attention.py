@@ -14,8 +14,8 @@ import numpy as np
 
 from attn_course.choice import choose, current_device
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.module import RawModule
 from attn_course.ladder import EXPERIMENTS, Launch, Problem, Step, step
-from attn_course.module import RawModule
 from attn_course.shapes import MAX_GRID_YZ
 
 METHODS: dict[str, tuple[int, ...]] = {

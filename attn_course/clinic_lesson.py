@@ -17,7 +17,7 @@ from attn_course.clinic import Broken, Trial, broken_kernels, prepare
 from attn_course.clinic_plots import symptoms, wrong_elements
 from attn_course.engine.events import observe
 from attn_course.engine.machine.errors import MemoryFault
-from attn_course.module import LaunchError
+from attn_course.engine.module import LaunchError
 from attn_course.observers import Sanitizer
 from attn_course.observers.findings import Finding
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
+from attn_course.engine.module.arguments import bind
 from attn_course.ladder import FUSED, LADDER, Problem
-from attn_course.module.arguments import bind
 from attn_course.source import KERNEL_FOLDER
 from attn_course.verify import ORACLES
 

@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from attn_course.attention import step_arguments
 from attn_course.engine.events import Observer, observe
+from attn_course.engine.module import RawModule
 from attn_course.ladder import Problem, step
-from attn_course.module import RawModule
 from attn_course.source import KERNEL_FOLDER
 
 from . import common

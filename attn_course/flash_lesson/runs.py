@@ -8,8 +8,8 @@ import numpy as np
 
 from attn_course.attention import run_steps
 from attn_course.engine.events import Observer, observe
+from attn_course.engine.module import RawModule
 from attn_course.ladder import Problem, step
-from attn_course.module import RawModule
 from attn_course.observers.counters import Counters
 
 

@@ -18,8 +18,8 @@ from attn_course.compare import assert_agrees, poisoned
 from attn_course.data import seeded_qkv
 from attn_course.engine.compile import CompileError
 from attn_course.engine.machine import launch as launches
+from attn_course.engine.module import RawModule
 from attn_course.ladder import step
-from attn_course.module import RawModule
 
 RELATIVE = 2e-6
 CLUSTERS = (1, 2, 4, 8)

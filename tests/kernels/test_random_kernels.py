@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from random_kernels import random_kernel  # noqa: E402

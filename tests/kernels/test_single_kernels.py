@@ -28,8 +28,8 @@ from attn_course.choice import choose, current_device
 from attn_course.compare import assert_agrees, poisoned
 from attn_course.data import seeded_qkv
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
-from attn_course.module import LaunchError, RawModule
 from attn_course.tuning import (
     CLUSTER_TILES,
     FLASH_TILES,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from attn_course import cli, reference
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
+from attn_course.engine.module import RawModule
 from attn_course.ladder import Problem, step
-from attn_course.module import RawModule
 from attn_course.observers.counters import DESCRIPTIONS, NAMES, Counters
 from attn_course.observers.merging import Merge, find_merges
 from attn_course.observers.patterns import Pattern, TouchedBytes

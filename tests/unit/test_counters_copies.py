@@ -6,7 +6,7 @@ from test_counters import count, merges
 
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 from attn_course.observers.counters import Counters
 from attn_course.observers.merging import Merge
 

@@ -8,11 +8,11 @@ import pytest
 from attn_course.engine.backend import BackendError
 from attn_course.engine.compile import CompileError
 from attn_course.engine.events import Observer, observe
-from attn_course.module import ArgumentError, KernelNotFoundError, LaunchError, RawModule
-from attn_course.module.arguments import bind
-from attn_course.module.kernel import GpuKernel
-from attn_course.module.limits import Limits, check_geometry, check_shared, simulated_limits
-from attn_course.module.signature import Entry
+from attn_course.engine.module import ArgumentError, KernelNotFoundError, LaunchError, RawModule
+from attn_course.engine.module.arguments import bind
+from attn_course.engine.module.kernel import GpuKernel
+from attn_course.engine.module.limits import Limits, check_geometry, check_shared, simulated_limits
+from attn_course.engine.module.signature import Entry
 
 CODE = """
 #include <cuda_fp16.h>

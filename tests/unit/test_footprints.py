@@ -5,8 +5,8 @@ import pytest
 
 from attn_course.attention import run_steps
 from attn_course.engine.events import observe
+from attn_course.engine.module import RawModule
 from attn_course.ladder import step
-from attn_course.module import RawModule
 from attn_course.observers.counters import Counters
 from attn_course.observers.footprints import Footprint, Footprints, LineLookups
 

@@ -6,7 +6,7 @@ from machine_harness import BUILDS, listen, run, zeros
 
 from attn_course.engine.machine import Hang, MemoryFault
 from attn_course.engine.machine import launch as launches
-from attn_course.module.errors import LaunchError
+from attn_course.engine.module.errors import LaunchError
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \

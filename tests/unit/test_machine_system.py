@@ -8,7 +8,7 @@ from machine_harness import BUILDS, listen, module, run, zeros
 
 from attn_course.engine.machine import KernelAssertion, SimulatorError, Trap, UnsupportedKernel
 from attn_course.engine.machine import launch as launches
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

@@ -13,9 +13,9 @@ import attn_course
 from attn_course.engine import backend as backends
 from attn_course.engine.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
 from attn_course.engine.events import Observer, observe
-from attn_course.module import KernelNotFoundError, LaunchError, RawModule
-from attn_course.module.gpu import CupyModules
-from attn_course.module.signature import (
+from attn_course.engine.module import KernelNotFoundError, LaunchError, RawModule
+from attn_course.engine.module.cupy_side import CupyModules
+from attn_course.engine.module.signature import (
     CType,
     describe_type,
     join,
@@ -602,7 +602,7 @@ def test_an_array_of_cupy_is_known_by_its_type():
     of CuPy's that a pointer takes as they are."""
     import cupy
 
-    from attn_course.module.arguments import _is_array_of_cupy
+    from attn_course.engine.module.arguments import _is_array_of_cupy
 
     class Tagged(cupy.ndarray):
         pass

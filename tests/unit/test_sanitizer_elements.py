@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course.engine.events import observe
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 from attn_course.observers import Sanitizer
 from attn_course.observers.elements import Array, element
 

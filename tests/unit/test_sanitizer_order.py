@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course.engine.events import observe
-from attn_course.module import RawModule
+from attn_course.engine.module import RawModule
 from attn_course.observers import Counters, Sanitizer, Tracer
 
 HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"

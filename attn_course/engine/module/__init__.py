@@ -19,8 +19,8 @@ from attn_course.engine.compile import (
 )
 from attn_course.source import KERNEL_FOLDER
 
+from .cupy_side import CupyModules, newer_arch
 from .errors import ArgumentError, KernelNotFoundError, LaunchError
-from .gpu import CupyModules, newer_arch
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import join, read_aliases, read_declarations, read_entries
