@@ -18,8 +18,8 @@ from attn_course.clinic_plots import symptoms, wrong_elements
 from attn_course.engine.events import observe
 from attn_course.engine.machine.errors import MemoryFault
 from attn_course.engine.module import LaunchError
-from attn_course.observers import Sanitizer
-from attn_course.observers.findings import Finding
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.findings import Finding
 
 PATIENTS = {
     "A": "missing_first_barrier", "B": "missing_second_barrier", "C": "divergent_barrier",

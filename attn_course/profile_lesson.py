@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from attn_course.attention import compiled
 from attn_course.engine.events import observe
-from attn_course.observers.counters import Counters
-from attn_course.observers.footprints import LineLookups
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.engine.watch.footprints import LineLookups
 from attn_course.occupancy import Occupancy, compiled_registers, occupancy
 from attn_course.profiler import PROFILING, SPEED_METRICS, STALL_METRICS, TIME, Target, collect
 from attn_course.results import caption, is_current, new_record, records

@@ -13,9 +13,9 @@ import numpy as np
 
 from attn_course.attention import run_steps
 from attn_course.engine.events import InstructionEvent, Launch, Observer, observe
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.engine.watch.tracer.recording import Recording
 from attn_course.ladder import step
-from attn_course.observers.counters import Counters
-from attn_course.observers.recording import Recording
 from attn_course.source import kernel_path
 
 WARP = 32

@@ -20,8 +20,8 @@ import numpy as np
 from attn_course import RawModule, observe
 from attn_course.commands import common
 from attn_course.engine.backend import array_module
+from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder import LADDER, Launch, step
-from attn_course.observers.counters import Counters
 from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.results import caption, new_record
 

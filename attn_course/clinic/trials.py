@@ -15,9 +15,9 @@ from attn_course.compare import Comparison, compare, poisoned
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder import Device, Launch, Problem
-from attn_course.observers import Sanitizer
-from attn_course.observers.findings import Finding
 from attn_course.source import read_constants
 
 from .families import Arrays, Family, family

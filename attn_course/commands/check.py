@@ -20,9 +20,9 @@ from attn_course.clinic import Case, ClinicError, examine, family, read_broken
 from attn_course.compare import Comparison, compare
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder import Problem
-from attn_course.observers import Sanitizer
-from attn_course.observers.findings import Finding
 from attn_course.source import KERNEL_FOLDER
 
 from . import common

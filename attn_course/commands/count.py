@@ -8,7 +8,7 @@ from attn_course.attention import attention
 from attn_course.compare import Comparison, compare
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
-from attn_course.observers.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
 
 from . import common
 

@@ -9,7 +9,7 @@ from attn_course.attention import attention
 from attn_course.compare import Comparison, compare
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
-from attn_course.observers.tracer import Tracer
+from attn_course.engine.watch.tracer.tracer import Tracer
 
 from . import common
 
@@ -76,7 +76,7 @@ def run(work: common.Workload, tracer: Tracer) -> Comparison:
 def report(tracer: Tracer, judged: Comparison, page: Path | None) -> str:
     """The steps for people, or where the page with them is."""
     if page is None:
-        from attn_course import stepper
+        from attn_course.engine.watch.tracer import stepper
 
         return f"{stepper.text(tracer.recordings)}\n\n{judged.message}"
     steps = sum(len(recording.frames) for recording in tracer.recordings)

@@ -9,10 +9,10 @@ from math import prod
 import numpy as np
 
 from attn_course import tile_times
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.experiments import Times
 from attn_course.ladder import Problem, step
-from attn_course.observers.counters import Counters
-from attn_course.observers.tracer import Tracer
 from attn_course.results import caption, records
 from attn_course.shapes import Device, ceil_div
 from attn_course.suites import Shape

@@ -9,8 +9,8 @@ import numpy as np
 from attn_course.attention import run_steps
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import RawModule
+from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder import Problem, step
-from attn_course.observers.counters import Counters
 
 
 def run(which: int | str, q, k, v, *observers: Observer, options: Sequence[str] = (),

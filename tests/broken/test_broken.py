@@ -10,9 +10,9 @@ import sanitizer_runs
 from attn_course import clinic
 from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels, prepare
 from attn_course.engine.events import observe
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.ladder import FUSED, LADDER, Problem
-from attn_course.observers import Sanitizer
-from attn_course.observers.findings import KINDS
 from attn_course.verify import ORACLES
 
 BROKEN = broken_kernels()

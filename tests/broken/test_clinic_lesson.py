@@ -22,7 +22,7 @@ from attn_course.clinic_lesson import (
     show_findings,
     symptom_figure,
 )
-from attn_course.observers.findings import KINDS
+from attn_course.engine.watch.sanitizer.findings import KINDS
 
 LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "04_races_and_barriers.ipynb"
 RACY = ("A", "B")  # right in lockstep

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
-from attn_course.observers.traffic import Lanes, count_wavefronts
+from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import WebDriverException  # noqa: E402

@@ -12,11 +12,11 @@ from attn_course import cli, reference
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
+from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course.engine.watch.counters.merging import Merge, find_merges
+from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
+from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
 from attn_course.ladder import Problem, step
-from attn_course.observers.counters import DESCRIPTIONS, NAMES, Counters
-from attn_course.observers.merging import Merge, find_merges
-from attn_course.observers.patterns import Pattern, TouchedBytes
-from attn_course.observers.traffic import Lanes, count_sectors, count_wavefronts
 from attn_course.source import kernel_path
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests

@@ -7,8 +7,8 @@ from test_counters import count, merges
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
-from attn_course.observers.counters import Counters
-from attn_course.observers.merging import Merge
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.engine.watch.counters.merging import Merge
 
 COPY = """extern "C" __global__ void k(const float* x, float* out, int rows)
 {

@@ -6,8 +6,8 @@ import pytest
 from attn_course import memory_levels as levels
 from attn_course.attention import compiled
 from attn_course.engine.events import observe
+from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder import step
-from attn_course.observers.counters import Counters
 from attn_course.source import read_constants
 from attn_course.timing import TimingError
 

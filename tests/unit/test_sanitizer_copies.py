@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from attn_course.engine.events import Access, BarrierEvent, Buffer, InstructionEvent, Launch
-from attn_course.observers import Sanitizer
+from attn_course.engine.watch import Sanitizer
 
 
 class Copies:

@@ -5,8 +5,8 @@ import pytest
 
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
-from attn_course.observers import Sanitizer
-from attn_course.observers.elements import Array, element
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.elements import Array, element
 
 HEAD = """#define TILE 4
 __device__ int table[3][5];

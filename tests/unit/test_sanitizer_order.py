@@ -5,7 +5,7 @@ import pytest
 
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
-from attn_course.observers import Counters, Sanitizer, Tracer
+from attn_course.engine.watch import Counters, Sanitizer, Tracer
 
 HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
 START = "__shared__ int s[64], d; const int t = threadIdx.x;\n"

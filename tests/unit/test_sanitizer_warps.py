@@ -5,8 +5,8 @@ import pytest
 
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
-from attn_course.observers import Sanitizer
-from attn_course.observers.meetings import FULL, Meetings, NamedBarriers, WarpMeetings
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.meetings import FULL, Meetings, NamedBarriers, WarpMeetings
 
 START = """__shared__ int s[256]; const int t = threadIdx.x, lane = t % 32;
 const unsigned half = lane < 16 ? 0xffffu : 0xffff0000u;

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from attn_course import RawModule, Tracer, observe, stepper
+from attn_course import RawModule, Tracer, observe
+from attn_course.engine.watch.tracer import stepper
 
 SOURCE = """extern "C" __global__ void k(const float* q, float* out) {
     float mine = q[threadIdx.x] < 2.0f ? 1.0f : 2.0f;  // a "quoted" <word>

@@ -7,7 +7,7 @@ import pytest
 
 from attn_course import RawModule, Sanitizer, Tracer, observe
 from attn_course.engine.machine import MemoryFault
-from attn_course.observers.recording import plain_values
+from attn_course.engine.watch.tracer.recording import plain_values
 
 # q (4, 4) and k (4, 4): as the columns of k^T are all (1, 2, 3, 4), so is every element of a key.
 Q = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]], np.float32)[None]

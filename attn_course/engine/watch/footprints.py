@@ -14,8 +14,8 @@ import numpy as np
 
 from attn_course.engine.events import InstructionEvent, Launch, Observer
 
-from .counters import merges_of
-from .traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
+from .counters.counters import merges_of
+from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
 
 LINE_BYTES = 128
 
