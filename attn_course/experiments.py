@@ -15,10 +15,10 @@ import numpy as np
 
 from attn_course.attention import METHODS, prepared, problem_of
 from attn_course.choice import current_device
-from attn_course.compare import compare
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import BackendError, resolve_backend
 from attn_course.ladder import EXPERIMENTS, Device, Problem, ceil_div, step
+from attn_course.reference.comparison import compare
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import caption, new_record, records
 from attn_course.suites import Ours, Shape, estimate_us, float64_attention, turns_for
 from attn_course.timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu

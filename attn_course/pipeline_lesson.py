@@ -10,13 +10,13 @@ import math
 import numpy as np
 
 from attn_course.attention import attention, run_steps
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.ladder import Problem, step
 from attn_course.pipeline_times import KERNELS, Shape
 from attn_course.reduction_lesson import Tally
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import gpu_identity
 from attn_course.roofline import PEAKS, Peak, Work, step_work
 

@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 
 from attn_course import peers, timing_lesson
 from attn_course.attention import AUTO, METHODS
-from attn_course.compare import compare
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder import Problem, step
+from attn_course.reference.comparison import compare
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import (
     RESULTS_FOLDER,
     RecordError,

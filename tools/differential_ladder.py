@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from differential_bounds import max_ulp, ulps
 
-from attn_course import reference
 from attn_course.attention import step_arguments
-from attn_course.data import seeded_qkv
 from attn_course.ladder import Problem, step
+from attn_course.reference import float64 as reference
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import kernel_hash
 from attn_course.source import kernel_path
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course import reference
 from attn_course.attention import (
     METHODS,
     check_arrays,
@@ -17,12 +16,13 @@ from attn_course.attention import (
     steps,
 )
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
-from attn_course.compare import Comparison, compare
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder import Problem
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import Comparison, compare
 from attn_course.source import KERNEL_FOLDER
 
 from . import common

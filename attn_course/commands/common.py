@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.attention import AUTO, METHODS
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import BACKENDS
 from attn_course.ladder import step
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import RESULTS_FOLDER
 from attn_course.verify import LaunchRecord, Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_course.data import WINDOW
+from attn_course.reference.inputs import WINDOW
 
 
 def relative_position_bias(heads: int, seed: int = 0) -> np.ndarray:

@@ -11,13 +11,13 @@ import math
 import numpy as np
 import pytest
 
-from attn_course import reference
 from attn_course.attention import METHODS, attention, run_steps, steps
-from attn_course.compare import assert_agrees, poisoned
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import array_module
 from attn_course.engine.module import RawModule
 from attn_course.ladder import LADDER, LONG_ROW, Launch, Problem, step
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.inputs import seeded_qkv
 
 # The package's attribute of this name is the function; this is the module.
 methods = importlib.import_module("attn_course.attention")

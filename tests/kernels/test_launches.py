@@ -10,13 +10,13 @@ import re
 import numpy as np
 import pytest
 
-from attn_course import reference
 from attn_course.attention import attention, compiled, steps
 from attn_course.choice import ONLINE_BYTES, choose
-from attn_course.compare import assert_agrees
-from attn_course.data import seeded_qkv
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
 from attn_course.ladder import LARGEST_D, Device, Launch, Problem, Step, ceil_div, step
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import assert_agrees
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.tuning import (
     CLUSTER_TILES,
     FLASH_TILES,

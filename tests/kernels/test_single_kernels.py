@@ -10,7 +10,6 @@ import math
 import numpy as np
 import pytest
 
-from attn_course import reference
 from attn_course.attention import (
     AUTO,
     METHODS,
@@ -25,11 +24,12 @@ from attn_course.attention import (
     supports,
 )
 from attn_course.choice import choose, current_device
-from attn_course.compare import assert_agrees, poisoned
-from attn_course.data import seeded_qkv
 from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.tuning import (
     CLUSTER_TILES,
     FLASH_TILES,

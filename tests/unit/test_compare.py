@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attn_course.compare import assert_agrees, compare, poisoned
+from attn_course.reference.comparison import assert_agrees, compare, poisoned
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_course import cli, reference
+from attn_course import cli
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
@@ -17,6 +17,7 @@ from attn_course.engine.watch.counters.merging import Merge, find_merges
 from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
 from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
 from attn_course.ladder import Problem, step
+from attn_course.reference import float64 as reference
 from attn_course.source import kernel_path
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attn_course import flash_lesson, tile_times
-from attn_course.data import seeded_qkv
 from attn_course.experiments import Times
+from attn_course.reference.inputs import seeded_qkv
 from attn_course.shapes import Device
 from attn_course.tile_times import label
 

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 
 from attn_course import flash_plots
 from attn_course.ablations import PROBLEMS, Ablation, all_variants, variants, whole
-from attn_course.data import seeded_qkv
 from attn_course.flash_lesson import ideas
+from attn_course.reference.inputs import seeded_qkv
 
 LANE = np.arange(32)
 TILE = ("-DD=32", "-DROWS=2", "-DKEYS=2", "-DROW_WARPS=1", "-DKEY_WARPS=1")

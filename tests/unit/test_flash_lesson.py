@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course import Tracer, flash_lesson, flash_plots, plots, reference
-from attn_course.compare import compare
-from attn_course.data import seeded_qkv
+from attn_course import Tracer, flash_lesson, flash_plots, plots
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.reads import ReadCounts
 from attn_course.engine.watch.warp_streams import InFlight, WarpWork
 from attn_course.experiments import REPORT_SHAPES, TILES, Times, tile_options
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import compare
+from attn_course.reference.inputs import seeded_qkv
 
 
 def inputs(n, m, d, heads=1, kv_heads=1):

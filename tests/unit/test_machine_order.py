@@ -5,8 +5,8 @@ import pytest
 from machine_harness import run, zeros
 
 from attn_course.attention import METHODS, attention
-from attn_course.data import seeded_qkv
 from attn_course.engine.machine import launch as launches
+from attn_course.reference.inputs import seeded_qkv
 
 SHAPE, KEYS = (1, 2, 37, 24), 45
 ADDS_IN_ANY_ORDER = {"rows_atomic"}  # floating-point atomicAdd: the rounding depends on the order

@@ -7,8 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from attn_course import peers, reference, timing
+from attn_course import peers, timing
 from attn_course.peers import Peer, PeerRefuses, PeersMissing
+from attn_course.reference import float64 as reference
 
 LOG = []
 

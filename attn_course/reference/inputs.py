@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.reference import layer_norm
+from .float64 import layer_norm
 
 SLICE_SHAPE = (256, 256)
 PATCH = 4  # pixels a side of a token
