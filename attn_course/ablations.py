@@ -17,11 +17,11 @@ from functools import lru_cache
 import numpy as np
 
 from attn_course.ablation_edits import ABLATIONS, Ablation, whole
-from attn_course.attention import problem_of, step_arguments
-from attn_course.choice import current_device
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.module import RawModule
-from attn_course.ladder import Device, Launch, Problem, step
+from attn_course.ladder.attention import problem_of, step_arguments
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import Device, Launch, Problem, step
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import caption, is_current, new_record, records

@@ -13,10 +13,10 @@ from math import prod
 
 import numpy as np
 
-from attn_course.attention import METHODS, prepared, problem_of
-from attn_course.choice import current_device
 from attn_course.engine.backend import BackendError, resolve_backend
-from attn_course.ladder import EXPERIMENTS, Device, Problem, ceil_div, step
+from attn_course.ladder.attention import METHODS, prepared, problem_of
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import caption, new_record, records

@@ -17,7 +17,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from attn_course.engine.backend import gpu_count, resolve_backend
-from attn_course.source import kernel_path
+from attn_course.ladder.headers import kernel_path
 
 Answer = float | int | str
 NO_ANSWER = "none yet"

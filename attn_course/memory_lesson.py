@@ -13,12 +13,12 @@ import numpy as np
 
 from attn_course import memory_levels as levels
 from attn_course import memory_plots
-from attn_course.attention import run_steps
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
-from attn_course.ladder import step
+from attn_course.ladder.attention import run_steps
+from attn_course.ladder.steps import step
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py "
              "makes one")

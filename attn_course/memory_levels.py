@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.attention import compiled, prepared, step_arguments
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.ladder import Problem, step
+from attn_course.ladder.attention import compiled, prepared, step_arguments
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.steps import Problem, step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare, poisoned
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import caption, kernel_hash, new_record, records
-from attn_course.source import kernel_path
 from attn_course.timing import capture, contest, require_gpu
 
 KIND = "memory_lesson"

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 
 from attn_course.engine.compile import compile_cubin
-from attn_course.source import kernel_path
+from attn_course.ladder.headers import kernel_path
 
 WARP = 32
 REGISTER_UNIT = 256  # registers that a warp is given at a time

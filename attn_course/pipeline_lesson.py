@@ -9,11 +9,11 @@ import math
 
 import numpy as np
 
-from attn_course.attention import attention, run_steps
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.footprints import LineLookups
-from attn_course.ladder import Problem, step
+from attn_course.ladder.attention import attention, run_steps
+from attn_course.ladder.steps import Problem, step
 from attn_course.pipeline_times import KERNELS, Shape
 from attn_course.reduction_lesson import Tally
 from attn_course.reference.inputs import seeded_qkv

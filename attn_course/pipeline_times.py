@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from attn_course import peers, timing_lesson
-from attn_course.attention import AUTO, METHODS
 from attn_course.engine.backend import resolve_backend
-from attn_course.ladder import Problem, step
+from attn_course.ladder.attention import AUTO, METHODS
+from attn_course.ladder.steps import Problem, step
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.results import (

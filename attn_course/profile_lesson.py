@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attn_course.attention import compiled
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
+from attn_course.ladder.attention import compiled
+from attn_course.ladder.headers import kernel_path
 from attn_course.occupancy import Occupancy, compiled_registers, occupancy
 from attn_course.profiler import PROFILING, SPEED_METRICS, STALL_METRICS, TIME, Target, collect
 from attn_course.results import caption, is_current, new_record, records
-from attn_course.source import kernel_path
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)

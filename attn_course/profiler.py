@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.attention import prepared, step_arguments
 from attn_course.engine.backend import array_module
-from attn_course.ladder import Launch, Problem, step
-from attn_course.source import KERNEL_FOLDER
+from attn_course.ladder.attention import prepared, step_arguments
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import Launch, Problem, step
 
 # Our counters and the hardware metric that counts the same thing.
 COUNTER_METRICS = {

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.attention import run_steps
 from attn_course.engine.events import InstructionEvent, Launch, Observer, observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.recording import Recording
-from attn_course.ladder import step
-from attn_course.source import kernel_path
+from attn_course.ladder.attention import run_steps
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.steps import step
 
 WARP = 32
 # What a tally counts, by the first part of the PTX opcode. atom gives the old value back, red

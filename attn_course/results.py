@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from attn_course.source import KERNEL_FOLDER, kernel_path
+from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
 REQUIRED = ("kind", "gpu", "driver", "cuda", "date", "commit", "kernels")

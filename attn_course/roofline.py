@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attn_course.attention import steps
-from attn_course.ladder import FUSED, Problem, Step
+from attn_course.ladder.attention import steps
+from attn_course.ladder.steps import FUSED, Problem, Step
 
 FLOAT = 4  # bytes
 

@@ -15,10 +15,18 @@ from functools import partial
 import numpy as np
 
 from attn_course import peers, results
-from attn_course.attention import AUTO, METHODS, check_options, pick, problem_of, run_steps, steps
-from attn_course.choice import current_device
 from attn_course.engine.backend import BackendError
-from attn_course.ladder import Problem, step
+from attn_course.ladder.attention import (
+    AUTO,
+    METHODS,
+    check_options,
+    pick,
+    problem_of,
+    run_steps,
+    steps,
+)
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import Problem, step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from attn_course.choice import current_device
 from attn_course.experiments import measure_shape
-from attn_course.ladder import step
-from attn_course.results import new_record
-from attn_course.shapes import LARGEST_D, Device, Problem
-from attn_course.suites import Shape
-from attn_course.timing import ClockWatch, require_gpu
-from attn_course.tuning import (
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.problem import LARGEST_D, Device, Problem
+from attn_course.ladder.steps import step
+from attn_course.ladder.tiles import (
     PRICES,
     Prices,
     flash_candidates,
@@ -24,6 +21,9 @@ from attn_course.tuning import (
     split_candidates,
     split_clocks,
 )
+from attn_course.results import new_record
+from attn_course.suites import Shape
+from attn_course.timing import ClockWatch, require_gpu
 
 KIND = "tiles"
 # (B, H, n, d) and keys: the seven of the suite seeds_fp32, a Swin window, few queries, odd extents,

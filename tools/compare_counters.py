@@ -21,7 +21,7 @@ from attn_course import RawModule, observe
 from attn_course.commands import common
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import LADDER, Launch, step
+from attn_course.ladder.steps import LADDER, Launch, step
 from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.results import caption, new_record
 

@@ -13,8 +13,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from attn_course.attention import METHODS, steps
-from attn_course.ladder import LADDER, Step
+from attn_course.ladder.attention import METHODS, steps
+from attn_course.ladder.steps import LADDER, Step
 from attn_course.results import caption, read_record
 
 ROOT = Path(__file__).resolve().parent.parent

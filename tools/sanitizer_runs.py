@@ -15,9 +15,9 @@ from pathlib import Path
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
 from attn_course.engine.module.arguments import bind
-from attn_course.ladder import FUSED, LADDER, Problem
-from attn_course.source import KERNEL_FOLDER
-from attn_course.verify import ORACLES
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import FUSED, LADDER, Problem
+from attn_course.ladder.verify import ORACLES
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}

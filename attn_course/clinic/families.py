@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.ladder import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
+from attn_course.ladder.steps import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
+from attn_course.ladder.verify import ORACLES
 from attn_course.reference import float64 as reference
-from attn_course.verify import ORACLES
 
 from .notes import BROKEN_FOLDER, ClinicError, clean_twin
 

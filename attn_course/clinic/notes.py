@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_course.ladder import Problem
-from attn_course.source import KERNEL_FOLDER
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import Problem
 
 BROKEN_FOLDER = KERNEL_FOLDER / "broken"
 WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds

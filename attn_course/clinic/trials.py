@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.attention import NULL
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder import Device, Launch, Problem
+from attn_course.ladder.attention import NULL
+from attn_course.ladder.headers import read_constants
+from attn_course.ladder.steps import Device, Launch, Problem
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
-from attn_course.source import read_constants
 
 from .families import Arrays, Family, family
 from .notes import Case, read_broken

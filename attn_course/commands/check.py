@@ -6,7 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.attention import (
+from attn_course.clinic import Case, ClinicError, examine, family, read_broken
+from attn_course.engine.backend import BackendError
+from attn_course.engine.events import observe
+from attn_course.engine.watch import Sanitizer
+from attn_course.engine.watch.sanitizer.findings import Finding
+from attn_course.ladder.attention import (
     METHODS,
     check_arrays,
     check_options,
@@ -15,15 +20,10 @@ from attn_course.attention import (
     run_steps,
     steps,
 )
-from attn_course.clinic import Case, ClinicError, examine, family, read_broken
-from attn_course.engine.backend import BackendError
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder import Problem
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import Problem
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
-from attn_course.source import KERNEL_FOLDER
 
 from . import common
 

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from attn_course.attention import attention
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course.ladder.attention import attention
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from attn_course.choice import current_device
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import Device, Problem, step
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import Device, Problem, step
 from attn_course.profiler import (
     COUNTER_METRICS,
     LAUNCH_METRICS,

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
-from attn_course.verify import Verdict, verify_method
+from attn_course.ladder.verify import Verdict, verify_method
 
 from . import common
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from attn_course.attention import step_arguments
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import RawModule
-from attn_course.ladder import Problem, step
-from attn_course.source import KERNEL_FOLDER
+from attn_course.ladder.attention import step_arguments
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import Problem, step
 
 from . import common
 

@@ -7,12 +7,12 @@ import numpy as np
 from tqdm import tqdm
 
 from attn_course import plots
-from attn_course.attention import METHODS
 from attn_course.engine.backend import resolve_backend
-from attn_course.ladder import LADDER
+from attn_course.ladder.attention import METHODS
+from attn_course.ladder.steps import LADDER
+from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.reference import float64 as reference
 from attn_course.reference import inputs as data
-from attn_course.verify import Verdict, verify_method, verify_step
 
 from . import common
 

@@ -4,10 +4,10 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from attn_course.attention import attention
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.tracer.tracer import Tracer
+from attn_course.ladder.attention import attention
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 

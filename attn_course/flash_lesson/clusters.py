@@ -12,9 +12,9 @@ from attn_course import tile_times
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.experiments import Times
-from attn_course.ladder import Problem, step
+from attn_course.ladder.problem import Device, ceil_div
+from attn_course.ladder.steps import Problem, step
 from attn_course.results import caption, records
-from attn_course.shapes import Device, ceil_div
 from attn_course.suites import Shape
 
 from .runs import run

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_course.experiments import VARIANTS, Times, row_of
-from attn_course.ladder import EXPERIMENTS, Problem, step
+from attn_course.ladder.steps import EXPERIMENTS, Problem, step
 from attn_course.results import caption
 from attn_course.roofline import Work, attention_work, peak_of, tflops
 from attn_course.suites import Shape, shape_label

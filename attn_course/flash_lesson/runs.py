@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from attn_course.attention import run_steps
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import Problem, step
+from attn_course.ladder.attention import run_steps
+from attn_course.ladder.steps import Problem, step
 
 
 def run(which: int | str, q, k, v, *observers: Observer, options: Sequence[str] = (),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.ladder import step
-from attn_course.shapes import ceil_div
-from attn_course.tuning import flash_shared_bytes
+from attn_course.ladder.problem import ceil_div
+from attn_course.ladder.steps import step
+from attn_course.ladder.tiles import flash_shared_bytes
 
 from .runs import counts
 

@@ -12,8 +12,8 @@ from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import KINDS
-from attn_course.ladder import FUSED, LADDER, Problem
-from attn_course.verify import ORACLES
+from attn_course.ladder.steps import FUSED, LADDER, Problem
+from attn_course.ladder.verify import ORACLES
 
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from attn_course.ladder import EXPERIMENTS, LADDER
-from attn_course.source import (
+from attn_course.ladder.headers import (
     FIELDS,
     KERNEL_FOLDER,
     HeaderError,
@@ -14,6 +13,7 @@ from attn_course.source import (
     read_entries,
     read_header,
 )
+from attn_course.ladder.steps import EXPERIMENTS, LADDER
 
 LADDER_FILES = sorted(KERNEL_FOLDER.glob("*.cu"))
 ALL_FILES = sorted(KERNEL_FOLDER.rglob("*.cu"))

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from attn_course import Sanitizer, observe
-from attn_course.attention import attention, problem_of, step_arguments
 from attn_course.engine.compile import CompileError
 from attn_course.engine.machine import launch as launches
 from attn_course.engine.module import RawModule
-from attn_course.ladder import step
+from attn_course.ladder.attention import attention, problem_of, step_arguments
+from attn_course.ladder.steps import step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv

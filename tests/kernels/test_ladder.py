@@ -11,10 +11,10 @@ import math
 import numpy as np
 import pytest
 
-from attn_course.attention import METHODS, attention, run_steps, steps
 from attn_course.engine.backend import array_module
 from attn_course.engine.module import RawModule
-from attn_course.ladder import LADDER, LONG_ROW, Launch, Problem, step
+from attn_course.ladder.attention import METHODS, attention, run_steps, steps
+from attn_course.ladder.steps import LADDER, LONG_ROW, Launch, Problem, step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv

@@ -10,14 +10,11 @@ import re
 import numpy as np
 import pytest
 
-from attn_course.attention import attention, compiled, steps
-from attn_course.choice import ONLINE_BYTES, choose
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
-from attn_course.ladder import LARGEST_D, Device, Launch, Problem, Step, ceil_div, step
-from attn_course.reference import float64 as reference
-from attn_course.reference.comparison import assert_agrees
-from attn_course.reference.inputs import seeded_qkv
-from attn_course.tuning import (
+from attn_course.ladder.attention import attention, compiled, steps
+from attn_course.ladder.choose import ONLINE_BYTES, choose
+from attn_course.ladder.steps import LARGEST_D, Device, Launch, Problem, Step, ceil_div, step
+from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
     PRICES,
@@ -29,6 +26,9 @@ from attn_course.tuning import (
     split_candidates,
     split_clocks,
 )
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import assert_agrees
+from attn_course.reference.inputs import seeded_qkv
 
 TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split")
 KB = 1024

@@ -10,7 +10,9 @@ import math
 import numpy as np
 import pytest
 
-from attn_course.attention import (
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.module import LaunchError, RawModule
+from attn_course.ladder.attention import (
     AUTO,
     METHODS,
     UnknownMethod,
@@ -23,14 +25,9 @@ from attn_course.attention import (
     steps,
     supports,
 )
-from attn_course.choice import choose, current_device
-from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.module import LaunchError, RawModule
-from attn_course.ladder import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
-from attn_course.reference import float64 as reference
-from attn_course.reference.comparison import assert_agrees, poisoned
-from attn_course.reference.inputs import seeded_qkv
-from attn_course.tuning import (
+from attn_course.ladder.choose import choose, current_device
+from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
+from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
     cluster_config,
@@ -40,6 +37,9 @@ from attn_course.tuning import (
     split_config,
     split_shared_bytes,
 )
+from attn_course.reference import float64 as reference
+from attn_course.reference.comparison import assert_agrees, poisoned
+from attn_course.reference.inputs import seeded_qkv
 
 # The package's attribute of this name is the function; this is the module.
 methods = importlib.import_module("attn_course.attention")

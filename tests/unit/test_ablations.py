@@ -30,7 +30,7 @@ from attn_course.ablations import (
 )
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import Device, step
+from attn_course.ladder.steps import Device, step
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.suites import float64_attention
 from attn_course.timing import Replay, TimingError

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attn_course import cli
-from attn_course.attention import METHODS
 from attn_course.commands import common, run, simulator_speed
 from attn_course.engine.backend import resolve_backend
-from attn_course.ladder import LADDER, step
+from attn_course.ladder.attention import METHODS
+from attn_course.ladder.steps import LADDER, step
 from attn_course.reference import float64 as reference
 from attn_course.reference import inputs as data
 

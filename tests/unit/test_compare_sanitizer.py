@@ -9,7 +9,7 @@ from sanitizer_runs import Job, Report
 
 from attn_course import results
 from attn_course.clinic import WRONG_RESULT, broken_kernels
-from attn_course.ladder import LADDER
+from attn_course.ladder.steps import LADDER
 from attn_course.results import caption, is_current
 
 MEMCHECK = """\

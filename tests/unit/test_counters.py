@@ -16,9 +16,9 @@ from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Coun
 from attn_course.engine.watch.counters.merging import Merge, find_merges
 from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
 from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
-from attn_course.ladder import Problem, step
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.steps import Problem, step
 from attn_course.reference import float64 as reference
-from attn_course.source import kernel_path
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests
     global_load_sectors global_store_requests global_store_sectors shared_load_requests

@@ -14,7 +14,7 @@ from attn_course.experiments import (
     tile_options,
     times,
 )
-from attn_course.ladder import EXPERIMENTS, Device, step
+from attn_course.ladder.steps import EXPERIMENTS, Device, step
 from attn_course.timing import TimingError
 
 H200 = Device("an H200", (9, 0), 132, 227 * 1024)

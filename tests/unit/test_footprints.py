@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from attn_course.attention import run_steps
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import Footprint, Footprints, LineLookups
-from attn_course.ladder import step
+from attn_course.ladder.attention import run_steps
+from attn_course.ladder.steps import step
 
 COPY = """extern "C" __global__ void k(const float* x, float* out, int stride, int active)
 {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course import lesson
-from attn_course.source import kernel_path
+from attn_course.ladder.headers import kernel_path
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import run, zeros
 
-from attn_course.attention import METHODS, attention
 from attn_course.engine.machine import launch as launches
+from attn_course.ladder.attention import METHODS, attention
 from attn_course.reference.inputs import seeded_qkv
 
 SHAPE, KEYS = (1, 2, 37, 24), 45

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from attn_course import memory_levels as levels
-from attn_course.attention import compiled
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import step
-from attn_course.source import read_constants
+from attn_course.ladder.attention import compiled
+from attn_course.ladder.headers import read_constants
+from attn_course.ladder.steps import step
 from attn_course.timing import TimingError
 
 

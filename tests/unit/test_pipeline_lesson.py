@@ -11,7 +11,7 @@ import record_pipeline
 
 from attn_course import pipeline_lesson as lesson
 from attn_course import pipeline_plots, pipeline_times
-from attn_course.ladder import Problem
+from attn_course.ladder.steps import Problem
 from attn_course.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.reduction_lesson import count
 from attn_course.results import RecordError

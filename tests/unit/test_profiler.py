@@ -9,7 +9,7 @@ import pytest
 from attn_course import cli, profiler, results
 from attn_course.commands.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder import Device, Launch, Problem, step
+from attn_course.ladder.steps import Device, Launch, Problem, step
 from attn_course.profiler import ProfilerError, Target, match, parse_csv, unknown_metrics
 from attn_course.results import RecordError, caption, is_current, stale_kernels
 

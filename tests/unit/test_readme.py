@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import readme_tables
 
-from attn_course.attention import METHODS
 from attn_course.cli import COMMANDS
-from attn_course.ladder import LADDER
+from attn_course.ladder.attention import METHODS
+from attn_course.ladder.steps import LADDER
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

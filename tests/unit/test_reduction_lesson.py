@@ -5,7 +5,7 @@ import pytest
 
 from attn_course import RawModule, Tracer, observe, reduction_plots
 from attn_course import reduction_lesson as lesson
-from attn_course.ladder import Problem
+from attn_course.ladder.steps import Problem
 
 RNG = np.random.default_rng(3)
 

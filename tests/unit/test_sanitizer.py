@@ -8,7 +8,7 @@ import pytest
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
-from attn_course.ladder import Problem, step
+from attn_course.ladder.steps import Problem, step
 
 KINDS = ("out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier")
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from attn_course import cli, peers, results, suites
-from attn_course.attention import METHODS
 from attn_course.commands import bench
-from attn_course.ladder import Problem
+from attn_course.ladder.attention import METHODS
+from attn_course.ladder.steps import Problem
 from attn_course.reference import float64 as reference
 from attn_course.reference.inputs import seeded_qkv
 from attn_course.suites import SUITES, Field, Row

@@ -5,10 +5,8 @@ import math
 import pytest
 
 from attn_course import results, tile_times
-from attn_course.shapes import Device, Problem
-from attn_course.suites import SUITES
-from attn_course.tile_times import KIND, ROWS, constants, label, picks, variants
-from attn_course.tuning import (
+from attn_course.ladder.problem import Device, Problem
+from attn_course.ladder.tiles import (
     PRICES,
     Prices,
     cluster_config,
@@ -17,6 +15,8 @@ from attn_course.tuning import (
     split_clocks,
     split_config,
 )
+from attn_course.suites import SUITES
+from attn_course.tile_times import KIND, ROWS, constants, label, picks, variants
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 

@@ -17,7 +17,7 @@ from attn_course.engine.compile import (
     default_arch,
     requested_arch,
 )
-from attn_course.source import KERNEL_FOLDER
+from attn_course.ladder.headers import KERNEL_FOLDER
 
 from .cupy_side import CupyModules, newer_arch
 from .errors import ArgumentError, KernelNotFoundError, LaunchError

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import log2
 from typing import NoReturn
 
-from attn_course.shapes import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
+from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
 
 Constants = dict[str, int]
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.attention import AUTO, attention, prepared, problem_of, step_arguments, steps
-from attn_course.choice import choose, current_device
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.ladder import FUSED, Device, Launch, Problem, Step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
+
+from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps
+from .choose import choose, current_device
+from .steps import FUSED, Device, Launch, Problem, Step
 
 Buffers = Mapping[str, np.ndarray]
 

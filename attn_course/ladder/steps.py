@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from attn_course.shapes import (
+from .headers import Header, kernel_path, read_constants, read_header
+from .problem import (
     LARGEST_D,
     MAX_GRID_YZ,
     ROW_KEYS,
@@ -19,8 +20,7 @@ from attn_course.shapes import (
     ceil_div,
     refuse,
 )
-from attn_course.source import Header, kernel_path, read_constants, read_header
-from attn_course.tuning import (
+from .tiles import (
     cluster_config,
     flash_config,
     flash_shared_bytes,

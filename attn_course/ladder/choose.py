@@ -5,8 +5,9 @@ from functools import lru_cache
 import numpy as np
 
 from attn_course.engine.backend import resolve_backend
-from attn_course.shapes import LARGEST_D, Device, Problem
-from attn_course.tuning import best_flash, best_split
+
+from .problem import LARGEST_D, Device, Problem
+from .tiles import best_flash, best_split
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers

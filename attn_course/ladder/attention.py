@@ -12,11 +12,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from attn_course.choice import choose, current_device
 from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.engine.module import RawModule
-from attn_course.ladder import EXPERIMENTS, Launch, Problem, Step, step
-from attn_course.shapes import MAX_GRID_YZ
+
+from .choose import choose, current_device
+from .problem import MAX_GRID_YZ
+from .steps import EXPERIMENTS, Launch, Problem, Step, step
 
 METHODS: dict[str, tuple[int, ...]] = {
     "naive": (1, 4),
