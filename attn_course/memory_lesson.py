@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from attn_course import memory_levels as levels
 from attn_course import memory_plots
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
@@ -19,6 +18,7 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.ladder.attention import run_steps
 from attn_course.ladder.steps import step
+from attn_course.measure import memory_levels as levels
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py "
              "makes one")

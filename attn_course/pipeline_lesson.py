@@ -14,11 +14,11 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.ladder.attention import attention, run_steps
 from attn_course.ladder.steps import Problem, step
-from attn_course.pipeline_times import KERNELS, Shape
+from attn_course.measure.pipeline_times import KERNELS, Shape
+from attn_course.measure.records import gpu_identity
+from attn_course.measure.roofline import PEAKS, Peak, Work, step_work
 from attn_course.reduction_lesson import Tally
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import gpu_identity
-from attn_course.roofline import PEAKS, Peak, Work, step_work
 
 
 # -- Amdahl's law ----------------------------------------------------------------------------------

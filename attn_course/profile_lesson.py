@@ -15,9 +15,16 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.ladder.attention import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.profiler import PROFILING, SPEED_METRICS, STALL_METRICS, TIME, Target, collect
-from attn_course.results import caption, is_current, new_record, records
+from attn_course.measure.nsight import (
+    PROFILING,
+    SPEED_METRICS,
+    STALL_METRICS,
+    TIME,
+    Target,
+    collect,
+)
+from attn_course.measure.occupancy import Occupancy, compiled_registers, occupancy
+from attn_course.measure.records import caption, is_current, new_record, records
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)

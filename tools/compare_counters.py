@@ -22,8 +22,8 @@ from attn_course.commands import common
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import LADDER, Launch, step
-from attn_course.profiler import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
-from attn_course.results import caption, new_record
+from attn_course.measure.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
+from attn_course.measure.records import caption, new_record
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02

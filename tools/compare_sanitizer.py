@@ -23,7 +23,7 @@ from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
 from attn_course.commands import common
-from attn_course.results import caption, check_record, new_record
+from attn_course.measure.records import caption, check_record, new_record
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
     "same", "only ours", "only the tool's", "neither", "not run")  # fmt: skip

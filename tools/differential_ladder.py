@@ -8,9 +8,9 @@ from differential_bounds import max_ulp, ulps
 from attn_course.ladder.attention import step_arguments
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
+from attn_course.measure.records import kernel_hash
 from attn_course.reference import float64 as reference
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import kernel_hash
 
 FULL, RAGGED = (2, 12, 196, 64), ((1, 2, 37, 63), (1, 3, 65, 20), (2, 1, 5, 1))
 EXACT, TOLERANT = (1, 2, 3), (4, 5, 6)

@@ -8,7 +8,7 @@ from pathlib import Path
 import differential_ladder
 from differential_machines import ROOT, describe
 
-from attn_course.results import gpu_folder
+from attn_course.measure.records import gpu_folder
 
 
 def summarise(name: str, section: dict, seconds: float) -> dict:

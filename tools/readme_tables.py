@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attn_course.ladder.attention import METHODS, steps
 from attn_course.ladder.steps import LADDER, Step
-from attn_course.results import caption, read_record
+from attn_course.measure.records import caption, read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

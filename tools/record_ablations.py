@@ -17,10 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course import ablations, results
-from attn_course.ablations import PROBLEMS, all_variants, options_for  # noqa: E402
-from attn_course.suites import shape_label  # noqa: E402
-from attn_course.timing import TimingError, require_gpu  # noqa: E402
+from attn_course.measure import ablations
+from attn_course.measure import records as results
+from attn_course.measure.ablations import PROBLEMS, all_variants, options_for  # noqa: E402
+from attn_course.measure.suites import shape_label  # noqa: E402
+from attn_course.measure.timing import TimingError, require_gpu  # noqa: E402
 
 
 def compile_one(wanted: tuple[str, str, tuple[str, ...]]) -> None:

@@ -11,9 +11,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from attn_course import memory_levels
 from attn_course.commands import common
-from attn_course.results import RESULTS_FOLDER, write_record
+from attn_course.measure import memory_levels
+from attn_course.measure.records import RESULTS_FOLDER, write_record
 
 
 def report(record: dict) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from attn_course import profile_lesson as lesson
 from attn_course.commands import common
-from attn_course.profiler import ProfilerError
-from attn_course.results import RESULTS_FOLDER, caption, write_record
+from attn_course.measure.nsight import ProfilerError
+from attn_course.measure.records import RESULTS_FOLDER, caption, write_record
 
 
 def report(record: dict) -> str:

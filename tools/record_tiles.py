@@ -22,12 +22,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course import results, tile_times
 from attn_course.ladder.attention import compiled  # noqa: E402
 from attn_course.ladder.choose import current_device  # noqa: E402
 from attn_course.ladder.steps import step  # noqa: E402
 from attn_course.ladder.tiles import PRICES, Prices  # noqa: E402
-from attn_course.timing import TimingError  # noqa: E402
+from attn_course.measure import records as results
+from attn_course.measure import tile_model as tile_times
+from attn_course.measure.timing import TimingError  # noqa: E402
 
 TRIES = 4000
 

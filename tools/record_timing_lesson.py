@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course import results, timing_lesson
-from attn_course.timing import TimingError  # noqa: E402
+from attn_course.measure import first_calls as timing_lesson
+from attn_course.measure import records as results
+from attn_course.measure.timing import TimingError  # noqa: E402
 
 
 def main() -> int:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from attn_course import peers
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
-from attn_course.results import caption, records, write_record
-from attn_course.roofline import Work, attention_work, peak_of
-from attn_course.suites import AUTO_MARGIN, SUITES, problems, run_suite
+from attn_course.measure import contestants as peers
+from attn_course.measure.records import caption, records, write_record
+from attn_course.measure.roofline import Work, attention_work, peak_of
+from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
 from . import common, simulator_speed
 

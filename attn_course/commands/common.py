@@ -12,8 +12,8 @@ from attn_course.engine.backend import BACKENDS
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
+from attn_course.measure.records import RESULTS_FOLDER
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import RESULTS_FOLDER
 
 DTYPE = "float32"  # what every kernel of the ladder takes
 DEFAULT_SHAPE = (1, 2, 64, 32)

@@ -8,7 +8,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
-from attn_course.profiler import (
+from attn_course.measure.nsight import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
     SPEED_METRICS,
@@ -18,7 +18,7 @@ from attn_course.profiler import (
     collect,
     find_ncu,
 )
-from attn_course.results import caption, is_current, new_record, records, write_record
+from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
 from . import common
 

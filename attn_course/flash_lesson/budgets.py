@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
-from attn_course.experiments import VARIANTS, placement, tile_options
 from attn_course.ladder.attention import compiled
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.ladder.tiles import FLASH_TILES, flash_shared_bytes
-from attn_course.occupancy import MULTIPROCESSORS, compiled_registers, occupancy
+from attn_course.measure.experiments import VARIANTS, placement, tile_options
+from attn_course.measure.occupancy import MULTIPROCESSORS, compiled_registers, occupancy
 
 from .tiles import tile_extents
 

@@ -8,14 +8,14 @@ from math import prod
 
 import numpy as np
 
-from attn_course import tile_times
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.tracer import Tracer
-from attn_course.experiments import Times
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
-from attn_course.results import caption, records
-from attn_course.suites import Shape
+from attn_course.measure import tile_model as tile_times
+from attn_course.measure.experiments import Times
+from attn_course.measure.records import caption, records
+from attn_course.measure.suites import Shape
 
 from .runs import run
 

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from attn_course.ablations import (
+from attn_course.engine.events import observe
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
+from attn_course.ladder.steps import step
+from attn_course.measure.ablations import (
     PROBLEMS,
     Ablation,
     Variant,
@@ -17,11 +21,7 @@ from attn_course.ablations import (
     variants,
     worths,
 )
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
-from attn_course.ladder.steps import step
-from attn_course.suites import Shape, shape_label
+from attn_course.measure.suites import Shape, shape_label
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_ablations.py "
              "makes one")

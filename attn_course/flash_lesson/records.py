@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attn_course.experiments import VARIANTS, Times, row_of
 from attn_course.ladder.steps import EXPERIMENTS, Problem, step
-from attn_course.results import caption
-from attn_course.roofline import Work, attention_work, peak_of, tflops
-from attn_course.suites import Shape, shape_label
+from attn_course.measure.experiments import VARIANTS, Times, row_of
+from attn_course.measure.records import caption
+from attn_course.measure.roofline import Work, attention_work, peak_of, tflops
+from attn_course.measure.suites import Shape, shape_label
 
 NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_experiments.py "
              "makes one")

@@ -7,7 +7,7 @@ import pytest
 import sanitizer_runs as runs
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
-from attn_course.results import REQUIRED, RESULTS_FOLDER, caption, read_record
+from attn_course.measure.records import REQUIRED, RESULTS_FOLDER, caption, read_record
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))
 EVERY_RUN = {(name, build) for name in runs.TOOLS for build in runs.BUILDS}

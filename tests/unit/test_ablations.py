@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 import record_ablations
 
-from attn_course import Sanitizer, ablations, results
-from attn_course.ablations import (
+from attn_course import Sanitizer
+from attn_course.engine.events import observe
+from attn_course.engine.watch.counters.counters import Counters
+from attn_course.ladder.steps import Device, step
+from attn_course.measure import ablations
+from attn_course.measure import records as results
+from attn_course.measure.ablations import (
     ABLATIONS,
     PROBLEMS,
     Ablation,
@@ -28,12 +33,9 @@ from attn_course.ablations import (
     whole,
     worths,
 )
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder.steps import Device, step
+from attn_course.measure.suites import float64_attention
+from attn_course.measure.timing import Replay, TimingError
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.suites import float64_attention
-from attn_course.timing import Replay, TimingError
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 LABELS = [one.label for one in ABLATIONS]

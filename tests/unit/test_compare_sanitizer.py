@@ -7,10 +7,10 @@ import pytest
 import sanitizer_runs as runs
 from sanitizer_runs import Job, Report
 
-from attn_course import results
 from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.ladder.steps import LADDER
-from attn_course.results import caption, is_current
+from attn_course.measure import records as results
+from attn_course.measure.records import caption, is_current
 
 MEMCHECK = """\
 outcome x.cu: error: cudaErrorLaunchFailure: unspecified launch failure

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from attn_course.results import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
+from attn_course.measure.records import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
 SECTIONS = {"opcodes": 1000, "random_kernels": 50, "programs": 10, "functions": 100, "ladder": 40}

@@ -3,8 +3,9 @@
 import pytest
 import record_experiments
 
-from attn_course import experiments
-from attn_course.experiments import (
+from attn_course.ladder.steps import EXPERIMENTS, Device, step
+from attn_course.measure import experiments
+from attn_course.measure.experiments import (
     REPORT_SHAPES,
     TILE_SHAPE,
     VARIANTS,
@@ -14,8 +15,7 @@ from attn_course.experiments import (
     tile_options,
     times,
 )
-from attn_course.ladder.steps import EXPERIMENTS, Device, step
-from attn_course.timing import TimingError
+from attn_course.measure.timing import TimingError
 
 H200 = Device("an H200", (9, 0), 132, 227 * 1024)
 

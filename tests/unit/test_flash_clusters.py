@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from attn_course import flash_lesson, tile_times
-from attn_course.experiments import Times
+from attn_course import flash_lesson
 from attn_course.ladder.problem import Device
+from attn_course.measure import tile_model as tile_times
+from attn_course.measure.experiments import Times
+from attn_course.measure.tile_model import label
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.tile_times import label
 
 TINY = ("-DD=32", "-DROWS=1", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=1")  # 4 rows, 8 keys
 

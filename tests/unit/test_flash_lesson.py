@@ -8,7 +8,7 @@ from attn_course import Tracer, flash_lesson, flash_plots, plots
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.reads import ReadCounts
 from attn_course.engine.watch.warp_streams import InFlight, WarpWork
-from attn_course.experiments import REPORT_SHAPES, TILES, Times, tile_options
+from attn_course.measure.experiments import REPORT_SHAPES, TILES, Times, tile_options
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attn_course import memory_lesson as lesson
-from attn_course import memory_levels as levels
-from attn_course.results import kernel_hash
+from attn_course.measure import memory_levels as levels
+from attn_course.measure.records import kernel_hash
 
 BASE = {(0, 0): 30.0, (0, 1): 30.1, (1, 0): 112.0, (1, 1): 29.0, (2, 0): 31.0, (2, 1): 22.0}
 

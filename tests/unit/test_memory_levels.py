@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from attn_course import memory_levels as levels
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.attention import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step
-from attn_course.timing import TimingError
+from attn_course.measure import memory_levels as levels
+from attn_course.measure.timing import TimingError
 
 
 @pytest.mark.parametrize(("count", "warm", "steps"), [(7, 0, 16), (7, 3, 16), (33, 40, 48)])

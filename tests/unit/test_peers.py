@@ -7,8 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from attn_course import peers, timing
-from attn_course.peers import Peer, PeerRefuses, PeersMissing
+from attn_course.measure import contestants as peers
+from attn_course.measure import timing
+from attn_course.measure.contestants import Peer, PeerRefuses, PeersMissing
 from attn_course.reference import float64 as reference
 
 LOG = []

@@ -10,12 +10,13 @@ import pytest
 import record_pipeline
 
 from attn_course import pipeline_lesson as lesson
-from attn_course import pipeline_plots, pipeline_times
+from attn_course import pipeline_plots
 from attn_course.ladder.steps import Problem
-from attn_course.pipeline_times import CHAINS, KERNELS, SHAPES, times
+from attn_course.measure import pipeline_times
+from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
+from attn_course.measure.records import RecordError
+from attn_course.measure.timing import TimingError
 from attn_course.reduction_lesson import count
-from attn_course.results import RecordError
-from attn_course.timing import TimingError
 
 STAMP = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02", "commit": "a",
          "kernels": {}}

@@ -3,7 +3,7 @@
 import pytest
 
 from attn_course import profile_lesson as lesson
-from attn_course.profiler import (
+from attn_course.measure.nsight import (
     PROFILING,
     SPEED_METRICS,
     STALL_METRICS,
@@ -12,7 +12,7 @@ from attn_course.profiler import (
     Profile,
     Target,
 )
-from attn_course.results import kernel_hash
+from attn_course.measure.records import kernel_hash
 
 SMALL = Target(3, (2, 61, 77, 37))
 

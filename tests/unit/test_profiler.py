@@ -6,12 +6,14 @@ import sys
 import compare_counters
 import pytest
 
-from attn_course import cli, profiler, results
+from attn_course import cli
 from attn_course.commands.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Launch, Problem, step
-from attn_course.profiler import ProfilerError, Target, match, parse_csv, unknown_metrics
-from attn_course.results import RecordError, caption, is_current, stale_kernels
+from attn_course.measure import nsight as profiler
+from attn_course.measure import records as results
+from attn_course.measure.nsight import ProfilerError, Target, match, parse_csv, unknown_metrics
+from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
 # of units, a line a launch; thousands are set apart in some locales.

@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 
-from attn_course import roofline
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, Problem
+from attn_course.measure import roofline
+from attn_course.measure.roofline import (
+    PEAKS,
+    Work,
+    attention_work,
+    method_work,
+    peak_of,
+    step_work,
+)
 from attn_course.reference.float64 import causal_mask
-from attn_course.roofline import PEAKS, Work, attention_work, method_work, peak_of, step_work
 
 P = Problem(bh=6, n=5, m=7, d=3)
 

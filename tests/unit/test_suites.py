@@ -6,14 +6,17 @@ import types
 import numpy as np
 import pytest
 
-from attn_course import cli, peers, results, suites
+from attn_course import cli
 from attn_course.commands import bench
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import Problem
+from attn_course.measure import contestants as peers
+from attn_course.measure import records as results
+from attn_course.measure import suites
+from attn_course.measure.suites import SUITES, Field, Row
+from attn_course.measure.timing import Contest, Replay, Timing, TimingError
 from attn_course.reference import float64 as reference
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.suites import SUITES, Field, Row
-from attn_course.timing import Contest, Replay, Timing, TimingError
 
 EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))
 

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from attn_course import results, tile_times
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.tiles import (
     PRICES,
@@ -15,8 +14,10 @@ from attn_course.ladder.tiles import (
     split_clocks,
     split_config,
 )
-from attn_course.suites import SUITES
-from attn_course.tile_times import KIND, ROWS, constants, label, picks, variants
+from attn_course.measure import records as results
+from attn_course.measure import tile_model as tile_times
+from attn_course.measure.suites import SUITES
+from attn_course.measure.tile_model import KIND, ROWS, constants, label, picks, variants
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 

@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from attn_course import timing
-from attn_course.timing import (
+from attn_course.measure import timing
+from attn_course.measure.timing import (
     ClockWatch,
     Contest,
     GpuClock,

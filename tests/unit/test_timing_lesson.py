@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import record_timing_lesson
 
-from attn_course import results, timing_lesson, timing_plots
-from attn_course.results import RecordError
-from attn_course.timing import HOW, TimingError
-from attn_course.timing_lesson import EXPERIMENTS, REPORT_SHAPES, measured
+from attn_course import timing_plots
+from attn_course.measure import first_calls as timing_lesson
+from attn_course.measure import records as results
+from attn_course.measure.first_calls import EXPERIMENTS, REPORT_SHAPES, measured
+from attn_course.measure.records import RecordError
+from attn_course.measure.timing import HOW, TimingError
 
 STAMP = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02", "commit": "a",
          "kernels": {}}

@@ -18,12 +18,14 @@ from functools import partial
 
 import numpy as np
 
-from attn_course import peers, results
 from attn_course.engine.backend import gpu_count, resolve_backend
 from attn_course.ladder.attention import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.suites import Ours, ours
-from attn_course.timing import (
+
+from . import contestants as peers
+from . import records as results
+from .suites import Ours, ours
+from .timing import (
     HOW,
     ClockWatch,
     GpuClock,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from attn_course.experiments import measure_shape
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.problem import LARGEST_D, Device, Problem
 from attn_course.ladder.steps import step
@@ -21,9 +20,11 @@ from attn_course.ladder.tiles import (
     split_candidates,
     split_clocks,
 )
-from attn_course.results import new_record
-from attn_course.suites import Shape
-from attn_course.timing import ClockWatch, require_gpu
+
+from .experiments import measure_shape
+from .records import new_record
+from .suites import Shape
+from .timing import ClockWatch, require_gpu
 
 KIND = "tiles"
 # (B, H, n, d) and keys: the seven of the suite seeds_fp32, a Swin window, few queries, odd extents,

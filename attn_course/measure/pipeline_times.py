@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from attn_course import peers, timing_lesson
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem, step
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import (
+
+from . import contestants as peers
+from . import first_calls as timing_lesson
+from .records import (
     RESULTS_FOLDER,
     RecordError,
     caption,
@@ -23,7 +25,7 @@ from attn_course.results import (
     new_record,
     records,
 )
-from attn_course.suites import (
+from .suites import (
     PIPELINES,
     SUITES,
     Field,
@@ -38,7 +40,7 @@ from attn_course.suites import (
     kernel_files,
     turns_for,
 )
-from attn_course.timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
 
 KIND = "pipeline"
 # A report's pipeline; the course's MRI windows; the smallest problem of another report, and the

@@ -14,7 +14,6 @@ from functools import partial
 
 import numpy as np
 
-from attn_course import peers, results
 from attn_course.engine.backend import BackendError
 from attn_course.ladder.attention import (
     AUTO,
@@ -30,8 +29,11 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.roofline import attention_work, tflops
-from attn_course.timing import (
+
+from . import contestants as peers
+from . import records as results
+from .roofline import attention_work, tflops
+from .timing import (
     ClockWatch,
     GpuClock,
     Replay,

@@ -19,8 +19,9 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare, poisoned
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import caption, kernel_hash, new_record, records
-from attn_course.timing import capture, contest, require_gpu
+
+from .records import caption, kernel_hash, new_record, records
+from .timing import capture, contest, require_gpu
 
 KIND = "memory_lesson"
 PROBES = "probes/memory_levels"

@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from attn_course.ablation_edits import ABLATIONS, Ablation, whole
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import problem_of, step_arguments
@@ -24,9 +23,11 @@ from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Launch, Problem, step
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import caption, is_current, new_record, records
-from attn_course.suites import Shape, estimate_us, float64_attention, turns_for
-from attn_course.timing import (
+
+from .ablation_edits import ABLATIONS, Ablation, whole
+from .records import caption, is_current, new_record, records
+from .suites import Shape, estimate_us, float64_attention, turns_for
+from .timing import (
     ClockWatch,
     GpuClock,
     Replay,

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attn_course.timing import GRAPH_CALLS, GraphLaunch, Replay, require_gpu
+from .timing import GRAPH_CALLS, GraphLaunch, Replay, require_gpu
 
 # Our name -> the name in torch.nn.attention.SDPBackend.
 BACKENDS = {

@@ -19,9 +19,10 @@ from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
-from attn_course.results import caption, new_record, records
-from attn_course.suites import Ours, Shape, estimate_us, float64_attention, turns_for
-from attn_course.timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+
+from .records import caption, new_record, records
+from .suites import Ours, Shape, estimate_us, float64_attention, turns_for
+from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
 
 KIND = "experiments"
 # (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.
