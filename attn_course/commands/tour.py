@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from attn_course import plots
 from attn_course.engine.backend import resolve_backend
+from attn_course.figures import attention as plots
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step

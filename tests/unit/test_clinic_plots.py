@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_course.clinic_plots import symptoms, wrong_elements
+from attn_course.figures.clinic import symptoms, wrong_elements
 
 EXPECTED = np.arange(1.0, 25.0).reshape(2, 3, 4)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course import flash_plots
+from attn_course.figures import flash as flash_plots
 from attn_course.flash_lesson import ideas
 from attn_course.measure.ablations import PROBLEMS, Ablation, all_variants, variants, whole
 from attn_course.reference.inputs import seeded_qkv

@@ -5,8 +5,9 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from attn_course import lesson_plots, plots
-from attn_course.lesson_plots import Matrix
+from attn_course.figures import attention as plots
+from attn_course.figures import matrices as lesson_plots
+from attn_course.figures.matrices import Matrix
 
 VALUES = np.array([[1.0, 2.5], [3.0, -4.0], [7.0, 0.0]])
 

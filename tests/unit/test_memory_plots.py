@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_course import memory_plots, profile_plots
+from attn_course.figures import memory as memory_plots
+from attn_course.figures import profiles as profile_plots
 
 USED = np.array([[4, 0, 32], [4, 0, 0]])
 

@@ -10,7 +10,7 @@ import pytest
 import record_pipeline
 
 from attn_course import pipeline_lesson as lesson
-from attn_course import pipeline_plots
+from attn_course.figures import pipelines as pipeline_plots
 from attn_course.ladder.steps import Problem
 from attn_course.measure import pipeline_times
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times

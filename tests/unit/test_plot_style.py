@@ -3,8 +3,8 @@
 import pytest
 from matplotlib.axes import Axes
 
-from attn_course import plot_style
-from attn_course.plot_style import INK, PALETTE, PAPER
+from attn_course.figures import style as plot_style
+from attn_course.figures.style import INK, PALETTE, PAPER
 
 
 def contrast(one: str, other: str) -> float:

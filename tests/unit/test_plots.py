@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
-from attn_course import plots
+from attn_course.figures import attention as plots
 
 RNG = np.random.default_rng(3)
 IMAGE = RNG.integers(0, 900, (64, 64)).astype(np.uint16)

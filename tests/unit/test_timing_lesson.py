@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import record_timing_lesson
 
-from attn_course import timing_plots
+from attn_course.figures import timing as timing_plots
 from attn_course.measure import first_calls as timing_lesson
 from attn_course.measure import records as results
 from attn_course.measure.first_calls import EXPERIMENTS, REPORT_SHAPES, measured

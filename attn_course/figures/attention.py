@@ -12,7 +12,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attn_course.plot_style import (
+from .style import (
     BLUE,
     DASHED,
     EMPTY,

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attn_course.plot_style import (
+from .style import (
     DASHED,
     GREY,
     INK,

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap
 from matplotlib.figure import Figure
 
-from attn_course.plot_style import GREEN, INK, PAPER, RED, frameless, new_figure, styled
+from .style import GREEN, INK, PAPER, RED, frameless, new_figure, styled
 
 RIGHT, WRONG, NOTHING = "#DDEFE8", RED, "#3E4C59"  # of the last panel; NOTHING is NaN
 TOLERANCE = 1e-4  # of the larger of an element and the root mean square: far above rounding

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from attn_course.plot_style import (
+from .style import (
     BLUE,
     DASHED,
     GREY,

@@ -13,7 +13,7 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from attn_course.plot_style import (
+from .style import (
     BLUE,
     DASHED,
     GREEN,

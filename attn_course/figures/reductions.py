@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attn_course.plot_style import BLUE, GREY, INK, RED, ink_on, new_figure, require, styled
+from .style import BLUE, GREY, INK, RED, ink_on, new_figure, require, styled
 
 
 @styled
