@@ -8,9 +8,11 @@ import nbformat
 import numpy as np
 import pytest
 
-from attn_course import clinic_lesson, lesson
 from attn_course.clinic import WRONG_RESULT, broken_kernels
-from attn_course.clinic_lesson import (
+from attn_course.engine.watch.sanitizer.findings import KINDS
+from attn_course.lessons import lesson
+from attn_course.lessons import lesson04_clinic as clinic_lesson
+from attn_course.lessons.lesson04_clinic import (
     NOTHING,
     PATIENTS,
     VERDICTS,
@@ -22,7 +24,6 @@ from attn_course.clinic_lesson import (
     show_findings,
     symptom_figure,
 )
-from attn_course.engine.watch.sanitizer.findings import KINDS
 
 LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "04_races_and_barriers.ipynb"
 RACY = ("A", "B")  # right in lockstep

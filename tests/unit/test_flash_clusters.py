@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_course import flash_lesson
 from attn_course.ladder.problem import Device
+from attn_course.lessons import flash as flash_lesson
 from attn_course.measure import tile_model as tile_times
 from attn_course.measure.experiments import Times
 from attn_course.measure.tile_model import label

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from attn_course.figures import flash as flash_plots
-from attn_course.flash_lesson import ideas
+from attn_course.lessons.flash import ideas
 from attn_course.measure.ablations import PROBLEMS, Ablation, all_variants, variants, whole
 from attn_course.reference.inputs import seeded_qkv
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course import Tracer, flash_lesson
+from attn_course import Tracer
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.reads import ReadCounts
 from attn_course.engine.watch.warp_streams import InFlight, WarpWork
 from attn_course.figures import attention as plots
 from attn_course.figures import flash as flash_plots
+from attn_course.lessons import flash as flash_lesson
 from attn_course.measure.experiments import REPORT_SHAPES, TILES, Times, tile_options
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from attn_course import lesson
 from attn_course.ladder.headers import kernel_path
+from attn_course.lessons import lesson
 
 
 @pytest.fixture(autouse=True)

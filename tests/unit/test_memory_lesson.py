@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_course import memory_lesson as lesson
+from attn_course.lessons import lesson03_memory as lesson
 from attn_course.measure import memory_levels as levels
 from attn_course.measure.records import kernel_hash
 

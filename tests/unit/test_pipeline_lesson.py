@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import record_pipeline
 
-from attn_course import pipeline_lesson as lesson
 from attn_course.figures import pipelines as pipeline_plots
 from attn_course.ladder.steps import Problem
+from attn_course.lessons import lesson07_pipeline as lesson
+from attn_course.lessons.lesson06_reductions import count
 from attn_course.measure import pipeline_times
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import TimingError
-from attn_course.reduction_lesson import count
 
 STAMP = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02", "commit": "a",
          "kernels": {}}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_course import profile_lesson as lesson
+from attn_course.lessons import lesson13_profile as lesson
 from attn_course.measure.nsight import (
     PROFILING,
     SPEED_METRICS,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
-from attn_course import reduction_lesson as lesson
 from attn_course.figures import reductions as reduction_plots
 from attn_course.ladder.steps import Problem
+from attn_course.lessons import lesson06_reductions as lesson
 
 RNG = np.random.default_rng(3)
 

@@ -17,8 +17,9 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.measure.pipeline_times import KERNELS, Shape
 from attn_course.measure.records import gpu_identity
 from attn_course.measure.roofline import PEAKS, Peak, Work, step_work
-from attn_course.reduction_lesson import Tally
 from attn_course.reference.inputs import seeded_qkv
+
+from .lesson06_reductions import Tally
 
 
 # -- Amdahl's law ----------------------------------------------------------------------------------
