@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_course import RawModule, observe
-from attn_course.commands import common
+from attn_course.cli import arguments as common
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import LADDER, Launch, step

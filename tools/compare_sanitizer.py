@@ -21,8 +21,8 @@ from pathlib import Path
 import sanitizer_runs as runs
 from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
 
+from attn_course.cli import arguments as common
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
-from attn_course.commands import common
 from attn_course.measure.records import caption, check_record, new_record
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from attn_course.commands import common
+from attn_course.cli import arguments as common
 from attn_course.measure import memory_levels
 from attn_course.measure.records import RESULTS_FOLDER, write_record
 

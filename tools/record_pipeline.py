@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course.commands.common import table  # noqa: E402
+from attn_course.cli.arguments import table  # noqa: E402
 from attn_course.measure import pipeline_times
 from attn_course.measure import records as results
 from attn_course.measure.timing import TimingError  # noqa: E402

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from attn_course.commands import common
+from attn_course.cli import arguments as common
 from attn_course.lessons import lesson13_profile as lesson
 from attn_course.measure.nsight import ProfilerError
 from attn_course.measure.records import RESULTS_FOLDER, caption, write_record

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attn_course import cli
+from attn_course.cli import main as cli
 
 
 def run_check(capsys, *arguments):

@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from attn_course import cli
-from attn_course.commands import common, run, simulator_speed
+from attn_course.cli import arguments as common
+from attn_course.cli import main as cli
+from attn_course.cli import run, simulator_speed
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_course import cli
+from attn_course.cli import main as cli
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule

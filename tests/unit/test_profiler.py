@@ -6,8 +6,8 @@ import sys
 import compare_counters
 import pytest
 
-from attn_course import cli
-from attn_course.commands.profile import target_of
+from attn_course.cli import main as cli
+from attn_course.cli.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Launch, Problem, step
 from attn_course.measure import nsight as profiler

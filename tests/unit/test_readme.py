@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import readme_tables
 
-from attn_course.cli import COMMANDS
+from attn_course.cli.main import COMMANDS
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER
 

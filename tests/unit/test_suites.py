@@ -6,8 +6,8 @@ import types
 import numpy as np
 import pytest
 
-from attn_course import cli
-from attn_course.commands import bench
+from attn_course.cli import bench
+from attn_course.cli import main as cli
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attn_course.cli import main
+from attn_course.cli.main import main
 
 SMALL = ["--shape", "1,1,3,4"]
 

@@ -25,7 +25,7 @@ from attn_course.ladder.steps import Problem
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 
-from . import common
+from . import arguments as common
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
 

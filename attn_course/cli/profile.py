@@ -20,7 +20,7 @@ from attn_course.measure.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from . import common
+from . import arguments as common
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)

@@ -6,7 +6,7 @@ from pathlib import Path
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.verify import Verdict, verify_method
 
-from . import common
+from . import arguments as common
 
 
 def add(parsers) -> None:

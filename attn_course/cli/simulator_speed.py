@@ -21,7 +21,7 @@ from attn_course.ladder.attention import step_arguments
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, step
 
-from . import common
+from . import arguments as common
 
 NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
 

@@ -17,7 +17,8 @@ from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import Work, attention_work, peak_of
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
-from . import common, simulator_speed
+from . import arguments as common
+from . import simulator_speed
 
 SIMULATOR = "simulator"
 REPEATS = 5  # of the simulator's cases

@@ -10,7 +10,7 @@ from attn_course.ladder.attention import attention
 from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 
-from . import common
+from . import arguments as common
 
 
 def add(parsers) -> None:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attn_course.commands import bench, check, count, profile, run, tour, trace
+from . import bench, check, count, profile, run, tour, trace
 
 COMMANDS = (tour, run, count, check, trace, profile, bench)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"

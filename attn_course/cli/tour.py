@@ -14,7 +14,7 @@ from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.reference import float64 as reference
 from attn_course.reference import inputs as data
 
-from . import common
+from . import arguments as common
 
 HEADS = ("step", "computes", "grid", "block", "shared bytes", "largest error", "relative",
          "seconds", "float64")
