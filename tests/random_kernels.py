@@ -44,7 +44,7 @@ from random_tree import (
     Var,
     WarpVote,
     While,
-)  # fmt: skip
+)
 
 WARP_WIDTHS = (32, 32, 16, 8)
 BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
@@ -144,18 +144,62 @@ class Grower:
 
     def constant(self, kind: str):
         if kind == "f32":
-            return np.float32(self.rng.choice([
-                0.0, -0.0, 1.0, -1.5, 0.1, 3.0e38, 1.17549435e-38, 2.0**-100, 16777217.0, 0.5, 2.5,
-                -2147483648.0, 4294967040.0, 1 + 2.0**-23, 1e-6, float("inf"), float("nan"),
-            ]))  # fmt: skip
+            return np.float32(
+                self.rng.choice(
+                    [
+                        0.0,
+                        -0.0,
+                        1.0,
+                        -1.5,
+                        0.1,
+                        3.0e38,
+                        1.17549435e-38,
+                        2.0**-100,
+                        16777217.0,
+                        0.5,
+                        2.5,
+                        -2147483648.0,
+                        4294967040.0,
+                        1 + 2.0**-23,
+                        1e-6,
+                        float("inf"),
+                        float("nan"),
+                    ]
+                )
+            )
         if kind == "f64":
-            return self.rng.choice([
-                0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5, 1 + 2.0**-52,
-                16777217.0, 1.5e-45, float("inf"),
-            ])  # fmt: skip
+            return self.rng.choice(
+                [
+                    0.0,
+                    -0.0,
+                    1.0,
+                    0.1,
+                    -2.5,
+                    1e300,
+                    2.0**-1000,
+                    4503599627370497.5,
+                    1 + 2.0**-52,
+                    16777217.0,
+                    1.5e-45,
+                    float("inf"),
+                ]
+            )
         width = int(kind[1:])
-        value = self.rng.choice([0, 1, 2, 3, 7, 31, 100, (1 << width - 1) - 1, 1 << width - 1,
-                                 (1 << width) - 1, self.rng.getrandbits(width)])  # fmt: skip
+        value = self.rng.choice(
+            [
+                0,
+                1,
+                2,
+                3,
+                7,
+                31,
+                100,
+                (1 << width - 1) - 1,
+                1 << width - 1,
+                (1 << width) - 1,
+                self.rng.getrandbits(width),
+            ]
+        )
         return wrap(kind, value)
 
     def expression(self, kind: str, depth: int):
@@ -179,8 +223,9 @@ class Grower:
         self.fuel -= 1
         choice = self.rng.random()
         if depth and self.fuel > 0 and choice < 0.4:
-            return self.rng.choice([self.branch, self.branch, self.loop, self.loop, self.turns,
-                                    self.switch])(depth - 1)  # fmt: skip
+            return self.rng.choice(
+                [self.branch, self.branch, self.loop, self.loop, self.turns, self.switch]
+            )(depth - 1)
         if choice < 0.5:
             array, kind = self.rng.choice([("scratch", "u32"), ("own", "u64")])
             return Store(array, self.expression("u32", 1), self.expression(kind, 2))
@@ -251,10 +296,18 @@ class Grower:
         if depth and choice < 0.2:
             body = (self.meeting(depth - 1), *self.statements(2, 1))
             return BlockIf(self.rng.randint(0, 1), body)
-        return self.rng.choice([
-            self.exchange, self.exchange, self.block_vote, self.shuffle, self.shuffle, self.vote,
-            self.reduce, self.gathering,
-        ])()  # fmt: skip
+        return self.rng.choice(
+            [
+                self.exchange,
+                self.exchange,
+                self.block_vote,
+                self.shuffle,
+                self.shuffle,
+                self.vote,
+                self.reduce,
+                self.gathering,
+            ]
+        )()
 
     def exchange(self):
         kind = self.rng.choice(["u32", "f32", "u64"])
@@ -273,8 +326,10 @@ class Grower:
         mode = self.rng.choice(["ballot", "all", "any", "match"])
         value = self.expression("u32" if mode == "match" else "b1", 2)
         if mode == "match" and self.chance(0.7):  # few distinct values
-            value = Apply(next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32"),
-                          (value, Const("u32", self.rng.randint(1, 5))))  # fmt: skip
+            value = Apply(
+                next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32"),
+                (value, Const("u32", self.rng.randint(1, 5))),
+            )
         return WarpVote(mode, self.variable("u32"), value)
 
     def reduce(self):
@@ -309,5 +364,6 @@ def random_kernel(seed: int, block=None, grid=None) -> Kernel:
         helpers.append(grower.helper())
     grower.calls = len(helpers)
     body = grower.together(2)
-    return Kernel(seed, grid or chosen[1], block or chosen[0], body, tuple(helpers),
-                  grower.chance(0.5))  # fmt: skip
+    return Kernel(
+        seed, grid or chosen[1], block or chosen[0], body, tuple(helpers), grower.chance(0.5)
+    )

@@ -12,8 +12,15 @@ from math import copysign, inf, isfinite, isnan, isqrt
 
 import numpy as np
 
-C_TYPE = {"i32": "int", "u32": "unsigned", "i64": "long long", "u64": "unsigned long long",
-          "f32": "float", "f64": "double", "b1": "bool"}  # fmt: skip
+C_TYPE = {
+    "i32": "int",
+    "u32": "unsigned",
+    "i64": "long long",
+    "u64": "unsigned long long",
+    "f32": "float",
+    "f64": "double",
+    "b1": "bool",
+}
 INTEGERS = ("i32", "u32", "i64", "u64")
 FLOATS = ("f32", "f64")
 MODES = {"rn": "rn", "rz": "rz", "ru": "rp", "rd": "rm"}
@@ -216,13 +223,19 @@ def _define_floats():
         for c_mode, mode in MODES.items():
             fma = directed(kind, mode, lambda a, b, c: a * b + c, _fused)
             name = f"__fma{letter}_{c_mode}" if kind == "f32" else f"__fma_{c_mode}"
-            _define(f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind,
-                    name + "({0}, {1}, {2})", fma)  # fmt: skip
+            _define(
+                f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind, name + "({0}, {1}, {2})", fma
+            )
             root = directed(kind, mode, _exact_root, _root)
             name = f"__{'f' if kind == 'f32' else 'd'}sqrt_{c_mode}"
             _define(f"sqrt.{mode}.{kind}", kind, kind, name + "({0})", root)
-        _define(f"fma.{kind}", f"{kind} {kind} {kind}", kind, f"fma{letter}({{0}}, {{1}}, {{2}})",
-                directed(kind, "rn", lambda a, b, c: a * b + c, _fused))  # fmt: skip
+        _define(
+            f"fma.{kind}",
+            f"{kind} {kind} {kind}",
+            kind,
+            f"fma{letter}({{0}}, {{1}}, {{2}})",
+            directed(kind, "rn", lambda a, b, c: a * b + c, _fused),
+        )
         _define(f"neg.{kind}", kind, kind, "(-{0})", lambda x: -x)
         _define(f"abs.{kind}", kind, kind, f"fabs{letter}({{0}})", abs)
         zero = "0.0f" if kind == "f32" else "0.0"
@@ -230,8 +243,13 @@ def _define_floats():
             # adding +0 turns -0 into +0: which of two zeros is the larger is left open in C
             template = f"f{name}{letter}({{0}} + {zero}, {{1}} + {zero})"
             _define(f"{name}.{kind}", f"{kind} {kind}", kind, template, _extreme(name, kind))
-    _define("rcp.f32", "f32", "f32", "__frcp_rn({0})",
-            lambda x: nearest_single(_quotient)(np.float32(1), x))  # fmt: skip
+    _define(
+        "rcp.f32",
+        "f32",
+        "f32",
+        "__frcp_rn({0})",
+        lambda x: nearest_single(_quotient)(np.float32(1), x),
+    )
 
 
 def _extreme(name, kind):
@@ -262,24 +280,39 @@ def _define_arithmetic(kind):
 
     def two(name, sign, fn):
         template = f"({cast}({inner}{{0}} {sign} {inner}{{1}}))"
-        _define(f"{name}.{kind}", f"{kind} {kind}", kind, template,
-                lambda a, b: wrap(kind, fn(a, b)))  # fmt: skip
+        _define(
+            f"{name}.{kind}", f"{kind} {kind}", kind, template, lambda a, b: wrap(kind, fn(a, b))
+        )
 
     two("add", "+", lambda a, b: a + b)
     two("sub", "-", lambda a, b: a - b)
     two("mul", "*", lambda a, b: a * b)
-    for name, sign, fn in (("and", "&", lambda a, b: a & b), ("or", "|", lambda a, b: a | b),
-                           ("xor", "^", lambda a, b: a ^ b)):  # fmt: skip
+    for name, sign, fn in (
+        ("and", "&", lambda a, b: a & b),
+        ("or", "|", lambda a, b: a | b),
+        ("xor", "^", lambda a, b: a ^ b),
+    ):
         _define(f"{name}.{kind}", f"{kind} {kind}", kind, f"({{0}} {sign} {{1}})", fn)
     _define(f"not.{kind}", kind, kind, "(~{0})", lambda a: wrap(kind, ~a))
     _define(f"neg.{kind}", kind, kind, f"({cast}(0 - {inner}{{0}}))", lambda a: wrap(kind, -a))
     mask = width - 1
-    _define(f"shl.{kind}", f"{kind} u32", kind, f"({cast}({inner}{{0}} << ({{1}} & {mask})))",
-            lambda a, b: wrap(kind, a << (b & mask)))  # fmt: skip
-    _define(f"shr.{kind}", f"{kind} u32", kind, f"({{0}} >> ({{1}} & {mask}))",
-            lambda a, b: a >> (b & mask))  # fmt: skip
+    _define(
+        f"shl.{kind}",
+        f"{kind} u32",
+        kind,
+        f"({cast}({inner}{{0}} << ({{1}} & {mask})))",
+        lambda a, b: wrap(kind, a << (b & mask)),
+    )
+    _define(
+        f"shr.{kind}",
+        f"{kind} u32",
+        kind,
+        f"({{0}} >> ({{1}} & {mask}))",
+        lambda a, b: a >> (b & mask),
+    )
     for name, sign in (("div", "/"), ("rem", "%")):
         for variant, divisor, of in _divisors(kind):
+
             def fn(a, b, name=name, of=of):
                 q = quotient(a, of(b))
                 return q if name == "div" else a - q * of(b)
@@ -293,11 +326,15 @@ def _define_arithmetic(kind):
 def _divisors(kind):
     """(suffix, C, Python) of divisors that are never zero, nor -1 below the least integer."""
     if kind[0] == "u":
-        return (("", "({1} | 1u)", lambda b: b | 1), ("_by_16_bits", "(({1} & 0xffff) + 1)",
-                lambda b: (b & 0xFFFF) + 1))  # fmt: skip
-    return (("", "(({1} & 0x3ff) + 3)", lambda b: (b & 0x3FF) + 3),
-            ("_by_negative", "(({1} & 0x7f) - 200)", lambda b: (b & 0x7F) - 200),
-            ("_by_large", "(({1} >> 1) | 0x10001)", lambda b: (b >> 1) | 0x10001))  # fmt: skip
+        return (
+            ("", "({1} | 1u)", lambda b: b | 1),
+            ("_by_16_bits", "(({1} & 0xffff) + 1)", lambda b: (b & 0xFFFF) + 1),
+        )
+    return (
+        ("", "(({1} & 0x3ff) + 3)", lambda b: (b & 0x3FF) + 3),
+        ("_by_negative", "(({1} & 0x7f) - 200)", lambda b: (b & 0x7F) - 200),
+        ("_by_large", "(({1} >> 1) | 0x10001)", lambda b: (b >> 1) | 0x10001),
+    )
 
 
 def _byte_permute(a, b, selector):
@@ -318,42 +355,110 @@ def _define_bit_operations():
     for kind, suffix, c in (("u32", "", ""), ("u64", "ll", "(long long)")):
         width = int(kind[1:])
         _define(f"popc.{kind}", kind, "i32", f"__popc{suffix}({{0}})", int.bit_count)
-        _define(f"clz.{kind}", kind, "i32", f"__clz{suffix}({c or '(int)'}{{0}})",
-                lambda x, width=width: width - x.bit_length())  # fmt: skip
-        _define(f"ffs.{kind}", kind, "i32", f"__ffs{suffix}({c or '(int)'}{{0}})",
-                lambda x: (x & -x).bit_length())  # fmt: skip
-        _define(f"brev.{kind}", kind, kind, f"__brev{suffix}({{0}})",
-                lambda x, width=width: int(f"{x:0{width}b}"[::-1], 2))  # fmt: skip
-    for name, kind in (("__mulhi", "i32"), ("__umulhi", "u32"), ("__mul64hi", "i64"),
-                       ("__umul64hi", "u64")):  # fmt: skip
-        _define(name, f"{kind} {kind}", kind, f"{name}({{0}}, {{1}})",
-                lambda a, b, width=int(kind[1:]): a * b >> width)  # fmt: skip
-    _define("prmt", "u32 u32 u32", "u32", "__byte_perm({0}, {1}, {2})",
-            lambda a, b, s: _byte_permute(a, b, s & 0x7777))  # fmt: skip
-    for name, left, clamp in (("l", True, False), ("lc", True, True), ("r", False, False),
-                              ("rc", False, True)):  # fmt: skip
+        _define(
+            f"clz.{kind}",
+            kind,
+            "i32",
+            f"__clz{suffix}({c or '(int)'}{{0}})",
+            lambda x, width=width: width - x.bit_length(),
+        )
+        _define(
+            f"ffs.{kind}",
+            kind,
+            "i32",
+            f"__ffs{suffix}({c or '(int)'}{{0}})",
+            lambda x: (x & -x).bit_length(),
+        )
+        _define(
+            f"brev.{kind}",
+            kind,
+            kind,
+            f"__brev{suffix}({{0}})",
+            lambda x, width=width: int(f"{x:0{width}b}"[::-1], 2),
+        )
+    for name, kind in (
+        ("__mulhi", "i32"),
+        ("__umulhi", "u32"),
+        ("__mul64hi", "i64"),
+        ("__umul64hi", "u64"),
+    ):
+        _define(
+            name,
+            f"{kind} {kind}",
+            kind,
+            f"{name}({{0}}, {{1}})",
+            lambda a, b, width=int(kind[1:]): a * b >> width,
+        )
+    _define(
+        "prmt",
+        "u32 u32 u32",
+        "u32",
+        "__byte_perm({0}, {1}, {2})",
+        lambda a, b, s: _byte_permute(a, b, s & 0x7777),
+    )
+    for name, left, clamp in (
+        ("l", True, False),
+        ("lc", True, True),
+        ("r", False, False),
+        ("rc", False, True),
+    ):
+
         def funnel(low, high, n, left=left, clamp=clamp):
             n = min(n, 32) if clamp else n & 31
             word = high << 32 | low
             return (word << n & u64) >> 32 if left else word >> n & u32
 
-        _define(f"funnel.{name}", "u32 u32 u32", "u32",
-                f"__funnelshift_{name}({{0}}, {{1}}, {{2}})", funnel)  # fmt: skip
-    _define("sad.u32", "u32 u32 u32", "u32", "__usad({0}, {1}, {2})",
-            lambda a, b, c: wrap("u32", abs(a - b) + c))  # fmt: skip
-    _define("sad.i32", "i32 i32 u32", "u32", "__sad({0}, {1}, {2})",
-            lambda a, b, c: wrap("u32", abs(a - b) + c))  # fmt: skip
-    _define("dp4a.i32", "i32 i32 i32", "i32", "__dp4a({0}, {1}, {2})", lambda a, b, c: wrap(
-        "i32", c + sum(x * y for x, y in zip(_signed_bytes(a), _signed_bytes(b), strict=True))))
-    _define("dp4a.u32", "u32 u32 u32", "u32", "__dp4a({0}, {1}, {2})", lambda a, b, c: wrap(
-        "u32", c + sum((a >> 8 * i & 255) * (b >> 8 * i & 255) for i in range(4))))
+        _define(
+            f"funnel.{name}",
+            "u32 u32 u32",
+            "u32",
+            f"__funnelshift_{name}({{0}}, {{1}}, {{2}})",
+            funnel,
+        )
+    _define(
+        "sad.u32",
+        "u32 u32 u32",
+        "u32",
+        "__usad({0}, {1}, {2})",
+        lambda a, b, c: wrap("u32", abs(a - b) + c),
+    )
+    _define(
+        "sad.i32",
+        "i32 i32 u32",
+        "u32",
+        "__sad({0}, {1}, {2})",
+        lambda a, b, c: wrap("u32", abs(a - b) + c),
+    )
+    _define(
+        "dp4a.i32",
+        "i32 i32 i32",
+        "i32",
+        "__dp4a({0}, {1}, {2})",
+        lambda a, b, c: wrap(
+            "i32", c + sum(x * y for x, y in zip(_signed_bytes(a), _signed_bytes(b), strict=True))
+        ),
+    )
+    _define(
+        "dp4a.u32",
+        "u32 u32 u32",
+        "u32",
+        "__dp4a({0}, {1}, {2})",
+        lambda a, b, c: wrap(
+            "u32", c + sum((a >> 8 * i & 255) * (b >> 8 * i & 255) for i in range(4))
+        ),
+    )
     _define("hadd.u32", "u32 u32", "u32", "__uhadd({0}, {1})", lambda a, b: a + b >> 1)
     _define("hadd.i32", "i32 i32", "i32", "__hadd({0}, {1})", lambda a, b: a + b >> 1)
     _define("rhadd.u32", "u32 u32", "u32", "__urhadd({0}, {1})", lambda a, b: a + b + 1 >> 1)
     _define("abs.i32", "i32", "i32", "abs(({0}) | 1)", lambda a: abs(a | 1))
     for kind in ("u32", "i32"):  # a field of a word, which compilers turn into bfe
-        _define(f"field.{kind}", f"{kind} u32", kind, "(({0} >> ({1} & 15)) & 0x1ff)",
-                lambda a, b: a >> (b & 15) & 0x1FF)  # fmt: skip
+        _define(
+            f"field.{kind}",
+            f"{kind} u32",
+            kind,
+            "(({0} >> ({1} & 15)) & 0x1ff)",
+            lambda a, b: a >> (b & 15) & 0x1FF,
+        )
 
 
 # --- conversions, comparisons, choice -------------------------------------------------------------
@@ -373,8 +478,11 @@ def bits_of_double(x):
 
 def _to_integer(kind, mode):
     """A float to an integer, clamped to its range; NaN is kept out by the template."""
-    low, high = (-(1 << int(kind[1:]) - 1), (1 << int(kind[1:]) - 1) - 1) if kind[0] == "i" else (
-        0, (1 << int(kind[1:])) - 1)  # fmt: skip
+    low, high = (
+        (-(1 << int(kind[1:]) - 1), (1 << int(kind[1:]) - 1) - 1)
+        if kind[0] == "i"
+        else (0, (1 << int(kind[1:])) - 1)
+    )
 
     def fn(x):
         x = flush(x) if isinstance(x, np.float32) else x
@@ -400,20 +508,29 @@ def _define_conversions():
     for source in INTEGERS:
         for target in INTEGERS:
             if source != target:
-                _define(f"{target}.{source}", source, target, f"(({C_TYPE[target]}){{0}})",
-                        lambda x, target=target: wrap(target, x))  # fmt: skip
+                _define(
+                    f"{target}.{source}",
+                    source,
+                    target,
+                    f"(({C_TYPE[target]}){{0}})",
+                    lambda x, target=target: wrap(target, x),
+                )
     short = {"i32": "int", "u32": "uint", "i64": "ll", "u64": "ull"}
     for integer, name in short.items():
         for kind, word in (("f32", "float"), ("f64", "double")):
             for c_mode, mode in MODES.items():
                 if kind == "f64" and integer.endswith("32"):
                     continue
-                _define(f"{kind}.{mode}.{integer}", integer, kind,
-                        f"__{name}2{word}_{c_mode}({{0}})", _from_integer(kind, mode))  # fmt: skip
+                _define(
+                    f"{kind}.{mode}.{integer}",
+                    integer,
+                    kind,
+                    f"__{name}2{word}_{c_mode}({{0}})",
+                    _from_integer(kind, mode),
+                )
             for c_mode, mode in MODES.items():
                 text = f"({{0}} == {{0}} ? __{word}2{name}_{c_mode}({{0}}) : 0)"
-                _define(f"{integer}.{mode}.{kind}", kind, integer, text,
-                        _to_integer(integer, mode))  # fmt: skip
+                _define(f"{integer}.{mode}.{kind}", kind, integer, text, _to_integer(integer, mode))
     for integer in ("i32", "u32"):
         _define(f"f64.{integer}", integer, "f64", "((double){0})", float)
     _define("f64.f32", "f32", "f64", "((double){0})", lambda x: float(flush(x)))
@@ -422,8 +539,9 @@ def _define_conversions():
     _define("bits.f32", "f32", "u32", "bits_of_float({0})", _bits_of_float)
     _define("bits.u32", "u32", "f32", "float_of_bits({0})", _float_of_bits)
     _define("bits.f64", "f64", "u64", "bits_of_double({0})", bits_of_double)
-    _define("f32.b1", "b1", "f32", "({0} ? 1.5f : -0.25f)",
-            lambda p: np.float32(1.5 if p else -0.25))  # fmt: skip
+    _define(
+        "f32.b1", "b1", "f32", "({0} ? 1.5f : -0.25f)", lambda p: np.float32(1.5 if p else -0.25)
+    )
     for kind in INTEGERS:
         _define(f"{kind}.b1", "b1", kind, f"(({C_TYPE[kind]}){{0}})", int)
 
@@ -439,20 +557,36 @@ def _narrow(mode):
 
 def _define_comparisons():
     signs = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-    compare = {"lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
-               "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b,
-               "ne": lambda a, b: a != b}  # fmt: skip
+    compare = {
+        "lt": lambda a, b: a < b,
+        "le": lambda a, b: a <= b,
+        "gt": lambda a, b: a > b,
+        "ge": lambda a, b: a >= b,
+        "eq": lambda a, b: a == b,
+        "ne": lambda a, b: a != b,
+    }
     for kind in (*INTEGERS, *FLOATS):
         for name, sign in signs.items():
+
             def fn(a, b, kind=kind, name=name):
                 a, b = (flush(a), flush(b)) if kind == "f32" else (a, b)
                 return bool(compare[name](a, b))
 
             _define(f"{name}.{kind}", f"{kind} {kind}", "b1", f"({{0}} {sign} {{1}})", fn)
-        _define(f"select.{kind}", f"b1 {kind} {kind}", kind, "({0} ? {1} : {2})",
-                lambda p, a, b: a if p else b)  # fmt: skip
-    _define("unordered.f32", "f32 f32", "b1", "(!({0} < {1}) && !({0} >= {1}))",
-            lambda a, b: isnan(a) or isnan(b))  # fmt: skip
+        _define(
+            f"select.{kind}",
+            f"b1 {kind} {kind}",
+            kind,
+            "({0} ? {1} : {2})",
+            lambda p, a, b: a if p else b,
+        )
+    _define(
+        "unordered.f32",
+        "f32 f32",
+        "b1",
+        "(!({0} < {1}) && !({0} >= {1}))",
+        lambda a, b: isnan(a) or isnan(b),
+    )
     _define("not", "b1", "b1", "(!{0})", lambda p: not p)
     _define("and", "b1 b1", "b1", "({0} && {1})", lambda p, q: p and q)
     _define("or", "b1 b1", "b1", "({0} || {1})", lambda p, q: p or q)

@@ -256,11 +256,18 @@ def _add_float(old, x):
 
 
 _UPDATES = {
-    "add": lambda old, x: (old + x) & MASK32, "or": lambda old, x: old | x,
-    "and": lambda old, x: old & x, "xor": lambda old, x: old ^ x, "max": max, "min": min,
-    "signed_max": _signed(max), "signed_min": _signed(min), "raise": max,
-    "inc": lambda old, x: 0 if old >= 6 else old + 1, "float": _add_float,
-}  # fmt: skip
+    "add": lambda old, x: (old + x) & MASK32,
+    "or": lambda old, x: old | x,
+    "and": lambda old, x: old & x,
+    "xor": lambda old, x: old ^ x,
+    "max": max,
+    "min": min,
+    "signed_max": _signed(max),
+    "signed_min": _signed(min),
+    "raise": max,
+    "inc": lambda old, x: 0 if old >= 6 else old + 1,
+    "float": _add_float,
+}
 
 
 def _atomic(node, launch):
@@ -280,8 +287,16 @@ def _atomic(node, launch):
     return fn
 
 
-_STATEMENTS = {"Assign": _assign, "Store": _store, "If": _if, "For": _for, "While": _while,
-               "Switch": _switch, "Leave": _leave, "Atomic": _atomic}  # fmt: skip
+_STATEMENTS = {
+    "Assign": _assign,
+    "Store": _store,
+    "If": _if,
+    "For": _for,
+    "While": _while,
+    "Switch": _switch,
+    "Leave": _leave,
+    "Atomic": _atomic,
+}
 
 
 # --- statements at which threads meet: fn(block, threads) -----------------------------------------
@@ -394,8 +409,11 @@ def _warp_vote(node, launch):
         if node.mode == "match":
             masks = [sum(1 << i for i, y in enumerate(values) if x == y) for x in values]
             return _assign_all(threads, node.target, masks)
-        whole = {"all": all, "any": any,
-                 "ballot": lambda p: sum(1 << i for i, x in enumerate(p) if x)}  # fmt: skip
+        whole = {
+            "all": all,
+            "any": any,
+            "ballot": lambda p: sum(1 << i for i, x in enumerate(p) if x),
+        }
         return _assign_all(threads, node.target, [int(whole[node.mode](values))] * len(values))
 
     return by_warp(run_warp)
@@ -403,9 +421,14 @@ def _warp_vote(node, launch):
 
 def _reduce(node, launch):
     value, kind = expression(node.value, launch), node.target.type
-    fold = {"add": lambda a, b: wrap(kind, a + b), "min": min, "max": max,
-            "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-            "xor": lambda a, b: a ^ b}[node.mode]  # fmt: skip
+    fold = {
+        "add": lambda a, b: wrap(kind, a + b),
+        "min": min,
+        "max": max,
+        "and": lambda a, b: a & b,
+        "or": lambda a, b: a | b,
+        "xor": lambda a, b: a ^ b,
+    }[node.mode]
 
     def run_warp(threads):
         values = [value(v) for v in threads]
@@ -430,6 +453,12 @@ def _together(node, launch):
     return fn
 
 
-_MEETINGS = {"BlockIf": _block_if, "Exchange": _exchange, "BlockVote": _block_vote,
-             "Shuffle": _shuffle, "WarpVote": _warp_vote, "Reduce": _reduce,
-             "Together": _together}  # fmt: skip
+_MEETINGS = {
+    "BlockIf": _block_if,
+    "Exchange": _exchange,
+    "BlockVote": _block_vote,
+    "Shuffle": _shuffle,
+    "WarpVote": _warp_vote,
+    "Reduce": _reduce,
+    "Together": _together,
+}

@@ -5,12 +5,26 @@ import random_tree as tree
 from random_operations import C_TYPE, PRELUDE, bits_of_double
 from random_tree import TABLE
 
-SIZES = {"words": tree.WORDS, "numbers": tree.NUMBERS, "scratch": tree.SCRATCH, "own": tree.OWN,
-         "table": len(TABLE)}  # fmt: skip
-_EXCHANGE = {"u32": "exchange", "f32": "((float*)exchange)",
-             "u64": "((unsigned long long*)exchange)"}  # fmt: skip
-_BITS = {"u32": "{0}", "i32": "(unsigned){0}", "f32": "bits_of_float({0})", "u64": "{0}",
-         "i64": "(unsigned long long){0}", "f64": "bits_of_double({0})"}  # fmt: skip
+SIZES = {
+    "words": tree.WORDS,
+    "numbers": tree.NUMBERS,
+    "scratch": tree.SCRATCH,
+    "own": tree.OWN,
+    "table": len(TABLE),
+}
+_EXCHANGE = {
+    "u32": "exchange",
+    "f32": "((float*)exchange)",
+    "u64": "((unsigned long long*)exchange)",
+}
+_BITS = {
+    "u32": "{0}",
+    "i32": "(unsigned){0}",
+    "f32": "bits_of_float({0})",
+    "u64": "{0}",
+    "i64": "(unsigned long long){0}",
+    "f64": "bits_of_double({0})",
+}
 
 
 def literal(kind: str, value) -> str:
@@ -21,8 +35,11 @@ def literal(kind: str, value) -> str:
         return f"__longlong_as_double(0x{bits_of_double(value):016x}ll)"
     suffix = {"u32": "u", "i32": "", "u64": "ull", "i64": "ll"}[kind]
     width = int(kind[1:])
-    return f"(({C_TYPE[kind]})0x{value & (1 << width) - 1:x}{'u' if width == 32 else 'ull'})" if (
-        value < 0) else f"{value}{suffix}"  # fmt: skip
+    return (
+        f"(({C_TYPE[kind]})0x{value & (1 << width) - 1:x}{'u' if width == 32 else 'ull'})"
+        if (value < 0)
+        else f"{value}{suffix}"
+    )
 
 
 def expression(node) -> str:
@@ -84,8 +101,10 @@ class Printer:
     def For(self, s):
         mask = "" if s.uniform else " & 7u"
         self.add(f"const unsigned trips_{s.counter} = {expression(s.trips)}{mask};")
-        self.body(s.body, f"for (unsigned {s.counter} = 0; {s.counter} < trips_{s.counter}; "
-                          f"++{s.counter}) {{")  # fmt: skip
+        self.body(
+            s.body,
+            f"for (unsigned {s.counter} = 0; {s.counter} < trips_{s.counter}; ++{s.counter}) {{",
+        )
 
     def While(self, s):
         self.add(f"unsigned {s.counter} = 0;")
@@ -141,8 +160,10 @@ class Printer:
         self.add("{")
         self.add(f"  const {C_TYPE[s.value.type]} mine = {expression(s.value)};")
         self.add(f"  const unsigned by = {operand} & 15u;")
-        self.add(f"  const {C_TYPE[s.value.type]} theirs = "
-                 f"__shfl_{s.mode}_sync(members, mine, by, {s.width});")  # fmt: skip
+        self.add(
+            f"  const {C_TYPE[s.value.type]} theirs = "
+            f"__shfl_{s.mode}_sync(members, mine, by, {s.width});"
+        )
         source = {"up": "0", "down": "lane + by", "xor": "(lane ^ by)"}[s.mode]
         self.add(f"  {s.target.name} = {source} < lanes ? theirs : mine;")
         self.add("}")
@@ -205,11 +226,16 @@ def print_kernel(kernel) -> str:
         lines.append(f"__constant__ unsigned {name}[{len(values)}] = {{{', '.join(values)}}};")
     for number, helper in enumerate(kernel.helpers):
         lines += helper_text(number, helper)
-    lines.append(f'extern "C" __global__ void {kernel.name}(const unsigned* words, '
-                 "const float* numbers, unsigned* counters, unsigned* tallies, "
-                 "unsigned long long* out) {")  # fmt: skip
-    declaration = "extern __shared__ __align__(8) unsigned exchange[];" if kernel.dynamic else (
-        "__shared__ __align__(8) unsigned exchange[2 * THREADS];")  # fmt: skip
+    lines.append(
+        f'extern "C" __global__ void {kernel.name}(const unsigned* words, '
+        "const float* numbers, unsigned* counters, unsigned* tallies, "
+        "unsigned long long* out) {"
+    )
+    declaration = (
+        "extern __shared__ __align__(8) unsigned exchange[];"
+        if kernel.dynamic
+        else ("__shared__ __align__(8) unsigned exchange[2 * THREADS];")
+    )
     lines += ["  " + declaration, "  __shared__ unsigned tally[COUNTERS];", _START]
     printer = Printer()
     printer.lines = lines
@@ -240,5 +266,7 @@ def finish(printer: Printer) -> None:
             at += 1
     printer.add(f"for (unsigned i = 0; i < 8; ++i) own[{at} + i] = scratch[i];")
     printer.add("__syncthreads();  // the tally is complete")
-    printer.add("for (unsigned i = thread; i < COUNTERS; i += THREADS) "
-                "tallies[block * COUNTERS + i] = tally[i];")  # fmt: skip
+    printer.add(
+        "for (unsigned i = thread; i < COUNTERS; i += THREADS) "
+        "tallies[block * COUNTERS + i] = tally[i];"
+    )

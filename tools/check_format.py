@@ -13,8 +13,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT_SUFFIXES = {
-    ".cfg", ".css", ".cu", ".cuh", ".ini", ".js", ".json", ".md", ".py", ".toml", ".txt", ".yaml",
-    ".yml", ".ipynb", ".lock", "",
+    ".cfg",
+    ".css",
+    ".cu",
+    ".cuh",
+    ".ini",
+    ".js",
+    ".json",
+    ".md",
+    ".py",
+    ".toml",
+    ".txt",
+    ".yaml",
+    ".yml",
+    ".ipynb",
+    ".lock",
+    "",
 }
 MAX_COLUMNS = 100
 MEASURED_COLUMNS = {".cu", ".cuh", ".js"}  # ruff measures Python and notebooks
@@ -27,14 +41,18 @@ def project_files(root: Path = ROOT) -> list[Path]:
     """
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=root, capture_output=True, text=True, check=False,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if listing.returncode == 0:
         names = [name for name in listing.stdout.split("\0") if name]
         return sorted({root / name for name in names if (root / name).is_file()})
     skipped = {".venv", ".git", "tour", "build", "__pycache__"}
     return sorted(
-        path for path in root.rglob("*")
+        path
+        for path in root.rglob("*")
         if path.is_file() and not skipped.intersection(path.relative_to(root).parts)
     )
 
@@ -89,7 +107,8 @@ def main(arguments: list[str]) -> int:
     paths = [Path(name).resolve() for name in arguments] or project_files()
     problems = [
         f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{problem}"
-        for path in paths for problem in problems_of(path)
+        for path in paths
+        for problem in problems_of(path)
     ]
     print("\n".join(problems) if problems else f"format: {len(paths)} files, no problem")
     return 1 if problems else 0

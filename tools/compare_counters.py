@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from attn_course import RawModule, observe
-from attn_course.cli import arguments as common
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
+from attn_course.figures import table as aligned
 from attn_course.ladder.steps import LADDER, Launch, step
 from attn_course.measure.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.measure.records import caption, new_record
@@ -35,10 +35,18 @@ SASS_WAVEFRONTS = {
     "shared_store_wavefronts": f"{_SASS}_st.sum",
 }
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
-EXACT = ("global_load_requests", "global_load_sectors", "global_store_requests",
-         "global_store_sectors")  # fmt: skip
-CLOSE = ("shared_load_wavefronts", "shared_store_wavefronts", "shared_load_conflicts",
-         "shared_store_conflicts")  # fmt: skip
+EXACT = (
+    "global_load_requests",
+    "global_load_sectors",
+    "global_store_requests",
+    "global_store_sectors",
+)
+CLOSE = (
+    "shared_load_wavefronts",
+    "shared_store_wavefronts",
+    "shared_load_conflicts",
+    "shared_store_conflicts",
+)
 TOLERANCE = 0.02
 EXPANDING = ("div.", "ex2.", "rcp.", "sqrt.", "rsqrt.", "lg2.", "sin.", "cos.", "tanh.")
 # Why a count may differ, by the first words of its verdict.
@@ -47,7 +55,7 @@ REASONS = {
     "expands": "one PTX operation becomes several machine instructions, with FFMA among them",
     "retries": "machine code adds floats in shared memory by a loop of loads and compare-and-swaps",
     "idle instructions": "loads and stores whose predicate is off in all lanes count as executed: "
-                         "those of unrolled tails, and the ones ptxas puts before cp.async",
+    "those of unrolled tails, and the ones ptxas puts before cp.async",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
 }
 WARPS = 64  # of a probe: so many blocks of one warp
@@ -141,8 +149,9 @@ def profile(cases) -> list[Profile]:
 # -- judging ---------------------------------------------------------------------------------------
 def opcodes(target: Target) -> set[str]:
     """The operations that the kernel's PTX uses."""
-    module = RawModule(path=str(step(target.step).path), options=target.options,
-                       backend="simulator")  # fmt: skip
+    module = RawModule(
+        path=str(step(target.step).path), options=target.options, backend="simulator"
+    )
     return {i.opcode for i in module.program().module.functions[target.launch.entry].body}
 
 
@@ -153,16 +162,22 @@ def expands(target: Target) -> list[str]:
 
 def retries(target: Target) -> list[str]:
     """Float additions in shared memory, which the machine has no single instruction for."""
-    return sorted(op for op in opcodes(target) if op.startswith(("atom.shared", "red.shared"))
-                  and op.endswith("add.f32"))
+    return sorted(
+        op
+        for op in opcodes(target)
+        if op.startswith(("atom.shared", "red.shared")) and op.endswith("add.f32")
+    )
 
 
 def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     """Hardware's counts by our names: wavefronts without arbitration where ncu can tell them, and
     conflicts as the wavefronts beyond the fewest possible.
     """
-    found = {name: profile.metrics[metric] for name, metric in COUNTER_METRICS.items()
-             if metric in profile.metrics}  # fmt: skip
+    found = {
+        name: profile.metrics[metric]
+        for name, metric in COUNTER_METRICS.items()
+        if metric in profile.metrics
+    }
     for waves, metric in SASS_WAVEFRONTS.items():
         found[waves] = profile.metrics.get(metric, found.get(waves, 0))
         conflicts = waves.replace("wavefronts", "conflicts")
@@ -170,8 +185,14 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     return found
 
 
-def judge(name: str, hardware: float, simulated: int, waves: float, expanding: list[str],
-          retrying: list[str]) -> str:
+def judge(
+    name: str,
+    hardware: float,
+    simulated: int,
+    waves: float,
+    expanding: list[str],
+    retrying: list[str],
+) -> str:
     """'equal', 'within 2 %', 'MISSED', or why no bar applies: see REASONS."""
     if hardware == simulated:
         return "equal"
@@ -192,8 +213,7 @@ def judge(name: str, hardware: float, simulated: int, waves: float, expanding: l
 def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
     """One case's row of the record: both sides of every counter, and the verdicts."""
     hardware = measured(profile, totals)
-    expanding, retrying = ((expands(case), retries(case)) if isinstance(case, Target)
-                           else ([], []))
+    expanding, retrying = (expands(case), retries(case)) if isinstance(case, Target) else ([], [])
     rows = {}
     for name, value in hardware.items():
         waves = hardware.get(name.replace("conflicts", "wavefronts"), 0)
@@ -217,15 +237,20 @@ def table(rows: list[dict]) -> str:
         where = f"{row['label']} {tuple(row['problem'])}" if "problem" in row else row["label"]
         for name, one in row["counters"].items():
             if one["hardware"] or one["simulator"]:
-                cells.append((where, name, f"{one['hardware']:,}", f"{one['simulator']:,}",
-                              one["verdict"]))  # fmt: skip
+                cells.append(
+                    (where, name, f"{one['hardware']:,}", f"{one['simulator']:,}", one["verdict"])
+                )
                 where = ""
-    return common.table(("case", "counter", "hardware", "simulator", "verdict"), cells, (2, 3))
+    return aligned(("case", "counter", "hardware", "simulator", "verdict"), cells, (2, 3))
 
 
 def missed(rows: list[dict]) -> list[str]:
-    return [f"{row['label']} {row.get('problem', '')}: {name}" for row in rows
-            for name, one in row["counters"].items() if one["verdict"] == "MISSED"]  # fmt: skip
+    return [
+        f"{row['label']} {row.get('problem', '')}: {name}"
+        for row in rows
+        for name, one in row["counters"].items()
+        if one["verdict"] == "MISSED"
+    ]
 
 
 # -- the run ---------------------------------------------------------------------------------------
@@ -252,8 +277,11 @@ def main(arguments=None) -> int:
 def show_simulator(cases) -> int:
     for case in cases:
         where = f"{case.label} {case.problem}" if isinstance(case, Target) else case.label
-        counts = {name: value for name, value in simulate(case).items()
-                  if value and name in COUNTER_METRICS}  # fmt: skip
+        counts = {
+            name: value
+            for name, value in simulate(case).items()
+            if value and name in COUNTER_METRICS
+        }
         print(where, json.dumps(counts), sep="\n  ")
     return 0
 
@@ -262,9 +290,13 @@ def finish(rows: list[dict], out: Path) -> int:
     ladder = [row for row in rows if "file" in row]
     failed = missed(rows)
     record = new_record(
-        "counters", [row["file"] for row in ladder], cases=ladder,
-        probes=[row for row in rows if "file" not in row], missed=failed, reasons=REASONS,
-    )  # fmt: skip
+        "counters",
+        [row["file"] for row in ladder],
+        cases=ladder,
+        probes=[row for row in rows if "file" not in row],
+        missed=failed,
+        reasons=REASONS,
+    )
     out.mkdir(parents=True, exist_ok=True)
     (out / "counters.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(table(rows))

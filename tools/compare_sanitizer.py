@@ -21,12 +21,17 @@ from pathlib import Path
 import sanitizer_runs as runs
 from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
 
-from attn_course.cli import arguments as common
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
+from attn_course.figures import table as aligned
 from attn_course.measure.records import caption, check_record, new_record
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
-    "same", "only ours", "only the tool's", "neither", "not run")  # fmt: skip
+    "same",
+    "only ours",
+    "only the tool's",
+    "neither",
+    "not run",
+)
 NUMBERS = "same: neither, the numbers are wrong"
 OTHER_MEANS = "other means"  # both see it, not as a finding at a line of the kernel
 
@@ -48,7 +53,7 @@ REASONS_OF_FILES = {
     (EXACT, TOOLS_ONLY): "the PTX, which we run, reads up to three leftover weights, each behind a "
     "branch; ptxas joins them to one 16-byte load before the branches, past the end of m floats",
     (EXACT, NEITHER): "this ptxas did not join the leftover loads: nothing is read past the end",
-}  # fmt: skip
+}
 
 
 # -- our side --------------------------------------------------------------------------------------
@@ -79,8 +84,9 @@ def plan() -> list[Job]:
     numbers = [runs.name_of(b.path) for b in broken_kernels() if b.kind == WRONG_RESULT]
     alone = [name for name in runs.broken_subjects() if name not in numbers]
     groups = [*([name] for name in tuned), rest, whole, numbers, *([name] for name in alone)]
-    jobs = [Job(tool, build, tuple(group))
-            for group in groups for build in BUILDS for tool in TOOLS]
+    jobs = [
+        Job(tool, build, tuple(group)) for group in groups for build in BUILDS for tool in TOOLS
+    ]
     return jobs + [Job("memcheck", build, (EXACT,)) for build in BUILDS]
 
 
@@ -96,8 +102,10 @@ def compare(executable: str | None, workers: int) -> dict[str, list[dict]]:
                 reports[name].append(report)
     broken = {runs.name_of(one.path): one for one in broken_kernels()}
     return {
-        "broken": [row_of(name, one.kind, one.found_line, ours[name], reports[name])
-                   for name, one in broken.items()],
+        "broken": [
+            row_of(name, one.kind, one.found_line, ours[name], reports[name])
+            for name, one in broken.items()
+        ],
         "clean": [clean_row(name, ours[name], reports[name]) for name in runs.clean_subjects()],
         "machine_code": [row_of(EXACT, "out-of-bounds", 0, ours[EXACT], reports[EXACT])],
     }
@@ -107,8 +115,15 @@ def row_of(name: str, defect: str, line: int, ours: dict, reports: list[Report])
     tools = [as_record(report) for report in reports]
     verdict = judge(defect, ours, tools)
     why = REASONS.get(verdict, REASONS_OF_FILES.get((name, verdict)))
-    return {"file": name, "defect": defect, "line": line, "ours": ours, "tools": tools,
-            "verdict": verdict, "why": why}
+    return {
+        "file": name,
+        "defect": defect,
+        "line": line,
+        "ours": ours,
+        "tools": tools,
+        "verdict": verdict,
+        "why": why,
+    }
 
 
 def clean_row(name: str, ours: dict, reports: list[Report]) -> dict:
@@ -116,8 +131,14 @@ def clean_row(name: str, ours: dict, reports: list[Report]) -> dict:
 
 
 def as_record(report: Report) -> dict:
-    return {"tool": report.tool, "build": report.build, "errors": report.errors,
-            "kinds": report.kinds, "outcome": report.outcome, "lines": report.lines}
+    return {
+        "tool": report.tool,
+        "build": report.build,
+        "errors": report.errors,
+        "kinds": report.kinds,
+        "outcome": report.outcome,
+        "lines": report.lines,
+    }
 
 
 def judge(defect: str, ours: dict, tools: list[dict]) -> str:
@@ -152,8 +173,10 @@ def alarms(clean: list[dict]) -> list[str]:
             found.append(f"ours: {row['file']}: {places(row['ours']['kinds'])}")
         for tool in row["tools"]:
             if tool["kinds"] or tool["errors"] or tool["outcome"] != "right":
-                found.append(f"{tool['tool']} ({tool['build']}): {row['file']}: "
-                             f"{places(tool['kinds'])}, {tool['outcome']}")
+                found.append(
+                    f"{tool['tool']} ({tool['build']}): {row['file']}: "
+                    f"{places(tool['kinds'])}, {tool['outcome']}"
+                )
     return found
 
 
@@ -161,28 +184,46 @@ def alarms(clean: list[dict]) -> list[str]:
 def table(rows: list[dict]) -> str:
     cells = []
     for row in rows:
-        builds = {build: theirs_of([t for t in row["tools"] if t["build"] == build])
-                  for build in BUILDS}
-        their = {f"{kind} [{build[0]}]": lines
-                 for build, kinds in builds.items() for kind, lines in kinds.items()}
-        cells.append((
-            row["file"].removeprefix("broken/"), f"{row['defect']}@{row['line'] or '?'}",
-            places(row["ours"]["kinds"]), places(their), row["verdict"],
-        ))  # fmt: skip
+        builds = {
+            build: theirs_of([t for t in row["tools"] if t["build"] == build]) for build in BUILDS
+        }
+        their = {
+            f"{kind} [{build[0]}]": lines
+            for build, kinds in builds.items()
+            for kind, lines in kinds.items()
+        }
+        cells.append(
+            (
+                row["file"].removeprefix("broken/"),
+                f"{row['defect']}@{row['line'] or '?'}",
+                places(row["ours"]["kinds"]),
+                places(their),
+                row["verdict"],
+            )
+        )
     heads = ("broken kernel", "defect", "ours", "compute-sanitizer (o, d: build)", "verdict")
-    return common.table(heads, cells)
+    return aligned(heads, cells)
 
 
 def places(kinds: dict) -> str:
-    return "; ".join(f"{kind}@{','.join(map(str, sorted(lines)[:4])) or '?'}"
-                     for kind, lines in kinds.items()) or "-"  # fmt: skip
+    return (
+        "; ".join(
+            f"{kind}@{','.join(map(str, sorted(lines)[:4])) or '?'}"
+            for kind, lines in kinds.items()
+        )
+        or "-"
+    )
 
 
 def reasons(rows: list[dict]) -> str:
     """One line a verdict that needs a word."""
     words = {None: "NOT UNDERSTOOD: say why in tools/compare_sanitizer.py"}
-    return "\n".join(f"  {row['file'].removeprefix('broken/')}: {row['verdict']}: "
-                     f"{words.get(row['why'], row['why'])}" for row in rows if row["why"] != "")
+    return "\n".join(
+        f"  {row['file'].removeprefix('broken/')}: {row['verdict']}: "
+        f"{words.get(row['why'], row['why'])}"
+        for row in rows
+        if row["why"] != ""
+    )
 
 
 def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
@@ -190,11 +231,14 @@ def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
     files = [row["file"] for name in ("broken", "clean") for row in sections[name]]
     judged = sections["broken"] + sections["machine_code"]
     record = new_record(
-        "sanitizer", files, **sections, alarms=alarms(sections["clean"]),
+        "sanitizer",
+        files,
+        **sections,
+        alarms=alarms(sections["clean"]),
         missed=[row["file"] for row in sections["broken"] if row["verdict"] == TOOLS_ONLY],
         unexplained=[row["file"] for row in judged if row["why"] is None],
         seconds=round(seconds),
-    )  # fmt: skip
+    )
     check_record(record, "sanitizer")
     return record
 
@@ -218,8 +262,12 @@ def find_tool() -> str:
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("."), help="folder for sanitizer.json")
-    parser.add_argument("--workers", type=int, default=max(4, (os.cpu_count() or 4) - 2),
-                        help="processes at a time (default: CPU cores less two)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=max(4, (os.cpu_count() or 4) - 2),
+        help="processes at a time (default: CPU cores less two)",
+    )
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
     parsed = parser.parse_args(arguments)
     start = time.monotonic()
@@ -236,8 +284,7 @@ def main(arguments=None) -> int:
         failed += record["missed"] + record["unexplained"]
     verdicts = [row["verdict"] for row in sections["broken"]]
     counts = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
-    print(f"sanitizer: {len(verdicts)} broken kernels ({counts}), "
-          f"{time.monotonic() - start:.0f} s")
+    print(f"sanitizer: {len(verdicts)} broken kernels ({counts}), {time.monotonic() - start:.0f} s")
     return 1 if failed else 0
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT)]
 
-from differential_machines import Machine  # noqa: E402
-from differential_record import make_record, report, summarise, write  # noqa: E402
-from differential_sections import SECTIONS, guarded  # noqa: E402
+from differential_machines import Machine
+from differential_record import make_record, report, summarise, write
+from differential_sections import SECTIONS, guarded
 
 
 class Run:
@@ -49,14 +49,20 @@ def parse(arguments=None):
     """The command line; `arguments`: its words, by default those of this process."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="folder for the record, such as results")
-    parser.add_argument("--self-test", action="store_true",
-                        help="simulator against simulator (debug build, random warp order)")
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="simulator against simulator (debug build, random warp order)",
+    )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--kernels", type=int, default=96, help="random kernels (default 96)")
     parser.add_argument("--every", type=int, default=1, help="take every n-th item only")
-    parser.add_argument("--workers", type=int,
-                        help="processes for the simulator (default: two fewer than there are "
-                             "cores); 0: none but this one")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        help="processes for the simulator (default: two fewer than there are "
+        "cores); 0: none but this one",
+    )
     return parser.parse_args(arguments)
 
 
@@ -98,8 +104,11 @@ def compare_machines(arguments) -> dict:
             started = time.time()
             section = guarded({"items": []}, lambda name=name: SECTIONS[name](run))
             sections[name] = summarise(name, section, time.time() - started)
-            print(f"{name}: {sections[name]['count']} items, {sections[name]['agree']} agree, "
-                  f"{sections[name]['seconds']} s {section.get('trace', '')}", flush=True)
+            print(
+                f"{name}: {sections[name]['count']} items, {sections[name]['agree']} agree, "
+                f"{sections[name]['seconds']} s {section.get('trace', '')}",
+                flush=True,
+            )
     return make_record(run, sections)
 
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from differential_opcodes import FLOATS
 
-LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": float(np.finfo(np.float32).max),
-           "f64": float(np.finfo(np.float64).max)}  # fmt: skip
+LARGEST = {
+    "f16": 65504.0,
+    "bf16": 3.38e38,
+    "f32": float(np.finfo(np.float32).max),
+    "f64": float(np.finfo(np.float64).max),
+}
 LEAST = {"f64": 2.0**-1022}  # least normal numbers; those of the other formats are 2^-126 or more
 
 
@@ -113,10 +117,11 @@ def unit_in_last_place(x: np.ndarray, kind: str) -> np.ndarray:
 
 def _sine(function, name):
     return Bound(
-        function, absolute=lambda x: np.where(np.abs(x) <= 2 * np.pi, 2**-20.5, 2**-14.7),
+        function,
+        absolute=lambda x: np.where(np.abs(x) <= 2 * np.pi, 2**-20.5, 2**-14.7),
         domain=lambda x: (np.abs(x) <= 100 * np.pi) | ~np.isfinite(x),
-        documented=f"{name}: absolute error 2^-20.5 in [-2 pi, 2 pi], 2^-14.7 in "
-                   "[-100 pi, 100 pi]")  # fmt: skip
+        documented=f"{name}: absolute error 2^-20.5 in [-2 pi, 2 pi], 2^-14.7 in [-100 pi, 100 pi]",
+    )
 
 
 def _in_middle(x, inside, outside):
@@ -152,37 +157,50 @@ BOUNDS = {
     "rcp.approx.f32": Bound(_reciprocal, ulps=1, documented="rcp: 1 ulp"),
     "sqrt.approx.f32": Bound(np.sqrt, relative=2**-23, documented="sqrt: relative error 2^-23"),
     "rsqrt.approx.f32": Bound(
-        _inverse_root, relative=2**-22.9, documented="rsqrt: relative error 2^-22.9"),
+        _inverse_root, relative=2**-22.9, documented="rsqrt: relative error 2^-22.9"
+    ),
     "ex2.approx.f32": Bound(np.exp2, ulps=2, documented="ex2: 2 ulp"),
     "sin.approx.f32": _sine(np.sin, "sin"),
     "cos.approx.f32": _sine(np.cos, "cos"),
     "lg2.approx.f32": Bound(
-        np.log2, relative=lambda x: _in_middle(x, 0, 2**-22),
+        np.log2,
+        relative=lambda x: _in_middle(x, 0, 2**-22),
         absolute=lambda x: _in_middle(x, 2**-22, 0),
-        documented="lg2: absolute error 2^-22 in (0.5, 2), else relative error 2^-22"),
+        documented="lg2: absolute error 2^-22 in (0.5, 2), else relative error 2^-22",
+    ),
     "tanh.approx.f32": Bound(np.tanh, relative=2**-11, documented="tanh: relative error 2^-11"),
     "div.approx.f32": Bound(
-        np.divide, ulps=2, domain=_moderate,
-        documented="div: 2 ulp for |b| in [2^-126, 2^126]"),
+        np.divide, ulps=2, domain=_moderate, documented="div: 2 ulp for |b| in [2^-126, 2^126]"
+    ),
     "div.full.f32": Bound(np.divide, ulps=2, documented="div: 2 ulp over the full range"),
     "rcp.approx.f64": Bound(
-        _high_word(_reciprocal), relative=2**-19, documented=f"rcp.approx.ftz.f64: {_20_BITS}"),
+        _high_word(_reciprocal), relative=2**-19, documented=f"rcp.approx.ftz.f64: {_20_BITS}"
+    ),
     "rsqrt.approx.ftz.f64": Bound(
-        _high_word(_inverse_root), relative=2**-19, documented=f"rsqrt.approx.ftz.f64: {_20_BITS}"),
+        _high_word(_inverse_root), relative=2**-19, documented=f"rsqrt.approx.ftz.f64: {_20_BITS}"
+    ),
     "rsqrt.approx.f64": Bound(
-        _inverse_root, ulps=1.5,
-        documented="rsqrt(double), which is this instruction: 1 ulp of the rounded result"),
+        _inverse_root,
+        ulps=1.5,
+        documented="rsqrt(double), which is this instruction: 1 ulp of the rounded result",
+    ),
     "tanh.approx.f16": Bound(
-        np.tanh, absolute=2**-10.987, documented="tanh: absolute error 2^-10.987"),
+        np.tanh, absolute=2**-10.987, documented="tanh: absolute error 2^-10.987"
+    ),
     "tanh.approx.bf16": Bound(
-        np.tanh, absolute=1.001 * 2**-8,
+        np.tanh,
+        absolute=1.001 * 2**-8,
         documented="tanh: absolute error 2^-8, a rounded number: an H200 reaches 1.00007 of it at "
-                   "0.74609375, and 1.001 is allowed here"),
+        "0.74609375, and 1.001 is allowed here",
+    ),
     "ex2.approx.f16": Bound(
-        np.exp2, relative=2**-9.9, absolute=2**-24,
-        documented="ex2: relative error 2^-9.9, and a step of subnormal numbers here"),
+        np.exp2,
+        relative=2**-9.9,
+        absolute=2**-24,
+        documented="ex2: relative error 2^-9.9, and a step of subnormal numbers here",
+    ),
     "ex2.approx.bf16": Bound(np.exp2, relative=2**-7, documented="ex2: relative error 2^-7"),
-}  # fmt: skip
+}
 
 
 def bound_of(text: str) -> Bound | None:
@@ -200,14 +218,19 @@ _SINE, _COSINE = 2**-21.41, 2**-21.19
 
 def _logarithm(function, absolute: float, ulps: int, text: str):
     return Bound(
-        function, absolute=lambda x: _in_middle(x, absolute, 0),
+        function,
+        absolute=lambda x: _in_middle(x, absolute, 0),
         ulps=lambda x: _in_middle(x, 0, ulps + _HALF),
-        documented=f"absolute error {text} in [0.5, 2], else {ulps} ulp")  # fmt: skip
+        documented=f"absolute error {text} in [0.5, 2], else {ulps} ulp",
+    )
 
 
 def _exponential(function, factor: float):
-    return Bound(function, ulps=lambda x: 2 + np.floor(np.abs(factor * x)) + _HALF,
-                 documented=f"2 + floor(abs({factor} x)) ulp")  # fmt: skip
+    return Bound(
+        function,
+        ulps=lambda x: 2 + np.floor(np.abs(factor * x)) + _HALF,
+        documented=f"2 + floor(abs({factor} x)) ulp",
+    )
 
 
 def _near_zero(x):
@@ -238,14 +261,26 @@ INTRINSICS = {
     "__logf": _logarithm(np.log, 2**-21.41, 3, "2^-21.41"),
     "__log2f": _logarithm(np.log2, 2**-22, 2, "2^-22"),
     "__log10f": _logarithm(np.log10, 2**-24, 3, "2^-24"),
-    "__sinf": Bound(np.sin, absolute=_SINE, domain=_near_zero,
-                    documented="absolute error 2^-21.41 in [-pi, pi]"),
-    "__cosf": Bound(np.cos, absolute=_COSINE, domain=_near_zero,
-                    documented="absolute error 2^-21.19 in [-pi, pi]"),
-    "__tanf": Bound(np.tan, absolute=_tangent_error, ulps=2 + _HALF, domain=_near_zero,
-                    documented="that of __sinf(x) * (1 / __cosf(x)), in [-pi, pi]"),
-    "__powf": Bound(_power, relative=_power_error, ulps=2 + _HALF,
-                    documented="that of exp2f(y * __log2f(x))"),
-    "__fdividef": Bound(np.divide, ulps=2 + _HALF, domain=_moderate,
-                        documented="2 ulp for |y| in [2^-126, 2^126]"),
-}  # fmt: skip
+    "__sinf": Bound(
+        np.sin, absolute=_SINE, domain=_near_zero, documented="absolute error 2^-21.41 in [-pi, pi]"
+    ),
+    "__cosf": Bound(
+        np.cos,
+        absolute=_COSINE,
+        domain=_near_zero,
+        documented="absolute error 2^-21.19 in [-pi, pi]",
+    ),
+    "__tanf": Bound(
+        np.tan,
+        absolute=_tangent_error,
+        ulps=2 + _HALF,
+        domain=_near_zero,
+        documented="that of __sinf(x) * (1 / __cosf(x)), in [-pi, pi]",
+    ),
+    "__powf": Bound(
+        _power, relative=_power_error, ulps=2 + _HALF, documented="that of exp2f(y * __log2f(x))"
+    ),
+    "__fdividef": Bound(
+        np.divide, ulps=2 + _HALF, domain=_moderate, documented="2 ulp for |y| in [2^-126, 2^126]"
+    ),
+}

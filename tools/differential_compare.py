@@ -73,10 +73,13 @@ def compare(code: Opcode, operands, first, second) -> dict:
         bad |= differ.reshape(-1, lanes).any(axis=0)
     record["mismatches"] = int(bad.sum())
     record["examples"] = [
-        {"operands": [hex(int(x[i])) for x in operands], "first": [hex(int(x[i])) for x in first],
-         "second": [hex(int(x[i])) for x in second]}
+        {
+            "operands": [hex(int(x[i])) for x in operands],
+            "first": [hex(int(x[i])) for x in first],
+            "second": [hex(int(x[i])) for x in second],
+        }
         for i in np.flatnonzero(bad)[:: max(1, int(bad.sum()) // EXAMPLES)][:EXAMPLES]
-    ]  # fmt: skip
+    ]
     return record
 
 

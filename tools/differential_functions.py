@@ -12,27 +12,87 @@ FLOAT_ULPS, DOUBLE_ULPS = 8.0, 4.0
 
 _ANY, _POSITIVE, _UNIT, _SMALL = "any", "positive", "unit", "small"
 _UNARY = {
-    "exp": _SMALL, "exp2": _SMALL, "exp10": _UNIT, "expm1": _SMALL, "log": _POSITIVE,
-    "log2": _POSITIVE, "log10": _POSITIVE, "log1p": _POSITIVE, "sin": _SMALL, "cos": _SMALL,
-    "tan": _SMALL, "sinpi": _SMALL, "cospi": _SMALL, "asin": _UNIT, "acos": _UNIT, "atan": _ANY,
-    "sinh": _SMALL, "cosh": _SMALL, "tanh": _SMALL, "asinh": _ANY, "acosh": _POSITIVE,
-    "atanh": _UNIT, "erf": _SMALL, "erfc": _SMALL, "erfinv": _UNIT, "erfcx": _SMALL,
-    "normcdf": _SMALL, "lgamma": _POSITIVE, "tgamma": _SMALL, "cbrt": _ANY, "rcbrt": _ANY,
-    "sqrt": _POSITIVE, "rsqrt": _POSITIVE, "j0": _SMALL, "logb": _POSITIVE, "rint": _ANY,
-    "round": _ANY, "floor": _ANY, "ceil": _ANY, "trunc": _ANY,
-}  # fmt: skip
-_BINARY = {"pow": _POSITIVE, "atan2": _ANY, "fmod": _POSITIVE, "remainder": _POSITIVE,
-           "hypot": _SMALL, "fdim": _ANY, "fmax": _ANY, "nextafter": _ANY,
-           "copysign": _ANY}  # fmt: skip
+    "exp": _SMALL,
+    "exp2": _SMALL,
+    "exp10": _UNIT,
+    "expm1": _SMALL,
+    "log": _POSITIVE,
+    "log2": _POSITIVE,
+    "log10": _POSITIVE,
+    "log1p": _POSITIVE,
+    "sin": _SMALL,
+    "cos": _SMALL,
+    "tan": _SMALL,
+    "sinpi": _SMALL,
+    "cospi": _SMALL,
+    "asin": _UNIT,
+    "acos": _UNIT,
+    "atan": _ANY,
+    "sinh": _SMALL,
+    "cosh": _SMALL,
+    "tanh": _SMALL,
+    "asinh": _ANY,
+    "acosh": _POSITIVE,
+    "atanh": _UNIT,
+    "erf": _SMALL,
+    "erfc": _SMALL,
+    "erfinv": _UNIT,
+    "erfcx": _SMALL,
+    "normcdf": _SMALL,
+    "lgamma": _POSITIVE,
+    "tgamma": _SMALL,
+    "cbrt": _ANY,
+    "rcbrt": _ANY,
+    "sqrt": _POSITIVE,
+    "rsqrt": _POSITIVE,
+    "j0": _SMALL,
+    "logb": _POSITIVE,
+    "rint": _ANY,
+    "round": _ANY,
+    "floor": _ANY,
+    "ceil": _ANY,
+    "trunc": _ANY,
+}
+_BINARY = {
+    "pow": _POSITIVE,
+    "atan2": _ANY,
+    "fmod": _POSITIVE,
+    "remainder": _POSITIVE,
+    "hypot": _SMALL,
+    "fdim": _ANY,
+    "fmax": _ANY,
+    "nextafter": _ANY,
+    "copysign": _ANY,
+}
 # Those whose result the guide gives as exact.
-_EXACT = {"rint", "round", "floor", "ceil", "trunc", "logb", "sqrt", "fmod", "remainder", "fdim",
-          "fmax", "nextafter", "copysign"}  # fmt: skip
+_EXACT = {
+    "rint",
+    "round",
+    "floor",
+    "ceil",
+    "trunc",
+    "logb",
+    "sqrt",
+    "fmod",
+    "remainder",
+    "fdim",
+    "fmax",
+    "nextafter",
+    "copysign",
+}
 # Fast single-precision intrinsics, with bounds of their own unless their results are exact.
 _FAST = {
-    "__expf": _SMALL, "__exp10f": _SMALL, "__logf": _POSITIVE, "__log2f": _POSITIVE,
-    "__log10f": _POSITIVE, "__sinf": _SMALL, "__cosf": _SMALL, "__tanf": _SMALL,
-    "__frsqrt_rn": _POSITIVE, "__saturatef": _SMALL,
-}  # fmt: skip
+    "__expf": _SMALL,
+    "__exp10f": _SMALL,
+    "__logf": _POSITIVE,
+    "__log2f": _POSITIVE,
+    "__log10f": _POSITIVE,
+    "__sinf": _SMALL,
+    "__cosf": _SMALL,
+    "__tanf": _SMALL,
+    "__frsqrt_rn": _POSITIVE,
+    "__saturatef": _SMALL,
+}
 _FAST_BINARY = {"__powf": _UNIT, "__fdividef": _UNIT}
 
 
@@ -61,8 +121,10 @@ class Function:
         c = "float" if self.kind == "f32" else "double"
         arguments = ", ".join(["a[i]", "b[i]"][: self.operands])
         head = f'extern "C" __global__ void {self.entry}(const {c}* a, const {c}* b, {c}* out)'
-        return (f"{head} {{\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-                f"  out[i] = {self.name}({arguments});\n}}\n")  # fmt: skip
+        return (
+            f"{head} {{\n  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+            f"  out[i] = {self.name}({arguments});\n}}\n"
+        )
 
     def arguments(self) -> list[np.ndarray]:
         dtype = np.float32 if self.kind == "f32" else np.float64
@@ -117,9 +179,18 @@ def compare(function: Function, first: np.ndarray, second: np.ndarray) -> dict:
         bad = ~same & ~(apart <= function.ulps)
         facts = {"max_ulp": float(apart[np.isfinite(apart)].max(initial=0))}
     return {
-        "function": function.name, "lanes": COUNT, "differing_lanes": int((~same).sum()),
-        **facts, "max_ulp": round(facts["max_ulp"], 3), "mismatches": int(bad.sum()),
-        "examples": [{"operands": [float(v[i]) for v in operands],
-                      "first": repr(float(x[i])), "second": repr(float(y[i]))}
-                     for i in np.flatnonzero(bad)[:4]],
-    }  # fmt: skip
+        "function": function.name,
+        "lanes": COUNT,
+        "differing_lanes": int((~same).sum()),
+        **facts,
+        "max_ulp": round(facts["max_ulp"], 3),
+        "mismatches": int(bad.sum()),
+        "examples": [
+            {
+                "operands": [float(v[i]) for v in operands],
+                "first": repr(float(x[i])),
+                "second": repr(float(y[i])),
+            }
+            for i in np.flatnonzero(bad)[:4]
+        ],
+    }

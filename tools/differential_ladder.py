@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from differential_bounds import max_ulp, ulps
 
+from attn_course import reference
 from attn_course.ladder.attention import step_arguments
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.records import kernel_hash
-from attn_course.reference import float64 as reference
 from attn_course.reference.inputs import seeded_qkv
 
 FULL, RAGGED = (2, 12, 196, 64), ((1, 2, 37, 63), (1, 3, 65, 20), (2, 1, 5, 1))
@@ -32,8 +32,11 @@ class Case:
 
     def facts(self) -> dict:
         """What the record says of the case."""
-        return {"file": step(self.number).path.name, "shape": list(self.shape),
-                "options": list(self.options)}  # fmt: skip
+        return {
+            "file": step(self.number).path.name,
+            "shape": list(self.shape),
+            "options": list(self.options),
+        }
 
 
 def cases(small: bool = False) -> list[Case]:
@@ -82,8 +85,9 @@ def run_case(machine, case: Case) -> np.ndarray:
     launch = row.launch(problem, case.options)
     arguments = step_arguments(row, problem, data, 1 / np.sqrt(d))
     module = machine.load(row.path.read_text(), case.options)
-    out = machine.run(module, launch.entry, launch.grid, launch.block, arguments,
-                      launch.shared_bytes)  # fmt: skip
+    out = machine.run(
+        module, launch.entry, launch.grid, launch.block, arguments, launch.shared_bytes
+    )
     arrays = [name for name in row.arguments if name in data]
     return out[arrays.index(row.writes[-1])]
 
@@ -96,12 +100,19 @@ def compare(case: Case, first: np.ndarray, second: np.ndarray) -> dict:
     far = not all(error <= RELATIVE for error in relative)
     worst = np.unravel_index(np.argmax(ulps(first, second, "f32")), first.shape)
     return {
-        "elements": int(first.size), "differing_elements": bits,
+        "elements": int(first.size),
+        "differing_elements": bits,
         "max_ulp": max_ulp(first.astype(np.float64), second.astype(np.float64), "f32"),
-        "relative_error": relative, "mismatches": (bits if case.exact else 0) + far,
-        "examples": [{"index": [int(i) for i in worst], "first": float(first[worst]),
-                      "second": float(second[worst])}],
-    }  # fmt: skip
+        "relative_error": relative,
+        "mismatches": (bits if case.exact else 0) + far,
+        "examples": [
+            {
+                "index": [int(i) for i in worst],
+                "first": float(first[worst]),
+                "second": float(second[worst]),
+            }
+        ],
+    }
 
 
 def hashes() -> dict[str, str]:

@@ -249,8 +249,9 @@ PROGRAMS = (
     Program("vector loads and stores", _VECTORS),
     Program("local memory, structures, recursion", _LOCAL, _LOCAL_BEFORE),
     Program("128-bit integers", _WIDE, options=("-device-int128",)),
-    Program("128-bit divisions and conversions", _WIDE_DIVISIONS, blocks=9,
-            options=("-device-int128",)),
+    Program(
+        "128-bit divisions and conversions", _WIDE_DIVISIONS, blocks=9, options=("-device-int128",)
+    ),
     Program("chains of additions and subtractions", _CARRIES),
     Program("conversions", _CONVERSIONS, blocks=9),
     Program("half precision", _HALVES, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>", blocks=9),

@@ -17,33 +17,47 @@ def summarise(name: str, section: dict, seconds: float) -> dict:
     errors = sum("error" in item for item in items)
     disagree = sum(bool(item.get("mismatches")) for item in items)
     agree = len(items) - errors - disagree
-    totals = {"count": len(items), "agree": agree, "disagree": disagree, "errors": errors,
-              "seconds": round(seconds, 1), "all_agree": bool(items) and agree == len(items)}
+    totals = {
+        "count": len(items),
+        "agree": agree,
+        "disagree": disagree,
+        "errors": errors,
+        "seconds": round(seconds, 1),
+        "all_agree": bool(items) and agree == len(items),
+    }
     return {**totals, **section}
 
 
 def source_hashes() -> dict[str, str]:
     """SHA-256 of the comparison's own sources and of the simulator's: what the record speaks of."""
-    paths = [*ROOT.glob("tools/differential*.py"), *ROOT.glob("tests/random_*.py"),
-             *ROOT.glob("attn_course/simulator/*.py")]  # fmt: skip
-    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(paths)}  # fmt: skip
+    paths = [
+        *ROOT.glob("tools/differential*.py"),
+        *ROOT.glob("tests/random_*.py"),
+        *ROOT.glob("attn_course/engine/**/*.py"),
+    ]
+    return {
+        str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(paths)
+    }
 
 
 def differences(sections: dict) -> list[dict]:
     """Every item that disagrees or failed, with its section."""
     return [
-        {"section": name, **item} for name, section in sections.items() for item in section["items"]
+        {"section": name, **item}
+        for name, section in sections.items()
+        for item in section["items"]
         if item.get("mismatches") or "error" in item
-    ]  # fmt: skip
+    ]
 
 
 def trimmed(item: dict) -> dict:
     """An item without what only a failure needs, and without counts that are zero."""
     return {
-        key: value for key, value in item.items()
+        key: value
+        for key, value in item.items()
         if key not in ("examples", "trace") and (value != 0 or key in ("seed", "max_ulp"))
-    }  # fmt: skip
+    }
 
 
 def make_record(run, sections: dict) -> dict:
@@ -54,13 +68,19 @@ def make_record(run, sections: dict) -> dict:
         for name, section in sections.items()
     }
     return {
-        "kind": "differential", **describe(run.first.backend),
-        "machines": ["simulator (debug build, random warp order)" if run.self_test else "GPU",
-                     "simulator"],
-        "kernels": differential_ladder.hashes(), "sources": source_hashes(),
+        "kind": "differential",
+        **describe(run.first.backend),
+        "machines": [
+            "simulator (debug build, random warp order)" if run.self_test else "GPU",
+            "simulator",
+        ],
+        "kernels": differential_ladder.hashes(),
+        "sources": source_hashes(),
         "all_agree": all(section["all_agree"] for section in sections.values()),
-        "seconds": round(time.time() - run.started, 1), "differences": found, "sections": kept,
-    }  # fmt: skip
+        "seconds": round(time.time() - run.started, 1),
+        "differences": found,
+        "sections": kept,
+    }
 
 
 def label_of(item: dict) -> str:
@@ -72,9 +92,24 @@ def label_of(item: dict) -> str:
 def line_of(item: dict) -> str:
     """A difference in one line or two."""
     name = label_of(item)
-    facts = {key: item[key] for key in ("mismatches", "lanes", "nan_payload", "error_over_bound",
-             "max_ulp", "gpu_simulator", "gpu_oracle", "simulator_oracle", "slots", "options",
-             "shape", "error") if item.get(key) not in (None, 0)}  # fmt: skip
+    facts = {
+        key: item[key]
+        for key in (
+            "mismatches",
+            "lanes",
+            "nan_payload",
+            "error_over_bound",
+            "max_ulp",
+            "gpu_simulator",
+            "gpu_oracle",
+            "simulator_oracle",
+            "slots",
+            "options",
+            "shape",
+            "error",
+        )
+        if item.get(key) not in (None, 0)
+    }
     example = f" e.g. {item['examples'][0]}" if item.get("examples") else ""
     return f"  {item['section']}: {name} {facts}{example}"[:420]
 
@@ -86,8 +121,10 @@ def report(record: dict) -> str:
     lines += [line_of(item) for item in found[:20]]
     lines += [f"  ... and {len(found) - 20} more"] if len(found) > 20 else []
     lines += [*accuracy(record["sections"]), *totals(record["sections"])]
-    lines.append(f"{record['gpu']} · CUDA {record['cuda']} · {record['date']} · "
-                 f"all_agree: {record['all_agree']} · {record['seconds']} s")  # fmt: skip
+    lines.append(
+        f"{record['gpu']} · CUDA {record['cuda']} · {record['date']} · "
+        f"all_agree: {record['all_agree']} · {record['seconds']} s"
+    )
     return "\n".join(lines)
 
 
@@ -97,21 +134,24 @@ def accuracy(sections: dict) -> list[str]:
     items = sections.get("opcodes", {}).get("items", []) + functions
     worst = sorted((i for i in functions if i.get("max_ulp")), key=lambda i: -i["max_ulp"])[:12]
     return [
-        "functions, largest ulp: " + ", ".join(
-            f"{i['function']} {i['max_ulp']:g}" for i in worst),
-        "approximations, error over bound (first, simulator): " + ", ".join(
-            f"{label_of(i)} {i['error_over_bound']}" for i in items if "error_over_bound" in i),
-        "lanes without a documented bound: " + ", ".join(
-            f"{label_of(i)} {i['no_bound']['lanes']}" for i in items if "no_bound" in i),
-    ]  # fmt: skip
+        "functions, largest ulp: " + ", ".join(f"{i['function']} {i['max_ulp']:g}" for i in worst),
+        "approximations, error over bound (first, simulator): "
+        + ", ".join(
+            f"{label_of(i)} {i['error_over_bound']}" for i in items if "error_over_bound" in i
+        ),
+        "lanes without a documented bound: "
+        + ", ".join(f"{label_of(i)} {i['no_bound']['lanes']}" for i in items if "no_bound" in i),
+    ]
 
 
 def totals(sections: dict) -> list[str]:
     """A line a section."""
     lines = [f"{'section':16}{'items':>7}{'agree':>7}{'differ':>8}{'errors':>8}{'seconds':>9}"]
     for name, s in sections.items():
-        lines.append(f"{name:16}{s['count']:7}{s['agree']:7}{s['disagree']:8}{s['errors']:8}"
-                     f"{s['seconds']:9.1f}")  # fmt: skip
+        lines.append(
+            f"{name:16}{s['count']:7}{s['agree']:7}{s['disagree']:8}{s['errors']:8}"
+            f"{s['seconds']:9.1f}"
+        )
     return lines
 
 

@@ -96,6 +96,7 @@ def halve_on_error(machine, codes, arch, refused) -> list:
 
 def opcode_record(code, first, second) -> dict:
     """The verdict over one opcode."""
+
     def compared():
         raise_failure(first, second)
         operands = differential_opcodes.inputs(code)
@@ -111,8 +112,9 @@ def run_random(machine, seed) -> list[np.ndarray]:
     """Results of one random kernel on a machine."""
     kernel = random_kernel(seed)
     module = machine.load(kernel.source, kernel.options)
-    return machine.run(module, kernel.name, kernel.grid, kernel.block, kernel.arguments(),
-                       kernel.shared_bytes)  # fmt: skip
+    return machine.run(
+        module, kernel.name, kernel.grid, kernel.block, kernel.arguments(), kernel.shared_bytes
+    )
 
 
 def oracle(seed) -> list[np.ndarray]:
@@ -138,11 +140,17 @@ def random_section(run) -> dict:
         simulator, expected = (future.result() for future in futures[seed])
         kernel = random_kernel(seed)
         apart = {
-            "gpu_simulator": differing(gpu, simulator), "gpu_oracle": differing(gpu, expected),
+            "gpu_simulator": differing(gpu, simulator),
+            "gpu_oracle": differing(gpu, expected),
             "simulator_oracle": differing(simulator, expected),
-        }  # fmt: skip
-        return {"grid": kernel.grid, "block": kernel.block, "lines": kernel.source.count("\n"),
-                "mismatches": sum(apart.values()), **apart}  # fmt: skip
+        }
+        return {
+            "grid": kernel.grid,
+            "block": kernel.block,
+            "lines": kernel.source.count("\n"),
+            "mismatches": sum(apart.values()),
+            **apart,
+        }
 
     return {"items": [guarded({"seed": s}, lambda s=s: compared(s)) for s in seeds]}
 
@@ -163,11 +171,15 @@ def program_section(run) -> dict:
     def compared(number):
         gpu, simulator = run_program(run.first, number), futures[number].result()
         slots = np.flatnonzero((gpu[1] != simulator[1]).reshape(-1, 8).any(axis=0))
-        return {"elements": int(gpu[1].size), "mismatches": differing(gpu, simulator),
-                "slots": slots.tolist()}  # fmt: skip
+        return {
+            "elements": int(gpu[1].size),
+            "mismatches": differing(gpu, simulator),
+            "slots": slots.tolist(),
+        }
 
-    return {"items": [guarded({"program": PROGRAMS[n].name}, lambda n=n: compared(n))
-                      for n in numbers]}  # fmt: skip
+    return {
+        "items": [guarded({"program": PROGRAMS[n].name}, lambda n=n: compared(n)) for n in numbers]
+    }
 
 
 # --- functions and the ladder ---------------------------------------------------------------------
@@ -206,6 +218,7 @@ def function_section(run) -> dict:
 
 def function_record(function, first, second) -> dict:
     """The verdict over one function."""
+
     def compared():
         raise_failure(first, second)
         return differential_functions.compare(function, first, second)
@@ -222,10 +235,18 @@ def ladder_section(run) -> dict:
         first = differential_ladder.run_case(run.first, case)
         return differential_ladder.compare(case, first, future.result())
 
-    return {"items": [guarded(case.facts(), lambda c=case, f=future: compared(c, f))
-                      for case, future in zip(cases, futures, strict=True)]}  # fmt: skip
+    return {
+        "items": [
+            guarded(case.facts(), lambda c=case, f=future: compared(c, f))
+            for case, future in zip(cases, futures, strict=True)
+        ]
+    }
 
 
-SECTIONS = {"opcodes": opcode_section, "random_kernels": random_section,
-            "programs": program_section, "functions": function_section,
-            "ladder": ladder_section}  # fmt: skip
+SECTIONS = {
+    "opcodes": opcode_section,
+    "random_kernels": random_section,
+    "programs": program_section,
+    "functions": function_section,
+    "ladder": ladder_section,
+}

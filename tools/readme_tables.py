@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from attn_course.ladder.attention import METHODS, steps
+from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.measure.records import caption, read_record
 
@@ -36,31 +36,42 @@ def step_row(step: Step) -> str:
 
 
 def method_row(method: str) -> str:
-    files = " → ".join(step.file for step in steps(method))
+    files = " → ".join(step.file for step in steps_of(method))
     return f"| `{method}` | {files} |"
 
 
 def ladder() -> str:
     """The steps and the methods, from the kernels' headers."""
-    return "\n".join([
-        "| kernel | idea | computes | needs |", "|---|---|---|---|", *map(step_row, LADDER), "",
-        "| method of `attention()` | kernels |", "|---|---|", *map(method_row, METHODS),
-    ])
+    return "\n".join(
+        [
+            "| kernel | idea | computes | needs |",
+            "|---|---|---|---|",
+            *map(step_row, LADDER),
+            "",
+            "| method of `attention()` | kernels |",
+            "|---|---|",
+            *map(method_row, METHODS),
+        ]
+    )
 
 
 def speed() -> str:
     """How fast the simulator ran, from the record of `attn-course bench`."""
     record, numba = (json.loads(path.read_text()) for path in (SPEED_RECORD, NUMBA_RECORD))
-    lines = ["| kernel, on the simulator | seconds | million lane-instructions a second |",
-             "|---|---|---|"]
+    lines = [
+        "| kernel, on the simulator | seconds | million lane-instructions a second |",
+        "|---|---|---|",
+    ]
     for case in record["cases"]:
         rate = case["lane_instructions_per_second"] / 1e6
         name = f"{case['name']}, (BH, n, d) = {tuple(case['shape'])}"
         lines.append(f"| {name} | {case['seconds']:.3g} | {rate:,.0f} |")
     lines += [
-        "", f"Recorded on {record['date']}: {record['machine']}; medians of {record['repeats']}.",
+        "",
+        f"Recorded on {record['date']}: {record['machine']}; medians of {record['repeats']}.",
         f"Numba's CUDA simulator took {numba['seconds']:.3g} s for the last one",
-        f"(recorded {numba['date']}: {numba['machine']}, Numba {numba['numba']})."]
+        f"(recorded {numba['date']}: {numba['machine']}, Numba {numba['numba']}).",
+    ]
     return "\n".join(lines)
 
 
@@ -87,18 +98,28 @@ def bench() -> str:
     for suite in ("seeds_fp32", "long_fp32"):
         record = read_record(GPU_RECORDS / f"bench_{suite}.json")
         rows = [bench_row(row) for row in record["rows"]]
-        parts.append("\n".join([
-            f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.", "",
-            "| B, H, L, D | `auto` takes | us | best backend of SDPA | us | its time / ours |",
-            "|---|---|--:|---|--:|--:|", *rows]))
+        parts.append(
+            "\n".join(
+                [
+                    f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
+                    "",
+                    "| B, H, L, D | `auto` takes | us | best backend of SDPA | us | its time / ours "
+                    "|",
+                    "|---|---|--:|---|--:|--:|",
+                    *rows,
+                ]
+            )
+        )
     return "\n\n".join(parts)
 
 
 def bench_row(row: dict) -> str:
     ours, best = row["timings"]["auto"]["median_us"], row["best_backend"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_backend"]["value"]
-    return (f"| {row['label']} | `{row['auto_picks']}` | {ours:,.1f} | "
-            f"{best.removeprefix('torch_')} | {theirs:,.1f} | {ratio:.2f} |")
+    return (
+        f"| {row['label']} | `{row['auto_picks']}` | {ours:,.1f} | "
+        f"{best.removeprefix('torch_')} | {theirs:,.1f} | {ratio:.2f} |"
+    )
 
 
 def checked() -> str:
@@ -108,12 +129,18 @@ def checked() -> str:
 
 def counters_line() -> str:
     record = read_record(GPU_RECORDS / "counters.json")
-    found = [both["verdict"] for part in ("cases", "probes") for case in record[part]
-             for both in case["counters"].values()]
+    found = [
+        both["verdict"]
+        for part in ("cases", "probes")
+        for case in record[part]
+        for both in case["counters"].values()
+    ]
     apart = len(found) - found.count("equal") - len(record["missed"])
-    return (f"- **Counters** against Nsight Compute: {found.count('equal')} of {len(found)} equal, "
-            f"{apart} differ for a reason that the record names, {len(record['missed'])} "
-            f"unexplained; {caption(record)}.")
+    return (
+        f"- **Counters** against Nsight Compute: {found.count('equal')} of {len(found)} equal, "
+        f"{apart} differ for a reason that the record names, {len(record['missed'])} "
+        f"unexplained; {caption(record)}."
+    )
 
 
 def differential_line() -> str:
@@ -122,20 +149,24 @@ def differential_line() -> str:
     # An approximate operation is held to the error that NVIDIA documents, not to bits.
     bounded = sum("documented" in item for item in opcodes["items"])
     exact = opcodes["agree"] - bounded
-    return (f"- **Results** against the GPU: {exact:,} of {opcodes['count'] - bounded:,} PTX "
-            f"opcodes and {kernels['agree']:,} of {kernels['count']:,} random kernels bit for bit "
-            "(NaNs aside whose bits the ISA leaves open), "
-            f"{bounded} approximate opcodes within their documented error; {caption(record)}.")
+    return (
+        f"- **Results** against the GPU: {exact:,} of {opcodes['count'] - bounded:,} PTX "
+        f"opcodes and {kernels['agree']:,} of {kernels['count']:,} random kernels bit for bit "
+        "(NaNs aside whose bits the ISA leaves open), "
+        f"{bounded} approximate opcodes within their documented error; {caption(record)}."
+    )
 
 
 def sanitizer_line() -> str:
     record = read_record(GPU_RECORDS / "sanitizer.json")
     verdicts = Counter(one["verdict"] for one in record["broken"])
     tally = ", ".join(f'{count} "{verdict}"' for verdict, count in verdicts.most_common())
-    return (f"- **Sanitizer** against compute-sanitizer over {verdicts.total()} broken kernels: "
-            f"{tally}; {len(record['alarms'])} false alarms over {len(record['clean'])} clean "
-            f"kernels; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
-            f"machine code does it; {caption(record)}.")
+    return (
+        f"- **Sanitizer** against compute-sanitizer over {verdicts.total()} broken kernels: "
+        f"{tally}; {len(record['alarms'])} false alarms over {len(record['clean'])} clean "
+        f"kernels; {len(record['machine_code'])} found by the tool alone, as only ptxas's "
+        f"machine code does it; {caption(record)}."
+    )
 
 
 TABLES = {"ladder": ladder, "speed": speed, "lessons": lessons, "bench": bench, "checked": checked}

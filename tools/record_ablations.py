@@ -17,11 +17,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course.measure import ablations
-from attn_course.measure import records as results
-from attn_course.measure.ablations import PROBLEMS, all_variants, options_for  # noqa: E402
-from attn_course.measure.suites import shape_label  # noqa: E402
-from attn_course.measure.timing import TimingError, require_gpu  # noqa: E402
+from attn_course.measure import ablations, records
+from attn_course.measure.ablations import PROBLEMS, all_variants, options_for
+from attn_course.measure.suites import shape_label
+from attn_course.measure.timing import TimingError, require_gpu
 
 
 def compile_one(wanted: tuple[str, str, tuple[str, ...]]) -> None:
@@ -33,8 +32,13 @@ def compile_one(wanted: tuple[str, str, tuple[str, ...]]) -> None:
 
 def wanted(device=None) -> list[tuple[str, str, tuple[str, ...]]]:
     """Kernel, name and compiler options of everything that is timed, each once."""
-    return sorted({(one.kernel, one.name, options_for(one, shape, causal, device))
-                   for one in all_variants() for shape, causal in PROBLEMS})
+    return sorted(
+        {
+            (one.kernel, one.name, options_for(one, shape, causal, device))
+            for one in all_variants()
+            for shape, causal in PROBLEMS
+        }
+    )
 
 
 def compile_all() -> int:
@@ -52,16 +56,19 @@ def show(found: dict) -> None:
         print(shape_label(row["shape"], row["causal"]))
         for name, one in row["variants"].items():
             ratio = one.get("over_whole", {"value": float("nan")})
-            print(f"  {name:<32} {one['median_us']:10.2f} us  {ratio['value']:6.3f} of the whole  "
-                  f"{one['registers']:3} registers, {one['local_bytes']} bytes spilled")
+            print(
+                f"  {name:<32} {one['median_us']:10.2f} us  {ratio['value']:6.3f} of the whole  "
+                f"{one['registers']:3} registers, {one['local_bytes']} bytes spilled"
+            )
         for message in row["wrong"].values():
             print(f"  WRONG: {message}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=results.RESULTS_FOLDER,
-                        metavar="FOLDER")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=records.RESULTS_FOLDER, metavar="FOLDER"
+    )
     arguments = parser.parse_args()
     try:
         print(f"{compile_all()} kernels compiled")
@@ -70,7 +77,7 @@ def main() -> int:
         print(f"record_ablations: {error}", file=sys.stderr)
         return 2
     show(found)
-    print(f"written to {results.write_record(found, ablations.KIND, arguments.folder)}")
+    print(f"written to {records.write_record(found, ablations.KIND, arguments.folder)}")
     return 1 if any(row["wrong"] for row in found["rows"]) else 0
 
 

@@ -14,15 +14,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course.measure import experiments
-from attn_course.measure import records as results
-from attn_course.measure.timing import TimingError  # noqa: E402
+from attn_course.measure import experiments, records
+from attn_course.measure.timing import TimingError
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=results.RESULTS_FOLDER,
-                        metavar="FOLDER")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=records.RESULTS_FOLDER, metavar="FOLDER"
+    )
     arguments = parser.parse_args()
     try:
         found = experiments.record()
@@ -32,13 +32,15 @@ def main() -> int:
     for row in (*found["rows"], found["tiles"]):
         print(",".join(map(str, row["shape"])))
         for name, one in row["contestants"].items():
-            print(f"  {name:<30} {one['median_us']:10.2f} us  {one['registers']:3} registers, "
-                  f"{one['blocks']} blocks, {one['resident_blocks']} on an SM")
+            print(
+                f"  {name:<30} {one['median_us']:10.2f} us  {one['registers']:3} registers, "
+                f"{one['blocks']} blocks, {one['resident_blocks']} on an SM"
+            )
         for name, reason in row["refused"].items():
             print(f"  {name:<30} refused: {reason}")
         for message in row["wrong"].values():
             print(f"  WRONG: {message}")
-    print(f"written to {results.write_record(found, 'experiments', arguments.folder)}")
+    print(f"written to {records.write_record(found, 'experiments', arguments.folder)}")
     return 0
 
 

@@ -11,29 +11,40 @@ import argparse
 import sys
 from pathlib import Path
 
-from attn_course.cli import arguments as common
+from attn_course.figures import table
 from attn_course.measure import memory_levels
 from attn_course.measure.records import RESULTS_FOLDER, write_record
 
 
 def report(record: dict) -> str:
-    scores = [(one["name"], f"{one['median_us']:.2f}", f"{one['p20_us']:.2f}",
-               f"{one['p80_us']:.2f}") for one in record["scores"]["timings"]]
-    chains = [(one["space"], f"{one['bytes']:,}", f"{one['clocks']:.1f}",
-               f"{one['nanoseconds']:.1f}") for one in record["latencies"]]
+    scores = [
+        (one["name"], f"{one['median_us']:.2f}", f"{one['p20_us']:.2f}", f"{one['p80_us']:.2f}")
+        for one in record["scores"]["timings"]
+    ]
+    chains = [
+        (one["space"], f"{one['bytes']:,}", f"{one['clocks']:.1f}", f"{one['nanoseconds']:.1f}")
+        for one in record["latencies"]
+    ]
     streams = [(one["level"], f"{one['gb_per_s']:,.0f}") for one in record["bandwidths"]]
-    return "\n\n".join([
-        common.table(("scores", "median us", "20 %", "80 %"), scores, (1, 2, 3)),
-        common.table(("chain in", "bytes", "clocks a load", "ns a load"), chains, (1, 2, 3)),
-        common.table(("stream from", "GB/s"), streams, (1,)),
-        f"clock {memory_levels.clock_mhz(record):.0f} MHz, {memory_levels.describe(record)}",
-    ])
+    return "\n\n".join(
+        [
+            table(("scores", "median us", "20 %", "80 %"), scores, (1, 2, 3)),
+            table(("chain in", "bytes", "clocks a load", "ns a load"), chains, (1, 2, 3)),
+            table(("stream from", "GB/s"), streams, (1,)),
+            f"clock {memory_levels.clock_mhz(record):.0f} MHz, {memory_levels.describe(record)}",
+        ]
+    )
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
-                        help="where records are kept (default: results/)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS_FOLDER,
+        metavar="FOLDER",
+        help="where records are kept (default: results/)",
+    )
     parsed = parser.parse_args(arguments)
     record = memory_levels.measure()
     path = write_record(record, memory_levels.KIND, parsed.results)

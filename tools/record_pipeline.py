@@ -13,10 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course.cli.arguments import table  # noqa: E402
+from attn_course.figures import table
 from attn_course.measure import pipeline_times
 from attn_course.measure import records as results
-from attn_course.measure.timing import TimingError  # noqa: E402
+from attn_course.measure.timing import TimingError
 
 
 def report(record: dict) -> str:
@@ -24,16 +24,20 @@ def report(record: dict) -> str:
     parts = []
     for row in record["rows"]:
         heads = (",".join(map(str, row["shape"])), "us", "20 %", "80 %")
-        cells = [(name, *(f"{timing[key]:.2f}" for key in ("median_us", "p20_us", "p80_us")))
-                 for group in ("kernels", "pipelines") for name, timing in row[group].items()]
+        cells = [
+            (name, *(f"{timing[key]:.2f}" for key in ("median_us", "p20_us", "p80_us")))
+            for group in ("kernels", "pipelines")
+            for name, timing in row[group].items()
+        ]
         parts.append(table(heads, cells, (1, 2, 3)))
     return "\n\n".join([*parts, results.caption(record)])
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=results.RESULTS_FOLDER,
-                        metavar="FOLDER")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=results.RESULTS_FOLDER, metavar="FOLDER"
+    )
     parsed = parser.parse_args(arguments)
     try:
         record = pipeline_times.record()

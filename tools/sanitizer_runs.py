@@ -39,8 +39,10 @@ MEANINGS = (
     ("out-of-bounds", re.compile(r"Invalid __\w+__ (?:read|write|atomic)|out of bounds", re.I)),
     ("race", re.compile(r"\b(?:Error|Warning): .*(?:Race|hazard)", re.I)),
     ("uninitialised-read", re.compile(r"Uninitialized", re.I)),
-    ("divergent-barrier", re.compile(
-        r"Barrier error|Divergent thread|Invalid arguments? for", re.I)),
+    (
+        "divergent-barrier",
+        re.compile(r"Barrier error|Divergent thread|Invalid arguments? for", re.I),
+    ),
     ("bad-launch", re.compile(r"API call to \w*Launch", re.I)),
 )
 _PLACE = re.compile(r"\bin \S*?:(\d+)\b|\.cu:(\d+)")
@@ -67,8 +69,9 @@ def clean_subjects() -> dict[str, Subject]:
     steps = {step.path: step for step in LADDER if step.computes in ORACLES}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     fused = {path for path, step in steps.items() if step.computes == FUSED}
-    return {name_of(path): Subject(path, ATTENTION if path in fused else (RAGGED,))
-            for path in paths}
+    return {
+        name_of(path): Subject(path, ATTENTION if path in fused else (RAGGED,)) for path in paths
+    }
 
 
 def exact_subject() -> dict[str, Subject]:
@@ -163,9 +166,12 @@ def run_process(job: Job, executable: str) -> str:
         options += ["--racecheck-report", "analysis"]
     script = [sys.executable, str(Path(__file__).resolve()), job.build, *job.names]
     process = subprocess.Popen(
-        [executable, *options, *script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+        [executable, *options, *script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
         return process.communicate(timeout=TIMEOUT_S)[0]
     except subprocess.TimeoutExpired:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # read when numba is imported
 
-import numba  # noqa: E402
-import numpy as np  # noqa: E402
-from numba import cuda, float32  # noqa: E402
+import numba
+import numpy as np
+from numba import cuda, float32
 
 TILE, LENGTH, WIDTH, REPEATS = 16, 128, 64, 3
 RECORD = Path(__file__).resolve().parent.parent / "results" / "cpu" / "numba_simulator.json"
@@ -57,8 +57,11 @@ def seconds_of_one_launch() -> float:
 
 
 def processor() -> str:
-    names = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo")
-             if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in open("/proc/cpuinfo")
+        if line.startswith("model name")
+    ]
     return f"{names[0] if names else platform.machine()}, {len(names)} cores"
 
 
@@ -66,8 +69,11 @@ def main() -> None:
     seconds = [seconds_of_one_launch() for _ in range(REPEATS)]
     record = {
         "kernel": f"scores_tiled, TILE={TILE}, n={LENGTH}, d={WIDTH}",
-        "seconds": statistics.median(seconds), "all_seconds": seconds,
-        "machine": processor(), "python": platform.python_version(), "numba": numba.__version__,
+        "seconds": statistics.median(seconds),
+        "all_seconds": seconds,
+        "machine": processor(),
+        "python": platform.python_version(),
+        "numba": numba.__version__,
         "date": date.today().isoformat(),
     }
     RECORD.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The subcommands of attn-course, one module each.
+"""The command `attn-course`, one module a subcommand."""
 
-A module has `add(parsers)`, which adds its argparse parser, and `execute(arguments)`, which does
-the work and returns the exit status: 0 when everything agrees, 1 when something does not.
-"""
+from .main import main
+
+__all__ = ["main"]

@@ -67,7 +67,8 @@ def output_file(text: str) -> Path:
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
-            f"no folder {str(path.parent)!r} for {path.name!r}: make it or choose another")
+            f"no folder {str(path.parent)!r} for {path.name!r}: make it or choose another"
+        )
     return path
 
 
@@ -88,47 +89,78 @@ def natural(text: str) -> int:
 
 def dtype_argument(text: str) -> str:
     if text != DTYPE:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: every kernel here takes {DTYPE}; drop --dtype")
+        raise argparse.ArgumentTypeError(f"{text!r}: every kernel here takes {DTYPE}; drop --dtype")
     return text
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """--backend."""
-    parser.add_argument("--backend", choices=BACKENDS, help=(
-        "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if CuPy sees one, else the "
-        "simulator"))
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help=(
+            "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if there is one, else the "
+            "simulator"
+        ),
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json FILE, which `write_json` takes."""
-    parser.add_argument("--json", metavar="FILE", type=output_file,
-                        help="also write the result to this file ('-': only JSON, to the screen)")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        type=output_file,
+        help="also write the result to this file ('-': only JSON, to the screen)",
+    )
 
 
 def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
     """--recorded and --results, of a subcommand that measures only where a GPU is."""
-    parser.add_argument("--recorded", action="store_true",
-                        help=f"show the records even where {measured_where}")
-    parser.add_argument("--results", type=Path, default=RESULTS_FOLDER, metavar="FOLDER",
-                        help="where records are read and written (default: results/)")
+    parser.add_argument(
+        "--recorded", action="store_true", help=f"show the records even where {measured_where}"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=RESULTS_FOLDER,
+        metavar="FOLDER",
+        help="where records are read and written (default: results/)",
+    )
 
 
 def add_workload(
-    parser: argparse.ArgumentParser, *, shape: tuple[int, int, int, int] = DEFAULT_SHAPE,
-    metavar: str = "METHOD", also: str = "",
+    parser: argparse.ArgumentParser,
+    *,
+    shape: tuple[int, int, int, int] = DEFAULT_SHAPE,
+    metavar: str = "METHOD",
+    also: str = "",
 ) -> None:
     """METHOD and the options that name an attention call; `also` ends the method's help."""
-    parser.add_argument("method", metavar=metavar, help=(
-        f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors{also}"))
-    parser.add_argument("--shape", type=shape_argument, default=shape, metavar="B,H,L,D",
-                        help="batch, heads, tokens, head dimension (default: "
-                        f"{','.join(map(str, shape))})")
-    parser.add_argument("--kv-length", type=positive, metavar="N",
-                        help="number of keys and values, where it differs from L")
+    parser.add_argument(
+        "method",
+        metavar=metavar,
+        help=(
+            f"one of: {', '.join(METHODS)}, {AUTO}; or an experiment, such as wide_vectors{also}"
+        ),
+    )
+    parser.add_argument(
+        "--shape",
+        type=shape_argument,
+        default=shape,
+        metavar="B,H,L,D",
+        help=f"batch, heads, tokens, head dimension (default: {','.join(map(str, shape))})",
+    )
+    parser.add_argument(
+        "--kv-length",
+        type=positive,
+        metavar="N",
+        help="number of keys and values, where it differs from L",
+    )
     parser.add_argument("--causal", action="store_true", help="a query sees no later key")
-    parser.add_argument("--dtype", type=dtype_argument, default=DTYPE,
-                        metavar=DTYPE, help="the only one there is")
+    parser.add_argument(
+        "--dtype", type=dtype_argument, default=DTYPE, metavar=DTYPE, help="the only one there is"
+    )
     parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
     add_backend(parser)
 
@@ -142,8 +174,9 @@ def workload(arguments: argparse.Namespace) -> Workload:
 def title(work: Workload, end: str) -> str:
     """The line that names a run: method, shape, dtype, seed, and `end`."""
     keys = "" if work.kv_length is None else f", {work.kv_length} keys"
-    return (f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, "
-            f"seed {work.seed}, {end}")
+    return (
+        f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, {end}"
+    )
 
 
 def write_json(path: Path | None, record: dict) -> None:
@@ -194,15 +227,3 @@ def dimensions(extents: Sequence[int]) -> str:
 def launch_cells(launch: LaunchRecord) -> tuple[str, str, str]:
     """Grid, block and shared memory of a launch for a table."""
     return dimensions(launch.grid), dimensions(launch.block), f"{launch.shared_bytes:,}"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows of cells as aligned text; the columns numbered in `right` are set flush right."""
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-
-    def line(cells):
-        placed = (cell.rjust(width) if i in right else cell.ljust(width)
-                  for i, (cell, width) in enumerate(zip(cells, widths, strict=True)))
-        return "  ".join(placed).rstrip()
-
-    return "\n".join([line(heads), line(["-" * width for width in widths]), *map(line, rows)])

@@ -10,6 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from attn_course.engine.backend import resolve_backend
+from attn_course.figures import table
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
@@ -17,8 +18,8 @@ from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import Work, attention_work, peak_of
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
-from . import arguments as common
 from . import simulator_speed
+from .arguments import add_json, add_records, natural, positive, write_json
 
 SIMULATOR = "simulator"
 REPEATS = 5  # of the simulator's cases
@@ -29,22 +30,44 @@ _SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 def add(parsers) -> None:
     """The subcommand `bench` and its arguments."""
     parser = parsers.add_parser(
-        "bench", help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
+        "bench",
+        help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
         description="Times every method of the course against PyTorch's attention, as CUDA graph "
         "replays in turns, each output held against float64 first. Without a GPU shows the "
         "recorded results. Suites: "
         + "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
-        + f"; {SIMULATOR}: how fast the simulator runs on this machine.")
-    parser.add_argument("suite", nargs="?", choices=(*SUITES, SIMULATOR), default=SIMULATOR,
-                        metavar="SUITE", help=f"{', '.join(SUITES)} or {SIMULATOR} (the default)")
-    parser.add_argument("--iterations", "--repeats", type=common.positive, metavar="N",
-                        help=f"timed turns (default {ITERATIONS}; {REPEATS} for {SIMULATOR})")
-    parser.add_argument("--warmup", type=common.natural, default=WARMUP, metavar="N",
-                        help=f"turns before those (default {WARMUP})")
-    parser.add_argument("--methods", nargs="+", metavar="METHOD",
-                        help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)")
-    common.add_records(parser, "there is a GPU")
-    common.add_json(parser)
+        + f"; {SIMULATOR}: how fast the simulator runs on this machine.",
+    )
+    parser.add_argument(
+        "suite",
+        nargs="?",
+        choices=(*SUITES, SIMULATOR),
+        default=SIMULATOR,
+        metavar="SUITE",
+        help=f"{', '.join(SUITES)} or {SIMULATOR} (the default)",
+    )
+    parser.add_argument(
+        "--iterations",
+        "--repeats",
+        type=positive,
+        metavar="N",
+        help=f"timed turns (default {ITERATIONS}; {REPEATS} for {SIMULATOR})",
+    )
+    parser.add_argument(
+        "--warmup",
+        type=natural,
+        default=WARMUP,
+        metavar="N",
+        help=f"turns before those (default {WARMUP})",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)",
+    )
+    add_records(parser, "there is a GPU")
+    add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -57,8 +80,11 @@ def execute(arguments) -> int:
     if arguments.recorded or resolve_backend() != "gpu":
         found = records(f"bench_{arguments.suite}", arguments.results)
         why = "as asked for" if arguments.recorded else "no GPU here"
-        note = f"recorded results, {why}" if found else (
-            f"{why}, and no record of {arguments.suite} in {arguments.results}")
+        note = (
+            f"recorded results, {why}"
+            if found
+            else (f"{why}, and no record of {arguments.suite} in {arguments.results}")
+        )
         faults = []
     else:
         found, faults = [measure(arguments)], []
@@ -66,20 +92,27 @@ def execute(arguments) -> int:
         note, faults = f"written to {path}", problems(found[0])
     if arguments.json != Path("-"):
         print("\n\n".join([*map(report, found), *faults, note]))
-    common.write_json(arguments.json, {"results": [
-        record | {"caption": caption(record)} for record in found]})
+    write_json(
+        arguments.json, {"results": [record | {"caption": caption(record)} for record in found]}
+    )
     return 0 if found and not faults else 1
 
 
 def measure(arguments) -> dict:
     """Run the suite here, with a progress bar over its rows."""
     if arguments.methods is None and not peers.available():
-        tqdm.write("no PyTorch with CUDA here: timing the course's methods alone "
-                   "(pip install -e '.[peers]' adds the peers)", file=sys.stderr)
+        tqdm.write(
+            "no PyTorch with CUDA here: timing the course's methods alone "
+            "(pip install -e '.[peers]' adds the peers)",
+            file=sys.stderr,
+        )
     return run_suite(
-        arguments.suite, methods=arguments.methods, iterations=arguments.iterations or ITERATIONS,
+        arguments.suite,
+        methods=arguments.methods,
+        iterations=arguments.iterations or ITERATIONS,
         warmup=arguments.warmup,
-        progress=lambda rows: tqdm(rows, unit="row", disable=None, leave=False))
+        progress=lambda rows: tqdm(rows, unit="row", disable=None, leave=False),
+    )
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -87,10 +120,10 @@ def report(record: dict) -> str:
     """One record for people: auto against its best peer, all times, and who stayed out."""
     parts = [
         f"{record['suite']}: {record['about']}\n{caption(record)}"
-        + (f", PyTorch {record['torch']}" if record["torch"] else "") + clock_text(record),
+        + (f", PyTorch {record['torch']}" if record["torch"] else "")
+        + clock_text(record),
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
-        "medians of graph replays in turns, us a call\n"
-        + standing_table(record),
+        "medians of graph replays in turns, us a call\n" + standing_table(record),
         "All methods and peers, us a call\n" + times_table(record),
     ]
     if any(row.get("kernels") for row in record["rows"]):
@@ -103,28 +136,50 @@ def report(record: dict) -> str:
 def clock_text(record: dict) -> str:
     """', SM clock 1635 to 1980 MHz': the range seen during the run."""
     found = record["clocks"].get("sm_mhz")
-    return (f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz, median {found[1]:.0f}"
-            if found else "")
+    return (
+        f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz, median {found[1]:.0f}" if found else ""
+    )
 
 
 def standing_table(record: dict) -> str:
-    heads = ["B,H,L,D", "auto is", "auto", "20 to 80 %", "TFLOP/s", "of floor",
-             "best backend", "us", "ratio", "95 %", "best peer", "us", "ratio", "95 %",
-             f"of our best (<= {AUTO_MARGIN})", "error"]
+    heads = [
+        "B,H,L,D",
+        "auto is",
+        "auto",
+        "20 to 80 %",
+        "TFLOP/s",
+        "of floor",
+        "best backend",
+        "us",
+        "ratio",
+        "95 %",
+        "best peer",
+        "us",
+        "ratio",
+        "95 %",
+        f"of our best (<= {AUTO_MARGIN})",
+        "error",
+    ]
     rows = []
     for row in record["rows"]:
         auto = row["timings"].get(AUTO)
         if auto is None:
             continue
-        rows.append([
-            row["label"], row["auto_picks"], f"{auto['median_us']:.2f}",
-            f"{auto['p20_us']:.2f} to {auto['p80_us']:.2f}", f"{auto['tflops']:.2f}",
-            floor_cell(record, row, auto["median_us"]),
-            *ratio_cells(row, "backend"), *ratio_cells(row, "peer"),
-            f"{row['auto_over_best']:.3f}" if "auto_over_best" in row else "-",
-            f"{auto['relative_error']:.1e}",
-        ])
-    return common.table(heads, rows, right=(2, 3, 4, 5, 7, 8, 11, 12, 14, 15))
+        rows.append(
+            [
+                row["label"],
+                row["auto_picks"],
+                f"{auto['median_us']:.2f}",
+                f"{auto['p20_us']:.2f} to {auto['p80_us']:.2f}",
+                f"{auto['tflops']:.2f}",
+                floor_cell(record, row, auto["median_us"]),
+                *ratio_cells(row, "backend"),
+                *ratio_cells(row, "peer"),
+                f"{row['auto_over_best']:.3f}" if "auto_over_best" in row else "-",
+                f"{auto['relative_error']:.1e}",
+            ]
+        )
+    return table(heads, rows, right=(2, 3, 4, 5, 7, 8, 11, 12, 14, 15))
 
 
 def ratio_cells(row: dict, key: str) -> list[str]:
@@ -132,8 +187,12 @@ def ratio_cells(row: dict, key: str) -> list[str]:
     best, ratio = row[f"best_{key}"], row.get(f"ratio_{key}")
     if not best or not ratio:
         return ["-"] * 4
-    return [_SHORT[best], f"{row['timings'][best]['median_us']:.2f}", f"{ratio['value']:.2f}",
-            f"{ratio['low']:.2f} to {ratio['high']:.2f}"]
+    return [
+        _SHORT[best],
+        f"{row['timings'][best]['median_us']:.2f}",
+        f"{ratio['value']:.2f}",
+        f"{ratio['low']:.2f} to {ratio['high']:.2f}",
+    ]
 
 
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
@@ -155,10 +214,12 @@ def times_table(record: dict) -> str:
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["timings"]))
     rows = []
     for row in record["rows"]:
-        cells = [f"{row['timings'][name]['median_us']:.2f}" if name in row["timings"] else "-"
-                 for name in names]
+        cells = [
+            f"{row['timings'][name]['median_us']:.2f}" if name in row["timings"] else "-"
+            for name in names
+        ]
         rows.append([row["label"], *cells])
-    return common.table(["B,H,L,D", *names], rows, right=range(1, len(names) + 1))
+    return table(["B,H,L,D", *names], rows, right=range(1, len(names) + 1))
 
 
 def kernel_table(record: dict) -> str:
@@ -168,9 +229,10 @@ def kernel_table(record: dict) -> str:
             total = sum(kernel["median_us"] for kernel in kernels)
             for kernel in kernels:
                 share = f"{100 * kernel['median_us'] / total:.1f} %"
-                rows.append([row["label"], name, kernel["name"], f"{kernel['median_us']:.2f}",
-                             share])
-    return common.table(["B,H,L,D", "pipeline", "kernel", "us", "share"], rows, right=(3, 4))
+                rows.append(
+                    [row["label"], name, kernel["name"], f"{kernel['median_us']:.2f}", share]
+                )
+    return table(["B,H,L,D", "pipeline", "kernel", "us", "share"], rows, right=(3, 4))
 
 
 def absent(record: dict) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
@@ -18,14 +19,13 @@ from attn_course.ladder.attention import (
     pick,
     problem_of,
     run_steps,
-    steps,
+    steps_of,
 )
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 
-from . import arguments as common
+from .arguments import add_json, add_workload, workload, write_json
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
 
@@ -41,16 +41,21 @@ class Checked:
 def add(parsers) -> None:
     """The subcommand `check` and its arguments."""
     parser = parsers.add_parser(
-        "check", help="races, bad accesses, uninitialised reads and divergent barriers",
+        "check",
+        help="races, bad accesses, uninitialised reads and divergent barriers",
         description="Runs a method of attention(), or one kernel file of kernels/ or "
         "kernels/broken, in its debug build on the simulator under the sanitizer. Exit status 1 "
         "when it finds an error or the result disagrees with float64; a warning is shown only.",
         epilog="Examples: attn-course check tiled; attn-course check lost_update. A kernel of "
         "your own is examined from Python, where you launch it: `with observe(Sanitizer()) as "
-        "found: kernel(grid, block, arguments)`, then print(*found.findings).")
-    common.add_workload(parser, metavar="METHOD_OR_FILE", also=(
-        "; or a file of kernels/ or kernels/broken by its name, such as lost_update"))
-    common.add_json(parser)
+        "found: kernel(grid, block, arguments)`, then print(*found.findings).",
+    )
+    add_workload(
+        parser,
+        metavar="METHOD_OR_FILE",
+        also=("; or a file of kernels/ or kernels/broken by its name, such as lost_update"),
+    )
+    add_json(parser)
     # A broken kernel without --shape is run at the case that its file names.
     parser.set_defaults(execute=execute, shape=None)
 
@@ -65,13 +70,19 @@ def execute(arguments) -> int:
     clean = not errors and (comparison is None or comparison.agrees)
     if arguments.json != Path("-"):
         print(report(arguments.method, checked, comparison))
-    common.write_json(arguments.json, {
-        "name": arguments.method, "clean": clean, "errors": len(errors),
-        "agrees": None if comparison is None else comparison.agrees,
-        "message": "" if comparison is None else comparison.message,
-        "kernels": [{"file": one.file, "findings": [asdict(f) for f in one.findings]}
-                    for one in checked],
-    })
+    write_json(
+        arguments.json,
+        {
+            "name": arguments.method,
+            "clean": clean,
+            "errors": len(errors),
+            "agrees": None if comparison is None else comparison.agrees,
+            "message": "" if comparison is None else comparison.message,
+            "kernels": [
+                {"file": one.file, "findings": [asdict(f) for f in one.findings]} for one in checked
+            ],
+        },
+    )
     return 0 if clean else 1
 
 
@@ -99,7 +110,8 @@ def refuse_unknown(path: Path) -> None:
             f"{error}. Your own kernel you launch yourself, from Python: with "
             "observe(Sanitizer()) as found: kernel(grid, block, arguments); then "
             "print(*found.findings); kernel = RawModule(path=..., backend='simulator')"
-            ".get_function(...)") from None
+            ".get_function(...)"
+        ) from None
 
 
 def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]:
@@ -111,8 +123,10 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
         problem = Problem(batch * heads, tokens, arguments.kv_length or tokens, d)
         case = Case(problem, causal=arguments.causal)
     elif arguments.causal or arguments.kv_length:
-        raise ValueError("--causal and --kv-length need --shape here: without it a broken kernel "
-                         f"runs at its own case, {read_broken(path).case.problem}")
+        raise ValueError(
+            "--causal and --kv-length need --shape here: without it a broken kernel "
+            f"runs at its own case, {read_broken(path).case.problem}"
+        )
     found = examine(path, case, seed=arguments.seed)
     return [Checked(path.name, found.findings)], found.comparison
 
@@ -120,27 +134,30 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
 def check_method(arguments) -> tuple[list[Checked], Comparison]:
     """Each step of a method under a sanitizer of its own, then the output against float64."""
     arguments.shape = arguments.shape or DEFAULT_SHAPE
-    work = common.workload(arguments)
+    work = workload(arguments)
     q, k, v = work.inputs()
     check_arrays(q, k, v)
     problem = problem_of(q, k, work.causal)
     method = pick(work.method, problem, "simulator")
     check_options(method, problem)
-    flat = {name: array.reshape(-1, *array.shape[2:])
-            for name, array in zip("qkv", (q, k, v), strict=True)}
-    buffers = method_buffers(steps(method), flat, problem)
+    flat = {
+        name: array.reshape(-1, *array.shape[2:])
+        for name, array in zip("qkv", (q, k, v), strict=True)
+    }
+    buffers = method_buffers(steps_of(method), flat, problem)
     written = {id(array) for array in flat.values()}
     checked = []
-    for step in steps(method):
+    for step in steps_of(method):
         mine = [name for name in step.arguments if name in buffers]
         unwritten = tuple(name for name in mine if id(buffers[name]) not in written)
         with observe(Sanitizer(unwritten)) as seen:
-            run_steps([step], buffers, 1 / math.sqrt(q.shape[3]), backend="simulator",
-                      problem=problem)
+            run_steps(
+                [step], buffers, 1 / math.sqrt(q.shape[3]), backend="simulator", problem=problem
+            )
         written |= {id(buffers[name]) for name in step.writes if name in buffers}
         checked.append(Checked(step.path.name, seen.findings))
     expected = reference.attention(q, k, v, causal=work.causal)
-    relative = max(step.relative for step in steps(method))
+    relative = max(step.relative for step in steps_of(method))
     out = buffers["out"].reshape(q.shape)
     return checked, compare(out, expected, relative=relative, name=work.method)
 

@@ -3,44 +3,47 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course.figures import table
 from attn_course.ladder.attention import attention
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 
-from . import arguments as common
+from .arguments import Workload, add_json, add_workload, title, workload, write_json
 
 
 def add(parsers) -> None:
     """The subcommand `count` and its arguments."""
     parser = parsers.add_parser(
-        "count", help="memory traffic, bank conflicts and branches of a method, line by line",
+        "count",
+        help="memory traffic, bank conflicts and branches of a method, line by line",
         description="Runs one method of attention() on the simulator and counts requests, "
         "sectors, wavefronts, conflicts and branches as Nsight Compute does. Exit status 1 when "
-        "the result disagrees with float64.")
-    common.add_workload(parser)
+        "the result disagrees with float64.",
+    )
+    add_workload(parser)
     parser.add_argument("--totals", action="store_true", help="no source lines, only the totals")
-    common.add_json(parser)
+    add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
     """Run `count` with its parsed arguments; returns the exit status."""
-    work = common.workload(arguments)
+    work = workload(arguments)
     if work.backend == "gpu":
         raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")
     if arguments.json != Path("-"):  # before the work, which may take long
-        print(common.title(work, "counted on the simulator"), flush=True)
+        print(title(work, "counted on the simulator"), flush=True)
     seen, judged = measure(work)
     if arguments.json != Path("-"):
         print("\n" + report(seen, judged, lines=not arguments.totals))
-    common.write_json(arguments.json, record(work, seen, judged))
+    write_json(arguments.json, record(work, seen, judged))
     return 0 if judged.agrees else 1
 
 
-def measure(work: common.Workload) -> tuple[Counters, Comparison]:
+def measure(work: Workload) -> tuple[Counters, Comparison]:
     """One call of the method on the simulator: what was counted, and how far it is from float64."""
     q, k, v = work.inputs()
     with observe(Counters()) as seen:
@@ -49,16 +52,23 @@ def measure(work: common.Workload) -> tuple[Counters, Comparison]:
     return seen, compare(out, expected, name=work.method)
 
 
-def record(work: common.Workload, seen: Counters, judged: Comparison) -> dict:
+def record(work: Workload, seen: Counters, judged: Comparison) -> dict:
     """The result for machines: the workload, totals, and every kernel's lines with counts."""
     kernels = []
     for name, kernel in seen.by_kernel.items():
-        lines = [{"line": number, "text": kernel.line(number).text, "counts": counts}
-                 for number, counts in kernel.lines.items()]
-        kernels.append({
-            "kernel": name, "file": Path(kernel.source_name).name, "launches": kernel.launches,
-            "totals": kernel.totals, "lines": lines,
-        })
+        lines = [
+            {"line": number, "text": kernel.line(number).text, "counts": counts}
+            for number, counts in kernel.lines.items()
+        ]
+        kernels.append(
+            {
+                "kernel": name,
+                "file": Path(kernel.source_name).name,
+                "launches": kernel.launches,
+                "totals": kernel.totals,
+                "lines": lines,
+            }
+        )
     return asdict(work) | {
         "backend": "simulator",
         "max_abs_error": judged.max_abs_error,
@@ -86,4 +96,4 @@ def totals_table(seen: Counters) -> str:
         if any(values):
             rows.append((name, *(f"{value:,}" for value in values), DESCRIPTIONS[name]))
     heads = ("counter", *kernels, "meaning")
-    return common.table(heads, rows, right=tuple(range(1, len(kernels) + 1)))
+    return table(heads, rows, right=tuple(range(1, len(kernels) + 1)))

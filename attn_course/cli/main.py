@@ -16,7 +16,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attn-course",
         description="CUDA attention kernels, run on a GPU or simulated, held against float64.",
-        epilog=f"Set {TRACEBACK_VARIABLE}=1 to see where an error arose.")
+        epilog=f"Set {TRACEBACK_VARIABLE}=1 to see where an error arose.",
+    )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(parsers)
@@ -44,9 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("attn-course: interrupted", file=sys.stderr)
         return INTERRUPTED
     except MemoryError as error:
-        print(f"attn-course: {error or 'out of memory'}: this machine has too little; take a "
-              "smaller --shape, or a method that keeps no scores (rows_online, flash_async)",
-              file=sys.stderr)
+        print(
+            f"attn-course: {error or 'out of memory'}: this machine has too little; take a "
+            "smaller --shape, or a method that keeps no scores (rows_online, flash_async)",
+            file=sys.stderr,
+        )
         return 2
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE) or not is_ours(error):

@@ -6,6 +6,7 @@ from pathlib import Path
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
+from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.measure.nsight import (
@@ -20,30 +21,47 @@ from attn_course.measure.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from . import arguments as common
+from .arguments import add_json, add_records, ladder_step, shape_argument, write_json
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)
 KIND = "profile"  # what is measured here
 KINDS = (KIND, "profile_lesson", "counters")  # what is shown: other tools' records too
-_SIDE_BY_SIDE = ("global_load_sectors", "global_store_sectors", "shared_load_wavefronts",
-                 "shared_load_conflicts", "ffma_thread_instructions")  # fmt: skip
+_SIDE_BY_SIDE = (
+    "global_load_sectors",
+    "global_store_sectors",
+    "shared_load_wavefronts",
+    "shared_load_conflicts",
+    "ffma_thread_instructions",
+)
 _TOP_STALLS = 3
 
 
 def add(parsers) -> None:
     """The subcommand `profile` and its arguments."""
     parser = parsers.add_parser(
-        "profile", help="hardware counters of the kernels, from ncu or from the records",
+        "profile",
+        help="hardware counters of the kernels, from ncu or from the records",
         description="Where there is a GPU and Nsight Compute, profiles ladder steps with it and "
         "stores a record under results/; elsewhere shows the recorded profiles. The simulator's "
-        "counts stand beside the hardware's.")
-    parser.add_argument("steps", nargs="*", type=common.ladder_step, metavar="STEP",
-                        help="ladder steps by number or name (default: 1 to 6, or all recorded)")
-    parser.add_argument("--shape", type=common.shape_argument, default=SHAPE,
-                        metavar="B,H,L,D", help="to profile (default: 2,12,196,64)")
-    common.add_records(parser, "ncu could run")
-    common.add_json(parser)
+        "counts stand beside the hardware's.",
+    )
+    parser.add_argument(
+        "steps",
+        nargs="*",
+        type=ladder_step,
+        metavar="STEP",
+        help="ladder steps by number or name (default: 1 to 6, or all recorded)",
+    )
+    parser.add_argument(
+        "--shape",
+        type=shape_argument,
+        default=SHAPE,
+        metavar="B,H,L,D",
+        help="to profile (default: 2,12,196,64)",
+    )
+    add_records(parser, "ncu could run")
+    add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -56,16 +74,20 @@ def execute(arguments) -> int:
         found, note = [record], f"written to {path}"
     else:
         found = [plain(record) for kind in KINDS for record in records(kind, arguments.results)]
-        note = "no GPU with Nsight Compute here: these are records" if found else (
-            f"no GPU with Nsight Compute here, and no record of a profile in {arguments.results}")
+        note = (
+            "no GPU with Nsight Compute here: these are records"
+            if found
+            else (f"no GPU with Nsight Compute here, no recorded profile in {arguments.results}")
+        )
         if arguments.shape != SHAPE:
             note += "; --shape asks for a run of ncu, the records are of their own shapes"
     found = [select(record, arguments.steps) for record in found]
     found = [record for record in found if record["cases"]] or found
     if arguments.json != Path("-"):
         print("\n\n".join([*map(report, found), note]))
-    common.write_json(arguments.json, {"profiles": [
-        record | {"caption": caption(record)} for record in found]})
+    write_json(
+        arguments.json, {"profiles": [record | {"caption": caption(record)} for record in found]}
+    )
     return 0 if any(record["cases"] for record in found) else 1
 
 
@@ -76,11 +98,19 @@ def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
     for target, measured in zip(targets, collect(targets), strict=True):
         with observe(Counters()) as seen:
             target.run("simulator")
-        cases.append({
-            "step": target.step, "file": f"{target.file}.cu", "kernel": measured.kernel,
-            "problem": target.problem, "options": target.options, "grid": measured.grid,
-            "block": measured.block, "metrics": measured.metrics, "simulator": seen.totals,
-        })
+        cases.append(
+            {
+                "step": target.step,
+                "file": f"{target.file}.cu",
+                "kernel": measured.kernel,
+                "problem": target.problem,
+                "options": target.options,
+                "grid": measured.grid,
+                "block": measured.block,
+                "metrics": measured.metrics,
+                "simulator": seen.totals,
+            }
+        )
     return new_record(KIND, [step(number).file for number in numbers], cases=cases)
 
 
@@ -106,8 +136,11 @@ def plain(record: dict) -> dict:
 
 def select(record: dict, numbers) -> dict:
     """The record with only these steps (all, where none is named), each marked when stale."""
-    cases = [case | {"current": is_current(record, case["file"])} for case in record["cases"]
-             if not numbers or case["step"] in numbers]
+    cases = [
+        case | {"current": is_current(record, case["file"])}
+        for case in record["cases"]
+        if not numbers or case["step"] in numbers
+    ]
     return record | {"cases": cases}
 
 
@@ -118,8 +151,9 @@ def report(record: dict) -> str:
     if not cases:
         return f"{caption(record)}\nnone of the steps asked for"
     problems = sorted({tuple(case["problem"]) for case in cases})
-    parts = [f"{record['kind']}: (BH, n, m, d) = {', '.join(map(str, problems))}, "
-             f"{caption(record)}"]
+    parts = [
+        f"{record['kind']}: (BH, n, m, d) = {', '.join(map(str, problems))}, {caption(record)}"
+    ]
     timed = (TIME, *SPEED_METRICS.values()) if record["kind"] != "counters" else ()
     if any(metric in case["metrics"] for case in cases for metric in timed):
         parts.append("How near to the hardware's limits, % of peak\n" + speed_table(cases))
@@ -150,13 +184,16 @@ def speed_table(cases: list[dict]) -> str:
         launch = [_value(case, metric, "{:,.0f}".format) for metric in LAUNCH_METRICS.values()]
         time = _value(case, TIME, lambda ns: f"{ns / 1000:.1f}")
         rows.append([name_of(case), time, *percent, *launch])
-    return common.table(heads, rows, right=range(1, len(heads)))
+    return table(heads, rows, right=range(1, len(heads)))
 
 
 def stalls(case: dict) -> list[tuple[str, float]]:
     """Reasons for which a warp's next instruction waited, the longest first."""
-    found = [(name, case["metrics"][metric]) for name, metric in STALL_METRICS.items()
-             if metric in case["metrics"] and name != "selected"]
+    found = [
+        (name, case["metrics"][metric])
+        for name, metric in STALL_METRICS.items()
+        if metric in case["metrics"] and name != "selected"
+    ]
     return sorted(found, key=lambda one: -one[1])
 
 
@@ -166,7 +203,7 @@ def stall_table(cases: list[dict]) -> str:
     for case in cases:
         cells = [f"{name} {cycles:.2f}" for name, cycles in stalls(case)[:_TOP_STALLS]]
         rows.append([name_of(case), *cells, *["-"] * (_TOP_STALLS - len(cells))])
-    return common.table(heads, rows)
+    return table(heads, rows)
 
 
 def counter_table(cases: list[dict]) -> str:
@@ -179,4 +216,4 @@ def counter_table(cases: list[dict]) -> str:
             for name in _SIDE_BY_SIDE
         ]
         rows.append([name_of(case), str(tuple(case["problem"])), *cells])
-    return common.table(heads, rows, right=range(2, len(heads)))
+    return table(heads, rows, right=range(2, len(heads)))

@@ -17,11 +17,12 @@ from tqdm import tqdm
 
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import RawModule
+from attn_course.figures import table
 from attn_course.ladder.attention import step_arguments
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, step
 
-from . import arguments as common
+from .arguments import write_json
 
 NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
 
@@ -81,18 +82,25 @@ def run(repeats: int, json_path: Path | None) -> int:
         timings = [measure(case, repeats) for case in cases]
     if json_path != Path("-"):
         print(report(timings))
-    common.write_json(json_path, {
-        "machine": machine(), "date": date.today().isoformat(), "repeats": repeats,
-        "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
-    })
+    write_json(
+        json_path,
+        {
+            "machine": machine(),
+            "date": date.today().isoformat(),
+            "repeats": repeats,
+            "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
+        },
+    )
     return 0
 
 
 def machine() -> str:
     """The processor and the versions that a time depends on."""
     names = [line.partition(":")[2].strip() for line in _cpu_lines() if "model name" in line]
-    return (f"{names[0] if names else platform.machine()}, {len(names) or 1} cores, "
-            f"Python {platform.python_version()}, NumPy {np.__version__}")
+    return (
+        f"{names[0] if names else platform.machine()}, {len(names) or 1} cores, "
+        f"Python {platform.python_version()}, NumPy {np.__version__}"
+    )
 
 
 def _cpu_lines() -> list[str]:
@@ -128,22 +136,44 @@ def measure(case: Case, repeats: int) -> Timing:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return Timing(case.name, (case.bh, case.n, case.d), statistics.median(seconds), min(seconds),
-                  max(seconds), count_instructions(case))
+    return Timing(
+        case.name,
+        (case.bh, case.n, case.d),
+        statistics.median(seconds),
+        min(seconds),
+        max(seconds),
+        count_instructions(case),
+    )
 
 
 def report(timings: list[Timing]) -> str:
     """The table for people, with the ratio to Numba's simulator where its time is recorded."""
-    rows = [(t.name, str(t.shape), f"{t.seconds:.4g}", f"{t.fastest:.4g} to {t.slowest:.4g}",
-             f"{t.instructions / 1e6:,.1f}", f"{t.per_second / 1e6:,.0f}") for t in timings]
-    heads = ("kernel on the simulator", "(BH, n, d)", "seconds", "range", "M lane-instructions",
-             "M a second")
-    lines = [machine(), common.table(heads, rows, right=(2, 4, 5))]
+    rows = [
+        (
+            t.name,
+            str(t.shape),
+            f"{t.seconds:.4g}",
+            f"{t.fastest:.4g} to {t.slowest:.4g}",
+            f"{t.instructions / 1e6:,.1f}",
+            f"{t.per_second / 1e6:,.0f}",
+        )
+        for t in timings
+    ]
+    heads = (
+        "kernel on the simulator",
+        "(BH, n, d)",
+        "seconds",
+        "range",
+        "M lane-instructions",
+        "M a second",
+    )
+    lines = [machine(), table(heads, rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
     if ours and NUMBA_RECORD.is_file():
         record = json.loads(NUMBA_RECORD.read_text())
         lines.append(
             f"{AGAINST_NUMBA}: {record['seconds'] / ours.seconds:,.0f}x faster than Numba's CUDA "
             f"simulator ({record['seconds']:.3g} s, recorded {record['date']} on "
-            f"{record['machine']})")
+            f"{record['machine']})"
+        )
     return "\n".join(lines)

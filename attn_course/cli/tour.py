@@ -6,32 +6,50 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from attn_course import reference
 from attn_course.engine.backend import resolve_backend
 from attn_course.figures import attention as plots
+from attn_course.figures import table
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
-from attn_course.reference import float64 as reference
 from attn_course.reference import inputs as data
 
-from . import arguments as common
+from .arguments import add_backend, add_json, launch_cells, positive, verdict_record, write_json
 
-HEADS = ("step", "computes", "grid", "block", "shared bytes", "largest error", "relative",
-         "seconds", "float64")
+HEADS = (
+    "step",
+    "computes",
+    "grid",
+    "block",
+    "shared bytes",
+    "largest error",
+    "relative",
+    "seconds",
+    "float64",
+)
 
 
 def add(parsers) -> None:
     """The subcommand `tour` and its arguments."""
     parser = parsers.add_parser(
-        "tour", help="every step of the ladder on this machine, on real input",
+        "tour",
+        help="every step of the ladder on this machine, on real input",
         description="Runs every kernel and every method over windows of a brain MRI slice, holds "
-        "each against float64, and writes figures. Exit status 1 when one disagrees.")
-    parser.add_argument("--out", type=Path, default=Path("tour"), metavar="FOLDER",
-                        help="where the figures go (default: tour)")
-    parser.add_argument("--windows", type=common.positive, default=2, help=(
-        "windows of the slice, the batch (default 2)"))
-    common.add_backend(parser)
-    common.add_json(parser)
+        "each against float64, and writes figures. Exit status 1 when one disagrees.",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tour"),
+        metavar="FOLDER",
+        help="where the figures go (default: tour)",
+    )
+    parser.add_argument(
+        "--windows", type=positive, default=2, help=("windows of the slice, the batch (default 2)")
+    )
+    add_backend(parser)
+    add_json(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -40,11 +58,12 @@ def execute(arguments) -> int:
     backend = resolve_backend(arguments.backend)
     windows = data.mri_windows(windows=arguments.windows)
     announce = print if arguments.json != Path("-") else _quiet
-    announce(f"attention over {len(windows.window_origins)} windows of an MRI slice: "
-             f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}")
+    announce(
+        f"attention over {len(windows.window_origins)} windows of an MRI slice: "
+        f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
+    )
     verdicts = judge(windows, backend)
-    announce(common.table(HEADS, [cells for v in verdicts for cells in rows(v)],
-                          right=(4, 5, 6, 7)))
+    announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(4, 5, 6, 7)))
     for verdict in verdicts:
         if not verdict.agrees:
             announce(verdict.comparison.message)
@@ -52,10 +71,14 @@ def execute(arguments) -> int:
         announce("seconds: time to simulate on this machine; it says nothing of a GPU")
     for path in write_figures(arguments.out, windows, verdicts):
         announce(f"figure: {path}")
-    common.write_json(arguments.json, {
-        "shape": windows.q.shape, "backend": backend,
-        "steps": [common.verdict_record(verdict) for verdict in verdicts],
-    })
+    write_json(
+        arguments.json,
+        {
+            "shape": windows.q.shape,
+            "backend": backend,
+            "steps": [verdict_record(verdict) for verdict in verdicts],
+        },
+    )
     agreeing = sum(verdict.agrees for verdict in verdicts)
     announce(f"tour: {len(verdicts)} steps, {agreeing} agree with float64, backend {backend}")
     return 0 if agreeing == len(verdicts) else 1
@@ -68,10 +91,18 @@ def _quiet(*_) -> None:
 def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
     """A verdict for each kernel on inputs of its own, then for each method from q, k, v."""
     flat = [array.reshape(-1, *array.shape[2:]) for array in (windows.q, windows.k, windows.v)]
-    jobs = [(step.file, lambda step=step: verify_step(step, *flat, backend=backend))
-            for step in LADDER]
-    jobs += [(method, lambda method=method: verify_method(
-        method, windows.q, windows.k, windows.v, backend=backend)) for method in METHODS]
+    jobs = [
+        (step.file, lambda step=step: verify_step(step, *flat, backend=backend)) for step in LADDER
+    ]
+    jobs += [
+        (
+            method,
+            lambda method=method: verify_method(
+                method, windows.q, windows.k, windows.v, backend=backend
+            ),
+        )
+        for method in METHODS
+    ]
     verdicts = []
     with tqdm(jobs, unit="step", file=sys.stderr, disable=None, leave=False) as progress:
         for name, job in progress:
@@ -84,9 +115,13 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     """A verdict's table rows: one for a kernel; for a method one and its launches below it."""
     formulas = {step.file: step.computes for step in LADDER}
     found = verdict.comparison
-    judged = (f"{found.max_abs_error:.1e}", f"{found.relative_error:.1e}",
-              f"{verdict.seconds:.3g}", "agrees" if verdict.agrees else "DISAGREES")
-    launches = [common.launch_cells(launch) for launch in verdict.launches]
+    judged = (
+        f"{found.max_abs_error:.1e}",
+        f"{found.relative_error:.1e}",
+        f"{verdict.seconds:.3g}",
+        "agrees" if verdict.agrees else "DISAGREES",
+    )
+    launches = [launch_cells(launch) for launch in verdict.launches]
     if verdict.name in formulas:
         return [(verdict.name, formulas[verdict.name], *launches[0], *judged)]
     files = " + ".join(launch.file[:2] for launch in verdict.launches)
@@ -105,15 +140,21 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
     backend = verdicts[0].backend
     figures = {
         f"attention_window_{number}.png": plots.attention_over_slice(
-            windows.slice, np.array(windows.window_origins), weights[number], window=number,
-            query=telling_query(weights[number]), token_pixels=data.PATCH,
+            windows.slice,
+            np.array(windows.window_origins),
+            weights[number],
+            window=number,
+            query=telling_query(weights[number]),
+            token_pixels=data.PATCH,
             grid=(data.WINDOW, data.WINDOW),
-            title=f"where a token of window {number} looks: weights of kernel 05, {backend}")
+            title=f"where a token of window {number} looks: weights of kernel 05, {backend}",
+        )
         for number in range(len(weights))
     }
     scores = found["02_scores_tiled"].outputs["s"][0]
     figures["scores_in_tiles.png"] = plots.tile_grid(
-        scores, 32, highlight=(2, 3), title="scores of window 0, head 0, in tiles of 32")
+        scores, 32, highlight=(2, 3), title="scores of window 0, head 0, in tiles of 32"
+    )
     figures["errors.png"] = error_figure(windows, verdicts)
     paths = []
     for name, figure in figures.items():
@@ -140,4 +181,5 @@ def error_figure(windows: data.MriWindows, verdicts: list[Verdict]):
     return plots.error_profile(
         [verdict.name for verdict in methods],
         [np.abs(verdict.outputs["out"] - expected) for verdict in methods],
-        title="absolute error of the output against float64, element by element")
+        title="absolute error of the output against float64, element by element",
+    )

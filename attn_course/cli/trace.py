@@ -4,14 +4,23 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.ladder.attention import attention
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 
-from . import arguments as common
+from .arguments import (
+    Workload,
+    add_json,
+    add_workload,
+    natural,
+    output_file,
+    positive,
+    workload,
+    write_json,
+)
 
 
 def block_argument(text: str) -> tuple[int, int, int]:
@@ -22,35 +31,53 @@ def block_argument(text: str) -> tuple[int, int, int]:
         parts = ()
     if not 1 <= len(parts) <= 3 or min(parts, default=-1) < 0:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a block: give its place in the grid as X,Y,Z, each at least 0")
+            f"{text!r} is not a block: give its place in the grid as X,Y,Z, each at least 0"
+        )
     return (*parts, *[0] * (3 - len(parts)))
 
 
 def add(parsers) -> None:
     """The subcommand `trace` and its arguments."""
     parser = parsers.add_parser(
-        "trace", help="step through one thread block: source lines, variables, shared memory",
+        "trace",
+        help="step through one thread block: source lines, variables, shared memory",
         description="Runs one method of attention() on the simulator and records every step of "
         "one thread block of each kernel, with the local variables by name. Exit status 1 when "
-        "the result disagrees with float64.")
+        "the result disagrees with float64.",
+    )
     # A small default: each step of each thread is kept.
-    common.add_workload(parser, shape=(1, 1, 16, 8))
-    parser.add_argument("--block", type=block_argument, default=(0, 0, 0), metavar="X,Y,Z",
-                        help="place in the grid of the block to record (default 0,0,0)")
-    parser.add_argument("--warp", type=common.natural, metavar="N",
-                        help="record this warp of the block only")
+    add_workload(parser, shape=(1, 1, 16, 8))
+    parser.add_argument(
+        "--block",
+        type=block_argument,
+        default=(0, 0, 0),
+        metavar="X,Y,Z",
+        help="place in the grid of the block to record (default 0,0,0)",
+    )
+    parser.add_argument(
+        "--warp", type=natural, metavar="N", help="record this warp of the block only"
+    )
     parser.add_argument("--kernel", metavar="NAME", help="record this kernel of the method only")
-    parser.add_argument("--limit", type=common.positive, default=5000, metavar="N",
-                        help="steps kept for each kernel (default 5000)")
-    parser.add_argument("--html", metavar="FILE", type=common.output_file,
-                        help="write the stepper as one page that opens offline")
-    common.add_json(parser)
+    parser.add_argument(
+        "--limit",
+        type=positive,
+        default=5000,
+        metavar="N",
+        help="steps kept for each kernel (default 5000)",
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=output_file,
+        help="write the stepper as one page that opens offline",
+    )
+    add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
     """Run `trace` with its parsed arguments; returns the exit status."""
-    work = common.workload(arguments)
+    work = workload(arguments)
     if work.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")
     tracer = Tracer(arguments.block, arguments.warp, arguments.kernel, arguments.limit)
@@ -61,11 +88,11 @@ def execute(arguments) -> int:
         tracer.to_html(arguments.html, title=f"{work.method}, step by step")
     if arguments.json != Path("-"):
         print(report(tracer, judged, arguments.html))
-    common.write_json(arguments.json, record(work, tracer, judged))
+    write_json(arguments.json, record(work, tracer, judged))
     return 0 if judged.agrees else 1
 
 
-def run(work: common.Workload, tracer: Tracer) -> Comparison:
+def run(work: Workload, tracer: Tracer) -> Comparison:
     """One call of the method on the simulator under the tracer, held against float64."""
     q, k, v = work.inputs()
     with observe(tracer):
@@ -84,7 +111,7 @@ def report(tracer: Tracer, judged: Comparison, page: Path | None) -> str:
     return "\n".join([judged.message, *notes, f"{steps} steps written to {page}"])
 
 
-def record(work: common.Workload, tracer: Tracer, judged: Comparison) -> dict:
+def record(work: Workload, tracer: Tracer, judged: Comparison) -> dict:
     """The result for machines: the workload and every recording."""
     return asdict(work) | {
         "backend": "simulator",

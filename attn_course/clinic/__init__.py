@@ -19,7 +19,20 @@ from .notes import (
 from .trials import Examination, Trial, examine, prepare
 
 __all__ = [
-    "BROKEN_FOLDER", "WRONG_RESULT", "Arrays", "Broken", "Case", "ClinicError", "Examination",
-    "Family", "Trial", "broken_kernels", "clean_kernels", "examine", "family",
-    "prepare", "read_broken", "read_case",
-]  # fmt: skip
+    "BROKEN_FOLDER",
+    "WRONG_RESULT",
+    "Arrays",
+    "Broken",
+    "Case",
+    "ClinicError",
+    "Examination",
+    "Family",
+    "Trial",
+    "broken_kernels",
+    "clean_kernels",
+    "examine",
+    "family",
+    "prepare",
+    "read_broken",
+    "read_case",
+]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.ladder.steps import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
 from attn_course.ladder.verify import ORACLES
-from attn_course.reference import float64 as reference
 
 from .notes import BROKEN_FOLDER, ClinicError, clean_twin
 
@@ -97,27 +97,45 @@ _QKV = ("q", "k", "v")
 _PV = ("p", "v", "out", "n", "m", "d")
 _FAMILIES = {
     "rows_online": Family(
-        "rows_online", (*_QKV, "out", "n", "m", "d", "scale", "causal"), _QKV, ("out",),
-        _block_a_row(), _attention),
+        "rows_online",
+        (*_QKV, "out", "n", "m", "d", "scale", "causal"),
+        _QKV,
+        ("out",),
+        _block_a_row(),
+        _attention,
+    ),
     "rows_atomic": Family(
-        "rows_atomic", (*_QKV, "out", "n", "m", "d", "scale"), _QKV, ("out",),
-        _block_a_row(_scores_of_a_row), _attention),
+        "rows_atomic",
+        (*_QKV, "out", "n", "m", "d", "scale"),
+        _QKV,
+        ("out",),
+        _block_a_row(_scores_of_a_row),
+        _attention,
+    ),
     "rows_buffered": Family(
-        "rows_buffered", _PV, ("p", "v"), ("out",),
-        _block_a_row(_two_tiles_of_v), _weighted),
+        "rows_buffered", _PV, ("p", "v"), ("out",), _block_a_row(_two_tiles_of_v), _weighted
+    ),
     "rows_copied": Family(
-        "rows_copied", _PV, ("p", "v"), ("out",),
-        _block_a_row(_two_tiles_of_v), _weighted),
+        "rows_copied", _PV, ("p", "v"), ("out",), _block_a_row(_two_tiles_of_v), _weighted
+    ),
     "output_register_tile": Family(
-        "output_register_tile", _PV, ("p", "v"), ("out",), _block_a_row(), _weighted),
+        "output_register_tile", _PV, ("p", "v"), ("out",), _block_a_row(), _weighted
+    ),
     "output_register_array": Family(
-        "output_register_array", _PV, ("p", "v"), ("out",), _thread_a_row, _weighted),
+        "output_register_array", _PV, ("p", "v"), ("out",), _thread_a_row, _weighted
+    ),
     "output_split": Family(
-        "output_split", _PV, ("p", "v"), ("out",), _blocks_of_keys, _weighted, adds=True),
+        "output_split", _PV, ("p", "v"), ("out",), _blocks_of_keys, _weighted, adds=True
+    ),
     "layernorm": Family(
-        "layernorm", ("x", "gamma", "beta", "y", "rows", "d"), ("x", "gamma", "beta"), ("y",),
-        _warps_a_row, _normalised),
-}  # fmt: skip
+        "layernorm",
+        ("x", "gamma", "beta", "y", "rows", "d"),
+        ("x", "gamma", "beta"),
+        ("y",),
+        _warps_a_row,
+        _normalised,
+    ),
+}
 
 
 def family(path: Path, text: str | None = None) -> Family:
@@ -143,7 +161,17 @@ def family(path: Path, text: str | None = None) -> Family:
 
 def _family_of_step(step: Step) -> Family:
     oracle = ORACLES[step.computes]
-    expected = _attention if step.computes == FUSED else (
-        lambda b, scale, causal: oracle.compute(b, scale))
-    return Family(step.entry, step.arguments, oracle.reads, step.writes, step.geometry, expected,
-                  tune=step.tune)
+    expected = (
+        _attention
+        if step.computes == FUSED
+        else (lambda b, scale, causal: oracle.compute(b, scale))
+    )
+    return Family(
+        step.entry,
+        step.arguments,
+        oracle.reads,
+        step.writes,
+        step.geometry,
+        expected,
+        tune=step.tune,
+    )

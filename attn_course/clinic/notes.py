@@ -88,8 +88,17 @@ def read_broken(path: Path, text: str | None = None) -> Broken:
     clean = notes["Clean"]
     folder = KERNEL_FOLDER if (KERNEL_FOLDER / clean).is_file() else BROKEN_FOLDER
     defect, found = (_marked(text, mark) for mark in ("defect", "found here"))
-    return Broken(path.stem, path, folder / clean, notes["Defect"], notes["Symptom"],
-                  notes["Story"], read_case(notes["Case"]), defect, found or defect)
+    return Broken(
+        path.stem,
+        path,
+        folder / clean,
+        notes["Defect"],
+        notes["Symptom"],
+        notes["Story"],
+        read_case(notes["Case"]),
+        defect,
+        found or defect,
+    )
 
 
 def clean_twin(path: Path, text: str) -> Path | None:
@@ -113,7 +122,8 @@ def read_case(text: str) -> Case:
     extents = {_EXTENTS[name]: int(values.pop(name)) for name in _EXTENTS}
     heads = {name: int(values.pop(name, 1)) for name in _HEADS}
     return Case(
-        Problem(**extents, **heads), **flags,
+        Problem(**extents, **heads),
+        **flags,
         grid=tuple(int(part) for part in grid.split("x")) if grid else None,
         lengths={name: int(count) for name, count in values.items()},
-    )  # fmt: skip
+    )

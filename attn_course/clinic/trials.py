@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
@@ -17,7 +18,6 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.attention import NULL
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import Device, Launch, Problem
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
 from .families import Arrays, Family, family
@@ -47,13 +47,23 @@ class Trial:
         if self.case.is_partial:
             return None
         expected = self.family.expected(self.inputs, self.scale, self.case.causal)
-        found = [compare(asnumpy(self.outputs[name]), expected[name], name=name)
-                 for name in self.family.writes]
+        found = [
+            compare(asnumpy(self.outputs[name]), expected[name], name=name)
+            for name in self.family.writes
+        ]
         return max(found, key=lambda one: (not one.agrees, one.relative_error))
 
 
-def prepare(path: Path, case: Case, *, code: str | None = None, backend: str | None = None,
-            options=(), seed: int = 0, poison: bool = True) -> Trial:
+def prepare(
+    path: Path,
+    case: Case,
+    *,
+    code: str | None = None,
+    backend: str | None = None,
+    options=(),
+    seed: int = 0,
+    poison: bool = True,
+) -> Trial:
     """Compile a kernel file and make its arguments.
 
     path: as `family` takes it; code: its text, where it is not the one on disk. Arrays are
@@ -97,8 +107,9 @@ class Examination:
         return right and not self.errors
 
 
-def examine(path: Path, case: Case | None = None, *, code: str | None = None, options=(),
-            seed: int = 0) -> Examination:
+def examine(
+    path: Path, case: Case | None = None, *, code: str | None = None, options=(), seed: int = 0
+) -> Examination:
     """Run a kernel file under the sanitizer, on the simulator, and hold it against float64.
 
     case: by default the one in the file's notes. code: text to run in the file's place, such as
@@ -136,8 +147,10 @@ def _with_tuning(how: Family, problem: Problem, options) -> tuple[str, ...]:
     """The compiler options, and before them those of the family's tuning that they leave open."""
     tuned = how.tune(problem, Device()) if how.tune else {}
     given = {option.partition("=")[0] for option in options}
-    return (*(f"-D{name}={value}" for name, value in tuned.items() if f"-D{name}" not in given),
-            *options)
+    return (
+        *(f"-D{name}={value}" for name, value in tuned.items() if f"-D{name}" not in given),
+        *options,
+    )
 
 
 def _output(shape: tuple[int, ...], zeros: bool, poison: bool, xp):

@@ -30,7 +30,7 @@ def gpu_count() -> int:
 
 
 def resolve_backend(backend: str | None = None) -> str:
-    """"gpu" or "simulator": the argument, else ATTN_COURSE_BACKEND, else a GPU if CuPy sees one.
+    """ "gpu" or "simulator": the argument, else ATTN_COURSE_BACKEND, else a GPU if CuPy sees one.
 
     None, "nvrtc" and "nvcc" (which CuPy code passes) leave the choice open.
     Raises ValueError for an unknown name and BackendError for "gpu" where there is none.

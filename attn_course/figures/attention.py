@@ -38,16 +38,23 @@ from .style import (
 )
 
 
-def _draw_slice(axes: Axes, image: np.ndarray, origins: np.ndarray, chosen: int,
-                extent: tuple[int, int]) -> None:
+def _draw_slice(
+    axes: Axes, image: np.ndarray, origins: np.ndarray, chosen: int, extent: tuple[int, int]
+) -> None:
     """The whole slice with every window outlined and the chosen one in colour."""
     axes.imshow(image, cmap="gray", interpolation="nearest")
     for number, (row, column) in enumerate(origins):
         colour, width = (ORANGE, 2.0) if number == chosen else (PAPER, 1.2)
         outline(axes, row, column, *extent, edgecolor=colour, linewidth=width)
         axes.annotate(
-            str(number), (column - 0.5, row - 0.5), (3, -3), textcoords="offset points",
-            color=colour, fontsize=9, fontweight="bold", va="top",
+            str(number),
+            (column - 0.5, row - 0.5),
+            (3, -3),
+            textcoords="offset points",
+            color=colour,
+            fontsize=9,
+            fontweight="bold",
+            va="top",
             bbox={"facecolor": INK, "edgecolor": "none", "pad": 1.5},
         )
     axes.set_title("the slice and its windows")
@@ -63,14 +70,22 @@ def _draw_window(axes: Axes, window: np.ndarray, query_at: tuple[int, int], toke
     bare(axes)
 
 
-def _draw_head(axes: Axes, window: np.ndarray, weights: np.ndarray, top: float,
-               query_at: tuple[int, int], token: int, title: str):
+def _draw_head(
+    axes: Axes,
+    window: np.ndarray,
+    weights: np.ndarray,
+    top: float,
+    query_at: tuple[int, int],
+    token: int,
+    title: str,
+):
     """One head's attention of the query over its window; returns the image for a colour bar."""
     overlay = np.kron(weights, np.ones((token, token)))
     axes.imshow(window, cmap="gray", interpolation="nearest")
     # Square-root scale: a softmax row has few large weights, and the small ones tell as much.
-    image = axes.imshow(overlay, cmap="inferno", alpha=0.8, norm=PowerNorm(0.5, 0, top),
-                        interpolation="nearest")
+    image = axes.imshow(
+        overlay, cmap="inferno", alpha=0.8, norm=PowerNorm(0.5, 0, top), interpolation="nearest"
+    )
     row, column = query_at
     outline(axes, row * token, column * token, token, token, edgecolor=QUERY, linewidth=1.8)
     axes.set_title(title, fontsize=9.5)
@@ -133,23 +148,34 @@ def attention_over_slice(
     return figure
 
 
-def _require_maps(weights: np.ndarray, grid: tuple[int, int], query: int,
-                  heads: Sequence[int]) -> None:
+def _require_maps(
+    weights: np.ndarray, grid: tuple[int, int], query: int, heads: Sequence[int]
+) -> None:
     tokens = grid[0] * grid[1]
-    require(weights.ndim == 3 and weights.shape[1:] == (tokens, tokens),
-            f"weights must be (heads, {tokens}, {tokens}) for a grid of {grid}, "
-            f"not {weights.shape}")
+    require(
+        weights.ndim == 3 and weights.shape[1:] == (tokens, tokens),
+        f"weights must be (heads, {tokens}, {tokens}) for a grid of {grid}, not {weights.shape}",
+    )
     require(0 <= query < tokens, f"query {query} is not among {tokens} tokens")
-    require(all(0 <= head < len(weights) for head in heads),
-            f"heads {tuple(heads)} are not all among {len(weights)}")
+    require(
+        all(0 <= head < len(weights) for head in heads),
+        f"heads {tuple(heads)} are not all among {len(weights)}",
+    )
     require(len(heads) > 0, "no head is named")
 
 
 def _label_cells(axes: Axes, values: np.ndarray, written: str, cmap, norm) -> None:
     """The number in every cell, dark on light and light on dark."""
     for (row, column), value in np.ndenumerate(values):
-        axes.text(column, row, format(value, written), ha="center", va="center",
-                  color=ink_on(cmap(norm(value))), fontsize=10)
+        axes.text(
+            column,
+            row,
+            format(value, written),
+            ha="center",
+            va="center",
+            color=ink_on(cmap(norm(value))),
+            fontsize=10,
+        )
 
 
 @styled
@@ -183,8 +209,10 @@ def tile_grid(
     require(tile >= 1, f"a tile has at least one row, not {tile}")
     rows, columns = values.shape
     down, across = -(-rows // tile), -(-columns // tile)
-    require(highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
-            f"tile {highlight} is not among {down} x {across}")
+    require(
+        highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
+        f"tile {highlight} is not among {down} x {across}",
+    )
     if axes is None:
         size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
         axes = new_figure(size * across / max(down, across) + 1.2, size).subplots()
@@ -193,8 +221,16 @@ def tile_grid(
     if labels if labels is not None else values.size <= 144:
         _label_cells(axes, values, written, drawn.cmap, drawn.norm)
     if highlight is not None:
-        outline(axes, highlight[0] * tile, highlight[1] * tile, tile, tile,
-                edgecolor=RED, linewidth=3, zorder=5)
+        outline(
+            axes,
+            highlight[0] * tile,
+            highlight[1] * tile,
+            tile,
+            tile,
+            edgecolor=RED,
+            linewidth=3,
+            zorder=5,
+        )
     axes.set_xlim(-0.6, across * tile - 0.4)
     axes.set_ylim(down * tile - 0.4, -0.6)
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
@@ -207,8 +243,9 @@ def tile_grid(
     return axes.figure
 
 
-def _draw_tile_borders(axes: Axes, shape: tuple[int, int], tiles: tuple[int, int],
-                       tile: int) -> None:
+def _draw_tile_borders(
+    axes: Axes, shape: tuple[int, int], tiles: tuple[int, int], tile: int
+) -> None:
     """Lines between tiles, and hatching over the part of edge tiles that lies outside."""
     (rows, columns), (down, across) = shape, tiles
     for number in range(down + 1):
@@ -217,11 +254,15 @@ def _draw_tile_borders(axes: Axes, shape: tuple[int, int], tiles: tuple[int, int
         axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=INK, lw=1.1)
     outside = {"facecolor": EMPTY, "edgecolor": PALE, "hatch": "////", "linewidth": 0}
     if columns < across * tile:
-        axes.add_patch(Rectangle((columns - 0.5, -0.5), across * tile - columns, down * tile,
-                                 zorder=0.5, **outside))
+        axes.add_patch(
+            Rectangle(
+                (columns - 0.5, -0.5), across * tile - columns, down * tile, zorder=0.5, **outside
+            )
+        )
     if rows < down * tile:
-        axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, down * tile - rows,
-                                 zorder=0.5, **outside))
+        axes.add_patch(
+            Rectangle((-0.5, rows - 0.5), columns, down * tile - rows, zorder=0.5, **outside)
+        )
 
 
 @styled
@@ -260,16 +301,25 @@ def bars(
     if low is not None:
         low, ends = np.asarray(low, float), np.asarray(high, float)
         require(len(low) == len(ends) == len(values), "low, high and values differ in length")
-        require(bool(((low <= values) & (values <= ends)).all()),
-                "an interval does not hold its value")
+        require(
+            bool(((low <= values) & (values <= ends)).all()), "an interval does not hold its value"
+        )
     figure = new_figure(7.2, 0.9 + 0.42 * len(values) + (0.25 if source else 0))
     axes = figure.subplots()
     places = np.arange(len(values))
     colours = [BLUE if not emphasis or name in emphasis else PALE for name in labels]
     axes.barh(places, values, color=colours, height=0.66, zorder=2)
     if low is not None:
-        axes.errorbar(values, places, xerr=(values - low, ends - values), fmt="none",
-                      ecolor=INK, elinewidth=1.2, capsize=3, zorder=3)
+        axes.errorbar(
+            values,
+            places,
+            xerr=(values - low, ends - values),
+            fmt="none",
+            ecolor=INK,
+            elinewidth=1.2,
+            capsize=3,
+            zorder=3,
+        )
     write_values(axes, ends, [_written(value) for value in values])
     rows_of_bars(axes, labels)
     if log:
@@ -313,8 +363,10 @@ def error_profile(
     """
     require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
     flat = [np.sort(np.asarray(one, float).ravel()) for one in errors]
-    require(all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
-            "errors must be finite and not negative")
+    require(
+        all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
+        "errors must be finite and not negative",
+    )
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
     figure = new_figure(8.4, 4.2)
@@ -322,17 +374,32 @@ def error_profile(
     for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
         picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
         dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
-        axes.plot(np.maximum(picked, floor), np.linspace(0, 1, len(picked)), label=label,
-                  color=PALETTE[number % len(PALETTE)], ls=_DASHES[dash], lw=2.4 if dash else 3.2,
-                  zorder=2 + dash / 10, dash_capstyle="butt")
+        axes.plot(
+            np.maximum(picked, floor),
+            np.linspace(0, 1, len(picked)),
+            label=label,
+            color=PALETTE[number % len(PALETTE)],
+            ls=_DASHES[dash],
+            lw=2.4 if dash else 3.2,
+            zorder=2 + dash / 10,
+            dash_capstyle="butt",
+        )
     if tolerance is not None:
         axes.axvline(tolerance, color=INK, lw=1.2, ls=DASHED)
-        axes.annotate("tolerance", (tolerance, 0.04), (-4, 0), textcoords="offset points",
-                      ha="right", color=INK, fontsize=9)
+        axes.annotate(
+            "tolerance",
+            (tolerance, 0.04),
+            (-4, 0),
+            textcoords="offset points",
+            ha="right",
+            color=INK,
+            fontsize=9,
+        )
     axes.set_xscale("log")
     axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
     axes.set(xlabel="absolute error", ylabel="share of elements below", title=title)
     grid_lines(axes)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9,
-                handlelength=4)  # long enough to tell the dashes apart
+    axes.legend(
+        frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=4
+    )  # long enough to tell the dashes apart
     return figure

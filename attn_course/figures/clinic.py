@@ -51,8 +51,7 @@ def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     heights = [_height(one) for one in wrong.values()]
     figure = new_figure(8.6, sum(heights) + 0.75 * len(heights))
     figure.get_layout_engine().set(hspace=0.06, wspace=0.04)
-    panels = figure.subplots(len(heights), 3, squeeze=False,
-                             gridspec_kw={"height_ratios": heights})
+    panels = figure.subplots(len(heights), 3, squeeze=False, gridspec_kw={"height_ratios": heights})
     for line, (label, (result, expected)) in zip(panels, patients.items(), strict=True):
         _draw_patient(line, label, np.asarray(result), np.asarray(expected), wrong[label])
     return figure
@@ -66,8 +65,10 @@ def _height(array: np.ndarray) -> float:
 
 def _draw_patient(line, label: str, result, expected, wrong) -> None:
     low, high = float(expected.min()), float(expected.max())
-    for axes, values, title in ((line[0], result, f"{label}: result"), (line[1], expected,
-                                                                       "float64")):
+    for axes, values, title in (
+        (line[0], result, f"{label}: result"),
+        (line[1], expected, "float64"),
+    ):
         _draw_heads(axes, values, colormaps["viridis"], low, high)
         axes.set_title(title)
     unwritten = np.isnan(result)
@@ -80,14 +81,21 @@ def _draw_patient(line, label: str, result, expected, wrong) -> None:
         line[2].set_xlabel(f"dark: {int(unwritten.sum()):,} NaN", fontsize=9, color=INK)
 
 
-def _draw_heads(axes: Axes, values: np.ndarray, colours: Colormap, low: float,
-                high: float) -> None:
+def _draw_heads(axes: Axes, values: np.ndarray, colours: Colormap, low: float, high: float) -> None:
     heads, rows, columns = values.shape
-    axes.imshow(values.reshape(heads * rows, columns), cmap=colours.with_extremes(bad=NOTHING),
-                vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+    axes.imshow(
+        values.reshape(heads * rows, columns),
+        cmap=colours.with_extremes(bad=NOTHING),
+        vmin=low,
+        vmax=high,
+        aspect="auto",
+        interpolation="nearest",
+    )
     for head in range(1, heads):
         axes.axhline(head * rows - 0.5, color=PAPER, linewidth=2.5)
     axes.set_xticks([])
-    axes.set_yticks([(head + 0.5) * rows - 0.5 for head in range(heads)],
-                    [f"head {head}" for head in range(heads)] if heads > 1 else [""] * heads)
+    axes.set_yticks(
+        [(head + 0.5) * rows - 0.5 for head in range(heads)],
+        [f"head {head}" for head in range(heads)] if heads > 1 else [""] * heads,
+    )
     frameless(axes, 8.5)

@@ -67,8 +67,14 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
     top.margins(y=0.22)
     handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
-    bottom.legend(handles, ("kept from before, rescaled", "of this block of keys"),
-                  frameon=False, ncols=2, loc="upper left", fontsize=9)
+    bottom.legend(
+        handles,
+        ("kept from before, rescaled", "of this block of keys"),
+        frameon=False,
+        ncols=2,
+        loc="upper left",
+        fontsize=9,
+    )
     return figure
 
 
@@ -76,36 +82,62 @@ def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
     axes.scatter(places, block["scores"], color=BLUE, zorder=3, s=34)
     axes.hlines(block["new_m"], start, stop, color=RED, lw=2.2, zorder=2)
-    axes.annotate(f"row_m = {block['new_m']:g}", ((start + stop) / 2, block["new_m"]), (0, 5),
-                  textcoords="offset points", ha="center", color=RED, fontsize=9)
+    axes.annotate(
+        f"row_m = {block['new_m']:g}",
+        ((start + stop) / 2, block["new_m"]),
+        (0, 5),
+        textcoords="offset points",
+        ha="center",
+        color=RED,
+        fontsize=9,
+    )
 
 
 def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
     kept = block["old_l"] * block["rescale"]
     axes.bar(middle, kept, width=1.3, color=GREY, zorder=2)
     axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=GREEN, zorder=2)
-    axes.annotate(f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
-                  (middle, block["row_l"]), (0, 4), textcoords="offset points", ha="center",
-                  fontsize=9)
+    axes.annotate(
+        f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
+        (middle, block["row_l"]),
+        (0, 4),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+    )
 
 
 @styled
-def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | None]], *,
-                   source: str, title: str = "") -> Figure:
+def times_by_shape(
+    shapes: Sequence[str],
+    times: Mapping[str, Sequence[float | None]],
+    *,
+    source: str,
+    title: str = "",
+) -> Figure:
     """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
 
     times: contestant -> microseconds, None where it did not run.
     """
-    require(bool(times) and all(len(one) == len(shapes) for one in times.values()),
-            "every contestant needs a time, or None, for each shape")
+    require(
+        bool(times) and all(len(one) == len(shapes) for one in times.values()),
+        "every contestant needs a time, or None, for each shape",
+    )
     figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
         values = [np.nan if value is None else value for value in row]
         # Contestants stand below each other within a row: equal times would hide one another.
         step = (number - (len(times) - 1) / 2) / (len(times) + 2)
-        axes.scatter(values, np.arange(len(shapes)) + step, s=42, label=name, zorder=2,
-                     color=PALETTE[number % len(PALETTE)], marker="os^Dv<>P"[number % 8])
+        axes.scatter(
+            values,
+            np.arange(len(shapes)) + step,
+            s=42,
+            label=name,
+            zorder=2,
+            color=PALETTE[number % len(PALETTE)],
+            marker="os^Dv<>P"[number % 8],
+        )
     rows_of_bars(axes, shapes)
     for place in range(1, len(shapes)):
         axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
@@ -114,17 +146,26 @@ def times_by_shape(shapes: Sequence[str], times: Mapping[str, Sequence[float | N
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(xlabel=with_source("microseconds (median)", source), ylabel="(B, H, L, D)",
-             title=f"{title} (lower is better)".lstrip())
+    axes.set(
+        xlabel=with_source("microseconds (median)", source),
+        ylabel="(B, H, L, D)",
+        title=f"{title} (lower is better)".lstrip(),
+    )
     legend_beside(axes)
     return figure
 
 
 # -- flash attention -------------------------------------------------------------------------------
 @styled
-def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
-                    formula: Sequence[float], *, labels: Sequence[str], least: float,
-                    scores: float) -> Figure:
+def traffic_by_tile(
+    on_chip: Sequence[float],
+    counted: Sequence[float],
+    formula: Sequence[float],
+    *,
+    labels: Sequence[str],
+    least: float,
+    scores: float,
+) -> Figure:
     """Bytes that loads bring on chip against the size of what stays there, both logarithmic.
 
     Args:
@@ -141,19 +182,31 @@ def traffic_by_tile(on_chip: Sequence[float], counted: Sequence[float],
     axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
     for x, y, label in zip(on_chip, counted, labels, strict=True):
         axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
-    for value, words, colour in ((least, "q, k and v once", GREEN),
-                                 (scores, "kernels 02, 05, 06: scores in memory", RED)):
+    for value, words, colour in (
+        (least, "q, k and v once", GREEN),
+        (scores, "kernels 02, 05, 06: scores in memory", RED),
+    ):
         axes.axhline(value, color=colour, lw=1.4, ls=DASHED, zorder=1)
-        place, side = ((on_chip[0], "left") if value == least else (on_chip[-1], "right"))
-        axes.annotate(words, (place, value), (0, 4), textcoords="offset points", ha=side,
-                      color=colour, fontsize=9)
+        place, side = (on_chip[0], "left") if value == least else (on_chip[-1], "right")
+        axes.annotate(
+            words,
+            (place, value),
+            (0, 4),
+            textcoords="offset points",
+            ha=side,
+            color=colour,
+            fontsize=9,
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlim(right=2 * on_chip[-1])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(xlabel="bytes of q and of the output that stay on chip",
-             ylabel="bytes loaded", title="what a larger tile saves")
+    axes.set(
+        xlabel="bytes of q and of the output that stay on chip",
+        ylabel="bytes loaded",
+        title="what a larger tile saves",
+    )
     grid_lines(axes)
     axes.legend(frameon=False, loc="upper right")
     return figure
@@ -173,8 +226,9 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     figure = new_figure(5.6, 4.2)
     axes = figure.subplots()
     shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
-    axes.imshow(shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest",
-                extent=(0, m, n, 0))
+    axes.imshow(
+        shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest", extent=(0, m, n, 0)
+    )
     axes.set_xticks(range(0, m + 1, keys))
     axes.set_yticks(range(0, n + 1, rows))
     axes.grid(color=INK, lw=0.6)
@@ -192,8 +246,13 @@ def _three_shades():
 
 
 @styled
-def window_bias(bias: np.ndarray, regions: np.ndarray, weights: Mapping[str, np.ndarray], *,
-                query: tuple[int, int]) -> Figure:
+def window_bias(
+    bias: np.ndarray,
+    regions: np.ndarray,
+    weights: Mapping[str, np.ndarray],
+    *,
+    query: tuple[int, int],
+) -> Figure:
     """A window's regions, one query's bias over it, and its weights without and with the bias.
 
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
@@ -243,16 +302,24 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
         y = 3 * number
         lanes = _lanes(travel)
         for (begin, end), lane in zip(travel, lanes, strict=True):
-            axes.barh(y + 0.42 * lane, max(end - begin, 6), left=begin, height=0.36,
-                      color=ORANGE, zorder=2)
+            axes.barh(
+                y + 0.42 * lane,
+                max(end - begin, 6),
+                left=begin,
+                height=0.36,
+                color=ORANGE,
+                zorder=2,
+            )
         axes.vlines(products, y + 1.0, y + 1.7, color=BLUE, lw=0.5, zorder=2)
         ticks += [y + 0.2, y + 1.35]
         names += [f"{name}: loads under way", f"{name}: multiply-adds"]
     rows_of_bars(axes, names)
     axes.set_yticks(ticks, names)
     axes.set_xlim(0, max(length for *_, length in runs.values()))
-    axes.set(xlabel="instructions that the warp has executed",
-             title="one warp: is anything computed while data travels?")
+    axes.set(
+        xlabel="instructions that the warp has executed",
+        title="one warp: is anything computed while data travels?",
+    )
     return figure
 
 
@@ -267,8 +334,9 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
 
 
 @styled
-def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
-                  limits: Mapping[str, float]) -> Figure:
+def shared_budget(
+    dims: Sequence[int], needs: Mapping[str, Sequence[float]], limits: Mapping[str, float]
+) -> Figure:
     """Shared memory that kernels ask for by head dim, against what architectures grant a block.
 
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
@@ -280,14 +348,23 @@ def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
         axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
     for name, value in limits.items():
         axes.axhline(value, color=INK, lw=1, ls=DASHED)
-        axes.text(1.01, value, f"{name}: {bytes_text(value)}", fontsize=8.5, va="center",
-                  transform=axes.get_yaxis_transform())
+        axes.text(
+            1.01,
+            value,
+            f"{name}: {bytes_text(value)}",
+            fontsize=8.5,
+            va="center",
+            transform=axes.get_yaxis_transform(),
+        )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, dims)
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(xlabel="head dim", ylabel="shared memory of a block",
-             title="what is asked for, and what is granted")
+    axes.set(
+        xlabel="head dim",
+        ylabel="shared memory of a block",
+        title="what is asked for, and what is granted",
+    )
     grid_lines(axes)
     axes.legend(frameon=False, loc="upper left")
     return figure
@@ -295,23 +372,26 @@ def shared_budget(dims: Sequence[int], needs: Mapping[str, Sequence[float]],
 
 # -- ablations -------------------------------------------------------------------------------------
 @styled
-def worth_of_ideas(found: Mapping[str, Mapping[str, tuple[float, float, float]]], *,
-                   source: str, title: str = "") -> Figure:
+def worth_of_ideas(
+    found: Mapping[str, Mapping[str, tuple[float, float, float]]], *, source: str, title: str = ""
+) -> Figure:
     """Percent of time that a kernel without one idea takes more; a panel a problem.
 
     found: problem -> idea -> (value, low and high end of its interval); every problem has the same
         ideas. Bars whose interval holds 0 are pale.
     """
     ideas = list(next(iter(found.values()), {}))
-    require(bool(ideas) and all(list(one) == ideas for one in found.values()),
-            "every problem needs a value for each idea")
+    require(
+        bool(ideas) and all(list(one) == ideas for one in found.values()),
+        "every problem needs a value for each idea",
+    )
     rows = -(-len(found) // 2)
     figure = new_figure(8.2, 0.8 + rows * (0.6 + 0.26 * len(ideas)))
     panels = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, (problem, worth) in zip(panels.flat, found.items(), strict=False):
         _draw_worth(axes, list(worth.values()))
         axes.set_title(problem, fontsize=9.5)
-    for axes in panels.flat[len(found):]:
+    for axes in panels.flat[len(found) :]:
         axes.set_visible(False)
     for axes in panels.flat:
         rows_of_bars(axes, None)
@@ -330,6 +410,9 @@ def _draw_worth(axes: Axes, values: Sequence[tuple[float, float, float]]) -> Non
         colour = PALE if not clear else BLUE if value > 0 else RED
         axes.barh(place, value, height=0.7, color=colour, zorder=2)
         axes.plot((low, high), (place, place), color=INK, lw=1.2, zorder=3)
-    write_values(axes, [max(0.0, high) for *_, high in values],
-                 [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values])  # no -0.0
+    write_values(
+        axes,
+        [max(0.0, high) for *_, high in values],
+        [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values],
+    )  # no -0.0
     axes.axvline(0, color=INK, lw=0.8, zorder=3)

@@ -75,11 +75,28 @@ def _shares(matrix: Matrix) -> np.ndarray:
 
 
 def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hatched: bool) -> None:
-    axes.add_patch(Rectangle(
-        (x, y), 1, 1, facecolor=face, edgecolor=PALE if hatched else PAPER,
-        linewidth=0 if hatched else 1.6, hatch="////" if hatched else None, zorder=2))
-    axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", fontsize=9.5, zorder=4,
-              color="#7B8794" if faint else INK)
+    axes.add_patch(
+        Rectangle(
+            (x, y),
+            1,
+            1,
+            facecolor=face,
+            edgecolor=PALE if hatched else PAPER,
+            linewidth=0 if hatched else 1.6,
+            hatch="////" if hatched else None,
+            zorder=2,
+        )
+    )
+    axes.text(
+        x + 0.5,
+        y + 0.5,
+        text,
+        ha="center",
+        va="center",
+        fontsize=9.5,
+        zorder=4,
+        color="#7B8794" if faint else INK,
+    )
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
@@ -98,12 +115,36 @@ def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
         _draw_cell(axes, x + column, y + row, text, face, not inside, hatched)
     if matrix.chosen is not None:
         top, left, height, width = matrix.chosen
-        axes.add_patch(Rectangle((x + left, y + top), width, height, fill=False, edgecolor=RED,
-                                 linewidth=2.2, zorder=5))
-    axes.text(x + columns / 2, y - 0.22, matrix.title, ha="center", va="bottom",
-              fontweight="bold", fontsize=10)
-    axes.text(x + columns / 2, y + rows + 0.2, matrix.note, ha="center", va="top", fontsize=8.5,
-              color=GREY, linespacing=1.25)
+        axes.add_patch(
+            Rectangle(
+                (x + left, y + top),
+                width,
+                height,
+                fill=False,
+                edgecolor=RED,
+                linewidth=2.2,
+                zorder=5,
+            )
+        )
+    axes.text(
+        x + columns / 2,
+        y - 0.22,
+        matrix.title,
+        ha="center",
+        va="bottom",
+        fontweight="bold",
+        fontsize=10,
+    )
+    axes.text(
+        x + columns / 2,
+        y + rows + 0.2,
+        matrix.note,
+        ha="center",
+        va="top",
+        fontsize=8.5,
+        color=GREY,
+        linespacing=1.25,
+    )
 
 
 def _rows(item: Matrix | str) -> int:
@@ -118,23 +159,32 @@ def _width(item: Matrix | str) -> float:
     return max(np.asarray(item.values).shape[1], words)
 
 
-def _draw_line(axes: Axes, items: Sequence[Matrix | str], y: float, height: float,
-               widths: Sequence[float]) -> None:
+def _draw_line(
+    axes: Axes, items: Sequence[Matrix | str], y: float, height: float, widths: Sequence[float]
+) -> None:
     """Matrices and the signs between them, centred on one line of the given height."""
     x = 0.0
     for item, width in zip(items, widths, strict=True):
         if isinstance(item, str):
             big = len(item) <= 1
-            axes.text(x + width / 2, y + height / 2, item, ha="center", va="center",
-                      fontsize=15 if big else 9, color=INK)
+            axes.text(
+                x + width / 2,
+                y + height / 2,
+                item,
+                ha="center",
+                va="center",
+                fontsize=15 if big else 9,
+                color=INK,
+            )
         else:
             rows, columns = np.asarray(item.values).shape
             _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
         x += width + 0.35
 
 
-def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int],
-               y: float) -> list[float]:
+def _line_tops(
+    lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int], y: float
+) -> list[float]:
     """Where each line's matrices begin, below their titles, and last where the figure ends."""
     tops = []
     for line, height in zip(lines, heights, strict=True):
@@ -146,8 +196,13 @@ def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int],
 
 
 @styled
-def matrix_lines(lines: Sequence[Sequence[Matrix | str]], *, title: str = "",
-                 labels: Sequence[str] = (), cell_inches: float = 0.46) -> Figure:
+def matrix_lines(
+    lines: Sequence[Sequence[Matrix | str]],
+    *,
+    title: str = "",
+    labels: Sequence[str] = (),
+    cell_inches: float = 0.46,
+) -> Figure:
     """Lines of small matrices with their numbers, with signs such as "×" and "=" between them.
 
     Args:
@@ -176,8 +231,9 @@ def matrix_lines(lines: Sequence[Sequence[Matrix | str]], *, title: str = "",
     for line, top, height in zip(lines, tops, heights, strict=True):
         _draw_line(axes, line, top, height, widths)
     for label, top, height in zip(labels, tops, heights, strict=False):
-        axes.text(-left, top + height / 2, label, ha="left", va="center", fontsize=9.5,
-                  linespacing=1.3)
+        axes.text(
+            -left, top + height / 2, label, ha="left", va="center", fontsize=9.5, linespacing=1.3
+        )
     return figure
 
 
@@ -191,17 +247,22 @@ def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
     """
     (n, d), m = np.shape(q), len(k)
     first = [
-        Matrix(q, "q", f"{n} tokens × {d}", "query", (row, 0, 1, d)), "×",
-        Matrix(np.transpose(k), "k transposed", f"{d} × {m} tokens", "key"), "=",
+        Matrix(q, "q", f"{n} tokens × {d}", "query", (row, 0, 1, d)),
+        "×",
+        Matrix(np.transpose(k), "k transposed", f"{d} × {m} tokens", "key"),
+        "=",
         Matrix(scores, "scores", f"{n} queries × {m} keys", "score", (row, 0, 1, m), True),
     ]
     second = [
-        Matrix(weights, "weights", "each row sums to 1", "score", (row, 0, 1, m), True, ".3f"), "×",
-        Matrix(v, "v", f"{m} tokens × {np.shape(v)[1]}", "value"), "=",
+        Matrix(weights, "weights", "each row sums to 1", "score", (row, 0, 1, m), True, ".3f"),
+        "×",
+        Matrix(v, "v", f"{m} tokens × {np.shape(v)[1]}", "value"),
+        "=",
         Matrix(out, "out", "mixed values", "value", (row, 0, 1, np.shape(out)[1]), False, ".2f"),
     ]
-    return matrix_lines([first, second], labels=("compare", "scale,\nsoftmax,\nmix"),
-                        cell_inches=0.52)
+    return matrix_lines(
+        [first, second], labels=("compare", "scale,\nsoftmax,\nmix"), cell_inches=0.52
+    )
 
 
 def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int) -> Figure:
@@ -217,13 +278,20 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
     lines = []
     for number, step in enumerate(steps):
         start = number * tile
-        lines.append([
-            Matrix(q, "q", "", "query", (row, start, tile, tile)),
-            Matrix(k, "k", "", "key", (column, start, tile, tile)), "→",
-            Matrix(step["tile_query"], "tile_query", "shared", "query"), "×",
-            Matrix(step["tile_key"], "tile_key", "shared", "key"), "→",
-            Matrix(step["score"], "score", "added on" if number else "registers", "score"),
-        ])
-    labels = [f"step {number}\ni = {number * tile}..{number * tile + tile - 1}"
-              for number in range(len(steps))]
+        lines.append(
+            [
+                Matrix(q, "q", "", "query", (row, start, tile, tile)),
+                Matrix(k, "k", "", "key", (column, start, tile, tile)),
+                "→",
+                Matrix(step["tile_query"], "tile_query", "shared", "query"),
+                "×",
+                Matrix(step["tile_key"], "tile_key", "shared", "key"),
+                "→",
+                Matrix(step["score"], "score", "added on" if number else "registers", "score"),
+            ]
+        )
+    labels = [
+        f"step {number}\ni = {number * tile}..{number * tile + tile - 1}"
+        for number in range(len(steps))
+    ]
     return matrix_lines(lines, labels=labels, cell_inches=0.42)

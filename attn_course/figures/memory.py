@@ -37,8 +37,9 @@ SECTOR_BYTES, BANKS = 32, 32
 
 
 @styled
-def sector_maps(maps: Mapping[str, np.ndarray], *, rows: str, columns: str,
-                title: str = "") -> Figure:
+def sector_maps(
+    maps: Mapping[str, np.ndarray], *, rows: str, columns: str, title: str = ""
+) -> Figure:
     """What one request touches of an array, sector by sector, one panel a layout.
 
     Args:
@@ -53,15 +54,18 @@ def sector_maps(maps: Mapping[str, np.ndarray], *, rows: str, columns: str,
     require(len({one.shape for one in arrays.values()}) == 1, "maps of one shape are needed")
     shape = next(iter(arrays.values())).shape
     require(len(shape) == 2, f"a map has two dimensions, not {shape}")
-    require(all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values()),
-            f"a sector has {SECTOR_BYTES} bytes")
+    require(
+        all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values()),
+        f"a sector has {SECTOR_BYTES} bytes",
+    )
     figure = new_figure(0.75 + len(arrays) * (0.38 * shape[1] + 0.45), 1.2 + 0.17 * shape[0])
     panels = figure.subplots(1, len(arrays), squeeze=False, sharey=True)[0]
     for axes, (name, used) in zip(panels, arrays.items(), strict=True):
         _draw_sectors(axes, used)
         touched, asked = int((used > 0).sum()), int(used.sum())
-        axes.set_title(f"{name}\n{touched} sectors, {asked} of {touched * SECTOR_BYTES} "
-                       "bytes used", fontsize=9)
+        axes.set_title(
+            f"{name}\n{touched} sectors, {asked} of {touched * SECTOR_BYTES} bytes used", fontsize=9
+        )
         axes.set_xlabel(columns, fontsize=9)
     panels[0].set_ylabel(rows, fontsize=9)
     headline(figure, title)
@@ -76,8 +80,15 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         face = EMPTY if count == 0 else mixed(BLUE if full else RED, share)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=1))
         if count:
-            axes.text(column + 0.5, row + 0.5, f"{int(count)}", ha="center", va="center",
-                      fontsize=6.5, color=ink_on(face))
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                f"{int(count)}",
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                color=ink_on(face),
+            )
     rows, columns = used.shape
     axes.set(xlim=(0, columns), ylim=(rows, 0))
     axes.set_xticks(np.arange(columns) + 0.5, range(columns))
@@ -86,8 +97,9 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
 
 
 @styled
-def bank_maps(accesses: Mapping[str, tuple[np.ndarray, np.ndarray, int]], *,
-              title: str = "") -> Figure:
+def bank_maps(
+    accesses: Mapping[str, tuple[np.ndarray, np.ndarray, int]], *, title: str = ""
+) -> Figure:
     """Which words of shared memory a request asks for, by bank, one panel a layout.
 
     Args:
@@ -118,8 +130,9 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     """Draws the words asked for; returns how many the busiest bank delivers."""
     words = np.asarray(address, np.int64)[:, None] // 4 + np.arange(size // 4)
     start = int(words.min()) // BANKS * BANKS
-    owner = {int(word): int(lane) for lane, row in zip(lanes, words, strict=True)
-             for word in row[::-1]}
+    owner = {
+        int(word): int(lane) for lane, row in zip(lanes, words, strict=True) for word in row[::-1]
+    }
     load = np.bincount([word % BANKS for word in owner], minlength=BANKS)
     rows = (max(owner) - start) // BANKS + 1
     axes.add_patch(Rectangle((0, 0), BANKS, rows, facecolor=EMPTY, edgecolor="none"))
@@ -137,9 +150,15 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
 
 
 @styled
-def passes_and_times(labels: Sequence[str], parts: Mapping[str, Sequence[float]],
-                     times_us: Sequence[float] | None = None, *, passes_unit: str,
-                     source: str = "", title: str = "") -> Figure:
+def passes_and_times(
+    labels: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    times_us: Sequence[float] | None = None,
+    *,
+    passes_unit: str,
+    source: str = "",
+    title: str = "",
+) -> Figure:
     """Stacked bars of what was counted, and beside them the times that were measured.
 
     Args:
@@ -152,8 +171,10 @@ def passes_and_times(labels: Sequence[str], parts: Mapping[str, Sequence[float]]
         ValueError: lengths that differ.
     """
     counts = {name: np.asarray(values, float) for name, values in parts.items()}
-    require(all(len(values) == len(labels) for values in counts.values()) and bool(counts),
-            "one count a kernel in every part")
+    require(
+        all(len(values) == len(labels) for values in counts.values()) and bool(counts),
+        "one count a kernel in every part",
+    )
     require(times_us is None or len(times_us) == len(labels), "one time a kernel")
     panels = 1 if times_us is None else 2
     figure = new_figure(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels))
@@ -173,8 +194,7 @@ def passes_and_times(labels: Sequence[str], parts: Mapping[str, Sequence[float]]
     return figure
 
 
-def _finish_panel(axes: Axes, labels: Sequence[str] | None, totals: np.ndarray,
-                  unit: str) -> None:
+def _finish_panel(axes: Axes, labels: Sequence[str] | None, totals: np.ndarray, unit: str) -> None:
     """Rows, scale and totals of a panel of bars."""
     rows_of_bars(axes, labels)
     write_values(axes, totals, [f"{one:,.3g}" if one < 1000 else f"{one:,.0f}" for one in totals])
@@ -183,9 +203,15 @@ def _finish_panel(axes: Axes, labels: Sequence[str] | None, totals: np.ndarray,
 
 
 @styled
-def latency_by_size(sizes: Sequence[int], clocks: Sequence[float], *,
-                    shared_clocks: float | None = None, marks: Mapping[str, int] | None = None,
-                    source: str = "", title: str = "") -> Figure:
+def latency_by_size(
+    sizes: Sequence[int],
+    clocks: Sequence[float],
+    *,
+    shared_clocks: float | None = None,
+    marks: Mapping[str, int] | None = None,
+    source: str = "",
+    title: str = "",
+) -> Figure:
     """Clocks of a dependent load by the memory that the chain covers: a stair with a step a level.
 
     Args:
@@ -205,15 +231,27 @@ def latency_by_size(sizes: Sequence[int], clocks: Sequence[float], *,
         axes.axhline(shared_clocks, color=ORANGE, lw=2, label="shared memory")
     for name, size in (marks or {}).items():
         axes.axvline(size, color=GREY, lw=1, ls=DASHED)
-        axes.annotate(name, (size, 0.5), (4, 0), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", rotation=90, ha="left", va="center",
-                      fontsize=9, color=GREY)
+        axes.annotate(
+            name,
+            (size, 0.5),
+            (4, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            rotation=90,
+            ha="left",
+            va="center",
+            fontsize=9,
+            color=GREY,
+        )
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     ticks = [size for size in sizes if size.bit_length() % 3 == 1]
     axes.set_xticks(ticks or sizes, [bytes_text(size) for size in ticks or sizes])
-    axes.set(xlabel=with_source("memory that the chain covers", source),
-             ylabel="clocks a load", title=title)
+    axes.set(
+        xlabel=with_source("memory that the chain covers", source),
+        ylabel="clocks a load",
+        title=title,
+    )
     grid_lines(axes)
     axes.legend(frameon=False, loc="center left")
     return figure

@@ -28,8 +28,14 @@ from .style import (
 
 
 @styled
-def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]] | None = None,
-           *, most: float = 100.0, title: str = "", source: str = "") -> Figure:
+def amdahl(
+    shares: Mapping[str, float],
+    points: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    most: float = 100.0,
+    title: str = "",
+    source: str = "",
+) -> Figure:
     """How much faster the whole gets when a part does, a curve a share, with its limit dashed.
 
     Args:
@@ -40,18 +46,33 @@ def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]
     Raises:
         ValueError: no share, or one that is out of range.
     """
-    require(len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
-            "shares must be at least 0 and below 1")
+    require(
+        len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
+        "shares must be at least 0 and below 1",
+    )
     factors = np.geomspace(1, most, 200)
     figure = new_figure(7.6, 4.0)
     axes = figure.subplots()
     for colour, (name, share) in zip(PALETTE, shares.items(), strict=False):
         limit = 1 / (1 - share)
-        axes.plot(factors, 1 / (1 - share + share / factors), color=colour, lw=2.2,
-                  label=f"{name}: {100 * share:.1f} % of the time")
+        axes.plot(
+            factors,
+            1 / (1 - share + share / factors),
+            color=colour,
+            lw=2.2,
+            label=f"{name}: {100 * share:.1f} % of the time",
+        )
         axes.axhline(limit, color=colour, lw=1, ls=DASHED)
-        axes.annotate(f"limit {limit:.3g}", (most, limit), (-2, 3), ha="right", va="bottom",
-                      textcoords="offset points", color=colour, fontsize=9)
+        axes.annotate(
+            f"limit {limit:.3g}",
+            (most, limit),
+            (-2, 3),
+            ha="right",
+            va="bottom",
+            textcoords="offset points",
+            color=colour,
+            fontsize=9,
+        )
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
         axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
     axes.set_xscale("log")
@@ -60,8 +81,11 @@ def amdahl(shares: Mapping[str, float], points: Mapping[str, tuple[float, float]
     _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
     grid_lines(axes)
-    axes.set(xlabel=with_source("the part gets so many times faster", source),
-             ylabel="the whole gets", title=title)
+    axes.set(
+        xlabel=with_source("the part gets so many times faster", source),
+        ylabel="the whole gets",
+        title=title,
+    )
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
@@ -72,8 +96,13 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
 
 
 @styled
-def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title: str = "",
-           source: str = "") -> Figure:
+def shares(
+    chains: Mapping[str, Mapping[str, float]],
+    *,
+    unit: str = "us",
+    title: str = "",
+    source: str = "",
+) -> Figure:
     """Where each pipeline's time goes: a bar of full width each, its parts in proportion.
 
     Args:
@@ -100,28 +129,58 @@ def shares(chains: Mapping[str, Mapping[str, float]], *, unit: str = "us", title
     axes.set_title(title, pad=30)
     handles, labels = axes.get_legend_handles_labels()
     found = dict(zip(labels, handles, strict=True))
-    axes.legend(found.values(), found, frameon=False, fontsize=8.5, ncols=3,
-                loc="lower left", bbox_to_anchor=(-0.01, 0.98), borderaxespad=0.2)
+    axes.legend(
+        found.values(),
+        found,
+        frameon=False,
+        fontsize=8.5,
+        ncols=3,
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 0.98),
+        borderaxespad=0.2,
+    )
     return figure
 
 
-def _draw_shares(axes: Axes, place: int, parts: Mapping[str, float],
-                 colours: Mapping[str, str]) -> None:
+def _draw_shares(
+    axes: Axes, place: int, parts: Mapping[str, float], colours: Mapping[str, str]
+) -> None:
     """One full bar at height `place`; parts of more than 5 % have their share written in them."""
     left, total = 0.0, sum(parts.values())
     for part, value in parts.items():
         width, colour = 100 * value / total, colours.get(part, GREY)
-        axes.barh(place, width, left=left, height=0.66, color=colour, edgecolor=PAPER, label=part,
-                  zorder=2)
+        axes.barh(
+            place,
+            width,
+            left=left,
+            height=0.66,
+            color=colour,
+            edgecolor=PAPER,
+            label=part,
+            zorder=2,
+        )
         if width > 5:
-            axes.text(left + width / 2, place, f"{width:.0f} %", ha="center", va="center",
-                      color=ink_on(colour), fontsize=9.5)
+            axes.text(
+                left + width / 2,
+                place,
+                f"{width:.0f} %",
+                ha="center",
+                va="center",
+                color=ink_on(colour),
+                fontsize=9.5,
+            )
         left += width
 
 
 @styled
-def roofline(points: Mapping[str, tuple[float, float]], *, tflops: float, gbps: float,
-             title: str = "", source: str = "") -> Figure:
+def roofline(
+    points: Mapping[str, tuple[float, float]],
+    *,
+    tflops: float,
+    gbps: float,
+    title: str = "",
+    source: str = "",
+) -> Figure:
     """Rates of kernels under a GPU's roof.
 
     Args:
@@ -132,8 +191,10 @@ def roofline(points: Mapping[str, tuple[float, float]], *, tflops: float, gbps: 
     Raises:
         ValueError: no point, or one that is not positive.
     """
-    require(len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
-            "every point needs a positive intensity and rate")
+    require(
+        len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
+        "every point needs a positive intensity and rate",
+    )
     ridge = tflops * 1e3 / gbps
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
@@ -141,26 +202,55 @@ def roofline(points: Mapping[str, tuple[float, float]], *, tflops: float, gbps: 
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
     axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
-    axes.annotate(f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1e3), (10, -2), va="top",
-                  textcoords="offset points", fontsize=9)
-    axes.annotate(f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right",
-                  textcoords="offset points", fontsize=9)
+    axes.annotate(
+        f"memory: {gbps:,.0f} GB/s",
+        (low, low * gbps / 1e3),
+        (10, -2),
+        va="top",
+        textcoords="offset points",
+        fontsize=9,
+    )
+    axes.annotate(
+        f"float32: {tflops:g} TFLOP/s",
+        (high, tflops),
+        (-2, 4),
+        ha="right",
+        textcoords="offset points",
+        fontsize=9,
+    )
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * gbps / 1e3)
         colour = PALETTE[number % len(PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
-        axes.plot(at, rate, "osD^vP*X"[number % 8], color=colour, ms=8,
-                  label=f"{name}: {100 * rate / roof:.2g} % of its roof")
-    axes.set(xscale="log", yscale="log", title=title, ylabel="TFLOP/s",
-             xlabel=with_source("operations a byte, each array moved once", source))
+        axes.plot(
+            at,
+            rate,
+            "osD^vP*X"[number % 8],
+            color=colour,
+            ms=8,
+            label=f"{name}: {100 * rate / roof:.2g} % of its roof",
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        title=title,
+        ylabel="TFLOP/s",
+        xlabel=with_source("operations a byte, each array moved once", source),
+    )
     grid_lines(axes)
     legend_beside(axes)
     return figure
 
 
 @styled
-def time_by_work(series: Mapping[str, Mapping[float, float]], *, floors: Mapping[str, float],
-                 launch: float | None = None, title: str = "", source: str = "") -> Figure:
+def time_by_work(
+    series: Mapping[str, Mapping[float, float]],
+    *,
+    floors: Mapping[str, float],
+    launch: float | None = None,
+    title: str = "",
+    source: str = "",
+) -> Figure:
     """Times against work, with what the arithmetic and a launch take at the least.
 
     Args:
@@ -172,8 +262,10 @@ def time_by_work(series: Mapping[str, Mapping[float, float]], *, floors: Mapping
         ValueError: no series, or one that is not positive.
     """
     every = [(x, y) for one in series.values() for x, y in one.items()]
-    require(len(every) > 0 and min(min(pair) for pair in every) > 0,
-            "every series needs positive work and time")
+    require(
+        len(every) > 0 and min(min(pair) for pair in every) > 0,
+        "every series needs positive work and time",
+    )
     least, most = min(x for x, _ in every), max(x for x, _ in every)
     figure = new_figure(7.8, 4.4)
     axes = figure.subplots()
@@ -184,8 +276,13 @@ def time_by_work(series: Mapping[str, Mapping[float, float]], *, floors: Mapping
         axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
     if launch is not None:
         axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
-    axes.set(xscale="log", yscale="log", title=title, ylabel="microseconds",
-             xlabel=with_source("millions of operations", source))
+    axes.set(
+        xscale="log",
+        yscale="log",
+        title=title,
+        ylabel="microseconds",
+        xlabel=with_source("millions of operations", source),
+    )
     axes.set_xlim(*reach)
     grid_lines(axes)
     axes.legend(frameon=False, fontsize=9, loc="upper left")

@@ -26,8 +26,12 @@ from .style import (
 
 
 @styled
-def counts_against(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]], *,
-                   source: str = "", title: str = "") -> Figure:
+def counts_against(
+    pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    source: str = "",
+    title: str = "",
+) -> Figure:
     """Measured over predicted counts, one colour a counter; equal ones lie on the diagonal.
 
     Args:
@@ -39,8 +43,10 @@ def counts_against(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     """
     filled = {name: two for name, two in pairs.items() if len(two[0]) or len(two[1])}
     require(bool(filled), "no counts to draw")
-    require(all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
-            "every predicted count needs a measured one, both positive")
+    require(
+        all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
+        "every predicted count needs a measured one, both positive",
+    )
     low = min(min(*a, *b) for a, b in filled.values())
     high = max(max(*a, *b) for a, b in filled.values())
     figure = new_figure(7.2, 4.3)
@@ -48,19 +54,34 @@ def counts_against(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     axes.plot((low, high), (low, high), color=GREY, lw=1, zorder=1)
     markers = "os^Dv<>"
     for number, (name, (predicted, measured)) in enumerate(filled.items()):
-        axes.scatter(predicted, measured, s=34, label=name, zorder=2, alpha=0.85,
-                     color=PALETTE[number % len(PALETTE)], marker=markers[number % 7],
-                     edgecolor=PAPER, linewidth=0.5)
-    axes.set(xscale="log", yscale="log", xlabel="predicted by the simulator",
-             ylabel=with_source("counted by the hardware", source), title=title)
+        axes.scatter(
+            predicted,
+            measured,
+            s=34,
+            label=name,
+            zorder=2,
+            alpha=0.85,
+            color=PALETTE[number % len(PALETTE)],
+            marker=markers[number % 7],
+            edgecolor=PAPER,
+            linewidth=0.5,
+        )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="predicted by the simulator",
+        ylabel=with_source("counted by the hardware", source),
+        title=title,
+    )
     grid_lines(axes)
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure
 
 
 @styled
-def percentages(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "",
-                source: str = "") -> Figure:
+def percentages(
+    rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "", source: str = ""
+) -> Figure:
     """A table of percentages as a picture, dark where a unit is near its peak.
 
     Args:
@@ -70,16 +91,25 @@ def percentages(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, t
     Raises:
         ValueError: a column of another length.
     """
-    require(bool(values) and all(len(one) == len(rows) for one in values.values()),
-            "every column needs one value a row")
+    require(
+        bool(values) and all(len(one) == len(rows) for one in values.values()),
+        "every column needs one value a row",
+    )
     grid = np.array([list(one) for one in values.values()], float).T
     figure = new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
     axes = figure.subplots()
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=10,
-                  color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))))
+        axes.text(
+            column,
+            row,
+            text,
+            ha="center",
+            va="center",
+            fontsize=10,
+            color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
+        )
     axes.set_xticks(range(grid.shape[1]), values)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
@@ -90,8 +120,14 @@ def percentages(rows: Sequence[str], values: Mapping[str, Sequence[float]], *, t
 
 
 @styled
-def stacked(rows: Sequence[str], parts: Sequence[Mapping[str, float]], *, unit: str,
-            title: str = "", source: str = "") -> Figure:
+def stacked(
+    rows: Sequence[str],
+    parts: Sequence[Mapping[str, float]],
+    *,
+    unit: str,
+    title: str = "",
+    source: str = "",
+) -> Figure:
     """Stacked horizontal bars: one row a kernel, one colour a reason, the same in all rows.
 
     Args:
@@ -108,8 +144,15 @@ def stacked(rows: Sequence[str], parts: Sequence[Mapping[str, float]], *, unit: 
     left = np.zeros(len(rows))
     for number, name in enumerate(names):
         lengths = np.array([one.get(name, 0) for one in parts], float)
-        axes.barh(range(len(rows)), lengths, left=left, label=name, height=0.66, zorder=2,
-                  color=PALETTE[number % len(PALETTE)])
+        axes.barh(
+            range(len(rows)),
+            lengths,
+            left=left,
+            label=name,
+            height=0.66,
+            zorder=2,
+            color=PALETTE[number % len(PALETTE)],
+        )
         left += lengths
     write_values(axes, left, [f"{value:.1f}" for value in left])
     rows_of_bars(axes, rows)

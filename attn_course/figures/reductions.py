@@ -14,8 +14,14 @@ from .style import BLUE, GREY, INK, RED, ink_on, new_figure, require, styled
 
 
 @styled
-def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = None,
-              title: str = "", written: str = ".1f") -> Figure:
+def butterfly(
+    offsets: Sequence[int],
+    values: np.ndarray,
+    *,
+    lane: int | None = None,
+    title: str = "",
+    written: str = ".1f",
+) -> Figure:
     """What each lane of a warp holds before an exchange and after each of its steps.
 
     Args:
@@ -28,8 +34,10 @@ def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = 
         ValueError: values that do not go with the offsets.
     """
     values = np.asarray(values, float)
-    require(values.ndim == 2 and len(values) == len(offsets) + 1,
-            f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}")
+    require(
+        values.ndim == 2 and len(values) == len(offsets) + 1,
+        f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}",
+    )
     lanes = values.shape[1]
     require(all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes")
     marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
@@ -40,8 +48,16 @@ def butterfly(offsets: Sequence[int], values: np.ndarray, *, lane: int | None = 
     _draw_lanes(axes, values, marked, written)
     for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
         axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
-        axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center",
-                  fontsize=10, color=RED, fontweight="bold")
+        axes.text(
+            lanes,
+            row,
+            f"{int(marked[row].sum())}",
+            ha="left",
+            va="center",
+            fontsize=10,
+            color=RED,
+            fontweight="bold",
+        )
     axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=RED)
     axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
     axes.axis("off")
@@ -66,8 +82,13 @@ def _draw_exchange(axes: Axes, row: int, offset: int, marked: np.ndarray) -> Non
     for lane in range(marked.shape[1]):
         for target in (lane, lane ^ offset):
             passed = marked[0, lane] and marked[1, target]
-            axes.plot((lane, target), (row, row + 1), zorder=2 if passed else 1,
-                      color=RED if passed else "#CBD2D9", lw=1.5 if passed else 0.7)
+            axes.plot(
+                (lane, target),
+                (row, row + 1),
+                zorder=2 if passed else 1,
+                color=RED if passed else "#CBD2D9",
+                lw=1.5 if passed else 0.7,
+            )
 
 
 def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str) -> None:
@@ -76,10 +97,22 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
-        axes.text(lane, row, format(value, written), ha="center", va="center", zorder=3,
-                  fontsize=6.8, color=ink_on(face),
-                  bbox={"boxstyle": "round,pad=0.28", "facecolor": face, "linewidth": 1.6,
-                        "edgecolor": RED if marked[row, lane] else "#CBD2D9"})
+        axes.text(
+            lane,
+            row,
+            format(value, written),
+            ha="center",
+            va="center",
+            zorder=3,
+            fontsize=6.8,
+            color=ink_on(face),
+            bbox={
+                "boxstyle": "round,pad=0.28",
+                "facecolor": face,
+                "linewidth": 1.6,
+                "edgecolor": RED if marked[row, lane] else "#CBD2D9",
+            },
+        )
 
 
 @styled
@@ -96,8 +129,10 @@ def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Fig
     values = np.asarray(values, float)
     require(np.unique(values).size == values.size, "two floats are equal")
     for name, found in keys.items():
-        require(np.unique(found).size == values.size == len(found),
-                f"{name}: {values.size} different integers are needed")
+        require(
+            np.unique(found).size == values.size == len(found),
+            f"{name}: {values.size} different integers are needed",
+        )
     figure = new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
     panels = figure.subplots(1, len(keys), squeeze=False)[0]
     for axes, (name, found) in zip(panels, keys.items(), strict=True):
@@ -113,8 +148,15 @@ def _draw_orders(axes: Axes, values: np.ndarray, keys: np.ndarray) -> None:
         moved = left != right
         axes.plot((0.24, 0.76), (left, right), color=RED if moved else BLUE, lw=1.8)
         for x, place, side in ((0.22, left, "right"), (0.78, right, "left")):
-            axes.text(x, place, f"{value:g}", ha=side, va="center", fontsize=9.5,
-                      color=RED if moved else INK)
+            axes.text(
+                x,
+                place,
+                f"{value:g}",
+                ha=side,
+                va="center",
+                fontsize=9.5,
+                color=RED if moved else INK,
+            )
     top = values.size - 0.3
     axes.text(0.22, top, "as floats", ha="right", fontsize=8.5, color=GREY)
     axes.text(0.78, top, "as ints", ha="left", fontsize=8.5, color=GREY)

@@ -23,11 +23,23 @@ QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
 DASHED = (0, (4, 3))
 
 STYLE = {
-    "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
-    "axes.labelcolor": INK, "axes.edgecolor": "#9AA5B1", "axes.linewidth": 0.8,
-    "axes.spines.top": False, "axes.spines.right": False, "text.color": INK,
-    "xtick.color": INK, "ytick.color": INK, "figure.dpi": 110, "savefig.dpi": 160,
-    "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "savefig.bbox": "tight",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9AA5B1",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "savefig.bbox": "tight",
 }
 styled = rc_context(STYLE)  # a decorator: all that the function draws is in the course's style
 
@@ -94,8 +106,9 @@ def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
 def write_values(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """A text to the right of each horizontal bar. ends: where the bars end, top to bottom."""
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        axes.annotate(text, (end, place), (6, 0), textcoords="offset points", va="center",
-                      fontsize=9)
+        axes.annotate(
+            text, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9
+        )
 
 
 # -- cells and colours -----------------------------------------------------------------------------

@@ -28,7 +28,10 @@ from .style import (
 
 @styled
 def calls_in_order(
-    series: Mapping[str, Sequence[Sequence[float]]], groups: Sequence[str], *, source: str = "",
+    series: Mapping[str, Sequence[Sequence[float]]],
+    groups: Sequence[str],
+    *,
+    source: str = "",
     title: str = "every call of a fresh process, in order",
 ) -> Figure:
     """Each call's time on a logarithmic axis, group after group; the first of a group is ringed.
@@ -42,8 +45,10 @@ def calls_in_order(
     """
     for name, calls in series.items():
         require(len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}")
-        require(all(len(one) and min(one) > 0 for one in calls),
-                f"{name} has a group without calls, or a time that is not positive")
+        require(
+            all(len(one) and min(one) > 0 for one in calls),
+            f"{name} has a group without calls, or a time that is not positive",
+        )
     figure = new_figure(8.6, 3.9)
     axes = figure.subplots()
     for colour, (name, calls) in zip(PALETTE, series.items(), strict=False):
@@ -72,8 +77,10 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
     Raises:
         ValueError: no samples, or one that is not positive.
     """
-    require(len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
-            "every row needs samples, all positive")
+    require(
+        len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
+        "every row needs samples, all positive",
+    )
     shares = {name: np.asarray(one, float) / np.median(one) for name, one in samples.items()}
     low = min(one.min() for one in shares.values())
     high = max(one.max() for one in shares.values())
@@ -86,9 +93,12 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
         axes.axvline(1, color=INK, lw=1)
         axes.axvline(one.mean(), color=RED, lw=1, ls=DASHED)
         axes.set_ylabel("samples", fontsize=8.5)
-        axes.set_title(f"{name}: median {np.median(samples[name]):,.4g}, mean "
-                       f"{np.mean(samples[name]):,.4g}, largest {np.max(samples[name]):,.4g}",
-                       fontsize=9.5, fontweight="normal")
+        axes.set_title(
+            f"{name}: median {np.median(samples[name]):,.4g}, mean "
+            f"{np.mean(samples[name]):,.4g}, largest {np.max(samples[name]):,.4g}",
+            fontsize=9.5,
+            fontweight="normal",
+        )
     rows[-1].set_xlabel(with_source("sample / median (solid: median, dashed: mean)", source))
     headline(figure, title)
     return figure
@@ -96,8 +106,12 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
 
 @styled
 def under_load(
-    at_s: Sequence[float], times_us: Sequence[float], sm_mhz: Sequence[float],
-    power_w: Sequence[float], *, source: str = "",
+    at_s: Sequence[float],
+    times_us: Sequence[float],
+    sm_mhz: Sequence[float],
+    power_w: Sequence[float],
+    *,
+    source: str = "",
 ) -> Figure:
     """A kernel's time while it runs again and again, and the clock and power meanwhile.
 
@@ -116,8 +130,10 @@ def under_load(
     top.set(ylabel="us a call", title="the same kernel, again and again")
     top.set_ylim(0, max(times_us) * 1.15)
     moments = np.linspace(0, at_s[-1], len(sm_mhz))
-    for axes, values, colour, name in ((middle, sm_mhz, ORANGE, "SM clock, MHz"),
-                                       (bottom, power_w, GREY, "power, W")):
+    for axes, values, colour, name in (
+        (middle, sm_mhz, ORANGE, "SM clock, MHz"),
+        (bottom, power_w, GREY, "power, W"),
+    ):
         axes.plot(moments, values, color=colour, lw=1.8)
         axes.set_ylabel(name)
         axes.set_ylim(0, max(values, default=1) * 1.15)

@@ -34,7 +34,9 @@ METHODS: dict[str, tuple[int, ...]] = {
 AUTO = "auto"  # the method that choose() names
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
 OPTIONS = {
-    "causal": "a causal mask", "bias": "a bias", "lse": "a log-sum-exp output",
+    "causal": "a causal mask",
+    "bias": "a bias",
+    "lse": "a log-sum-exp output",
     "kv_heads": "grouped heads (k and v with fewer heads than q)",
 }
 NULL = {"bias", "lse"}  # pointers that may be null
@@ -51,7 +53,7 @@ class UnsupportedOption(ValueError):
     """An option that the chosen method's kernels do not implement."""
 
 
-def steps(method: str) -> tuple[Step, ...]:
+def steps_of(method: str) -> tuple[Step, ...]:
     """The ladder steps of a method in the order in which they run; an experiment's one step.
 
     Raises:
@@ -66,17 +68,28 @@ def steps(method: str) -> tuple[Step, ...]:
     meant = f" (did you mean {near[0]!r}?)" if near else ""
     raise UnknownMethod(
         f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
-        f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}")
+        f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}"
+    )
 
 
 def supports(method: str, option: str) -> bool:
     """Whether a method's kernels implement an option, a key of OPTIONS."""
-    return any(option in row.arguments for row in steps(method))
+    return any(option in row.arguments for row in steps_of(method))
 
 
 def attention(
-    q, k, v, method="tiled", causal=False, scale=None, backend=None, *, bias=None,
-    return_lse=False, out=None, options=(),
+    q,
+    k,
+    v,
+    method="tiled",
+    causal=False,
+    scale=None,
+    backend=None,
+    *,
+    bias=None,
+    return_lse=False,
+    out=None,
+    options=(),
 ):
     """softmax(q k^T * scale + bias) v in float32, computed by the kernels of ``method``.
 
@@ -106,7 +119,7 @@ def attention(
     backend = resolve_backend(backend)
     xp = array_module(backend)
     if method != AUTO:
-        steps(method)  # an unknown method is named before any argument
+        steps_of(method)  # an unknown method is named before any argument
     check_arrays(q, k, v, xp)
     bias_strides = check_bias(bias, q, k, xp)
     problem = problem_of(q, k, causal, bias_strides)
@@ -120,7 +133,7 @@ def attention(
         buffers["lse"] = flat["lse"] = xp.empty(q.shape[:3], dtype=np.float32)
     if bias is not None:
         flat["bias"] = bias
-    _run_method(steps(method), flat, problem, scale, backend=backend, options=options)
+    _run_method(steps_of(method), flat, problem, scale, backend=backend, options=options)
     return (buffers["out"], buffers["lse"]) if return_lse else buffers["out"]
 
 
@@ -145,14 +158,19 @@ def check_options(method: str, problem: Problem, bias=None, return_lse: bool = F
     Raises:
         UnsupportedOption: names the methods that do.
     """
-    wanted = {"causal": problem.causal, "bias": bias is not None, "lse": return_lse,
-              "kv_heads": problem.kv_heads != problem.heads}
+    wanted = {
+        "causal": problem.causal,
+        "bias": bias is not None,
+        "lse": return_lse,
+        "kv_heads": problem.kv_heads != problem.heads,
+    }
     for option, words in OPTIONS.items():
         if wanted[option] and not supports(method, option):
             able = ", ".join(name for name in METHODS if supports(name, option))
             raise UnsupportedOption(
                 f"method {method!r} has no {words.removeprefix('a ')}; methods that do: {able}. "
-                "attn_course.reference.attention computes it in float64")
+                "attn_course.reference.attention computes it in float64"
+            )
 
 
 def _run_method(chosen, flat: dict, problem: Problem, scale: float, *, backend, options) -> None:
@@ -166,7 +184,13 @@ def _run_method(chosen, flat: dict, problem: Problem, scale: float, *, backend, 
 
 
 def run_steps(
-    chosen: Sequence[Step], buffers: dict, scale: float, *, backend=None, options=(), problem=None,
+    chosen: Sequence[Step],
+    buffers: dict,
+    scale: float,
+    *,
+    backend=None,
+    options=(),
+    problem=None,
 ):
     """Launch steps over flat heads. Returns the buffers with what the steps wrote.
 
@@ -179,8 +203,9 @@ def run_steps(
         (bh, n, d), m = buffers["q"].shape, buffers["k"].shape[1]
         problem = Problem(bh, n, m, d)
     if problem.bh * problem.n > MAX_ROWS:
-        raise ValueError(f"{problem.bh} heads of {problem.n} queries: the kernels count "
-                         f"{MAX_ROWS} rows at most")
+        raise ValueError(
+            f"{problem.bh} heads of {problem.n} queries: the kernels count {MAX_ROWS} rows at most"
+        )
     xp, device = array_module(backend), current_device(backend)
     buffers = dict(buffers)
     used = {name for row in chosen for name in row.arguments}
@@ -246,7 +271,8 @@ def _output(out, inputs: dict, xp):
         if array is not None and start < _extent(array)[1] and _extent(array)[0] < end:
             raise ValueError(
                 f"out shares memory with {name}: the kernels would overwrite what they still "
-                f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)")
+                f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)"
+            )
     return out
 
 
@@ -270,11 +296,13 @@ def check_arrays(q, k, v, xp=np) -> None:
         if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
             raise ValueError(
                 f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
-                "equal; cut or pad the arrays to match")
+                "equal; cut or pad the arrays to match"
+            )
         if q.shape[1] % array.shape[1]:
             raise ValueError(
                 f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
-                f"of those of {name}; repeat or cut the heads")
+                f"of those of {name}; repeat or cut the heads"
+            )
     if k.shape[1] != v.shape[1]:
         raise ValueError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
     if k.shape[2] != v.shape[2]:
@@ -296,7 +324,8 @@ def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
         raise ValueError(
             f"bias has shape {bias.shape}, the scores {(batch, heads, n, m)}: its last two extents "
             "must be those, batch and heads those or 1; for others pass a copy of "
-            f"{xp.__name__}.broadcast_to(bias, {(batch, heads, n, m)})")
+            f"{xp.__name__}.broadcast_to(bias, {(batch, heads, n, m)})"
+        )
     return (extents[1] * n * m if extents[0] > 1 else 0, n * m if extents[1] > 1 else 0)
 
 

@@ -31,9 +31,12 @@ def _gpu(number: int) -> Device:
     gpu = cupy.cuda.Device(number)
     name = cupy.cuda.runtime.getDeviceProperties(number)["name"]
     digits = gpu.compute_capability  # "90", "120": the last digit is the minor version
-    return Device(name.decode(), (int(digits[:-1]), int(digits[-1])),
-                  gpu.attributes["MultiProcessorCount"],
-                  gpu.attributes["MaxSharedMemoryPerBlockOptin"])
+    return Device(
+        name.decode(),
+        (int(digits[:-1]), int(digits[-1])),
+        gpu.attributes["MultiProcessorCount"],
+        gpu.attributes["MaxSharedMemoryPerBlockOptin"],
+    )
 
 
 def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> tuple[str, str]:
@@ -50,13 +53,19 @@ def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> 
     if problem.d > SPLIT_D:
         return _of_rows(problem, device, f"more than {SPLIT_D}: too long to split")
     if device.capability < CLUSTERS:
-        return _of_rows(problem, device, f"more than {LARGEST_D}, and {device.name} has no "
-                        "clusters to split it")
+        return _of_rows(
+            problem, device, f"more than {LARGEST_D}, and {device.name} has no clusters to split it"
+        )
     if best_split(problem, device) is None:
-        return _of_rows(problem, device, f"more than {LARGEST_D}, and {problem.n} queries fit no "
-                        f"tile of rows_split on {device.name}")
-    return "rows_split", (f"head dim {problem.d} is more than {LARGEST_D}: clusters of "
-                          f"{device.name} split it")
+        return _of_rows(
+            problem,
+            device,
+            f"more than {LARGEST_D}, and {problem.n} queries fit no "
+            f"tile of rows_split on {device.name}",
+        )
+    return "rows_split", (
+        f"head dim {problem.d} is more than {LARGEST_D}: clusters of {device.name} split it"
+    )
 
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
@@ -65,22 +74,32 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     clusters = device.capability >= CLUSTERS
     together = best_flash(problem, device, clusters=True) if clusters else None
     if alone is None and together is None:
-        return _of_rows(problem, device, f"at most {LARGEST_D}, but {problem.n} queries fit no "
-                        f"tile on {device.name}")
+        return _of_rows(
+            problem,
+            device,
+            f"at most {LARGEST_D}, but {problem.n} queries fit no tile on {device.name}",
+        )
     if together and (alone is None or together[0] < alone[0]):
-        return "flash_split", (f"head dim {problem.d} fits into tiles, and clusters of "
-                               f"{together[1]['CLUSTER']} blocks share the keys between more "
-                               f"of the {device.sm_count} SMs of {device.name}")
+        return "flash_split", (
+            f"head dim {problem.d} fits into tiles, and clusters of "
+            f"{together[1]['CLUSTER']} blocks share the keys between more "
+            f"of the {device.sm_count} SMs of {device.name}"
+        )
     if device.capability >= ASYNC_COPIES:
-        return "flash_async", (f"head dim {problem.d} fits into tiles, and {device.name} copies "
-                               "the next one while it computes")
-    return "flash_fp32", (f"head dim {problem.d} fits into tiles, and {device.name} has no "
-                          "asynchronous copies")
+        return "flash_async", (
+            f"head dim {problem.d} fits into tiles, and {device.name} copies "
+            "the next one while it computes"
+        )
+    return "flash_fp32", (
+        f"head dim {problem.d} fits into tiles, and {device.name} has no asynchronous copies"
+    )
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:
     """For a problem that no tile holds: a block a row, or the kernels that split everything."""
     if 4 * problem.d + ONLINE_BYTES > device.shared_bytes:
-        return "tiled", (f"head dim {problem.d} is more than the {device.shared_bytes // 1024} KB "
-                         f"of shared memory of {device.name} hold as a row")
+        return "tiled", (
+            f"head dim {problem.d} is more than the {device.shared_bytes // 1024} KB "
+            f"of shared memory of {device.name} hold as a row"
+        )
     return "rows_online", f"head dim {problem.d} is {why}"

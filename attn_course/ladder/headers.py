@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-KERNEL_FOLDER = Path(__file__).resolve().parent.parent / "kernels"
+KERNEL_FOLDER = Path(__file__).resolve().parents[2] / "kernels"
 
 _FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
 _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
@@ -45,8 +45,9 @@ def field_title(attribute: str) -> str:
 
 # Titles as they stand in a file, and the attributes they become.
 FIELDS = {field_title(field.name): field.name for field in fields(Header) if field.default != ""}
-OPTIONAL_FIELDS = {field_title(field.name): field.name for field in fields(Header)
-                   if field.default == ""}
+OPTIONAL_FIELDS = {
+    field_title(field.name): field.name for field in fields(Header) if field.default == ""
+}
 ALL_FIELDS = FIELDS | OPTIONAL_FIELDS
 
 

@@ -41,8 +41,10 @@ class Problem:
         """The kernels' integer parameters by name."""
         names = ("heads", "kv_heads", "n", "m", "d")
         return {name: getattr(self, name) for name in names} | {
-            "rows": self.bh * self.n, "causal": int(self.causal),
-            "bias_batch": self.bias_strides[0], "bias_head": self.bias_strides[1],
+            "rows": self.bh * self.n,
+            "causal": int(self.causal),
+            "bias_batch": self.bias_strides[0],
+            "bias_head": self.bias_strides[1],
         }
 
 

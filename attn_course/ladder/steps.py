@@ -28,8 +28,17 @@ from .tiles import (
     split_shared_bytes,
 )
 
-__all__ = ["EXPERIMENTS", "LADDER", "LARGEST_D", "ROW_KEYS", "Device", "Launch", "Problem", "Step",
-           "step"]
+__all__ = [
+    "EXPERIMENTS",
+    "LADDER",
+    "LARGEST_D",
+    "ROW_KEYS",
+    "Device",
+    "Launch",
+    "Problem",
+    "Step",
+    "step",
+]
 
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
@@ -105,8 +114,9 @@ class Step:
 
 
 @lru_cache(maxsize=512)
-def _launch(row: Step, problem: Problem, options: tuple[str, ...], device: Device,
-            edited: int) -> Launch:
+def _launch(
+    row: Step, problem: Problem, options: tuple[str, ...], device: Device, edited: int
+) -> Launch:
     """Step.launch(), worked out once: a call of attention() asks for it every time."""
     tuned = row.tune(problem, device) if row.tune else {}
     constants = row.constants() | tuned | row._given(options)
@@ -156,8 +166,12 @@ def _whole_vectors(floats: int) -> int:
 
 def _scores_of_a_row(entry, problem, constants):
     if problem.m > ROW_KEYS:
-        refuse(entry, f"{problem.m} keys", f"{ROW_KEYS}: a row's scores lie in 48 KB of shared "
-               "memory", "rows_online, which keeps no scores")
+        refuse(
+            entry,
+            f"{problem.m} keys",
+            f"{ROW_KEYS}: a row's scores lie in 48 KB of shared memory",
+            "rows_online, which keeps no scores",
+        )
     return _block_a_row(entry, problem, constants, problem.m)
 
 
@@ -193,16 +207,24 @@ def _whole_rows_twice(entry, problem, constants):
 
 def _grid_of_row_tiles(entry, problem, constants, rows):
     if problem.n > MAX_GRID_YZ * rows:
-        refuse(entry, f"{problem.n} queries", f"{MAX_GRID_YZ * rows} in tiles of {rows}",
-               "rows_online, which puts them on grid x")
+        refuse(
+            entry,
+            f"{problem.n} queries",
+            f"{MAX_GRID_YZ * rows} in tiles of {rows}",
+            "rows_online, which puts them on grid x",
+        )
     return (constants.get("CLUSTER", 1) * problem.bh, ceil_div(problem.n, rows), 1)
 
 
 def _split(entry, problem, constants):
     width = constants["CLUSTER"] * constants["COLS"] * 32 * constants["WARPS"]
     if problem.d > width:
-        refuse(entry, f"head dim {problem.d}", f"{width} with {dict(constants)}",
-               "rows_online, which has no such limit")
+        refuse(
+            entry,
+            f"head dim {problem.d}",
+            f"{width} with {dict(constants)}",
+            "rows_online, which has no such limit",
+        )
     grid = _grid_of_row_tiles(entry, problem, constants, 4 * constants["ROWS"])
     shared_bytes = split_shared_bytes(constants)
     return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
@@ -210,8 +232,12 @@ def _split(entry, problem, constants):
 
 def _flash(entry, problem, constants):
     if problem.d > min(constants["D"], LARGEST_D):
-        refuse(entry, f"head dim {problem.d}", f"{min(constants['D'], LARGEST_D)}",
-               "rows_split or rows_online, which take more")
+        refuse(
+            entry,
+            f"head dim {problem.d}",
+            f"{min(constants['D'], LARGEST_D)}",
+            "rows_split or rows_online, which take more",
+        )
     rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
     grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
@@ -219,8 +245,23 @@ def _flash(entry, problem, constants):
 
 
 _SCORES = ("q", "k", "s", "n", "m", "d")
-_ATTENTION = ("q", "k", "v", "bias", "out", "lse", "heads", "kv_heads", "n", "m", "d",
-              "bias_batch", "bias_head", "scale", "causal")  # fmt: skip
+_ATTENTION = (
+    "q",
+    "k",
+    "v",
+    "bias",
+    "out",
+    "lse",
+    "heads",
+    "kv_heads",
+    "n",
+    "m",
+    "d",
+    "bias_batch",
+    "bias_head",
+    "scale",
+    "causal",
+)
 FUSED = "out = softmax(scale q k^T + bias) v"
 
 
@@ -234,20 +275,40 @@ LADDER = (
     Step(1, "01_scores_naive", "scores_naive", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
     Step(2, "02_scores_tiled", "scores_tiled", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
     Step(
-        3, "03_scores_register_blocked", "scores_register_blocked", "s = q k^T",
-        _SCORES, ("s",), _blocks_of_scores,
+        3,
+        "03_scores_register_blocked",
+        "scores_register_blocked",
+        "s = q k^T",
+        _SCORES,
+        ("s",),
+        _blocks_of_scores,
     ),
     Step(
-        4, "04_softmax_output_serial", "softmax_output_serial", "s = softmax(scale s), out = s v",
-        ("s", "v", "out", "rows", "n", "m", "d", "scale"), ("s", "out"), _thread_a_row,
+        4,
+        "04_softmax_output_serial",
+        "softmax_output_serial",
+        "s = softmax(scale s), out = s v",
+        ("s", "v", "out", "rows", "n", "m", "d", "scale"),
+        ("s", "out"),
+        _thread_a_row,
     ),
     Step(
-        5, "05_softmax_warp", "softmax_warp", "p = softmax(scale s)",
-        ("s", "p", "rows", "m", "scale"), ("p",), _warp_or_block_a_row,
+        5,
+        "05_softmax_warp",
+        "softmax_warp",
+        "p = softmax(scale s)",
+        ("s", "p", "rows", "m", "scale"),
+        ("p",),
+        _warp_or_block_a_row,
     ),
     Step(
-        6, "06_output_tiled", "output_tiled", "out = p v",
-        ("p", "v", "out", "n", "m", "d"), ("out",), _tiles_of_output,
+        6,
+        "06_output_tiled",
+        "output_tiled",
+        "out = p v",
+        ("p", "v", "out", "n", "m", "d"),
+        ("out",),
+        _tiles_of_output,
     ),
     _fused(7, "07_rows_atomic", _scores_of_a_row),
     _fused(8, "08_rows_warp", _scores_of_a_row),
@@ -256,7 +317,7 @@ LADDER = (
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
     _fused(19, "19_flash_split", _flash, cluster_config),
-)  # fmt: skip
+)
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.
 EXPERIMENTS = (
@@ -282,5 +343,4 @@ def step(which: int | str) -> Step:
     for row in EXPERIMENTS:
         if which in (row.file, row.entry):
             return row
-    raise KeyError(
-        f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}")
+    raise KeyError(f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}")

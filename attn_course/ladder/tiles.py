@@ -25,19 +25,46 @@ Constants = dict[str, int]
 # tiles that use each element of K and V often to tiles that give every SM a block; the last one of
 # each fits into 48 KB.
 FLASH_TILES = {
-    64: ((8, 8, 8, 1), (8, 8, 4, 1), (8, 4, 2, 2), (5, 7, 2, 4), (4, 4, 1, 8), (2, 8, 2, 4),
-         (2, 8, 1, 4), (2, 4, 1, 4), (2, 2, 1, 8), (1, 2, 1, 8), (4, 4, 2, 1)),
+    64: (
+        (8, 8, 8, 1),
+        (8, 8, 4, 1),
+        (8, 4, 2, 2),
+        (5, 7, 2, 4),
+        (4, 4, 1, 8),
+        (2, 8, 2, 4),
+        (2, 8, 1, 4),
+        (2, 4, 1, 4),
+        (2, 2, 1, 8),
+        (1, 2, 1, 8),
+        (4, 4, 2, 1),
+    ),
     128: ((4, 8, 8, 1), (4, 4, 4, 1), (2, 4, 1, 4), (1, 4, 1, 4), (2, 2, 4, 1)),
     256: ((4, 4, 4, 1), (4, 2, 4, 1), (2, 2, 2, 2), (1, 1, 1, 8), (1, 1, 4, 1)),
-}  # fmt: skip
+}
 # The same of 19 with the blocks of a cluster in front.
 CLUSTER_TILES = {
-    64: ((2, 4, 8, 2, 4), (2, 4, 4, 2, 4), (2, 2, 8, 4, 2), (2, 2, 8, 2, 2), (2, 2, 4, 2, 2),
-         (2, 2, 2, 1, 4), (4, 4, 8, 1, 4), (8, 1, 8, 1, 4), (8, 1, 2, 2, 1), (2, 1, 2, 2, 2)),
-    128: ((2, 4, 4, 1, 4), (2, 2, 4, 1, 4), (2, 2, 2, 1, 4), (2, 1, 4, 2, 2), (8, 1, 4, 1, 4),
-          (2, 1, 2, 2, 1)),
+    64: (
+        (2, 4, 8, 2, 4),
+        (2, 4, 4, 2, 4),
+        (2, 2, 8, 4, 2),
+        (2, 2, 8, 2, 2),
+        (2, 2, 4, 2, 2),
+        (2, 2, 2, 1, 4),
+        (4, 4, 8, 1, 4),
+        (8, 1, 8, 1, 4),
+        (8, 1, 2, 2, 1),
+        (2, 1, 2, 2, 2),
+    ),
+    128: (
+        (2, 4, 4, 1, 4),
+        (2, 2, 4, 1, 4),
+        (2, 2, 2, 1, 4),
+        (2, 1, 4, 2, 2),
+        (8, 1, 4, 1, 4),
+        (2, 1, 2, 2, 1),
+    ),
     256: ((2, 2, 2, 2, 2), (2, 1, 2, 1, 4), (8, 1, 2, 1, 4), (2, 1, 1, 2, 1)),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +120,9 @@ def split_shared_bytes(c: Mapping[str, int]) -> int:
     return 4 * ((2 * keys + rows) * stride + scores + 2 * (rows + own))
 
 
-def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device,
-                 prices: Prices = PRICES) -> float:
+def flash_clocks(
+    c: Mapping[str, int], problem: Problem, device: Device, prices: Prices = PRICES
+) -> float:
     """Clocks that an SM needs about for its share of the blocks of 11, 12 or 19.
 
     A score costs 2 D multiply-adds, at 128 a clock. A thread reads ROWS + KEYS float4 of Q and K
@@ -108,8 +136,9 @@ def flash_clocks(c: Mapping[str, int], problem: Problem, device: Device,
     adds = rows * keys * (2 * width + prices.score) / 128
     reads = width / 4 * (c["ROWS"] + c["KEYS"]) + 2 * c["KEYS"] * (c["ROWS"] + width / 8)
     registers = c["ROWS"] * (c["KEYS"] + width // 8) + OTHER_REGISTERS
-    held = max(1, min(device.shared_bytes // flash_shared_bytes(c),
-                      REGISTERS // (32 * warps * registers)))
+    held = max(
+        1, min(device.shared_bytes // flash_shared_bytes(c), REGISTERS // (32 * warps * registers))
+    )
     rounds = ceil_div(cluster * problem.bh * ceil_div(problem.n, rows), device.sm_count)
     stalls = 1 + prices.warps / (warps * min(held, rounds))
     work = (adds + prices.passes * 2 * warps * reads) * stalls
@@ -134,14 +163,19 @@ def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -
     found = [{"D": width, **dict(zip(names, tile, strict=True))} for tile in tiles]
     if clusters and device.capability < (9, 0):
         found = [c | {"CLUSTER": 1} for c in found]
-    return [c for c in found if flash_shared_bytes(c) <= device.shared_bytes
-            and _grid_holds(c, 4 * c["ROWS"] * c["ROW_WARPS"], problem)]
+    return [
+        c
+        for c in found
+        if flash_shared_bytes(c) <= device.shared_bytes
+        and _grid_holds(c, 4 * c["ROWS"] * c["ROW_WARPS"], problem)
+    ]
 
 
 def _grid_holds(c: Mapping[str, int], rows: int, problem: Problem) -> bool:
     """Whether a grid holds a cluster for every tile of so many rows."""
-    return (ceil_div(problem.n, rows) <= MAX_GRID_YZ
-            and c.get("CLUSTER", 1) * problem.bh <= MAX_GRID_X)
+    return (
+        ceil_div(problem.n, rows) <= MAX_GRID_YZ and c.get("CLUSTER", 1) * problem.bh <= MAX_GRID_X
+    )
 
 
 Best = tuple[float, Constants] | None  # clocks and constants; None: nothing fits the device
@@ -150,8 +184,9 @@ Best = tuple[float, Constants] | None  # clocks and constants; None: nothing fit
 @lru_cache(maxsize=256)
 def best_flash(problem: Problem, device: Device, clusters: bool = False) -> Best:
     """Clocks and constants of 11 and 12, or with clusters of 19: of those that fit, the fastest."""
-    timed = [(flash_clocks(c, problem, device), c)
-             for c in flash_candidates(problem, device, clusters)]
+    timed = [
+        (flash_clocks(c, problem, device), c) for c in flash_candidates(problem, device, clusters)
+    ]
     return min(timed, key=lambda found: found[0], default=None)
 
 
@@ -175,11 +210,13 @@ def _refuse(entry: str, problem: Problem, device: Device) -> NoReturn:
     raise ValueError(
         f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
         f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
-        f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles")
+        f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles"
+    )
 
 
-def split_clocks(c: Mapping[str, int], problem: Problem, device: Device,
-                 prices: Prices = PRICES) -> float:
+def split_clocks(
+    c: Mapping[str, int], problem: Problem, device: Device, prices: Prices = PRICES
+) -> float:
     """Clocks that an SM needs about for its share of the blocks of 10; see flash_clocks()."""
     rows, keys, cols = 4 * c["ROWS"], 8 * c["KEYS"], 4 * c["COLS"]
     width = 32 * c["WARPS"] * c["COLS"]
@@ -204,18 +241,24 @@ def split_candidates(problem: Problem, device: Device) -> list[Constants]:
     cols = 1 if slices <= 8 else 2 if slices <= 16 else 4
     shape = {"CLUSTER": cluster, "COLS": cols, "WARPS": ceil_div(slices, cols)}
     most_keys = 1 << (ceil_div(problem.m, 8) - 1).bit_length()
-    found = [shape | {"ROWS": rows, "KEYS": keys} for rows in (6, 4, 3, 2, 1)
-             for keys in (8, 4, 2, 1) if keys <= most_keys]
-    return [c for c in found
-            if _split_fits(c, device) and _grid_holds(c, 4 * c["ROWS"], problem)]
+    found = [
+        shape | {"ROWS": rows, "KEYS": keys}
+        for rows in (6, 4, 3, 2, 1)
+        for keys in (8, 4, 2, 1)
+        if keys <= most_keys
+    ]
+    return [c for c in found if _split_fits(c, device) and _grid_holds(c, 4 * c["ROWS"], problem)]
 
 
 def _split_fits(c: Mapping[str, int], device: Device) -> bool:
     """Whether constants of 10 fit the device, and the warps' scores the place of a tile of K."""
     rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
     parts = c["WARPS"] * rows * (keys + 8)
-    return (c["WARPS"] <= 32 and parts <= keys * (32 * c["WARPS"] * c["COLS"] + 4)
-            and split_shared_bytes(c) <= device.shared_bytes)
+    return (
+        c["WARPS"] <= 32
+        and parts <= keys * (32 * c["WARPS"] * c["COLS"] + 4)
+        and split_shared_bytes(c) <= device.shared_bytes
+    )
 
 
 @lru_cache(maxsize=256)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
-from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps
+from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps_of
 from .choose import choose, current_device
 from .steps import FUSED, Device, Launch, Problem, Step
 
@@ -111,8 +111,16 @@ def step_inputs(q, k, v, scale: float) -> dict[str, np.ndarray]:
     return {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
 
 
-def verify_step(step: Step, q, k, v, *, scale: float | None = None, backend: str | None = None,
-                options: tuple[str, ...] = ()) -> Verdict:
+def verify_step(
+    step: Step,
+    q,
+    k,
+    v,
+    *,
+    scale: float | None = None,
+    backend: str | None = None,
+    options: tuple[str, ...] = (),
+) -> Verdict:
     """Run one step of the ladder on inputs of its own and judge every array it writes.
 
     Args:
@@ -142,14 +150,25 @@ def verify_step(step: Step, q, k, v, *, scale: float | None = None, backend: str
         lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes), xp
     )
     outputs = {name: asnumpy(buffers[name]) for name in step.writes}
-    found = [compare(outputs[name], expected[name], name=f"{step.file}: {name}",
-                     relative=step.relative) for name in step.writes]
-    return Verdict(step.file, backend, (_record(step, launch, kernel),), _worst(found), seconds,
-                   outputs)
+    found = [
+        compare(outputs[name], expected[name], name=f"{step.file}: {name}", relative=step.relative)
+        for name in step.writes
+    ]
+    return Verdict(
+        step.file, backend, (_record(step, launch, kernel),), _worst(found), seconds, outputs
+    )
 
 
-def verify_method(method: str, q, k, v, *, causal: bool = False, scale: float | None = None,
-                  backend: str | None = None) -> Verdict:
+def verify_method(
+    method: str,
+    q,
+    k,
+    v,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    backend: str | None = None,
+) -> Verdict:
     """Run :func:`attention` by one method and judge its output.
 
     Args:
@@ -166,7 +185,7 @@ def verify_method(method: str, q, k, v, *, causal: bool = False, scale: float | 
     if method == AUTO:
         name, reason = choose(problem, here, q.dtype)
         picked = f"{name}: {reason}"
-    chosen = steps(name)
+    chosen = steps_of(name)
     launches = [step.launch(problem, device=here) for step in chosen]
     options = tuple(option for launch in launches for option in launch.options)
     device = [xp.asarray(array) for array in (q, k, v)]
@@ -177,15 +196,17 @@ def verify_method(method: str, q, k, v, *, causal: bool = False, scale: float | 
     seconds = _timed(lambda: result.update(out=attention(*device, **call)), xp)
     out = asnumpy(result["out"])
     expected = reference.attention(q, k, v, causal=causal, scale=scale)
-    records = tuple(_record(step, launch, prepared(step, launch, backend=backend))
-                    for step, launch in zip(chosen, launches, strict=True))
-    comparison = compare(out, expected, name=method,
-                         relative=max(step.relative for step in chosen))
+    records = tuple(
+        _record(step, launch, prepared(step, launch, backend=backend))
+        for step, launch in zip(chosen, launches, strict=True)
+    )
+    comparison = compare(out, expected, name=method, relative=max(step.relative for step in chosen))
     return Verdict(method, backend, records, comparison, seconds, {"out": out}, picked)
 
 
-def _warm_up(step: Step, kernel, launch: Launch, options: tuple[str, ...], device: Device,
-             xp) -> None:
+def _warm_up(
+    step: Step, kernel, launch: Launch, options: tuple[str, ...], device: Device, xp
+) -> None:
     """One launch of the kernel on a single element: loading and decoding happen here, untimed."""
     problem = Problem(1, 1, 1, 1)
     tiny = step.launch(problem, options, device)

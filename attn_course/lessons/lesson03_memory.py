@@ -18,10 +18,11 @@ from attn_course.engine.watch.footprints import LineLookups
 from attn_course.figures import memory as memory_plots
 from attn_course.ladder.attention import run_steps
 from attn_course.ladder.steps import step
-from attn_course.measure import memory_levels as levels
+from attn_course.measure import memory_levels
 
-NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py "
-             "makes one")
+NO_RECORD = (
+    "no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py makes one"
+)
 ALIKE = 0.03  # times that differ by less are called equal
 
 
@@ -48,34 +49,38 @@ class Counted:
 def count(number: int, q: np.ndarray, k: np.ndarray, options: tuple[str, ...] = ()) -> Counted:
     """Run a score kernel on the simulator and count. q (BH, n, d), k (BH, m, d) float32."""
     with observe(Counters()) as seen, observe(LineLookups()) as lookups:
-        found = run_steps([step(number)], {"q": q, "k": k}, 1.0, backend="simulator",
-                          options=options)  # fmt: skip
+        found = run_steps(
+            [step(number)], {"q": q, "k": k}, 1.0, backend="simulator", options=options
+        )
     return Counted(seen, lookups.total, found["s"])
 
 
 def layout_options(k_tile: int, pad: int, tile: int = 32) -> tuple[str, ...]:
     """The compiler options of one build of kernel 02."""
-    return levels.score_variants()[levels.variant_name(k_tile, pad, tile)][1]
+    return memory_levels.score_variants()[memory_levels.variant_name(k_tile, pad, tile)][1]
 
 
 @lru_cache(maxsize=1)
 def times() -> dict | None:
     """A record of the times: measured now where there is a GPU, else the newest; None: no record.
 
-    `levels.describe` says which it is, and where and when it was taken.
+    `memory_levels.describe` says which it is, and where and when it was taken.
     """
-    return levels.measure() if resolve_backend() == "gpu" else levels.newest_record()
+    return memory_levels.measure() if resolve_backend() == "gpu" else memory_levels.newest_record()
 
 
 def predicted_us(passes: float, record: dict) -> float:
     """The time that so many turns of L1 take at least, shared evenly by all multiprocessors."""
-    return passes / record["multiprocessors"] / levels.clock_mhz(record)
+    return passes / record["multiprocessors"] / memory_levels.clock_mhz(record)
 
 
 def ratio(record: dict, slow: tuple[int, int], fast: tuple[int, int], tile: int = 32) -> float:
     """How many times longer one (K_TILE, PAD) of kernel 02 takes than another."""
-    found = levels.medians_us(record)
-    return found[levels.variant_name(*slow, tile)] / found[levels.variant_name(*fast, tile)]
+    found = memory_levels.medians_us(record)
+    return (
+        found[memory_levels.variant_name(*slow, tile)]
+        / found[memory_levels.variant_name(*fast, tile)]
+    )
 
 
 def compared(name: str, other: str, value: float) -> str:
@@ -95,9 +100,11 @@ def layout_sentences(record: dict, tile: int = 32) -> list[str]:
         "reading along rows": ((2, 1), (0, 0)),
         "reading along rows without padding": ((2, 0), (2, 1)),
     }
-    said = [f"{what}: " + compared(_layout(a), _layout(b), ratio(record, a, b, tile))
-            for what, (a, b) in pairs.items()]
-    found = levels.medians_us(record)
+    said = [
+        f"{what}: " + compared(_layout(a), _layout(b), ratio(record, a, b, tile))
+        for what, (a, b) in pairs.items()
+    ]
+    found = memory_levels.medians_us(record)
     names = [name for name in found if name.startswith(f"02 TILE={tile} ")]
     best, worst = min(names, key=found.get), max(names, key=found.get)
     return [*said, f"fastest: {best}; slowest: {worst}"]
@@ -109,27 +116,44 @@ def _layout(pair: tuple[int, int]) -> str:
 
 def level_table(record: dict) -> list[tuple[str, ...]]:
     """A row a level: name, clocks a load, times shared's, GB/s, and shared's over it."""
-    found = levels.levels(record)
+    found = memory_levels.levels(record)
     shared = found["shared"]
-    return [(name, f"{one['clocks']:.0f}", f"{one['clocks'] / shared['clocks']:.1f}",
-             f"{one['gb_per_s']:,.0f}", f"{shared['gb_per_s'] / one['gb_per_s']:.1f}")
-            for name, one in found.items()]
+    return [
+        (
+            name,
+            f"{one['clocks']:.0f}",
+            f"{one['clocks'] / shared['clocks']:.1f}",
+            f"{one['gb_per_s']:,.0f}",
+            f"{shared['gb_per_s'] / one['gb_per_s']:.1f}",
+        )
+        for name, one in found.items()
+    ]
 
 
 def latency_verdicts(record: dict) -> list[str]:
     """The three claims about shared memory beside what was measured."""
-    found = levels.levels(record)
+    found = memory_levels.levels(record)
     shared, device = found["shared"], found["device"]
     rows = (
         ("shared memory takes about 5 clocks", 5, shared["clocks"], "clocks"),
         ("global memory takes about 400 clocks", 400, device["clocks"], "clocks"),
-        ("shared memory is 100 times faster: latency", 100,
-         device["clocks"] / shared["clocks"], "times"),
-        ("shared memory is 100 times faster: bandwidth", 100,
-         shared["gb_per_s"] / device["gb_per_s"], "times"),
-    )  # fmt: skip
-    return [f"{claim}: measured {value:.1f} {unit}, {judged(claimed, value)}"
-            for claim, claimed, value, unit in rows]
+        (
+            "shared memory is 100 times faster: latency",
+            100,
+            device["clocks"] / shared["clocks"],
+            "times",
+        ),
+        (
+            "shared memory is 100 times faster: bandwidth",
+            100,
+            shared["gb_per_s"] / device["gb_per_s"],
+            "times",
+        ),
+    )
+    return [
+        f"{claim}: measured {value:.1f} {unit}, {judged(claimed, value)}"
+        for claim, claimed, value, unit in rows
+    ]
 
 
 def judged(claimed: float, measured: float) -> str:
@@ -147,9 +171,11 @@ def latency_figure(record: dict | None):
         return None
     chains = [one for one in record["latencies"] if one["space"] == "global"]
     return memory_plots.latency_by_size(
-        [one["bytes"] for one in chains], [one["clocks"] for one in chains],
-        shared_clocks=levels.levels(record)["shared"]["clocks"],
-        marks={"size of L2": record["l2_bytes"]}, source=f"{record['gpu']}, {record['date']}",
+        [one["bytes"] for one in chains],
+        [one["clocks"] for one in chains],
+        shared_clocks=memory_levels.levels(record)["shared"]["clocks"],
+        marks={"size of L2": record["l2_bytes"]},
+        source=f"{record['gpu']}, {record['date']}",
         title="Each load waits for the one before",
     )
 
@@ -159,11 +185,15 @@ def traffic_figure(counted: dict[str, Counted], record: dict | None, times_of: i
 
     counted: name, as in the record -> counts; times_of: what to multiply the counts by.
     """
-    parts = {"shared wavefronts": [times_of * one.shared_passes / 1e6 for one in counted.values()],
-             "lines looked up": [times_of * one.lookups / 1e6 for one in counted.values()]}
-    found = levels.medians_us(record) if record else {}
+    parts = {
+        "shared wavefronts": [times_of * one.shared_passes / 1e6 for one in counted.values()],
+        "lines looked up": [times_of * one.lookups / 1e6 for one in counted.values()],
+    }
+    found = memory_levels.medians_us(record) if record else {}
     return memory_plots.passes_and_times(
-        list(counted), parts, [found[name] for name in counted] if record else None,
+        list(counted),
+        parts,
+        [found[name] for name in counted] if record else None,
         passes_unit="turns of L1, millions",
         source=f"{record['gpu']}, {record['date']}" if record else "",
         title="Counted without a GPU" + (", and timed on one" if record else ""),

@@ -22,11 +22,19 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.figures.clinic import symptoms, wrong_elements
 
 PATIENTS = {
-    "A": "missing_first_barrier", "B": "missing_second_barrier", "C": "divergent_barrier",
-    "D": "missing_bounds_check", "E": "lost_head_offset", "F": "untransposed_key",
-    "G": "atomic_max_negative", "H": "first_warp_layernorm", "I": "out_read_before_written",
-    "J": "partial_mask_shuffle", "K": "tile_64", "L": "shared_temporary",
-}  # fmt: skip
+    "A": "missing_first_barrier",
+    "B": "missing_second_barrier",
+    "C": "divergent_barrier",
+    "D": "missing_bounds_check",
+    "E": "lost_head_offset",
+    "F": "untransposed_key",
+    "G": "atomic_max_negative",
+    "H": "first_warp_layernorm",
+    "I": "out_read_before_written",
+    "J": "partial_mask_shuffle",
+    "K": "tile_64",
+    "L": "shared_temporary",
+}
 NOTHING = "nothing"
 VERDICTS = {
     "race": "two threads use one element, one of them writes, and nothing orders them",
@@ -55,8 +63,7 @@ class Source:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return (f"<details><summary>{self.title}</summary>\n\n"
-                f"```cpp\n{self.text}\n```\n\n</details>")
+        return f"<details><summary>{self.title}</summary>\n\n```cpp\n{self.text}\n```\n\n</details>"
 
 
 @dataclass(frozen=True)
@@ -98,8 +105,9 @@ class Patient:
 
     def trial(self, code: str | None = None) -> Trial:
         """A launch on the simulator, at the extents that show the symptom; `run()` makes it."""
-        return prepare(self.broken.path, self.broken.case, code=code or self.text,
-                       backend="simulator")
+        return prepare(
+            self.broken.path, self.broken.case, code=code or self.text, backend="simulator"
+        )
 
     def twin(self) -> Trial:
         """The same launch of the healthy kernel that this one was made from."""
@@ -141,8 +149,10 @@ class Patient:
                 raise MendError(f"an edit is a pair of texts, (old, new), not {edit!r}")
             count = text.count(edit[0]) if edit[0] else 0
             if count != 1:
-                raise MendError(f"{edit[0]!r} stands {count} times in the source of patient "
-                                f"{self.letter}; it has to stand there once")
+                raise MendError(
+                    f"{edit[0]!r} stands {count} times in the source of patient "
+                    f"{self.letter}; it has to stand there once"
+                )
             text = text.replace(*edit)
         return text
 
@@ -160,8 +170,13 @@ class Patient:
         print(f"patient {self.letter}, {who}:")
         print(f"  sanitizer: {found or 'no error'}\n  result:    {outcome}")
         healthy = not report.errors and not outcome.wrong
-        print("  discharged" if healthy and mend is not None else
-              "  healthy" if healthy else "  stays in the clinic")
+        print(
+            "  discharged"
+            if healthy and mend is not None
+            else "  healthy"
+            if healthy
+            else "  stays in the clinic"
+        )
 
 
 def patient(letter: str) -> Patient:
@@ -208,5 +223,8 @@ def instructions_of_line(ptx: str, line: int) -> list[str]:
 
 
 def _is_edit(value) -> bool:
-    return (isinstance(value, (tuple, list)) and len(value) == 2
-            and all(isinstance(part, str) for part in value))
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(isinstance(part, str) for part in value)
+    )

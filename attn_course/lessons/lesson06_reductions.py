@@ -22,9 +22,11 @@ WARP = 32
 # What a tally counts, by the first part of the PTX opcode. atom gives the old value back, red
 # does not; both add to memory in one go.
 KINDS = {
-    "shuffles": ("shfl",), "atomics": ("atom", "red"), "barriers": ("bar", "barrier"),
+    "shuffles": ("shfl",),
+    "atomics": ("atom", "red"),
+    "barriers": ("bar", "barrier"),
     "exponentials": ("ex2",),
-}  # fmt: skip
+}
 
 
 class Tally(Observer):
@@ -76,12 +78,14 @@ class Counted:
         lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
         start = next(at for at, text in enumerate(lines, 1) if first in text)
         end = next(at for at, text in enumerate(lines, 1) if at >= start and last in text)
-        return sum(self.seen.by_line[at][name] for at in range(start, end + 1)
-                   if at in self.seen.by_line)
+        return sum(
+            self.seen.by_line[at][name] for at in range(start, end + 1) if at in self.seen.by_line
+        )
 
 
-def count(numbers: Sequence[int], buffers: Mapping[str, np.ndarray], scale: float = 1.0,
-          **given) -> Counted:
+def count(
+    numbers: Sequence[int], buffers: Mapping[str, np.ndarray], scale: float = 1.0, **given
+) -> Counted:
     """Run steps of the ladder on the simulator and count.
 
     numbers: of the steps; buffers: as for run_steps, q (BH, n, d), k and v (BH, m, d), scores s
@@ -89,8 +93,9 @@ def count(numbers: Sequence[int], buffers: Mapping[str, np.ndarray], scale: floa
     """
     mine = {name: array.copy() if name in "sp" else array for name, array in buffers.items()}
     with observe(Counters(), Tally()) as (seen, tally):
-        found = run_steps([step(number) for number in numbers], mine, scale, backend="simulator",
-                          **given)
+        found = run_steps(
+            [step(number) for number in numbers], mine, scale, backend="simulator", **given
+        )
     return Counted(found, seen, tally)
 
 

@@ -85,8 +85,13 @@ def serial_lookups(keys: int, d: int = 64, rows: int = 128) -> float:
     scores = rng.standard_normal((1, rows, keys)).astype(np.float32)
     values = rng.standard_normal((1, keys, d)).astype(np.float32)
     with observe(LineLookups()) as lookups:
-        run_steps([step(4)], {"s": scores, "v": values}, 1.0, backend="simulator",
-                  problem=Problem(1, rows, keys, d))
+        run_steps(
+            [step(4)],
+            {"s": scores, "v": values},
+            1.0,
+            backend="simulator",
+            problem=Problem(1, rows, keys, d),
+        )
     return lookups.total / (rows * keys)
 
 

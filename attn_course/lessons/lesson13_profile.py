@@ -29,8 +29,9 @@ from attn_course.measure.records import caption, is_current, new_record, records
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
 TARGETS = tuple(Target(number, PROBLEM) for number in range(1, 7)) + (
-    Target(2, PROBLEM, ("-DK_TILE=0",)), Target(2, PROBLEM, ("-DK_TILE=1", "-DPAD=0")),
-)  # fmt: skip
+    Target(2, PROBLEM, ("-DK_TILE=0",)),
+    Target(2, PROBLEM, ("-DK_TILE=1", "-DPAD=0")),
+)
 EXTRA = (
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "smsp__warps_eligible.avg.per_cycle_active",
@@ -38,12 +39,22 @@ EXTRA = (
     "lts__t_sector_hit_rate.pct",
 )
 # What ncu reports of a launch without being asked for it.
-LIMITS = tuple(f"launch__occupancy_limit_{what}"
-               for what in ("warps", "blocks", "registers", "shared_mem"))
-UNASKED = (*LIMITS, "launch__sm_count", "launch__waves_per_multiprocessor",
-           "launch__registers_per_thread", "device__attribute_clock_rate")  # fmt: skip
-UNITS = {"SM": "SM (arithmetic and issue)", "L1": "L1 and shared memory", "L2": "L2",
-         "DRAM": "device memory"}  # fmt: skip
+LIMITS = tuple(
+    f"launch__occupancy_limit_{what}" for what in ("warps", "blocks", "registers", "shared_mem")
+)
+UNASKED = (
+    *LIMITS,
+    "launch__sm_count",
+    "launch__waves_per_multiprocessor",
+    "launch__registers_per_thread",
+    "device__attribute_clock_rate",
+)
+UNITS = {
+    "SM": "SM (arithmetic and issue)",
+    "L1": "L1 and shared memory",
+    "L2": "L2",
+    "DRAM": "device memory",
+}
 # Stall reasons by what a warp waits for; several metrics share a meaning.
 WAITS = {
     "global memory": ("long_scoreboard",),
@@ -53,10 +64,13 @@ WAITS = {
     "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
     "its turn": ("not_selected",),
 }
-NO_COUNTERS = ("no record of hardware counters yet: on a machine with a GPU and ncu, "
-               "tools/compare_counters.py makes one")
-NO_PROFILE = ("no record of a profile yet: on a machine with a GPU and ncu, "
-              "tools/record_profile.py makes one")
+NO_COUNTERS = (
+    "no record of hardware counters yet: on a machine with a GPU and ncu, "
+    "tools/compare_counters.py makes one"
+)
+NO_PROFILE = (
+    "no record of a profile yet: on a machine with a GPU and ncu, tools/record_profile.py makes one"
+)
 
 
 # -- the simulator's side --------------------------------------------------------------------------
@@ -80,8 +94,7 @@ def predict_target(target: Target) -> Predicted:
     with observe(Counters()) as seen, observe(LineLookups()) as lookups:
         target.run("simulator")
     totals, launch = seen.totals, target.launch
-    turns = (lookups.total + totals["shared_load_wavefronts"]
-             + totals["shared_store_wavefronts"])  # fmt: skip
+    turns = lookups.total + totals["shared_load_wavefronts"] + totals["shared_store_wavefronts"]
     grid, block = launch.grid, launch.block
     registers = compiled_registers(target.file, launch.entry, target.options)
     fits = occupancy(block[0] * block[1] * block[2], registers, shared_bytes(target))
@@ -103,11 +116,18 @@ def measure() -> dict:
     for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
         kept = dict.fromkeys((*metrics, *UNASKED))
         found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
-        cases.append({
-            "label": target.label, "file": f"{target.file}.cu", "kernel": profile.kernel,
-            "problem": target.problem, "options": target.options, "grid": profile.grid,
-            "block": profile.block, "metrics": found,
-        })
+        cases.append(
+            {
+                "label": target.label,
+                "file": f"{target.file}.cu",
+                "kernel": profile.kernel,
+                "problem": target.problem,
+                "options": target.options,
+                "grid": profile.grid,
+                "block": profile.block,
+                "metrics": found,
+            }
+        )
     return new_record(KIND, {case["file"] for case in cases}, cases=cases)
 
 
@@ -120,7 +140,10 @@ def case_of(record: dict | None, target: Target) -> dict | None:
     """The record's case for a target; None where there is none, or it is stale."""
     for case in record["cases"] if record else ():
         same = (case["file"], list(case["problem"]), list(case["options"])) == (
-            f"{target.file}.cu", list(target.problem), list(target.options))  # fmt: skip
+            f"{target.file}.cu",
+            list(target.problem),
+            list(target.options),
+        )
         if same and is_current(record, case["file"]):
             return case
     return None
@@ -167,8 +190,10 @@ def agreement_table(record: dict) -> str:
     """How many counters of the record got each verdict and, where it has them, the reasons."""
     kernels = {case["file"] for case in record["cases"]}
     tally, reasons = agreement(record), record.get("reasons", {})
-    lines = [f"kernels: {len(kernels)}, launches: {len(record['cases'])}, counters: "
-             f"{sum(tally.values()):,}"]
+    lines = [
+        f"kernels: {len(kernels)}, launches: {len(record['cases'])}, counters: "
+        f"{sum(tally.values()):,}"
+    ]
     for verdict, count in tally.items():
         why = next((text for name, text in reasons.items() if verdict.startswith(name)), "")
         lines.append(f"{count:>6,}  {verdict:<30} {why}".rstrip())

@@ -40,10 +40,13 @@ from .timing import (
 KIND = "ablations"
 # (B, H, n, d) and causal: few short rows, Swin windows, long rows without and with the mask.
 PROBLEMS: tuple[tuple[Shape, bool], ...] = (
-    ((8, 1, 128, 64), False), ((2, 12, 196, 64), False),
-    ((4, 16, 2048, 64), False), ((4, 16, 2048, 64), True),
-    ((2, 16, 2048, 128), False), ((2, 16, 2048, 128), True),
-)  # fmt: skip
+    ((8, 1, 128, 64), False),
+    ((2, 12, 196, 64), False),
+    ((4, 16, 2048, 64), False),
+    ((4, 16, 2048, 64), True),
+    ((2, 16, 2048, 128), False),
+    ((2, 16, 2048, 128), True),
+)
 ITERATIONS = 60
 
 
@@ -57,8 +60,9 @@ def ablation(kernel: str, name: str) -> Ablation:
     for one in ABLATIONS:
         if (one.kernel, one.name) == (kernel, name):
             return one
-    raise KeyError(f"no ablation {name!r} of {kernel}; there are: "
-                   + ", ".join(one.label for one in ABLATIONS))
+    raise KeyError(
+        f"no ablation {name!r} of {kernel}; there are: " + ", ".join(one.label for one in ABLATIONS)
+    )
 
 
 def variants(kernel: str) -> tuple[Ablation, ...]:
@@ -81,8 +85,10 @@ def source(one: Ablation) -> str:
     text = step(one.kernel).path.read_text(encoding="utf-8")
     for old, new in one.edits:
         if text.count(old) != 1:
-            raise AblationError(f"{one.label}: {text.count(old)} times in the kernel, not once: "
-                                f"{old.strip().splitlines()[0]!r}")
+            raise AblationError(
+                f"{one.label}: {text.count(old)} times in the kernel, not once: "
+                f"{old.strip().splitlines()[0]!r}"
+            )
         text = text.replace(old, new)
     return text
 
@@ -116,8 +122,17 @@ class Variant:
     Raises AblationError; ValueError where the kernel does not take the problem.
     """
 
-    def __init__(self, one: Ablation, q, k, v, *, causal: bool = False,
-                 backend: str | None = None, options: Sequence[str] = ()):
+    def __init__(
+        self,
+        one: Ablation,
+        q,
+        k,
+        v,
+        *,
+        causal: bool = False,
+        backend: str | None = None,
+        options: Sequence[str] = (),
+    ):
         row, problem = step(one.kernel), problem_of(q, k, causal)
         self.ablation, self.relative = one, row.relative
         self.launch = tuned_launch(one, problem, current_device(backend), options)
@@ -130,8 +145,9 @@ class Variant:
 
     def call(self) -> None:
         """Launch the kernel once; it writes `out`."""
-        self.kernel(self.launch.grid, self.launch.block, self.arguments,
-                    shared_mem=self.launch.shared_bytes)
+        self.kernel(
+            self.launch.grid, self.launch.block, self.arguments, shared_mem=self.launch.shared_bytes
+        )
 
     def capture(self, calls: int) -> Replay:
         """So many calls as one CUDA graph."""
@@ -143,12 +159,14 @@ class Variant:
 
     def compare(self, expected: np.ndarray) -> Comparison:
         """The output against float64 (B, H, n, d)."""
-        return compare(asnumpy(self.out), expected, name=self.ablation.label,
-                       relative=self.relative)
+        return compare(
+            asnumpy(self.out), expected, name=self.ablation.label, relative=self.relative
+        )
 
 
-def tuned_launch(one: Ablation, problem: Problem, device: Device | None = None,
-                 options: Sequence[str] = ()) -> Launch:
+def tuned_launch(
+    one: Ablation, problem: Problem, device: Device | None = None, options: Sequence[str] = ()
+) -> Launch:
     """Geometry and all compiler options: the tuning's, the ablation's, then those given."""
     given = (*one.options, *options)
     launch = step(one.kernel).launch(problem, given, device)
@@ -156,8 +174,9 @@ def tuned_launch(one: Ablation, problem: Problem, device: Device | None = None,
     return launch.with_options(named.values())
 
 
-def options_for(one: Ablation, shape: Shape, causal: bool = False,
-                device: Device | None = None) -> tuple[str, ...]:
+def options_for(
+    one: Ablation, shape: Shape, causal: bool = False, device: Device | None = None
+) -> tuple[str, ...]:
     """Compiler options of an ablation on a problem (B, H, n, d) with as many keys as queries."""
     b, h, n, d = shape
     return tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device).options
@@ -180,10 +199,14 @@ def record() -> dict:
     with ClockWatch() as watch:
         rows = [measure(shape, causal, GpuClock()) for shape, causal in PROBLEMS]
     chosen = all_variants()
-    return new_record(KIND, sorted({step(one.kernel).file for one in chosen}),
-                      device=asdict(current_device("gpu")), rows=rows,
-                      sources={one.label: source_hash(one) for one in chosen},
-                      clocks=watch.record())
+    return new_record(
+        KIND,
+        sorted({step(one.kernel).file for one in chosen}),
+        device=asdict(current_device("gpu")),
+        rows=rows,
+        sources={one.label: source_hash(one) for one in chosen},
+        clocks=watch.record(),
+    )
 
 
 def measure(shape: Shape, causal: bool, clock, backend: str | None = None) -> dict:
@@ -191,8 +214,9 @@ def measure(shape: Shape, causal: bool, clock, backend: str | None = None) -> di
     host = seeded_qkv(shape)
     inputs = [array_module(backend).asarray(array) for array in host]
     clock.synchronize()
-    found = {one.label: Variant(one, *inputs, causal=causal, backend=backend)
-             for one in all_variants()}
+    found = {
+        one.label: Variant(one, *inputs, causal=causal, backend=backend) for one in all_variants()
+    }
     calls = {name: calls_for(estimate_us(clock, one)) for name, one in found.items()}
     replays = {name: one.capture(calls[name]) for name, one in found.items()}
     verdicts = _verdicts(found, replays, float64_attention(*host, causal=causal), clock)
@@ -201,8 +225,12 @@ def measure(shape: Shape, causal: bool, clock, backend: str | None = None) -> di
     sample_us = {name: clock.time_us(replay.launch) for name, replay in replays.items()}
     turns = turns_for(sample_us, ITERATIONS)
     measured = contest(replays, iterations=turns, warmup=min(5, turns), clock=clock)
-    return {"shape": list(shape), "causal": causal, "wrong": wrong, "variants": {
-        name: _summary(found[name], measured, verdicts[name]) for name in replays}}
+    return {
+        "shape": list(shape),
+        "causal": causal,
+        "wrong": wrong,
+        "variants": {name: _summary(found[name], measured, verdicts[name]) for name in replays},
+    }
 
 
 def _verdicts(found: dict[str, Variant], replays, expected, clock) -> dict[str, Comparison]:
@@ -223,11 +251,14 @@ def _summary(one: Variant, measured, verdict: Comparison) -> dict:
     if kernel in measured.timings:  # the whole kernel's label is its entry point
         summary["over_whole"] = measured.ratio(kernel, name).record()
     return summary | {
-        "options": list(one.launch.options), "blocks": int(np.prod(one.launch.grid)),
-        "threads": int(np.prod(one.launch.block)), "shared_bytes": one.launch.shared_bytes,
-        "registers": one.kernel.num_regs, "local_bytes": one.kernel.local_size_bytes,
+        "options": list(one.launch.options),
+        "blocks": int(np.prod(one.launch.grid)),
+        "threads": int(np.prod(one.launch.block)),
+        "shared_bytes": one.launch.shared_bytes,
+        "registers": one.kernel.num_regs,
+        "local_bytes": one.kernel.local_size_bytes,
         "relative_error": verdict.relative_error,
-    }  # fmt: skip
+    }
 
 
 # -- reading a record ------------------------------------------------------------------------------
@@ -260,7 +291,8 @@ def newest_record() -> dict | None:
 def record_is_current(found: dict) -> bool:
     """Was the record made with the kernels and the edits as they are now?"""
     return is_current(found) and found["sources"] == {
-        one.label: source_hash(one) for one in all_variants()}
+        one.label: source_hash(one) for one in all_variants()
+    }
 
 
 def record_caption(found: dict) -> str:
@@ -282,11 +314,15 @@ def row_of(found: dict, shape: Shape, causal: bool = False) -> dict:
 def worths(found: dict, kernel: str, shape: Shape, causal: bool = False) -> list[Worth]:
     """What each of a kernel's ideas is worth on a problem; those that the record has."""
     timed = row_of(found, shape, causal)["variants"]
-    return [_worth(one, timed[one.label], timed[kernel]) for one in variants(kernel)[1:]
-            if one.label in timed and kernel in timed]
+    return [
+        _worth(one, timed[one.label], timed[kernel])
+        for one in variants(kernel)[1:]
+        if one.label in timed and kernel in timed
+    ]
 
 
 def _worth(one: Ablation, row: dict, whole_row: dict) -> Worth:
     ratio = row["over_whole"]
-    return Worth(one, row["median_us"], whole_row["median_us"], ratio["value"], ratio["low"],
-                 ratio["high"])
+    return Worth(
+        one, row["median_us"], whole_row["median_us"], ratio["value"], ratio["low"], ratio["high"]
+    )

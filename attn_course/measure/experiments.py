@@ -26,12 +26,23 @@ from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_g
 
 KIND = "experiments"
 # (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.
-REPORT_SHAPES: tuple[Shape, ...] = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096),
-                                    (1, 1, 16, 8192))
+REPORT_SHAPES: tuple[Shape, ...] = (
+    (1, 4, 64, 512),
+    (1, 4, 64, 2048),
+    (1, 4, 64, 4096),
+    (1, 1, 16, 8192),
+)
 SHAPES: tuple[Shape, ...] = (*REPORT_SHAPES, (1, 4, 64, 64))
 TILE_SHAPE: Shape = (4, 16, 2048, 64)
-ROW_METHODS = ("rows_atomic", "rows_warp", "rows_online", "rows_split", "flash_fp32", "flash_async",
-               "flash_split")
+ROW_METHODS = (
+    "rows_atomic",
+    "rows_warp",
+    "rows_online",
+    "rows_split",
+    "flash_fp32",
+    "flash_async",
+    "flash_split",
+)
 
 Options = tuple[str, ...]
 
@@ -39,7 +50,8 @@ Options = tuple[str, ...]
 def _variants() -> dict[str, tuple[str, Options]]:
     """Contestant -> (file, compiler options)."""
     found: dict[str, tuple[str, Options]] = {
-        step(METHODS[name][0]).entry: (step(METHODS[name][0]).file, ()) for name in ROW_METHODS}
+        step(METHODS[name][0]).entry: (step(METHODS[name][0]).file, ()) for name in ROW_METHODS
+    }
     for row in EXPERIMENTS:
         found[row.entry] = (row.file, ())
     wide = found.pop("wide_vectors")[0]
@@ -54,8 +66,16 @@ def _variants() -> dict[str, tuple[str, Options]]:
 VARIANTS = _variants()
 # (ROWS, KEYS, ROW_WARPS, KEY_WARPS) of kernel 11, by query rows a block; the last has the rows of
 # the one before and half its keys.
-TILES = ((1, 4, 1, 1), (2, 4, 1, 1), (4, 4, 1, 1), (8, 4, 1, 1), (8, 4, 2, 1), (8, 4, 4, 1),
-         (8, 4, 8, 1), (8, 2, 8, 1))  # fmt: skip
+TILES = (
+    (1, 4, 1, 1),
+    (2, 4, 1, 1),
+    (4, 4, 1, 1),
+    (8, 4, 1, 1),
+    (8, 4, 2, 1),
+    (8, 4, 4, 1),
+    (8, 4, 8, 1),
+    (8, 2, 8, 1),
+)
 
 
 def tile_options(tile: tuple[int, int, int, int], d: int = 64) -> Options:
@@ -91,8 +111,9 @@ def placement(name: str, shape: Shape, device: Device | None = None) -> Placemen
     device = device or Device()
     launch = step(file).launch(Problem(b * h, n, n, d, h, h), options, device)
     blocks, threads = prod(launch.grid), prod(launch.block)
-    return Placement(blocks, threads, launch.shared_bytes, min(blocks, device.sm_count),
-                     device.sm_count)
+    return Placement(
+        blocks, threads, launch.shared_bytes, min(blocks, device.sm_count), device.sm_count
+    )
 
 
 def online_blocks(m: int, keys: int | None = None) -> int:
@@ -110,12 +131,18 @@ def record() -> dict:
         tiles = {str(tile): (step("flash_fp32").file, tile_options(tile)) for tile in TILES}
         tile_row = measure_shape(TILE_SHAPE, tiles, iterations=20)
     files = sorted({file for file, _ in VARIANTS.values()})
-    return new_record(KIND, files, device=asdict(device), rows=rows, tiles=tile_row,
-                      clocks=watch.record())
+    return new_record(
+        KIND, files, device=asdict(device), rows=rows, tiles=tile_row, clocks=watch.record()
+    )
 
 
-def measure_shape(shape: Shape, variants: dict[str, tuple[str, Options]], *,
-                  iterations: int = 40, keys: int | None = None) -> dict:
+def measure_shape(
+    shape: Shape,
+    variants: dict[str, tuple[str, Options]],
+    *,
+    iterations: int = 40,
+    keys: int | None = None,
+) -> dict:
     """All variants on one shape: checked, then timed as graphs in turns. keys: n where None."""
     import cupy
 
@@ -139,13 +166,20 @@ def measure_shape(shape: Shape, variants: dict[str, tuple[str, Options]], *,
     turns = turns_for(sample_us, iterations)
     timings = contest(replays, iterations=turns, warmup=min(5, turns), clock=clock).timings
     launches = {name: _launch_facts(found[name], inputs) for name in replays}
-    return {"shape": shape, "refused": refused, "wrong": wrong, "contestants": {
-        name: timings[name].record() | launches[name] | {"relative_error": errors[name]}
-        for name in replays}}
+    return {
+        "shape": shape,
+        "refused": refused,
+        "wrong": wrong,
+        "contestants": {
+            name: timings[name].record() | launches[name] | {"relative_error": errors[name]}
+            for name in replays
+        },
+    }
 
 
-def _checked(found: dict, replays: dict, expected: np.ndarray,
-             clock) -> tuple[dict[str, float], dict[str, str]]:
+def _checked(
+    found: dict, replays: dict, expected: np.ndarray, clock
+) -> tuple[dict[str, float], dict[str, str]]:
     """Relative error of every contestant, and what is wrong with those that disagree."""
     errors, wrong = {}, {}
     for name, one in found.items():
@@ -170,14 +204,18 @@ def _launch_facts(one: Ours, inputs) -> dict:
     kernel = prepared(row, launch, options, "gpu")
     blocks, threads = prod(launch.grid), prod(launch.block)
     resident = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        kernel.raw.kernel.ptr, threads, launch.shared_bytes)
+        kernel.raw.kernel.ptr, threads, launch.shared_bytes
+    )
     attributes = kernel.attributes
     return {
-        "blocks": blocks, "threads": threads, "resident_blocks": resident,
+        "blocks": blocks,
+        "threads": threads,
+        "resident_blocks": resident,
         "waves": round(blocks / (max(resident, 1) * device.sm_count), 3),
-        "registers": attributes["num_regs"], "local_bytes": attributes["local_size_bytes"],
+        "registers": attributes["num_regs"],
+        "local_bytes": attributes["local_size_bytes"],
         "shared_bytes": launch.shared_bytes + attributes["shared_size_bytes"],
-    }  # fmt: skip
+    }
 
 
 # -- reading a record ------------------------------------------------------------------------------
@@ -220,10 +258,12 @@ def times(shape: Shape, found: dict | None, suite: dict | None) -> Times | None:
     """
     if found is not None:
         row = row_of(found, shape)
-        return Times({name: one["median_us"] for name, one in row["contestants"].items()},
-                     caption(found))
+        return Times(
+            {name: one["median_us"] for name, one in row["contestants"].items()}, caption(found)
+        )
     for row in suite["rows"] if suite else ():
         if tuple(row["shape"]) == tuple(shape) and not row["causal"]:
-            return Times({name: one["median_us"] for name, one in row["timings"].items()},
-                         caption(suite))
+            return Times(
+                {name: one["median_us"] for name, one in row["timings"].items()}, caption(suite)
+            )
     return None

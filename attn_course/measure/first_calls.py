@@ -23,7 +23,7 @@ from attn_course.ladder.attention import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
 
 from . import contestants as peers
-from . import records as results
+from . import records
 from .suites import Ours, ours
 from .timing import (
     HOW,
@@ -42,13 +42,19 @@ from .timing import (
 
 KIND = "timing_lesson"
 # The shapes of the report that the lesson examines, in the order in which it timed them.
-REPORT_SHAPES = ((1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64), (4, 1, 256, 64),
-                 (4, 1, 512, 64), (4, 1, 128, 128), (8, 1, 256, 64))  # fmt: skip
+REPORT_SHAPES = (
+    (1, 1, 128, 64),
+    (4, 1, 128, 64),
+    (8, 1, 128, 64),
+    (4, 1, 256, 64),
+    (4, 1, 512, 64),
+    (4, 1, 128, 128),
+    (8, 1, 256, 64),
+)
 SHAPE = REPORT_SHAPES[2]  # (B, H, L, D) that the report's largest speed-up is about
 LONG_SHAPE = (4, 16, 2048, 64)
 OUR_METHOD = "tiled"  # three kernels, as the report's own version is
-FILES = ("02_scores_tiled", "05_softmax_warp", "06_output_tiled", "11_flash_fp32",
-         "12_flash_async")  # fmt: skip
+FILES = ("02_scores_tiled", "05_softmax_warp", "06_output_tiled", "11_flash_fp32", "12_flash_async")
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Measurement:
     live: bool
 
 
-def measured(name: str, root=results.RESULTS_FOLDER) -> Measurement:
+def measured(name: str, root=records.RESULTS_FOLDER) -> Measurement:
     """An experiment, run now on a GPU, or read from the newest record where there is none.
 
     Raises:
@@ -68,21 +74,22 @@ def measured(name: str, root=results.RESULTS_FOLDER) -> Measurement:
     """
     experiment = EXPERIMENTS[name]
     if resolve_backend() == "gpu":
-        where = results.gpu_identity()
+        where = records.gpu_identity()
         return Measurement(experiment(), f"measured now on {where['gpu']}", True)
-    found = [one for one in results.records(KIND, root) if name in one["experiments"]]
+    found = [one for one in records.records(KIND, root) if name in one["experiments"]]
     if not found:
-        raise results.RecordError(
+        raise records.RecordError(
             f"no GPU here, and no record of {name!r} in {root}: run "
-            "tools/record_timing_lesson.py on a machine with a GPU")
-    return Measurement(found[0]["experiments"][name], results.caption(found[0]), False)
+            "tools/record_timing_lesson.py on a machine with a GPU"
+        )
+    return Measurement(found[0]["experiments"][name], records.caption(found[0]), False)
 
 
 def record() -> dict:
     """Every experiment, as a results record. Raises TimingError where there is no GPU."""
     require_gpu()
     found = {name: experiment() for name, experiment in EXPERIMENTS.items()}
-    return results.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
+    return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
 
 
 def _inputs(shape) -> list:
@@ -106,10 +113,12 @@ def first_calls_in_a_process(count: int = 20) -> dict:
     require_gpu()
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
-            [sys.executable, "-m", "attn_course.timing_lesson", str(count)],
-            capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", "attn_course.measure.first_calls", str(count)],
+            capture_output=True,
+            text=True,
+            timeout=300,
             env=os.environ | {"CUPY_CACHE_DIR": cache, "ATTN_COURSE_BACKEND": "gpu"},
-        )  # fmt: skip
+        )
     if done.returncode:
         raise TimingError(f"the fresh process failed: {done.stderr.strip()[-400:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -138,8 +147,12 @@ def ways(iterations: int = 200) -> dict:
         one = ours(name, q, k, v, False)
         from_python = partial(attention, q, k, v, name)
         found[name] = {
-            how: measure(name, one.call if how in ("graph", "cold") else from_python, how,
-                         iterations=iterations).record()
+            how: measure(
+                name,
+                one.call if how in ("graph", "cold") else from_python,
+                how,
+                iterations=iterations,
+            ).record()
             for how in HOW
         }
     for name in (peers.EAGER, "torch_efficient") if peers.available() else ():
@@ -151,8 +164,11 @@ def ways(iterations: int = 200) -> dict:
 def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
     peer = peers.Peer(name, *inputs)
     call = peers.caller(name, *inputs)
-    found = {how: measure(name, call, how, iterations=iterations).record()
-             for how in HOW if how not in ("graph", "cold")}
+    found = {
+        how: measure(name, call, how, iterations=iterations).record()
+        for how in HOW
+        if how not in ("graph", "cold")
+    }
     warm = contest({name: peer.capture()}, iterations=iterations)
     cold = contest({name: peer.capture(1)}, iterations=iterations, flush_l2=True)
     return found | {"graph": warm.timings[name].record(), "cold": cold.timings[name].record()}
@@ -189,9 +205,13 @@ def empty_launch(calls: int = 500, repeats: int = 30) -> dict:
     stream = np.array(measure("stream", many, "events", iterations=repeats).samples_us) / calls
     graph = contest({"graph": capture(launch, calls)}, iterations=repeats).timings["graph"]
     samples = {"python": host, "stream": stream, "graph": graph.samples_us}
-    return {"calls": calls, "timings": {
-        name: Timing(name, how, tuple(samples[name]), calls).record()
-        for name, how in (("python", "wall"), ("stream", "events"), ("graph", "graph"))}}
+    return {
+        "calls": calls,
+        "timings": {
+            name: Timing(name, how, tuple(samples[name]), calls).record()
+            for name, how in (("python", "wall"), ("stream", "events"), ("graph", "graph"))
+        },
+    }
 
 
 # -- noise -----------------------------------------------------------------------------------------
@@ -201,8 +221,10 @@ def noise(samples: int = 400) -> dict:
     one = ours("auto", q, k, v, False)
     events = measure("events", partial(attention, q, k, v, "auto"), "events", iterations=samples)
     graph = measure("graph", one.call, "graph", iterations=samples)
-    return {"shape": SHAPE, "samples_us": {
-        timing.name: _rounded(timing.samples_us) for timing in (events, graph)}}
+    return {
+        "shape": SHAPE,
+        "samples_us": {timing.name: _rounded(timing.samples_us) for timing in (events, graph)},
+    }
 
 
 # -- clocks ----------------------------------------------------------------------------------------
@@ -216,9 +238,14 @@ def clocks_under_load(seconds: float = 3.0, rest: float = 2.0, block: int = 20) 
         while time.perf_counter() - start < seconds:
             medians.append(np.median([clock.time_us(one.launch) for _ in range(block)]))
             at.append(round(time.perf_counter() - start, 3))
-    return {"shape": LONG_SHAPE, "block": block, "at_s": at, "medians_us": _rounded(medians),
-            "sm_mhz": [one["sm_mhz"] for one in readings.readings],
-            "power_w": [one["power_w"] for one in readings.readings]}
+    return {
+        "shape": LONG_SHAPE,
+        "block": block,
+        "at_s": at,
+        "medians_us": _rounded(medians),
+        "sm_mhz": [one["sm_mhz"] for one in readings.readings],
+        "power_w": [one["power_w"] for one in readings.readings],
+    }
 
 
 def same_against_itself(iterations: int = 150, rest: float = 2.0) -> dict:
@@ -230,11 +257,17 @@ def same_against_itself(iterations: int = 150, rest: float = 2.0) -> dict:
         samples = tuple(clock.time_us(replay.launch) for _ in range(iterations))
         separate.append(Timing(name, "graph", samples))
     time.sleep(rest)
-    turns = contest({"first": replay, "second": replay}, iterations=iterations, warmup=0,
-                    clock=clock)
-    return {"shape": LONG_SHAPE, "iterations": iterations, "ratios": {
-        "one after the other": bootstrap_ratio(separate[1], separate[0]).record(),
-        "in turns": turns.ratio("second", "first").record()}}
+    turns = contest(
+        {"first": replay, "second": replay}, iterations=iterations, warmup=0, clock=clock
+    )
+    return {
+        "shape": LONG_SHAPE,
+        "iterations": iterations,
+        "ratios": {
+            "one after the other": bootstrap_ratio(separate[1], separate[0]).record(),
+            "in turns": turns.ratio("second", "first").record(),
+        },
+    }
 
 
 def _long_kernel() -> tuple[Replay, GpuClock]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.ladder.attention import compiled, prepared, step_arguments
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
@@ -148,8 +148,12 @@ def latencies(sizes: Sequence[int] = SIZES) -> list[dict]:
 
 
 def _latency(space: str, size: int, walk: Chase) -> dict:
-    return {"space": space, "bytes": size, "clocks": round(walk.clocks_a_load, 2),
-            "nanoseconds": round(walk.nanoseconds / walk.steps, 2)}
+    return {
+        "space": space,
+        "bytes": size,
+        "clocks": round(walk.clocks_a_load, 2),
+        "nanoseconds": round(walk.nanoseconds / walk.steps, 2),
+    }
 
 
 def device_sizes() -> dict[str, int]:
@@ -157,8 +161,10 @@ def device_sizes() -> dict[str, int]:
     import cupy
 
     attributes = cupy.cuda.Device().attributes
-    return {"multiprocessors": attributes["MultiProcessorCount"],
-            "l2_bytes": attributes["L2CacheSize"]}
+    return {
+        "multiprocessors": attributes["MultiProcessorCount"],
+        "l2_bytes": attributes["L2CacheSize"],
+    }
 
 
 def bandwidths(iterations: int = 15) -> list[dict]:
@@ -186,9 +192,14 @@ def bandwidths(iterations: int = 15) -> list[dict]:
         got, expected = float(out.sum(dtype=np.float64)), reading.expected(asnumpy(data))
         if got != expected:
             raise RuntimeError(f"{name}: the threads read {got}, not {expected}")
-    return [{"level": name, "median_us": round(timings[name].median_us, 3),
-             "gb_per_s": round(reading.bytes_read / timings[name].median_us / 1000, 1)}
-            for name, reading, _, _ in checks]
+    return [
+        {
+            "level": name,
+            "median_us": round(timings[name].median_us, 3),
+            "gb_per_s": round(reading.bytes_read / timings[name].median_us / 1000, 1),
+        }
+        for name, reading, _, _ in checks
+    ]
 
 
 def score_times(iterations: int = 60) -> dict:
@@ -255,8 +266,14 @@ def levels(record: dict) -> dict[str, dict]:
     """
     chains = [one for one in record["latencies"] if one["space"] == "global"]
     in_l2 = [one for one in chains if one["bytes"] <= record["l2_bytes"] // 4]
-    picked = {"shared": record["latencies"][0], "L1": chains[0], "L2": in_l2[-1],
-              "device": chains[-1]}
+    picked = {
+        "shared": record["latencies"][0],
+        "L1": chains[0],
+        "L2": in_l2[-1],
+        "device": chains[-1],
+    }
     speed = {one["level"]: one["gb_per_s"] for one in record["bandwidths"]}
-    return {name: {"clocks": one["clocks"], "bytes": one["bytes"], "gb_per_s": speed[name]}
-            for name, one in picked.items()}
+    return {
+        name: {"clocks": one["clocks"], "bytes": one["bytes"], "gb_per_s": speed[name]}
+        for name, one in picked.items()
+    }

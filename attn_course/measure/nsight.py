@@ -59,18 +59,36 @@ LAUNCH_METRICS = {
     "DRAM bytes written": "dram__bytes_write.sum",
 }
 STALLS = (
-    "long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle",
-    "math_pipe_throttle", "wait", "not_selected", "selected", "branch_resolving",
-    "no_instruction", "dispatch_stall", "drain", "imc_miss", "membar", "sleeping", "tex_throttle",
+    "long_scoreboard",
+    "short_scoreboard",
+    "barrier",
+    "mio_throttle",
+    "lg_throttle",
+    "math_pipe_throttle",
+    "wait",
+    "not_selected",
+    "selected",
+    "branch_resolving",
+    "no_instruction",
+    "dispatch_stall",
+    "drain",
+    "imc_miss",
+    "membar",
+    "sleeping",
+    "tex_throttle",
     "misc",
-)  # fmt: skip
+)
 STALL_METRICS = {
     name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
 }
 COUNTING = tuple(COUNTER_METRICS.values())
 PROFILING = (
-    TIME, *COUNTING, *SPEED_METRICS.values(), *LAUNCH_METRICS.values(), *STALL_METRICS.values()
-)  # fmt: skip
+    TIME,
+    *COUNTING,
+    *SPEED_METRICS.values(),
+    *LAUNCH_METRICS.values(),
+    *STALL_METRICS.values(),
+)
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 _RETRIES = 8
 
@@ -105,8 +123,9 @@ class Target:
         xp, rng = array_module(backend), np.random.default_rng(0)
         buffers = {
             name: xp.asarray(rng.standard_normal(problem.shape(name), dtype=np.float32))
-            for name in row.arguments if name in ("q", "k", "v", "s", "p", "out")
-        }  # fmt: skip
+            for name in row.arguments
+            if name in ("q", "k", "v", "s", "p", "out")
+        }
         kernel = prepared(row, launch, self.options, backend)
         arguments = step_arguments(row, problem, buffers, problem.d**-0.5)
         kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
@@ -136,11 +155,24 @@ def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], progr
     """The command line that profiles the named kernels of a program and prints CSV."""
     names = "|".join(sorted(set(kernels)))
     return [
-        str(ncu), "--clock-control", "none", "--target-processes", "all",
-        "--kernel-name-base", "function", "--kernel-name", f"regex:^({names})$",
-        "--metrics", ",".join(metrics), "--csv", "--page", "raw", "--print-units", "base",
+        str(ncu),
+        "--clock-control",
+        "none",
+        "--target-processes",
+        "all",
+        "--kernel-name-base",
+        "function",
+        "--kernel-name",
+        f"regex:^({names})$",
+        "--metrics",
+        ",".join(metrics),
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
         *program,
-    ]  # fmt: skip
+    ]
 
 
 def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> list[Profile]:
@@ -148,7 +180,7 @@ def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> li
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
         plan.write_text(json.dumps([asdict(target) for target in targets]))
-        program = [sys.executable, "-m", "attn_course.profiler", str(plan)]
+        program = [sys.executable, "-m", "attn_course.measure.nsight", str(plan)]
         launches = [target.launch for target in targets]
         return run_ncu(program, launches, metrics)
 
@@ -166,9 +198,13 @@ def run_ncu(program: Sequence[str], launches: Sequence[Launch], metrics, timeout
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
-            command, cwd=root, env={**os.environ, "PYTHONPATH": path},
-            capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
+            command,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
         output = done.stdout + done.stderr
         unknown = unknown_metrics(output, metrics)
         if not unknown:
@@ -188,9 +224,10 @@ def run_ncu(program: Sequence[str], launches: Sequence[Launch], metrics, timeout
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:
     """Metrics that ncu complains of not knowing."""
     complaints = [
-        line for line in output.splitlines()
+        line
+        for line in output.splitlines()
         if re.search(r"(failed to find|unknown|invalid|unsupported).*metric", line, re.IGNORECASE)
-    ]  # fmt: skip
+    ]
     text = "\n".join(complaints)
     return [metric for metric in metrics if re.search(rf"(?<![\w.]){re.escape(metric)}", text)]
 

@@ -65,8 +65,9 @@ class Occupancy:
         return self.blocks * self.warps_a_block / self.warps_possible
 
 
-def compiled_registers(file: str, entry: str, options: tuple[str, ...] = (),
-                       arch: str = "sm_90") -> int:
+def compiled_registers(
+    file: str, entry: str, options: tuple[str, ...] = (), arch: str = "sm_90"
+) -> int:
     """Registers a thread that ptxas gives a kernel of a file. Needs no GPU.
 
     The compiler is the one this course installs; another release may allocate differently.
@@ -106,8 +107,9 @@ def cubin_registers(cubin: bytes) -> dict[str, int]:
     return found
 
 
-def occupancy(threads: int, registers: int, shared_bytes: int,
-              unit: Multiprocessor = MULTIPROCESSORS["sm_90"]) -> Occupancy:
+def occupancy(
+    threads: int, registers: int, shared_bytes: int, unit: Multiprocessor = MULTIPROCESSORS["sm_90"]
+) -> Occupancy:
     """How many blocks of a kernel fit on one multiprocessor.
 
     threads: of a block; registers: a thread; shared_bytes: of a block, static and dynamic.

@@ -15,8 +15,7 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
-from . import contestants as peers
-from . import first_calls as timing_lesson
+from . import contestants, first_calls
 from .records import (
     RESULTS_FOLDER,
     RecordError,
@@ -67,10 +66,15 @@ CHAINS: dict[str, tuple[str, ...]] = {
     "02 + 05 + 06": ("02 scores", "05 softmax", "06 output"),
 }
 # The names of the same in the benchmark suites' records.
-_BENCH_CHAINS = {"scores_naive+serial": "01 + 04", "scores_tiled+serial": "02 [tx][ty] + 04",
-                 "three_kernels": "01 + 05 + 06", "scores_tiled+warp+tiled": "02 + 05 + 06"}
-NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_pipeline.py "
-             "makes one")
+_BENCH_CHAINS = {
+    "scores_naive+serial": "01 + 04",
+    "scores_tiled+serial": "02 [tx][ty] + 04",
+    "three_kernels": "01 + 05 + 06",
+    "scores_tiled+warp+tiled": "02 + 05 + 06",
+}
+NO_RECORD = (
+    "no record of these times yet: on a machine with a GPU, tools/record_pipeline.py makes one"
+)
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -80,9 +84,15 @@ def record(iterations: int = 40) -> dict:
     with ClockWatch() as watch:
         rows = [measure_shape(shape, iterations) for shape in SHAPES]
     files = kernel_files((*METHODS, AUTO), SUITES["seeds_fp32"])
-    return new_record(KIND, files, torch=peers.torch_version(), iterations=iterations,
-                      clocks=watch.record(), empty_launch=timing_lesson.empty_launch(repeats=15),
-                      rows=rows)  # fmt: skip
+    return new_record(
+        KIND,
+        files,
+        torch=contestants.torch_version(),
+        iterations=iterations,
+        clocks=watch.record(),
+        empty_launch=first_calls.empty_launch(repeats=15),
+        rows=rows,
+    )
 
 
 def measure_shape(shape: Shape, iterations: int, seed: int = 0) -> dict:
@@ -99,10 +109,11 @@ def measure_shape(shape: Shape, iterations: int, seed: int = 0) -> dict:
     cupy.cuda.Device().synchronize()
     found, clock = _field(shape, device), GpuClock()
     found.call_us = {name: estimate_us(clock, one) for name, one in found.contestants.items()}
-    replays = {name: one.capture(calls_for(found.call_us[name]))
-               for name, one in found.contestants.items()}
+    replays = {
+        name: one.capture(calls_for(found.call_us[name])) for name, one in found.contestants.items()
+    }
     check(found, replays, float64_attention(*host, causal=False), clock)
-    if ours := [text for name, text in found.wrong.items() if name not in peers.PEERS]:
+    if ours := [text for name, text in found.wrong.items() if name not in contestants.PEERS]:
         raise AssertionError("; ".join(ours))
     replays = {name: replays[name] for name in found.contestants}
     sample_us = {name: found.call_us[name] * replays[name].calls for name in replays}
@@ -110,14 +121,20 @@ def measure_shape(shape: Shape, iterations: int, seed: int = 0) -> dict:
     timings = {name: timing.record() for name, timing in measured.timings.items()}
     first, second = (measured.timings[name] for name in ("01 + 04", "02 [tx][ty] + 04"))
     ratio = measured.ratio(second.name, first.name).record()
-    return {"shape": shape, "pipelines": timings, "tiled_over_naive": ratio,
-            "kernels": _time_kernels(device, clock, iterations),
-            "refused": found.refused, "wrong": found.wrong, "clocks": measured.clocks}
+    return {
+        "shape": shape,
+        "pipelines": timings,
+        "tiled_over_naive": ratio,
+        "kernels": _time_kernels(device, clock, iterations),
+        "refused": found.refused,
+        "wrong": found.wrong,
+        "clocks": measured.clocks,
+    }
 
 
 def _field(shape: Shape, device) -> Field:
     names = ("rows_atomic", "rows_warp", "rows_online", "flash_fp32", AUTO)
-    rivals = tuple(peers.PEERS) if peers.available() else ()
+    rivals = tuple(contestants.PEERS) if contestants.available() else ()
     found = gather(Row(shape), (*names, *rivals), *device)
     for name, kernels in CHAINS.items():
         found.contestants[name] = Ours(name, [KERNELS[one] for one in kernels], *device)
@@ -135,8 +152,11 @@ def _time_kernels(device, clock, iterations: int) -> dict[str, dict]:
         call_us = min(clock.time_us(capture(call, 1).launch) for _ in range(3))
         replays[name] = capture(call, calls_for(call_us)), call_us
     sample_us = {name: call_us * replay.calls for name, (replay, call_us) in replays.items()}
-    measured = contest({name: replay for name, (replay, _) in replays.items()},
-                       iterations=turns_for(sample_us, iterations), clock=clock)
+    measured = contest(
+        {name: replay for name, (replay, _) in replays.items()},
+        iterations=turns_for(sample_us, iterations),
+        clock=clock,
+    )
     return {name: timing.record() for name, timing in measured.timings.items()}
 
 
@@ -188,7 +208,7 @@ class Times:
 
     def best_peer(self) -> str | None:
         """The fastest of PyTorch's ways, where any was measured."""
-        there = [name for name in peers.PEERS if name in self.pipelines]
+        there = [name for name in contestants.PEERS if name in self.pipelines]
         return min(there, key=self.pipelines.get, default=None)
 
 
@@ -220,10 +240,17 @@ def _from_own(found: dict, shape: Shape, source: str) -> Times | None:
     for row in found["rows"]:
         if tuple(row["shape"]) == tuple(shape):
             ratio = row["tiled_over_naive"]
-            return Times(tuple(shape), _medians(row["pipelines"]), _medians(row["kernels"]),
-                         found["gpu"], found["date"], source, _clock(found),
-                         _nothing(found["empty_launch"]),
-                         (ratio["low"], ratio["high"]))
+            return Times(
+                tuple(shape),
+                _medians(row["pipelines"]),
+                _medians(row["kernels"]),
+                found["gpu"],
+                found["date"],
+                source,
+                _clock(found),
+                _nothing(found["empty_launch"]),
+                (ratio["low"], ratio["high"]),
+            )
     return None
 
 
@@ -237,8 +264,16 @@ def _from_bench(found: dict, shape: Shape, source: str, root) -> Times | None:
                 alone = {one["name"]: one["median_us"] for one in parts}
                 for number, options in PIPELINES[name]:
                     kernels[_label(number, options)] = alone[step(number).file]
-            return Times(tuple(shape), pipelines, kernels, found["gpu"], found["date"], source,
-                         _clock(found), _recorded_nothing(found["gpu"], root))
+            return Times(
+                tuple(shape),
+                pipelines,
+                kernels,
+                found["gpu"],
+                found["date"],
+                source,
+                _clock(found),
+                _recorded_nothing(found["gpu"], root),
+            )
     return None
 
 
@@ -262,7 +297,7 @@ def _nothing(launch: dict) -> float:
 
 def _recorded_nothing(gpu: str, root) -> float | None:
     """An empty kernel in a graph, on the same GPU, from the lesson on timing."""
-    for found in records(timing_lesson.KIND, root):
+    for found in records(first_calls.KIND, root):
         if found["gpu"] == gpu and "empty_launch" in found["experiments"]:
             return _nothing(found["experiments"]["empty_launch"])
     return None
@@ -279,8 +314,11 @@ def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str]:
     found, sources = [], []
     for kind in ("bench_seeds_fp32", "bench_long_fp32"):
         for one in records(kind, root)[:1]:
-            about = {"gpu": one["gpu"], "date": one["date"],
-                     "nothing_us": _recorded_nothing(one["gpu"], root)}
+            about = {
+                "gpu": one["gpu"],
+                "date": one["date"],
+                "nothing_us": _recorded_nothing(one["gpu"], root),
+            }
             found += [row | about for row in one["rows"] if not row["causal"]]
             sources.append(caption(one))
     if not found:

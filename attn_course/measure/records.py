@@ -61,8 +61,11 @@ def driver_version() -> str:
     try:
         found = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=30, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
         return found.stdout.split("\n")[0].strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
@@ -73,11 +76,15 @@ def commit() -> str:
 
     ATTN_COURSE_COMMIT names it where the files were copied without their history.
     """
+
     def git(*arguments):
         return subprocess.run(
             ["git", "-C", str(KERNEL_FOLDER.parent), *arguments],
-            capture_output=True, text=True, timeout=30, check=True,
-        ).stdout.strip()  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout.strip()
 
     if os.environ.get("ATTN_COURSE_COMMIT"):
         return os.environ["ATTN_COURSE_COMMIT"]
@@ -151,8 +158,10 @@ def is_current(record: dict, file: str | None = None, folder: Path = KERNEL_FOLD
 
 def caption(record: dict, folder: Path = KERNEL_FOLDER) -> str:
     """Where and when a record was taken, and which of its kernels have changed since."""
-    text = (f"recorded {record['date']} on {record['gpu']} (driver {record['driver']}, "
-            f"CUDA {record['cuda']}, commit {record['commit'] or 'unknown'})")  # fmt: skip
+    text = (
+        f"recorded {record['date']} on {record['gpu']} (driver {record['driver']}, "
+        f"CUDA {record['cuda']}, commit {record['commit'] or 'unknown'})"
+    )
     stale = stale_kernels(record, folder)
     if stale:
         text += f"; STALE, changed since: {', '.join(stale)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attn_course.ladder.attention import steps
+from attn_course.ladder.attention import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
 
 FLOAT = 4  # bytes
@@ -54,18 +54,28 @@ class Peak:
 
 EXP_LANES = 16
 _SHEET = "https://www.nvidia.com/en-us/data-center/"
-PEAKS = {peak.name: peak for peak in (
-    Peak("NVIDIA H200", 132, 128, 1980, 67, 4800, f"{_SHEET}h200/"),
-    Peak("NVIDIA H100 80GB HBM3", 132, 128, 1980, 67, 3350, f"{_SHEET}h100/"),
-    Peak("NVIDIA A100-SXM4-80GB", 108, 64, 1410, 19.5, 2039, f"{_SHEET}a100/"),
-    Peak("NVIDIA A100 80GB PCIe", 108, 64, 1410, 19.5, 1935, f"{_SHEET}a100/"),
-    Peak("NVIDIA A100-SXM4-40GB", 108, 64, 1410, 19.5, 1555, f"{_SHEET}a100/"),
-    Peak("NVIDIA L4", 58, 128, 2040, 30.3, 300, f"{_SHEET}l4/"),
-    Peak("Tesla T4", 40, 64, 1590, 8.1, 320, f"{_SHEET}tesla-t4/"),
-    Peak("NVIDIA GeForce RTX 4090", 128, 128, 2520, 82.6, 1008,
-         "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/"
-         "nvidia-ada-gpu-architecture.pdf"),
-)}  # fmt: skip
+PEAKS = {
+    peak.name: peak
+    for peak in (
+        Peak("NVIDIA H200", 132, 128, 1980, 67, 4800, f"{_SHEET}h200/"),
+        Peak("NVIDIA H100 80GB HBM3", 132, 128, 1980, 67, 3350, f"{_SHEET}h100/"),
+        Peak("NVIDIA A100-SXM4-80GB", 108, 64, 1410, 19.5, 2039, f"{_SHEET}a100/"),
+        Peak("NVIDIA A100 80GB PCIe", 108, 64, 1410, 19.5, 1935, f"{_SHEET}a100/"),
+        Peak("NVIDIA A100-SXM4-40GB", 108, 64, 1410, 19.5, 1555, f"{_SHEET}a100/"),
+        Peak("NVIDIA L4", 58, 128, 2040, 30.3, 300, f"{_SHEET}l4/"),
+        Peak("Tesla T4", 40, 64, 1590, 8.1, 320, f"{_SHEET}tesla-t4/"),
+        Peak(
+            "NVIDIA GeForce RTX 4090",
+            128,
+            128,
+            2520,
+            82.6,
+            1008,
+            "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/"
+            "nvidia-ada-gpu-architecture.pdf",
+        ),
+    )
+}
 
 
 def peak_of(gpu: str) -> Peak:
@@ -77,8 +87,10 @@ def peak_of(gpu: str) -> Peak:
     for name, peak in PEAKS.items():
         if gpu == name or gpu.removeprefix("NVIDIA ") == name.removeprefix("NVIDIA "):
             return peak
-    raise KeyError(f"no peak rates for {gpu!r}; there are: {', '.join(PEAKS)}. Add a row to PEAKS "
-                   "in attn_course/roofline.py with the data sheet it comes from")
+    raise KeyError(
+        f"no peak rates for {gpu!r}; there are: {', '.join(PEAKS)}. Add a row to PEAKS "
+        "in attn_course/roofline.py with the data sheet it comes from"
+    )
 
 
 @dataclass(frozen=True)
@@ -100,10 +112,12 @@ class Work:
 
     def __add__(self, other: Work) -> Work:
         return Work(
-            self.operations + other.operations, self.exponentials + other.exponentials,
-            self.bytes_read + other.bytes_read, self.bytes_written + other.bytes_written,
+            self.operations + other.operations,
+            self.exponentials + other.exponentials,
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
             self.launches + other.launches,
-        )  # fmt: skip
+        )
 
     @property
     def bytes(self) -> int:
@@ -173,7 +187,7 @@ def attention_work(problem: Problem) -> Work:
 def method_work(method: str, problem: Problem) -> Work:
     """The steps of a method together; what one kernel hands to the next is written and read."""
     total = Work()
-    for step in steps(method):
+    for step in steps_of(method):
         total += step_work(step, problem)
     return total
 

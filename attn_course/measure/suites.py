@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.ladder.attention import (
     AUTO,
@@ -22,16 +23,15 @@ from attn_course.ladder.attention import (
     pick,
     problem_of,
     run_steps,
-    steps,
+    steps_of,
 )
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Problem, step
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 
 from . import contestants as peers
-from . import records as results
+from . import records
 from .roofline import attention_work, tflops
 from .timing import (
     ClockWatch,
@@ -62,7 +62,7 @@ PIPELINES: dict[str, tuple[Part, ...]] = {
 
 
 def shape_label(shape: Shape, causal: bool = False) -> str:
-    """"4,16,2048,64 causal": what tables call a problem."""
+    """ "4,16,2048,64 causal": what tables call a problem."""
     return ",".join(map(str, shape)) + (" causal" if causal else "")
 
 
@@ -94,22 +94,37 @@ def _suite(name: str, about: str, *rows: Row) -> tuple[str, Suite]:
     return name, Suite(name, about, rows)
 
 
-SUITES = dict((
-    _suite(
-        "seeds_fp32", "small float32 problems: a block's seven, a Swin window, large head dims",
-        *(Row(shape, note="block") for shape in (
-            (1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64), (4, 1, 256, 64), (4, 1, 512, 64),
-            (4, 1, 128, 128), (8, 1, 256, 64))),
-        Row((2, 12, 196, 64), note="Swin window"),
-        *(Row(shape, note="large head dim") for shape in (
-            (1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))),
-        Row((1, 1, 2048, 64), note="pipeline", pipelines=True),
-    ),
-    _suite(
-        "long_fp32", "long float32 sequences, where arithmetic counts",
-        *(Row((4, 16, 2048, d), causal) for d in (64, 128) for causal in (False, True)),
-    ),
-))  # fmt: skip
+SUITES = dict(
+    (
+        _suite(
+            "seeds_fp32",
+            "small float32 problems: a block's seven, a Swin window, large head dims",
+            *(
+                Row(shape, note="block")
+                for shape in (
+                    (1, 1, 128, 64),
+                    (4, 1, 128, 64),
+                    (8, 1, 128, 64),
+                    (4, 1, 256, 64),
+                    (4, 1, 512, 64),
+                    (4, 1, 128, 128),
+                    (8, 1, 256, 64),
+                )
+            ),
+            Row((2, 12, 196, 64), note="Swin window"),
+            *(
+                Row(shape, note="large head dim")
+                for shape in ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
+            ),
+            Row((1, 1, 2048, 64), note="pipeline", pipelines=True),
+        ),
+        _suite(
+            "long_fp32",
+            "long float32 sequences, where arithmetic counts",
+            *(Row((4, 16, 2048, d), causal) for d in (64, 128) for causal in (False, True)),
+        ),
+    )
+)
 
 
 # -- contestants -----------------------------------------------------------------------------------
@@ -149,8 +164,9 @@ class Ours:
     def call_part(self, number: int) -> None:
         """Launch one of the kernels, on whatever the buffers hold."""
         chosen, options = self.parts[number]
-        run_steps(chosen, self.buffers, self.scale, backend="gpu", options=options,
-                  problem=self.problem)
+        run_steps(
+            chosen, self.buffers, self.scale, backend="gpu", options=options, problem=self.problem
+        )
 
     def capture(self, calls: int) -> Replay:
         return capture(self.call, calls)
@@ -167,7 +183,7 @@ def ours(method: str, q, k, v, causal: bool) -> Ours:
     problem = problem_of(q, k, causal)
     chosen = pick(method, problem, "gpu")
     check_options(chosen, problem)
-    return Ours(method, [(row.number, ()) for row in steps(chosen)], q, k, v, causal=causal)
+    return Ours(method, [(row.number, ()) for row in steps_of(chosen)], q, k, v, causal=causal)
 
 
 @dataclass
@@ -210,8 +226,7 @@ def gather(row: Row, names: Sequence[str], q, k, v) -> Field:
 
 
 # -- one row ---------------------------------------------------------------------------------------
-def run_row(row: Row, names: Sequence[str], *, iterations: int, warmup: int,
-            seed: int = 0) -> dict:
+def run_row(row: Row, names: Sequence[str], *, iterations: int, warmup: int, seed: int = 0) -> dict:
     """Check and time one row; the record of it. Raises TimingError where there is no GPU."""
     import cupy
 
@@ -223,12 +238,14 @@ def run_row(row: Row, names: Sequence[str], *, iterations: int, warmup: int,
     for name, contestant in found.contestants.items():
         found.call_us[name] = estimate_us(clock, contestant)
     leave_out_slow(found)
-    replays = {name: one.capture(calls_for(found.call_us[name]))
-               for name, one in found.contestants.items()}
+    replays = {
+        name: one.capture(calls_for(found.call_us[name])) for name, one in found.contestants.items()
+    }
     errors = check(found, replays, float64_attention(*host, causal=row.causal), clock)
     replays = {name: replays[name] for name in found.contestants}
-    turns = turns_for({name: found.call_us[name] * replays[name].calls for name in replays},
-                      iterations)
+    turns = turns_for(
+        {name: found.call_us[name] * replays[name].calls for name in replays}, iterations
+    )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
     record = summary(row, found, measured, errors)
     if row.pipelines:
@@ -314,13 +331,24 @@ def summary(row: Row, found: Field, measured, errors: Mapping[str, Comparison]) 
             "relative_error": errors[name].relative_error,
         }
     record = {
-        "label": row.label, "shape": row.shape, "causal": row.causal, "note": row.note,
-        "operations": work.operations, "bytes": work.bytes, "timings": timings,
-        "refused": found.refused, "skipped": found.skipped, "wrong": found.wrong,
+        "label": row.label,
+        "shape": row.shape,
+        "causal": row.causal,
+        "note": row.note,
+        "operations": work.operations,
+        "bytes": work.bytes,
+        "timings": timings,
+        "refused": found.refused,
+        "skipped": found.skipped,
+        "wrong": found.wrong,
         "clocks": measured.clocks,
-    }  # fmt: skip
-    return record | standing(measured, [name for name in timings if name in METHODS],
-                             [name for name in timings if name in peers.PEERS], row)
+    }
+    return record | standing(
+        measured,
+        [name for name in timings if name in METHODS],
+        [name for name in timings if name in peers.PEERS],
+        row,
+    )
 
 
 def standing(measured, methods: Sequence[str], rivals: Sequence[str], row: Row) -> dict:
@@ -362,8 +390,14 @@ def contestants(chosen: Iterable[str] | None = None) -> tuple[str, ...]:
     return known if peers.available() else (*METHODS, AUTO)
 
 
-def run_suite(name: str, *, methods: Iterable[str] | None = None, iterations: int = 60,
-              warmup: int = 10, progress: Callable[[Iterable], Iterable] = iter) -> dict:
+def run_suite(
+    name: str,
+    *,
+    methods: Iterable[str] | None = None,
+    iterations: int = 60,
+    warmup: int = 10,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> dict:
     """Run a suite and return its record (see :mod:`.results`).
 
     progress: wraps the rows, as tqdm does.
@@ -376,23 +410,33 @@ def run_suite(name: str, *, methods: Iterable[str] | None = None, iterations: in
     names = contestants(methods)
     start = time.perf_counter()
     with ClockWatch() as watch:
-        rows = [run_row(row, names, iterations=iterations, warmup=warmup)
-                for row in progress(suite.rows)]
+        rows = [
+            run_row(row, names, iterations=iterations, warmup=warmup)
+            for row in progress(suite.rows)
+        ]
     rules = {"too_slow": TOO_SLOW, "row_seconds": ROW_SECONDS, "auto_margin": AUTO_MARGIN}
-    return results.new_record(
-        f"bench_{name}", kernel_files(names, suite), suite=name, about=suite.about,
-        torch=peers.torch_version(), iterations=iterations, warmup=warmup, rules=rules,
-        clocks=watch.record(), seconds=round(time.perf_counter() - start, 1), rows=rows,
-    )  # fmt: skip
+    return records.new_record(
+        f"bench_{name}",
+        kernel_files(names, suite),
+        suite=name,
+        about=suite.about,
+        torch=peers.torch_version(),
+        iterations=iterations,
+        warmup=warmup,
+        rules=rules,
+        clocks=watch.record(),
+        seconds=round(time.perf_counter() - start, 1),
+        rows=rows,
+    )
 
 
 def kernel_files(names: Sequence[str], suite: Suite) -> list[str]:
     """The files that a suite's contestants are made of."""
-    found = {row.file for name in names if name in METHODS for row in steps(name)}
+    found = {row.file for name in names if name in METHODS for row in steps_of(name)}
     if any(row.pipelines for row in suite.rows):
         found |= {step(number).file for parts in PIPELINES.values() for number, _ in parts}
     if AUTO in names:
-        found |= {row.file for name in METHODS for row in steps(name)}
+        found |= {row.file for name in METHODS for row in steps_of(name)}
     return sorted(found)
 
 
@@ -404,6 +448,8 @@ def problems(record: dict) -> list[str]:
             if name not in peers.PEERS:
                 found.append(f"{row['label']}: {message}")
         if row.get("auto_within_margin") is False:
-            found.append(f"{row['label']}: auto takes {row['auto_over_best']:.2f} times the "
-                         f"{row['best_method']} method")
+            found.append(
+                f"{row['label']}: auto takes {row['auto_over_best']:.2f} times the "
+                f"{row['best_method']} method"
+            )
     return found

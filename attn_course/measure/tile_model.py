@@ -30,16 +30,34 @@ KIND = "tiles"
 # (B, H, n, d) and keys: the seven of the suite seeds_fp32, a Swin window, few queries, odd extents,
 # long rows; then head dims that are split.
 ROWS: tuple[tuple[Shape, int], ...] = (
-    ((1, 1, 128, 64), 128), ((4, 1, 128, 64), 128), ((8, 1, 128, 64), 128), ((4, 1, 256, 64), 256),
-    ((4, 1, 512, 64), 512), ((4, 1, 128, 128), 128), ((8, 1, 256, 64), 256),
-    ((2, 12, 196, 64), 196), ((1, 1, 2048, 64), 2048), ((1, 8, 1, 64), 8192),
-    ((1, 32, 1, 128), 4096), ((1, 8, 1, 256), 4096), ((1, 8, 16, 64), 1000),
-    ((2, 4, 300, 32), 300), ((1, 4, 64, 256), 64), ((2, 8, 500, 200), 500),
-    ((8, 12, 196, 64), 196), ((1, 16, 1000, 96), 1000), ((4, 16, 2048, 64), 2048),
+    ((1, 1, 128, 64), 128),
+    ((4, 1, 128, 64), 128),
+    ((8, 1, 128, 64), 128),
+    ((4, 1, 256, 64), 256),
+    ((4, 1, 512, 64), 512),
+    ((4, 1, 128, 128), 128),
+    ((8, 1, 256, 64), 256),
+    ((2, 12, 196, 64), 196),
+    ((1, 1, 2048, 64), 2048),
+    ((1, 8, 1, 64), 8192),
+    ((1, 32, 1, 128), 4096),
+    ((1, 8, 1, 256), 4096),
+    ((1, 8, 16, 64), 1000),
+    ((2, 4, 300, 32), 300),
+    ((1, 4, 64, 256), 64),
+    ((2, 8, 500, 200), 500),
+    ((8, 12, 196, 64), 196),
+    ((1, 16, 1000, 96), 1000),
+    ((4, 16, 2048, 64), 2048),
     ((2, 16, 2048, 128), 2048),
-    ((1, 4, 64, 512), 64), ((1, 4, 64, 2048), 64), ((1, 4, 64, 4096), 64), ((1, 1, 16, 8192), 16),
-    ((1, 8, 1, 1024), 1000), ((4, 8, 200, 320), 200), ((2, 2, 100, 640), 300),
-)  # fmt: skip
+    ((1, 4, 64, 512), 64),
+    ((1, 4, 64, 2048), 64),
+    ((1, 4, 64, 4096), 64),
+    ((1, 1, 16, 8192), 16),
+    ((1, 8, 1, 1024), 1000),
+    ((4, 8, 200, 320), 200),
+    ((2, 2, 100, 640), 300),
+)
 ITERATIONS = 20
 
 
@@ -74,12 +92,14 @@ def variants(shape: Shape, keys: int, device: Device) -> dict[str, tuple[str, tu
     else:
         found = [("flash_async", c) for c in flash_candidates(wanted, device)]
         found += [("flash_split", c) for c in flash_candidates(wanted, device, clusters=True)]
-    return {label(method, c): (step(method).file, tuple(f"-D{k}={v}" for k, v in c.items()))
-            for method, c in found}
+    return {
+        label(method, c): (step(method).file, tuple(f"-D{k}={v}" for k, v in c.items()))
+        for method, c in found
+    }
 
 
 def label(method: str, constants: Mapping[str, int]) -> str:
-    """"flash_async D=64 ROWS=8": what a record calls a tile."""
+    """ "flash_async D=64 ROWS=8": what a record calls a tile."""
     return " ".join([method, *(f"{name}={value}" for name, value in constants.items())])
 
 
@@ -94,9 +114,11 @@ def record() -> dict:
     require_gpu()
     device = current_device("gpu")
     with ClockWatch() as watch:
-        rows = [{"keys": keys} | measure_shape(shape, variants(shape, keys, device), keys=keys,
-                                               iterations=ITERATIONS)
-                for shape, keys in ROWS]
+        rows = [
+            {"keys": keys}
+            | measure_shape(shape, variants(shape, keys, device), keys=keys, iterations=ITERATIONS)
+            for shape, keys in ROWS
+        ]
     files = [step(method).file for method in ("rows_split", "flash_async", "flash_split")]
     return new_record(KIND, files, device=asdict(device), rows=rows, clocks=watch.record())
 
@@ -111,12 +133,19 @@ def picks(found: dict, prices: Prices = PRICES) -> Iterable[Pick]:
     device = device_of(found)
     for row in found["rows"]:
         shape, times = tuple(row["shape"]), row["contestants"]
-        clocks = {name: forecast(name, problem(shape, row["keys"]), device, prices)
-                  for name in times}
+        clocks = {
+            name: forecast(name, problem(shape, row["keys"]), device, prices) for name in times
+        }
         picked = min(clocks, key=clocks.get)
         fastest = min(times, key=lambda name: times[name]["median_us"])
-        yield Pick(shape, row["keys"], picked, fastest, times[picked]["median_us"],
-                   times[fastest]["median_us"])
+        yield Pick(
+            shape,
+            row["keys"],
+            picked,
+            fastest,
+            times[picked]["median_us"],
+            times[fastest]["median_us"],
+        )
 
 
 def forecast(name: str, wanted: Problem, device: Device, prices: Prices = PRICES) -> float:

@@ -88,10 +88,14 @@ class Timing:
     def record(self) -> dict:
         """What a results file keeps: the summary, not every sample."""
         return {
-            "name": self.name, "how": self.how, "median_us": round(self.median_us, 3),
-            "p20_us": round(self.p20_us, 3), "p80_us": round(self.p80_us, 3),
-            "samples": len(self.samples_us), "calls_a_sample": self.calls_a_sample,
-        }  # fmt: skip
+            "name": self.name,
+            "how": self.how,
+            "median_us": round(self.median_us, 3),
+            "p20_us": round(self.p20_us, 3),
+            "p80_us": round(self.p80_us, 3),
+            "samples": len(self.samples_us),
+            "calls_a_sample": self.calls_a_sample,
+        }
 
 
 @dataclass(frozen=True)
@@ -262,8 +266,9 @@ def contest(
 
 
 # -- one call, timed in several ways ---------------------------------------------------------------
-def measure(name: str, call: Callable[[], object], how: str, *, iterations: int = 60,
-            warmup: int = 10) -> Timing:
+def measure(
+    name: str, call: Callable[[], object], how: str, *, iterations: int = 60, warmup: int = 10
+) -> Timing:
     """Time one call from Python in one of the ways of HOW.
 
     call: launches on CuPy's current stream. For "graph" and "cold" it must neither allocate nor
@@ -277,8 +282,9 @@ def measure(name: str, call: Callable[[], object], how: str, *, iterations: int 
     require_gpu()
     if how in ("graph", "cold"):
         replay = capture(call, GRAPH_CALLS if how == "graph" else 1)
-        found = contest({name: replay}, iterations=iterations, warmup=warmup,
-                        flush_l2=how == "cold")
+        found = contest(
+            {name: replay}, iterations=iterations, warmup=warmup, flush_l2=how == "cold"
+        )
         return found.timings[name]
     samples = _WAYS[how](call, warmup, iterations)
     return Timing(name, how, tuple(samples))
@@ -372,8 +378,11 @@ class ClockWatch:
         self._process = None
         try:
             self._process = subprocess.Popen(
-                [*_SMI, f"--loop-ms={self.every_ms}"], stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True)
+                [*_SMI, f"--loop-ms={self.every_ms}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
         except OSError:
             pass  # no nvidia-smi: no readings
         return self
@@ -394,5 +403,7 @@ class ClockWatch:
         if not self.readings:
             return {}
         columns = {name: [one[name] for one in self.readings] for name in _CLOCK_NAMES}
-        return {name: [min(values), float(np.median(values)), max(values)]
-                for name, values in columns.items()}
+        return {
+            name: [min(values), float(np.median(values)), max(values)]
+            for name, values in columns.items()
+        }

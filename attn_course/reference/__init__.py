@@ -1,0 +1,47 @@
+"""The truth: attention and its parts in float64 NumPy, strict comparison, and seeded inputs.
+
+float64 imports nothing of the course, so nothing of the course can bend it.
+"""
+
+from .comparison import Comparison, assert_agrees, compare, poisoned
+from .float64 import (
+    attention,
+    attention_scores,
+    causal_mask,
+    gelu,
+    layer_norm,
+    log_sum_exp,
+    softmax,
+    transformer_block,
+)
+from .inputs import (
+    PATCH,
+    MriWindows,
+    brightest_windows,
+    mri_slice,
+    mri_windows,
+    seeded_qkv,
+    window_tokens,
+)
+
+__all__ = [
+    "PATCH",
+    "Comparison",
+    "MriWindows",
+    "assert_agrees",
+    "attention",
+    "attention_scores",
+    "brightest_windows",
+    "causal_mask",
+    "compare",
+    "gelu",
+    "layer_norm",
+    "log_sum_exp",
+    "mri_slice",
+    "mri_windows",
+    "poisoned",
+    "seeded_qkv",
+    "softmax",
+    "transformer_block",
+    "window_tokens",
+]

@@ -18,8 +18,11 @@ from attn_course.ladder.verify import ORACLES
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.
 RAGGED = [
-    Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35),
-]  # fmt: skip
+    Problem(1, 1, 1, 1),
+    Problem(2, 5, 7, 3),
+    Problem(3, 33, 18, 20),
+    Problem(1, 18, 70, 35),
+]
 STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.computes != FUSED]
 CLEAN = sorted({*clean_kernels(), *STEPS})
 ATTENTION = [step.path for step in LADDER if step.computes == FUSED]
@@ -101,8 +104,9 @@ def test_copies_need_their_waits_and_barriers(statement, number):
     assert found.comparison.agrees != is_wait
 
 
-@pytest.mark.parametrize(("kernel", "number"), [("10_rows_split", 0), ("10_rows_split", 1),
-                                                ("19_flash_split", 0)])
+@pytest.mark.parametrize(
+    ("kernel", "number"), [("10_rows_split", 0), ("10_rows_split", 1), ("19_flash_split", 0)]
+)
 def test_clusters_need_their_barriers(kernel, number):
     """Blocks send each other sums, weights or parts: without the barrier they race."""
     path = next(path for path in ATTENTION if path.stem == kernel)
@@ -138,9 +142,15 @@ def test_grouped_heads_read_the_right_head():
     assert not np.allclose(trial.outputs["out"], wrong, rtol=1e-3)
 
 
-@pytest.mark.parametrize("options", [
-    ("-DTILE=16", "-DK_TILE=0"), ("-DTILE=16", "-DK_TILE=1", "-DPAD=0"), ("-DTILE=5",),
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-DTILE=16", "-DK_TILE=0"),
+        ("-DTILE=16", "-DK_TILE=1", "-DPAD=0"),
+        ("-DTILE=5",),
+    ],
+    ids=str,
+)
 def test_every_layout_of_the_tiled_kernel_is_clean(options):
     path = next(step.path for step in LADDER if step.number == 2)
     trial, findings = sanitize(path, Case(Problem(2, 19, 23, 21)), options)
@@ -217,9 +227,13 @@ def test_notes_are_complete():
         assert broken.clean.is_file() and broken.symptom and broken.story
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("// Clean:    01_scores_naive.cu\n", "Defect"), ("int x;\n", "Clean"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("// Clean:    01_scores_naive.cu\n", "Defect"),
+        ("int x;\n", "Clean"),
+    ],
+)
 def test_a_missing_note_is_named(tmp_path, text, message):
     path = tmp_path / "wrong.cu"
     path.write_text(text)

@@ -10,8 +10,7 @@ import pytest
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.engine.watch.sanitizer.findings import KINDS
-from attn_course.lessons import lesson
-from attn_course.lessons import lesson04_clinic as clinic_lesson
+from attn_course.lessons import lesson04_clinic, predictions
 from attn_course.lessons.lesson04_clinic import (
     NOTHING,
     PATIENTS,
@@ -28,7 +27,8 @@ from attn_course.lessons.lesson04_clinic import (
 LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "04_races_and_barriers.ipynb"
 RACY = ("A", "B")  # right in lockstep
 HINT = re.compile(
-    r"<summary>Hint for the mend of (\w)</summary>\s+```python\s+my_mend = (.*?)\s+```", re.DOTALL)
+    r"<summary>Hint for the mend of (\w)</summary>\s+```python\s+my_mend = (.*?)\s+```", re.DOTALL
+)
 
 
 def hints() -> dict[str, object]:
@@ -113,11 +113,16 @@ def test_without_a_mend_the_twin_is_shown(capsys):
     assert printed.endswith("  healthy\n") and "discharged" not in printed
 
 
-@pytest.mark.parametrize(("mend", "words"), [
-    (("not in there", "x"), "stands 0 times"), (("", "x"), "stands 0 times"),
-    (("tile_query", "x"), "stands [2-9] times"), ("ab", "pair of texts"),
-    ([("float score = 0.0f;", 1)], "pair of texts"),
-])
+@pytest.mark.parametrize(
+    ("mend", "words"),
+    [
+        (("not in there", "x"), "stands 0 times"),
+        (("", "x"), "stands 0 times"),
+        (("tile_query", "x"), "stands [2-9] times"),
+        ("ab", "pair of texts"),
+        ([("float score = 0.0f;", 1)], "pair of texts"),
+    ],
+)
 def test_edits_that_do_not_fit(mend, words):
     one = patient("A")
     with pytest.raises(MendError, match=words):
@@ -126,8 +131,12 @@ def test_edits_that_do_not_fit(mend, words):
 
 def test_several_edits_are_made_in_order():
     one = patient("A")
-    text = one.mended([("float score = 0.0f;", "float score = 1.0f;"),
-                       ("float score = 1.0f;", "float score = 2.0f;")])
+    text = one.mended(
+        [
+            ("float score = 0.0f;", "float score = 1.0f;"),
+            ("float score = 1.0f;", "float score = 2.0f;"),
+        ]
+    )
     assert "float score = 2.0f;" in text and "float score = 0.0f;" not in text
 
 
@@ -143,11 +152,18 @@ def test_the_optimised_build_hides_what_the_debug_build_shows():
 
 
 def test_instructions_of_a_line():
-    ptx = "\n".join([
-        "\t.loc\t1 7 5", "\tadd.s32 \t%r1, %r2, %r3;", "$L__BB0_1:", "\t.loc\t1 8 1", "\tret;",
-        '\t.loc\t1 7 9, function_name $L1, inlined_at 1 9 3', "\t.pragma \"nounroll\";",
-        "\tst.f32 \t[%rd1], %f1;",
-    ])
+    ptx = "\n".join(
+        [
+            "\t.loc\t1 7 5",
+            "\tadd.s32 \t%r1, %r2, %r3;",
+            "$L__BB0_1:",
+            "\t.loc\t1 8 1",
+            "\tret;",
+            "\t.loc\t1 7 9, function_name $L1, inlined_at 1 9 3",
+            '\t.pragma "nounroll";',
+            "\tst.f32 \t[%rd1], %f1;",
+        ]
+    )
     assert instructions_of_line(ptx, 7) == ["add.s32 %r1, %r2, %r3;", "st.f32 [%rd1], %f1;"]
     assert instructions_of_line(ptx, 8) == ["ret;"] and instructions_of_line(ptx, 9) == []
 
@@ -166,8 +182,9 @@ def test_findings_are_printed(capsys):
 
 
 def test_a_figure_of_two_patients():
-    titles = [axes.get_title(loc="left") for axes in symptom_figure(patient("E"), patient("H"))
-              .get_axes()]
+    titles = [
+        axes.get_title(loc="left") for axes in symptom_figure(patient("E"), patient("H")).get_axes()
+    ]
     assert titles[0] == "E: result" and titles[3] == "H: result"
 
 
@@ -184,7 +201,7 @@ def test_the_source_folds_in_a_notebook():
 
 
 def test_verdicts_serve_as_options_of_a_prediction():
-    lesson.begin()
-    lesson.predict("the sanitizer on X", "race", clinic_lesson.VERDICTS)
-    lesson.reveal("the sanitizer on X", NOTHING)
-    lesson.begin()
+    predictions.begin()
+    predictions.predict("the sanitizer on X", "race", lesson04_clinic.VERDICTS)
+    predictions.reveal("the sanitizer on X", NOTHING)
+    predictions.begin()

@@ -60,16 +60,22 @@ def test_record(path):
 # -- the test of the test --------------------------------------------------------------------------
 def perfect() -> dict:
     """What a record would be if both sides found each defect and nothing else."""
+
     def reports(kinds=(), outcome="right"):
-        return [runs.Report(name, build, {kind: [1] for kind in kinds}, len(kinds), outcome)
-                for name, build in sorted(EVERY_RUN)]
+        return [
+            runs.Report(name, build, {kind: [1] for kind in kinds}, len(kinds), outcome)
+            for name, build in sorted(EVERY_RUN)
+        ]
 
     broken = []
     for one in broken_kernels():
         kinds = [] if one.kind == WRONG_RESULT else [one.kind]
         ours = {"kinds": {kind: [one.found_line] for kind in kinds}, "right": False, "messages": []}
-        broken.append(tool.row_of(runs.name_of(one.path), one.kind, one.found_line, ours,
-                                  reports(kinds, "wrong")))
+        broken.append(
+            tool.row_of(
+                runs.name_of(one.path), one.kind, one.found_line, ours, reports(kinds, "wrong")
+            )
+        )
     fine = {"kinds": {}, "right": True, "messages": []}
     clean = [tool.clean_row(name, fine, reports()) for name in runs.clean_subjects()]
     record = {field: "" for field in REQUIRED} | {"broken": broken, "clean": clean}
@@ -81,19 +87,22 @@ def test_a_perfect_record_passes():
     assert complaints(perfect()) == []
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda r: r["broken"].pop(3),
-    lambda r: r["clean"].pop(),
-    lambda r: r["broken"][1].update(why=None),
-    lambda r: r["broken"][1]["ours"].update(kinds={}),
-    lambda r: r["broken"][0]["ours"].update(right=True),
-    lambda r: r["broken"][2]["tools"].pop(),
-    lambda r: r["clean"][0]["tools"][0].update(kinds={"race": [7]}),
-    lambda r: r["clean"][5]["tools"][2].update(outcome="error: unspecified launch failure"),
-    lambda r: r["clean"][2]["ours"].update(right=False),
-    lambda r: r["kernels"].pop("01_scores_naive.cu"),
-    lambda r: r.pop("driver"),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r["broken"].pop(3),
+        lambda r: r["clean"].pop(),
+        lambda r: r["broken"][1].update(why=None),
+        lambda r: r["broken"][1]["ours"].update(kinds={}),
+        lambda r: r["broken"][0]["ours"].update(right=True),
+        lambda r: r["broken"][2]["tools"].pop(),
+        lambda r: r["clean"][0]["tools"][0].update(kinds={"race": [7]}),
+        lambda r: r["clean"][5]["tools"][2].update(outcome="error: unspecified launch failure"),
+        lambda r: r["clean"][2]["ours"].update(right=False),
+        lambda r: r["kernels"].pop("01_scores_naive.cu"),
+        lambda r: r.pop("driver"),
+    ],
+)
 def test_a_spoilt_record_does_not(spoil):
     record = copy.deepcopy(perfect())
     spoil(record)

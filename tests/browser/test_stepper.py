@@ -23,14 +23,21 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which(
-    "google-chrome")
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = shutil.which("chromedriver")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--window-size=1280,1000",
-)  # fmt: skip
+)
 pytestmark = [
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver here"),
     # The browser's own log sockets are closed by the garbage collector, after the test.
@@ -53,22 +60,28 @@ def browser(tmp_path_factory):
 
 def trace_scores(block, keys=4):
     """4 queries of length 4 against keys whose rows are 1 1 1 1, 2 2 2 2, ...; TILE=2."""
-    module = RawModule(path="kernels/02_scores_tiled.cu", backend="simulator",
-                       options=("-DTILE=2", "-DK_TILE=0", "-DPAD=0"))
+    module = RawModule(
+        path="kernels/02_scores_tiled.cu",
+        backend="simulator",
+        options=("-DTILE=2", "-DK_TILE=0", "-DPAD=0"),
+    )
     q = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]], np.float32)[None]
     k = np.repeat(np.arange(1, 5, dtype=np.float32)[:, None], 4, axis=1)[None, :keys]
     tracer = Tracer(block=block)
     with observe(tracer):
         module.get_function("scores_tiled")(
-            (2, 2, 1), (2, 2), (q, np.ascontiguousarray(k), np.zeros((1, 4, 4), np.float32),
-                                *[np.int32(4)] * 3))
+            (2, 2, 1),
+            (2, 2),
+            (q, np.ascontiguousarray(k), np.zeros((1, 4, 4), np.float32), *[np.int32(4)] * 3),
+        )
     return tracer
 
 
 def opened(browser, page):
     browser.get(page.as_uri())
     return WebDriverWait(browser, 20).until(
-        lambda b: b.find_element(By.CSS_SELECTOR, ".acs[data-step]"))
+        lambda b: b.find_element(By.CSS_SELECTOR, ".acs[data-step]")
+    )
 
 
 def looked(browser, name):
@@ -92,12 +105,16 @@ def column(root, name):
 def grid(root, name):
     figure = next(f for f in root.find_elements(By.CSS_SELECTOR, "figure") if name in f.text)
     return texts(figure, ".acs-cell"), [
-        cell.get_attribute("class") for cell in figure.find_elements(By.CSS_SELECTOR, ".acs-cell")]
+        cell.get_attribute("class") for cell in figure.find_elements(By.CSS_SELECTOR, ".acs-cell")
+    ]
 
 
 def errors(browser):
-    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"
-            and "favicon" not in entry["message"]]
+    return [
+        entry["message"]
+        for entry in browser.get_log("browser")
+        if entry["level"] == "SEVERE" and "favicon" not in entry["message"]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +135,11 @@ def test_barrier_by_barrier_the_worked_example(browser, page):
         press(root, "barrier")
         seen.append((column(root, "score"), grid(root, "tile_query")[0]))
     assert [score for score, _ in seen] == [
-        ["0", "0", "0", "0"], ["3", "6", "11", "22"], ["3", "6", "11", "22"],
-        ["10", "20", "26", "52"]]  # fmt: skip
+        ["0", "0", "0", "0"],
+        ["3", "6", "11", "22"],
+        ["3", "6", "11", "22"],
+        ["10", "20", "26", "52"],
+    ]
     assert seen[0][1] == ["1", "2", "5", "6"] and seen[2][1] == ["3", "4", "7", "8"]
     assert "passes this barrier" in root.find_element(By.CSS_SELECTOR, ".acs-banner").text
     looked(browser, "page-barrier")
@@ -149,8 +169,12 @@ def test_back_and_forth_show_the_same(browser, page):
     root = opened(browser, page)
 
     def picture():
-        return (column(root, "score"), grid(root, "tile_key"), texts(root, ".acs-chip"),
-                root.find_element(By.CSS_SELECTOR, ".acs-current").text)
+        return (
+            column(root, "score"),
+            grid(root, "tile_key"),
+            texts(root, ".acs-chip"),
+            root.find_element(By.CSS_SELECTOR, ".acs-current").text,
+        )
 
     for _ in range(17):
         press(root, "step")
@@ -164,8 +188,11 @@ def test_back_and_forth_show_the_same(browser, page):
 
 def test_the_current_line_and_its_accesses(browser, page):
     root = opened(browser, page)
-    line = next(row for row in root.find_elements(By.CSS_SELECTOR, ".acs-reached")
-                if "tile_query[ty][tx] =" in row.text)
+    line = next(
+        row
+        for row in root.find_elements(By.CSS_SELECTOR, ".acs-reached")
+        if "tile_query[ty][tx] =" in row.text
+    )
     browser.execute_script("arguments[0].click()", line)
     assert "tile_query[ty][tx] =" in root.find_element(By.CSS_SELECTOR, ".acs-current").text
     heads = texts(root, ".acs-strip-head")
@@ -182,7 +209,8 @@ def test_the_current_line_and_its_accesses(browser, page):
 def test_another_block_can_be_chosen(browser, page):
     root = opened(browser, page)
     Select(root.find_element(By.CSS_SELECTOR, ".acs-chooser select")).select_by_visible_text(
-        "scores_tiled (1,0,0)")
+        "scores_tiled (1,0,0)"
+    )
     root.send_keys(Keys.END)
     assert column(root, "col") == ["2", "3", "2", "3"]
     assert column(root, "score") == ["30", "40", "78", "104"]
@@ -226,7 +254,8 @@ def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):
     }"""
     with observe(Tracer()) as trace:
         RawModule(code=source, backend="simulator").get_function("k")(
-            (1,), (32,), (np.zeros(256, np.float32), np.zeros(32, np.float32)))
+            (1,), (32,), (np.zeros(256, np.float32), np.zeros(32, np.float32))
+        )
     trace.to_html(tmp_path / "banks.html")
     root = opened(browser, tmp_path / "banks.html")
     while not root.find_elements(By.CSS_SELECTOR, ".acs-bank"):
@@ -247,7 +276,8 @@ def test_a_wide_load_whose_neighbours_want_the_same_takes_half_the_passes(browse
     }"""
     with observe(Tracer()) as trace:
         RawModule(code=source, backend="simulator").get_function("k")(
-            (1,), (32,), (np.zeros(128, np.float32), np.zeros(128, np.float32)))
+            (1,), (32,), (np.zeros(128, np.float32), np.zeros(128, np.float32))
+        )
     trace.to_html(tmp_path / "wide.html")
     root = opened(browser, tmp_path / "wide.html")
     heads = set()
@@ -287,8 +317,12 @@ def warp_accesses():
         items.append(rng.integers(0, rng.choice([2, 8, 40, 4000]), 32))
         items.append(rng.integers(0, 60, 32)[LANE & ~rng.choice([1, 2, 3, 4])])
     for item in items:
-        some = [LANE, LANE[: rng.integers(1, 32)], LANE[rng.random(32) < 0.5],
-                LANE[LANE % 2 == rng.integers(2)]]  # fmt: skip
+        some = [
+            LANE,
+            LANE[: rng.integers(1, 32)],
+            LANE[rng.random(32) < 0.5],
+            LANE[LANE % 2 == rng.integers(2)],
+        ]
         for lanes in some:
             for size in (1, 2, 4, 8, 16):
                 if lanes.size:
@@ -296,22 +330,38 @@ def warp_accesses():
 
 
 def test_wavefronts_are_counted_as_the_counters_count_them(browser):
-    source = (ROOT / "attn_course/static/stepper/1_data.js").read_text(encoding="utf-8")
+    source = (ROOT / "attn_course/engine/watch/tracer/stepper_page/1_data.js").read_text(
+        encoding="utf-8"
+    )
     asked, expected = [], []
     for lanes, address, size in warp_accesses():
         for kind, name in (("load", "read"), ("store", "write")):
-            asked.append([[{"lane": int(t), "address": int(a)}
-                           for t, a in zip(lanes, address, strict=True)], size, name])
+            asked.append(
+                [
+                    [
+                        {"lane": int(t), "address": int(a)}
+                        for t, a in zip(lanes, address, strict=True)
+                    ],
+                    size,
+                    name,
+                ]
+            )
             expected.append(count_wavefronts(Lanes(lanes), address.astype(np.uint64), size, kind))
     browser.get("about:blank")
-    found = browser.execute_script(source + """
+    found = browser.execute_script(
+        source
+        + """
         return arguments[0].map(([lanes, size, kind]) => {
           const { passes, least, groups } = wavefronts(lanes, size, kind);
           return [passes, least, groups.length];
-        });""", asked)
-    wrong = [(request, tuple(answer), right)
-             for request, answer, right in zip(asked, found, expected, strict=True)
-             if tuple(answer) != (*right, right[1])]
+        });""",
+        asked,
+    )
+    wrong = [
+        (request, tuple(answer), right)
+        for request, answer, right in zip(asked, found, expected, strict=True)
+        if tuple(answer) != (*right, right[1])
+    ]
     assert not wrong, f"{len(wrong)} of {len(asked)}: {wrong[0]}"
     loads, stores = expected[::2], expected[1::2]
     joined = sum(load < store for load, store in zip(loads, stores, strict=True))
@@ -322,7 +372,7 @@ def test_without_scripts_the_table_is_readable(browser, page, tmp_path):
     text = page.read_text(encoding="utf-8")
     start = text.index('<script type="module">')
     plain = tmp_path / "plain.html"
-    plain.write_text(text[:start] + text[text.index("</script>", start) + 9:], encoding="utf-8")
+    plain.write_text(text[:start] + text[text.index("</script>", start) + 9 :], encoding="utf-8")
     browser.get(plain.as_uri())
     rows = browser.find_elements(By.CSS_SELECTOR, "tbody tr")
     assert len(rows) > 30
@@ -338,14 +388,32 @@ CELLS = [
 
 
 def notebook(path, cells):
-    path.write_text(json.dumps({
-        "nbformat": 4, "nbformat_minor": 5,
-        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3",
-                                    "language": "python"}},
-        "cells": [{"cell_type": "code", "id": f"cell{i}", "metadata": {}, "execution_count": None,
-                   "outputs": [], "source": cell.format(here=str(Path(__file__).parent))}
-                  for i, cell in enumerate(cells)],
-    }))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "nbformat": 4,
+                "nbformat_minor": 5,
+                "metadata": {
+                    "kernelspec": {
+                        "name": "python3",
+                        "display_name": "Python 3",
+                        "language": "python",
+                    }
+                },
+                "cells": [
+                    {
+                        "cell_type": "code",
+                        "id": f"cell{i}",
+                        "metadata": {},
+                        "execution_count": None,
+                        "outputs": [],
+                        "source": cell.format(here=str(Path(__file__).parent)),
+                    }
+                    for i, cell in enumerate(cells)
+                ],
+            }
+        )
+    )
 
 
 @pytest.fixture
@@ -355,15 +423,25 @@ def lab(tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {
-        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"), "IPYTHONDIR": str(tmp_path / "ipython"),
-        "JUPYTER_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(ROOT),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "JUPYTER_DATA_DIR": str(tmp_path / "data"),
+        "PYTHONPATH": str(ROOT),
         "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
         "ATTN_COURSE_BACKEND": "simulator",
-    }  # fmt: skip
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
-               "--IdentityProvider.token=", "--LabApp.expose_app_in_browser=True",
-               f"--ServerApp.root_dir={tmp_path}"]
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        f"--port={port}",
+        "--IdentityProvider.token=",
+        "--LabApp.expose_app_in_browser=True",
+        f"--ServerApp.root_dir={tmp_path}",
+    ]
     with open(tmp_path / "lab.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
@@ -396,7 +474,8 @@ def run_cell(browser, number, selector):
         if prompt.text == "[ ]:" and time.monotonic() - given[0] > 4:
             prompt.click()
             browser.execute_script(
-                "window.jupyterapp.commands.execute('notebook:run-cell-and-select-next')")
+                "window.jupyterapp.commands.execute('notebook:run-cell-and-select-next')"
+            )
             given[0] = time.monotonic()
         found = cell.find_elements(By.CSS_SELECTOR, selector)
         return found[0] if found and found[0].text else None

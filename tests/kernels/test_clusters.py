@@ -12,13 +12,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from attn_course import Sanitizer, observe
+from attn_course import Sanitizer, observe, reference
 from attn_course.engine.compile import CompileError
 from attn_course.engine.machine import launch as launches
 from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import attention, problem_of, step_arguments
 from attn_course.ladder.steps import step
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
@@ -37,8 +36,14 @@ def smallest(method, cluster, **more):
     """Constants of small tiles: 4 rows a block, which a cluster of 8 does not divide."""
     if method == "rows_split":
         return {"CLUSTER": cluster, "COLS": 1, "WARPS": 2, "ROWS": 1, "KEYS": 2} | more
-    return {"CLUSTER": cluster, "D": 64, "ROWS": 1, "KEYS": 1, "ROW_WARPS": 1,
-            "KEY_WARPS": 2} | more
+    return {
+        "CLUSTER": cluster,
+        "D": 64,
+        "ROWS": 1,
+        "KEYS": 1,
+        "ROW_WARPS": 1,
+        "KEY_WARPS": 2,
+    } | more
 
 
 def as_options(constants):
@@ -49,8 +54,9 @@ def check(method, constants, q, k, v, **asked):
     """Output and log-sum-exp against float64, and what the Sanitizer finds: nothing."""
     out = poisoned(q.shape)
     with observe(Sanitizer()) as report:
-        _, lse = attention(q, k, v, method=method, return_lse=True, out=out,
-                           options=as_options(constants), **asked)
+        _, lse = attention(
+            q, k, v, method=method, return_lse=True, out=out, options=as_options(constants), **asked
+        )
     assert not report.findings, report.findings[0]
     expected, expected_lse = reference.attention(q, k, v, return_lse=True, **asked)
     assert_agrees(out, expected, name=method, relative=RELATIVE)
@@ -58,8 +64,13 @@ def check(method, constants, q, k, v, **asked):
 
 
 # (B, H, n, d), keys: the last two have rows that see no key under a causal mask
-SHAPES = [((1, 2, 5, 63), 21), ((1, 1, 1, 1), 1), ((2, 1, 3, 40), 70), ((1, 1, 9, 64), 5),
-          ((1, 2, 13, 36), 1)]  # fmt: skip
+SHAPES = [
+    ((1, 2, 5, 63), 21),
+    ((1, 1, 1, 1), 1),
+    ((2, 1, 3, 40), 70),
+    ((1, 1, 9, 64), 5),
+    ((1, 2, 13, 36), 1),
+]
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
@@ -120,8 +131,16 @@ def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
     bias = np.zeros((30, 30), np.float32)
     bias[20, 3], bias[21, 4] = np.inf, np.nan
     for given in (None, bias):
-        out, lse = attention(q, k, v, method=method, causal=True, bias=given, return_lse=True,
-                             options=as_options(tuned(method)))
+        out, lse = attention(
+            q,
+            k,
+            v,
+            method=method,
+            causal=True,
+            bias=given,
+            return_lse=True,
+            options=as_options(tuned(method)),
+        )
         with np.errstate(invalid="ignore"):
             expected = reference.attention(q, k, v, causal=True, bias=given, return_lse=True)
         np.testing.assert_array_equal(np.isnan(out), np.isnan(expected[0]))
@@ -132,16 +151,24 @@ def test_a_key_that_is_no_number_spoils_the_rows_that_see_it(method):
 # -- each barrier is needed ----------------------------------------------------------------------
 WAITS = re.compile(r"^ +(__sync\w+|copies_arrived<\d>|cluster_wait)\(\);", re.MULTILINE)
 # Not for the Sanitizer to see: whether a block has started, and whether it leaves too early.
-UNSEEN = ("// barrier: the other blocks' shared memory may not exist yet",
-          "// where there is no key to see")
+UNSEEN = (
+    "// barrier: the other blocks' shared memory may not exist yet",
+    "// where there is no key to see",
+)
 # Parts of more rows than K has keys, so that they reach into V.
 NEEDED_BY = {
     "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 1}, (1, 1, 9, 126), 30),
     "flash_split": (smallest("flash_split", 2), (1, 1, 9, 63), 70),
-    "flash_async": ({"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
-                    (1, 1, 9, 63), 40),
-    "flash_fp32": ({"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
-                   (1, 1, 9, 63), 40),
+    "flash_async": (
+        {"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
+        (1, 1, 9, 63),
+        40,
+    ),
+    "flash_fp32": (
+        {"D": 64, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2},
+        (1, 1, 9, 63),
+        40,
+    ),
 }
 
 
@@ -167,30 +194,37 @@ def test_every_barrier_is_needed(method):
     source = step(method).path.read_text()
     assert not findings(method, source)
     body = source.index('extern "C"')
-    waits = [found for found in WAITS.finditer(source, body)
-             if not any(words in source[found.end():found.end() + 80] for words in UNSEEN)]
+    waits = [
+        found
+        for found in WAITS.finditer(source, body)
+        if not any(words in source[found.end() : found.end() + 80] for words in UNSEEN)
+    ]
     assert len(waits) >= 5
     for found in waits:
         start = found.start()
         if "cluster_wait" in found[0]:  # and its arrival, just before
             start = source.rindex("cluster_arrive();", body, start)
         line = source.count("\n", 0, found.start()) + 1
-        assert findings(method, source[:start] + source[found.end():]), f"line {line}: {found[0]}"
+        assert findings(method, source[:start] + source[found.end() :]), f"line {line}: {found[0]}"
 
 
-@pytest.mark.parametrize(("method", "constants", "message"), [
-    ("rows_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
-    ("rows_split", {"CLUSTER": 16}, "1, 2, 4 or 8 blocks"),
-    ("rows_split", {"COLS": 3}, "whole rows of a tile"),
-    ("rows_split", {"WARPS": 33}, "at most 32 warps"),
-    ("rows_split", {"WARPS": 2, "COLS": 1, "ROWS": 16, "KEYS": 1}, "lie where K lay"),
-    ("flash_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
-    ("flash_split", {"D": 48}, "32 columns at once"),
-    ("flash_split", {"ROW_WARPS": 8, "KEY_WARPS": 5}, "at most 32 warps"),
-    ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is loaded at once"),
-    ("flash_async", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
-    ("flash_fp32", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "constants", "message"),
+    [
+        ("rows_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
+        ("rows_split", {"CLUSTER": 16}, "1, 2, 4 or 8 blocks"),
+        ("rows_split", {"COLS": 3}, "whole rows of a tile"),
+        ("rows_split", {"WARPS": 33}, "at most 32 warps"),
+        ("rows_split", {"WARPS": 2, "COLS": 1, "ROWS": 16, "KEYS": 1}, "lie where K lay"),
+        ("flash_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
+        ("flash_split", {"D": 48}, "32 columns at once"),
+        ("flash_split", {"ROW_WARPS": 8, "KEY_WARPS": 5}, "at most 32 warps"),
+        ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is loaded at once"),
+        ("flash_async", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
+        ("flash_fp32", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
+    ],
+    ids=str,
+)
 def test_constants_that_a_kernel_cannot_take_do_not_compile(method, constants, message):
     source = step(method).path.read_text()
     with pytest.raises(CompileError, match=message):
@@ -202,6 +236,8 @@ def test_11_and_12_give_the_same_bits(key_warps):
     """The same sums in the same order, as 12's header says."""
     constants = {"D": 64, "ROWS": 2, "KEYS": 2, "ROW_WARPS": 2, "KEY_WARPS": key_warps}
     q, k, v = seeded_qkv((1, 2, 37, 50), kv_length=45, seed=4)
-    first, second = (attention(q, k, v, method=method, causal=True, options=as_options(constants))
-                     for method in ("flash_fp32", "flash_async"))
+    first, second = (
+        attention(q, k, v, method=method, causal=True, options=as_options(constants))
+        for method in ("flash_fp32", "flash_async")
+    )
     np.testing.assert_array_equal(first, second)

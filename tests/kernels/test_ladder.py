@@ -11,24 +11,29 @@ import math
 import numpy as np
 import pytest
 
+from attn_course import reference
 from attn_course.engine.backend import array_module
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import METHODS, attention, run_steps, steps
+from attn_course.ladder.attention import METHODS, attention, run_steps, steps_of
 from attn_course.ladder.steps import LADDER, LONG_ROW, Launch, Problem, step
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
 # The package's attribute of this name is the function; this is the module.
-methods = importlib.import_module("attn_course.attention")
+methods = importlib.import_module("attn_course.ladder.attention")
 xp = array_module()
 PIPELINES = [method for method in METHODS if not methods.supports(method, "causal")]
 MARGIN = 37  # floats before and after a guarded buffer; odd, so that a GPU sees it unaligned
 
 # (BH, n, m, d): queries, keys and head dim that divide no tile, and the smallest of each
 SHAPES = [
-    (1, 1, 1, 1), (2, 5, 7, 3), (1, 1, 40, 63), (3, 33, 18, 20), (1, 18, 70, 80), (2, 34, 1, 5),
-]  # fmt: skip
+    (1, 1, 1, 1),
+    (2, 5, 7, 3),
+    (1, 1, 40, 63),
+    (3, 33, 18, 20),
+    (1, 18, 70, 80),
+    (2, 34, 1, 5),
+]
 SCORE_KERNELS = ["01_scores_naive", "02_scores_tiled", "03_scores_register_blocked"]
 WEIGHT_SHAPES = [(1, 1), (3, 31), (5, 32), (2, 33), (4, 196)]  # (rows, m)
 
@@ -206,9 +211,14 @@ def test_output(shape, options):
 
 # (B, H, Lq, D) and Lk
 CALLS = [
-    ((1, 1, 1, 1), 1), ((2, 3, 5, 63), 5), ((1, 2, 1, 80), 37), ((1, 2, 37, 80), 1),
-    ((2, 2, 17, 1), 50), ((1, 2, 196, 64), 196), ((1, 1, 3, 8), 1030),
-]  # fmt: skip
+    ((1, 1, 1, 1), 1),
+    ((2, 3, 5, 63), 5),
+    ((1, 2, 1, 80), 37),
+    ((1, 2, 37, 80), 1),
+    ((2, 2, 17, 1), 50),
+    ((1, 2, 196, 64), 196),
+    ((1, 1, 3, 8), 1030),
+]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
@@ -288,9 +298,10 @@ def test_unknown_methods_and_unsupported_options_are_refused():
     bias = xp.zeros((4, 4), dtype=np.float32)
     for method in PIPELINES:
         for words, options in [
-            ("causal mask", {"causal": True}), ("no bias", {"bias": bias}),
+            ("causal mask", {"causal": True}),
+            ("no bias", {"bias": bias}),
             ("log-sum-exp", {"return_lse": True}),
-        ]:  # fmt: skip
+        ]:
             with pytest.raises(methods.UnsupportedOption, match=f"{words}.*rows_online"):
                 attention(q, k, v, method=method, **options)
         with pytest.raises(methods.UnsupportedOption, match=r"grouped heads.*flash_fp32"):
@@ -298,9 +309,11 @@ def test_unknown_methods_and_unsupported_options_are_refused():
 
 
 def test_methods_use_ladder_steps():
-    assert [row.file for row in steps("tiled")] == [
-        "02_scores_tiled", "05_softmax_warp", "06_output_tiled",
-    ]  # fmt: skip
+    assert [row.file for row in steps_of("tiled")] == [
+        "02_scores_tiled",
+        "05_softmax_warp",
+        "06_output_tiled",
+    ]
     used = {number for numbers in METHODS.values() for number in numbers}
     assert used <= {row.number for row in LADDER}
 
@@ -323,6 +336,5 @@ def test_an_out_that_is_also_read_is_refused(name):
     arrays[name] = one
     bias = arrays.pop("bias")
     with pytest.raises(ValueError, match=f"out shares memory with {name}: .*pass an array of its"):
-        attention(**arrays, bias=bias, method="rows_online",
-                  out=memory[64:128].reshape(1, 1, 8, 8))
+        attention(**arrays, bias=bias, method="rows_online", out=memory[64:128].reshape(1, 1, 8, 8))
     attention(**arrays, bias=bias, method="rows_online", out=memory[65:].reshape(1, 1, 8, 8))

@@ -10,8 +10,9 @@ import re
 import numpy as np
 import pytest
 
+from attn_course import reference
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
-from attn_course.ladder.attention import attention, compiled, steps
+from attn_course.ladder.attention import attention, compiled, steps_of
 from attn_course.ladder.choose import ONLINE_BYTES, choose
 from attn_course.ladder.steps import LARGEST_D, Device, Launch, Problem, Step, ceil_div, step
 from attn_course.ladder.tiles import (
@@ -26,19 +27,42 @@ from attn_course.ladder.tiles import (
     split_candidates,
     split_clocks,
 )
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
 
 TUNED = ("rows_split", "flash_fp32", "flash_async", "flash_split")
 KB = 1024
 # Every capability there is, with few SMs and with many; the last ones are smaller than any GPU.
-GPUS = [Device(f"sm_{number} x {sms}", divmod(number, 10), sms, kib * KB)
-        for number, kib in OPT_IN_SHARED_KIB.items() for sms in (1, 132)]
-SMALL = [Device(f"{capability} with 16 KB", capability, 1, 16 * KB)
-         for capability in ((6, 1), (8, 6), (9, 0), (12, 0))]
-DIMS = (1, 33, 64, 65, 128, 200, 256, 257, 512, 513, 640, 1025, 2048, 5000, 8192, 8193, 13000,
-        30_000, 60_000)
+GPUS = [
+    Device(f"sm_{number} x {sms}", divmod(number, 10), sms, kib * KB)
+    for number, kib in OPT_IN_SHARED_KIB.items()
+    for sms in (1, 132)
+]
+SMALL = [
+    Device(f"{capability} with 16 KB", capability, 1, 16 * KB)
+    for capability in ((6, 1), (8, 6), (9, 0), (12, 0))
+]
+DIMS = (
+    1,
+    33,
+    64,
+    65,
+    128,
+    200,
+    256,
+    257,
+    512,
+    513,
+    640,
+    1025,
+    2048,
+    5000,
+    8192,
+    8193,
+    13000,
+    30_000,
+    60_000,
+)
 LARGEST_ARRAY = 192 * 2**30  # bytes of q, or of the scores where they are kept
 
 
@@ -47,8 +71,9 @@ def problems(count):
     rng = random.Random(7)
     while count:
         bh, n = rng.choice((1, 3, 24, 4096)), rng.choice((1, 5, 64, 1000, 300_000, 40_000_000))
-        found = Problem(bh, n, rng.choice((1, 9, 64, 5000, 10**6)), rng.choice(DIMS),
-                        causal=rng.random() < 0.5)
+        found = Problem(
+            bh, n, rng.choice((1, 9, 64, 5000, 10**6)), rng.choice(DIMS), causal=rng.random() < 0.5
+        )
         if 4 * bh * n * found.d <= LARGEST_ARRAY and bh * n < 2**31:
             count -= 1
             yield found
@@ -63,7 +88,7 @@ def test_what_is_chosen_can_be_launched(gpu):
             continue
         seen.add(method)
         assert str(problem.d) in reason
-        for row in steps(method):
+        for row in steps_of(method):
             launch = row.launch(problem, device=gpu)
             room = gpu.shared_bytes - (ONLINE_BYTES if method == "rows_online" else 0)
             assert launch.shared_bytes <= room and launch.block[0] * launch.block[1] <= 1024
@@ -85,11 +110,14 @@ def test_more_queries_than_a_grid_of_tiles_holds(d):
     assert step("rows_online").launch(many, device=gpu).grid == (40_000_000, 1, 1)
 
 
-@pytest.mark.parametrize(("method", "options", "limit"), [
-    ("rows_split", ("-DROWS=1",), 65535 * 4),
-    ("flash_async", ("-DROWS=1", "-DROW_WARPS=2"), 65535 * 8),
-    ("flash_split", ("-DROWS=2", "-DROW_WARPS=1"), 65535 * 8),
-])
+@pytest.mark.parametrize(
+    ("method", "options", "limit"),
+    [
+        ("rows_split", ("-DROWS=1",), 65535 * 4),
+        ("flash_async", ("-DROWS=1", "-DROW_WARPS=2"), 65535 * 8),
+        ("flash_split", ("-DROWS=2", "-DROW_WARPS=1"), 65535 * 8),
+    ],
+)
 def test_rows_that_options_make_too_few(method, options, limit):
     device = Device("H200", (9, 0), 132, 227 * KB)
     assert step(method).launch(Problem(1, limit, 9, 64), options, device).grid[1] == 65535
@@ -109,12 +137,12 @@ def test_a_device_that_only_a_cluster_s_tiles_fit():
     tight, problem = Device("tight", (9, 0), 4, 28 * KB), Problem(1, 40, 40, 64)
     assert best_flash(problem, tight) is None
     assert choose(problem, tight)[0] == "flash_split"
-    (row,) = steps("flash_split")
+    (row,) = steps_of("flash_split")
     assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
 
 
 def test_a_row_that_no_shared_memory_holds():
-    (row,) = steps("rows_online")
+    (row,) = steps_of("rows_online")
     gpu = Device("sm_61", (6, 1), 28, 48 * KB)
     most = (gpu.shared_bytes - ONLINE_BYTES) // 4
     assert choose(Problem(1, 2, 3, most), gpu)[0] == "rows_online"
@@ -148,8 +176,11 @@ def test_launches_are_those_of_the_header(method):
         known = derived(row.path, row.constants(launch.options))
         shared = header_formula(row.header, r"dynamic shared (\(.*\)\*4) bytes")
         assert launch.shared_bytes == eval(shared, {}, known)
-        assert launch.block == (eval(header_formula(row.header, r"block (\([^)]*\))"), {}, known),
-                                1, 1)
+        assert launch.block == (
+            eval(header_formula(row.header, r"block (\([^)]*\))"), {}, known),
+            1,
+            1,
+        )
         assert header_formula(row.header, r"grid \(.*(, ceil\(n/BR\)\))")
         heads = header_formula(row.header, r"grid \((.*?)batch\*heads,")
         clusters = known["CLUSTER"] if heads == "CLUSTER*" else 1
@@ -162,8 +193,11 @@ def test_the_last_tile_of_each_list_fits_every_gpu():
             tiny = Device("48 KB", (9, 0), 1, 48 * KB)
             found = flash_candidates(Problem(1, 5, 5, width), tiny, clusters)
             assert found and flash_shared_bytes(found[-1]) <= 48 * KB
-            last = tuple(found[-1][name] for name in (("CLUSTER",) if clusters else ())
-                         + ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS"))
+            last = tuple(
+                found[-1][name]
+                for name in (("CLUSTER",) if clusters else ())
+                + ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
+            )
             assert last == table[width][-1]
 
 
@@ -173,15 +207,18 @@ def test_the_model_takes_devices_of_one_multiprocessor():
         problem = Problem(3, 50, 70, d)
         found = split_candidates(problem, one)
         assert found and all(split_clocks(c, problem, one, PRICES) > 0 for c in found)
-        assert d > LARGEST_D or all(flash_clocks(c, problem, one) > 0
-                                    for c in flash_candidates(problem, one, True))
+        assert d > LARGEST_D or all(
+            flash_clocks(c, problem, one) > 0 for c in flash_candidates(problem, one, True)
+        )
 
 
 def test_more_multiprocessors_never_take_longer():
     problem = Problem(24, 196, 196, 64)
     for clusters in (False, True):
-        times = [best_flash(problem, Device("", (9, 0), sms, 227 * KB), clusters)[0]
-                 for sms in (1, 8, 66, 132, 264)]
+        times = [
+            best_flash(problem, Device("", (9, 0), sms, 227 * KB), clusters)[0]
+            for sms in (1, 8, 66, 132, 264)
+        ]
         assert times == sorted(times, reverse=True) and times[0] > 8 * times[-1]
 
 
@@ -207,7 +244,7 @@ def counting_step(tmp_path, monkeypatch):
             raise ValueError("too many keys")
         return Launch(entry, (constants["TILE"], 1, 1), (constants["WIDE"], 1, 1))
 
-    monkeypatch.setattr("attn_course.ladder.kernel_path", lambda name: file)
+    monkeypatch.setattr("attn_course.ladder.steps.kernel_path", lambda name: file)
     return Step(30, "30_made_up", "made_up", "", (), (), geometry, tune), file, tuned_for
 
 
@@ -241,8 +278,13 @@ def test_what_is_refused_is_refused_every_time(tmp_path, monkeypatch):
 
 def test_calls_of_different_problems_do_not_share_launches():
     """Shapes, masks and options in turn: each result is that of its own call."""
-    calls = [((1, 2, 5, 40), {}), ((1, 2, 9, 40), {}), ((1, 2, 5, 40), {"causal": True}),
-             ((1, 2, 5, 70), {}), ((1, 2, 5, 40), {"options": ("-DROWS=1", "-DROW_WARPS=1")})]
+    calls = [
+        ((1, 2, 5, 40), {}),
+        ((1, 2, 9, 40), {}),
+        ((1, 2, 5, 40), {"causal": True}),
+        ((1, 2, 5, 70), {}),
+        ((1, 2, 5, 40), {"options": ("-DROWS=1", "-DROW_WARPS=1")}),
+    ]
     for extents, asked in calls * 2:
         q, k, v = seeded_qkv(extents, kv_length=11, seed=1)
         out = attention(q, k, v, method="flash_async", backend="simulator", **asked)

@@ -25,8 +25,9 @@ def launch(kernel, build, warp_order=None):
     module = RawModule(code=kernel.source, options=kernel.options, backend="simulator")
     arguments = kernel.arguments()
     grid, block = ((*extents, 1, 1)[:3] for extents in (kernel.grid, kernel.block))
-    module.program(build).launch(kernel.name, grid, block, arguments,
-                                 shared_bytes=kernel.shared_bytes, warp_order=warp_order)
+    module.program(build).launch(
+        kernel.name, grid, block, arguments, shared_bytes=kernel.shared_bytes, warp_order=warp_order
+    )
     return arguments
 
 
@@ -57,8 +58,12 @@ def test_the_order_of_warps_does_not_matter(seed):
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(200, 100_000), threads=st.integers(1, 100), blocks=st.integers(1, 3),
-       rows=st.sampled_from((1, 1, 2, 3)))
+@given(
+    seed=st.integers(200, 100_000),
+    threads=st.integers(1, 100),
+    blocks=st.integers(1, 3),
+    rows=st.sampled_from((1, 1, 2, 3)),
+)
 def test_any_seed_in_any_shape(seed, threads, blocks, rows):
     block = (max(1, threads // rows), rows)
     kernel = random_kernel(seed, block=block, grid=(blocks,))
@@ -101,21 +106,29 @@ def kernel_of(operation, *constants):
     """A kernel whose one statement applies the operation."""
     kernel = random_kernel(0, block=(33,), grid=(1,))
     sources = operation.sources
-    args = tuple(Const(k, c) if c is not None else Var(k, f"{k}_0")
-                 for k, c in zip(sources, constants, strict=True))  # fmt: skip
+    args = tuple(
+        Const(k, c) if c is not None else Var(k, f"{k}_0")
+        for k, c in zip(sources, constants, strict=True)
+    )
     target = Var(operation.result, f"{operation.result}_0")
     return type(kernel)(1, (1,), (33,), (Assign(target, Apply(operation, args)),), (), False)
 
 
-@pytest.mark.parametrize(("name", "constants", "wrong"), [
-    ("add.u32", (None, 7), lambda a, b: wrap("u32", a + b + 1)),
-    ("shr.i32", (None, 3), lambda a, b: wrap("i32", (a & 0xFFFFFFFF) >> 3)),
-    ("fma.f32", (None, np.float32(0.1), np.float32(1)),
-     lambda a, b, c: np.float32(a * b) + c),  # rounded twice
-    ("add.rp.f32", (None, np.float32(1e-6)), lambda a, b: a + b),  # rounded to nearest
-    ("div.f64", (None, 3.0), lambda a, b: a * (1 / b)),
-    ("i32.rz.f32", (None,), lambda x: int(np.floor(x)) if abs(x) < 2**31 else 0),
-])
+@pytest.mark.parametrize(
+    ("name", "constants", "wrong"),
+    [
+        ("add.u32", (None, 7), lambda a, b: wrap("u32", a + b + 1)),
+        ("shr.i32", (None, 3), lambda a, b: wrap("i32", (a & 0xFFFFFFFF) >> 3)),
+        (
+            "fma.f32",
+            (None, np.float32(0.1), np.float32(1)),
+            lambda a, b, c: np.float32(a * b) + c,
+        ),  # rounded twice
+        ("add.rp.f32", (None, np.float32(1e-6)), lambda a, b: a + b),  # rounded to nearest
+        ("div.f64", (None, 3.0), lambda a, b: a * (1 / b)),
+        ("i32.rz.f32", (None,), lambda x: int(np.floor(x)) if abs(x) < 2**31 else 0),
+    ],
+)
 def test_a_wrong_oracle_is_found(name, constants, wrong):
     right = kernel_of(OPERATIONS[name], *constants)
     found = launch(right, "optimised")

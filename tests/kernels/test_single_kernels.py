@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 
+from attn_course import reference
 from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder.attention import (
@@ -22,7 +23,7 @@ from attn_course.ladder.attention import (
     problem_of,
     run_steps,
     step_arguments,
-    steps,
+    steps_of,
     supports,
 )
 from attn_course.ladder.choose import choose, current_device
@@ -37,21 +38,23 @@ from attn_course.ladder.tiles import (
     split_config,
     split_shared_bytes,
 )
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
 # The package's attribute of this name is the function; this is the module.
-methods = importlib.import_module("attn_course.attention")
+methods = importlib.import_module("attn_course.ladder.attention")
 xp = array_module()
 RELATIVE = 2e-6
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken
 SINGLE = [method for method in METHODS if supports(method, "causal")]
 EXPERIMENT_NAMES = [row.entry for row in EXPERIMENTS]
 GPUS = [
-    Device(), Device("sm_61", (6, 1), 28, 48 * 1024), Device("sm_75", (7, 5), 40, 64 * 1024),
-    Device("sm_86", (8, 6), 84, 99 * 1024), Device("sm_90", (9, 0), 132, 227 * 1024),
-]  # fmt: skip
+    Device(),
+    Device("sm_61", (6, 1), 28, 48 * 1024),
+    Device("sm_75", (7, 5), 40, 64 * 1024),
+    Device("sm_86", (8, 6), 84, 99 * 1024),
+    Device("sm_90", (9, 0), 132, 227 * 1024),
+]
 
 
 def host(array):
@@ -73,8 +76,13 @@ def check(method, q, k, v, *, relative=RELATIVE, bias=None, options=(), **asked)
     """Run a method into a guarded output and compare it and its log-sum-exp with float64."""
     block, out = guarded(q.shape)
     given, lse = attention(
-        *map(device, (q, k, v)), method=method, bias=device(bias), return_lse=True, out=out,
-        options=options, **asked,
+        *map(device, (q, k, v)),
+        method=method,
+        bias=device(bias),
+        return_lse=True,
+        out=out,
+        options=options,
+        **asked,
     )
     assert given is out
     edges = host(block)
@@ -92,10 +100,18 @@ def taken_by(method, d):
 
 # (B, H, n, d), keys
 SHAPES = [
-    ((1, 1, 1, 1), 1), ((2, 3, 5, 63), 5), ((1, 2, 1, 80), 37), ((1, 2, 37, 64), 1),
-    ((2, 1, 9, 1), 70), ((1, 2, 196, 64), 196), ((1, 1, 5, 128), 131), ((1, 2, 13, 512), 66),
-    ((1, 1, 3, 2048), 5), ((1, 1, 2, 250), 19), ((1, 1, 2, 1001), 7),
-]  # fmt: skip
+    ((1, 1, 1, 1), 1),
+    ((2, 3, 5, 63), 5),
+    ((1, 2, 1, 80), 37),
+    ((1, 2, 37, 64), 1),
+    ((2, 1, 9, 1), 70),
+    ((1, 2, 196, 64), 196),
+    ((1, 1, 5, 128), 131),
+    ((1, 2, 13, 512), 66),
+    ((1, 1, 3, 2048), 5),
+    ((1, 1, 2, 250), 19),
+    ((1, 1, 2, 1001), 7),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -195,7 +211,7 @@ def test_scale(method):
 def test_unaligned_arrays(method, shift=2):
     """d % 4 == 0, but arrays may start anywhere: 16-byte accesses would be misaligned."""
     q, k, v = seeded_qkv((1, 2, 5, 32), kv_length=11, seed=shift)
-    (row,) = steps(method)
+    (row,) = steps_of(method)
     problem = problem_of(q, k)
     blocks = [xp.asarray(np.pad(array.ravel(), (shift, 0))) for array in (q, k, v)]
     size = q.size
@@ -203,7 +219,8 @@ def test_unaligned_arrays(method, shift=2):
     # The kernel moves its own pointers, so that they are unaligned wherever the arrays begin.
     moved = row.path.read_text().replace(
         "float scale, int causal)\n{",
-        f"float scale, int causal)\n{{ q += {shift}; k += {shift}; v += {shift}; out += {shift};")
+        f"float scale, int causal)\n{{ q += {shift}; k += {shift}; v += {shift}; out += {shift};",
+    )
     assert f"out += {shift};" in moved
     launch = row.launch(problem, device=current_device())
     kernel = RawModule(code=moved, options=launch.options).get_function(launch.entry)
@@ -230,11 +247,15 @@ def test_lse_is_optional_and_nothing_else_changes(method):
 
 TILE_NAMES = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
 TILES = {  # method -> its constants, tile by tile, for a head dim that they hold
-    method: {width: [dict(zip(names, tile, strict=True)) | {"D": width} for tile in tiles]
-             for width, tiles in table.items()}
+    method: {
+        width: [dict(zip(names, tile, strict=True)) | {"D": width} for tile in tiles]
+        for width, tiles in table.items()
+    }
     for method, names, table in (
-        ("flash_fp32", TILE_NAMES, FLASH_TILES), ("flash_async", TILE_NAMES, FLASH_TILES),
-        ("flash_split", ("CLUSTER", *TILE_NAMES), CLUSTER_TILES))
+        ("flash_fp32", TILE_NAMES, FLASH_TILES),
+        ("flash_async", TILE_NAMES, FLASH_TILES),
+        ("flash_split", ("CLUSTER", *TILE_NAMES), CLUSTER_TILES),
+    )
 }
 
 
@@ -321,8 +342,12 @@ def test_the_longest_rows(method):
     check(method, q, k, v)
 
 
-EXPERIMENT_SHAPES = [((1, 2, 21, 64), 70), ((2, 1, 5, 63), 33), ((1, 1, 3, 1), 1),
-                     ((1, 1, 17, 130), 65)]  # fmt: skip
+EXPERIMENT_SHAPES = [
+    ((1, 2, 21, 64), 70),
+    ((2, 1, 5, 63), 33),
+    ((1, 1, 3, 1), 1),
+    ((1, 1, 17, 130), 65),
+]
 
 
 @pytest.mark.parametrize("shape", EXPERIMENT_SHAPES, ids=str)
@@ -357,10 +382,13 @@ def test_half2_rounds_to_half():
     assert_agrees(out, reference.attention(*rounded, v), name="rounded first", relative=RELATIVE)
 
 
-@pytest.mark.parametrize(("name", "shared_bytes"), [
-    ("replicated_queries", ((16 + 64) * (2048 + 4) + 2048) * 4),
-    ("double_buffer_rows", (4 * 64 * (2048 + 4) + 2048) * 4),
-])
+@pytest.mark.parametrize(
+    ("name", "shared_bytes"),
+    [
+        ("replicated_queries", ((16 + 64) * (2048 + 4) + 2048) * 4),
+        ("double_buffer_rows", (4 * 64 * (2048 + 4) + 2048) * 4),
+    ],
+)
 def test_layouts_of_whole_rows_are_refused(name, shared_bytes):
     """The launch that once failed with "invalid argument" says how much is too much."""
     q, k, v = map(device, seeded_qkv((1, 1, 1, 2048), kv_length=2))
@@ -370,13 +398,18 @@ def test_layouts_of_whole_rows_are_refused(name, shared_bytes):
 
 def test_auto_picks_by_head_dim_and_device():
     hopper, ampere, turing = GPUS[4], GPUS[0], GPUS[2]
-    picks = [(64, hopper, "flash_split"), (256, ampere, "flash_async"), (64, turing, "flash_fp32"),
-             (512, hopper, "rows_split"), (512, turing, "rows_online"),
-             (20000, hopper, "rows_online")]
+    picks = [
+        (64, hopper, "flash_split"),
+        (256, ampere, "flash_async"),
+        (64, turing, "flash_fp32"),
+        (512, hopper, "rows_split"),
+        (512, turing, "rows_online"),
+        (20000, hopper, "rows_online"),
+    ]
     for d, gpu, method in picks:
         found, reason = choose(Problem(4, 64, 64, d), gpu)
         assert found == method and str(d) in reason
-        launch = steps(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
+        launch = steps_of(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
         assert launch.shared_bytes <= gpu.shared_bytes
     found, reason = choose(Problem(64, 2048, 2048, 64), hopper)
     assert found == "flash_async" and "64" in reason  # blocks for every SM without clusters
@@ -387,7 +420,7 @@ def test_auto_picks_by_head_dim_and_device():
 @pytest.mark.parametrize("d", [40, 300])
 def test_auto_runs_what_it_picks_and_says_so(d, caplog):
     q, k, v = seeded_qkv((1, 4, 9, d), kv_length=11, seed=1)
-    with caplog.at_level("INFO", logger="attn_course.attention"):
+    with caplog.at_level("INFO", logger="attn_course.ladder.attention"):
         check(AUTO, q, k[:, :2].copy(), v[:, :2].copy(), causal=True)
     method, reason = choose(problem_of(q, k), current_device())
     assert f"auto picks {method}: {reason}" in caplog.text
@@ -403,15 +436,19 @@ def test_current_device():
 def test_a_bias_that_does_not_fit_is_refused():
     q, k, v = map(device, seeded_qkv((2, 4, 5, 8), kv_length=7))
     for extents, message in [
-        ((5, 6), "last two extents"), ((3, 5, 7), "broadcast_to"), ((2, 2, 5, 7), "broadcast_to"),
+        ((5, 6), "last two extents"),
+        ((3, 5, 7), "broadcast_to"),
+        ((2, 2, 5, 7), "broadcast_to"),
         ((7,), "reshape"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(ValueError, match=rf"bias has shape .*{message}"):
             attention(q, k, v, method="rows_warp", bias=xp.zeros(extents, np.float32))
     with pytest.raises(TypeError, match="bias is float64"):
         attention(q, k, v, method="rows_warp", bias=xp.zeros((5, 7)))
-    strides = [check_bias(xp.zeros(extents, np.float32), q, k, xp)
-               for extents in ((5, 7), (4, 5, 7), (2, 1, 5, 7), (2, 4, 5, 7), (1, 1, 5, 7))]
+    strides = [
+        check_bias(xp.zeros(extents, np.float32), q, k, xp)
+        for extents in ((5, 7), (4, 5, 7), (2, 1, 5, 7), (2, 4, 5, 7), (1, 1, 5, 7))
+    ]
     assert strides == [(0, 0), (0, 35), (35, 0), (140, 35), (0, 0)]
 
 

@@ -19,19 +19,50 @@ LAYERS = (
     ("compile", "module"),
     ("shapes", "tuning", "ladder"),
     ("choice", "attention"),
-    ("verify", "clinic", "timing", "roofline", "profiler", "results", "peers", "suites",
-     "timing_lesson", "memory_levels", "occupancy", "experiments", "tile_times",
-     "pipeline_times", "ablation_edits", "ablations"),
-    ("plot_style", "plots", "stepper", "lesson", "lesson_plots", "timing_plots", "memory_plots",
-     "profile_plots", "memory_lesson", "profile_lesson", "flash_lesson", "flash_plots",
-     "clinic_lesson", "clinic_plots", "reduction_lesson", "reduction_plots",
-     "pipeline_lesson", "pipeline_plots"),
+    (
+        "verify",
+        "clinic",
+        "timing",
+        "roofline",
+        "profiler",
+        "results",
+        "peers",
+        "suites",
+        "timing_lesson",
+        "memory_levels",
+        "occupancy",
+        "experiments",
+        "tile_times",
+        "pipeline_times",
+        "ablation_edits",
+        "ablations",
+    ),
+    (
+        "plot_style",
+        "plots",
+        "stepper",
+        "lesson",
+        "lesson_plots",
+        "timing_plots",
+        "memory_plots",
+        "profile_plots",
+        "memory_lesson",
+        "profile_lesson",
+        "flash_lesson",
+        "flash_plots",
+        "clinic_lesson",
+        "clinic_plots",
+        "reduction_lesson",
+        "reduction_plots",
+        "pipeline_lesson",
+        "pipeline_plots",
+    ),
     ("commands", "cli"),
     ("__init__",),
 )
 # What may be imported beside the rule of rows: exactly these of our modules, and nothing else.
 ONLY = {
-    "reference": set(),           # the oracle: nothing of ours can bend it
+    "reference": set(),  # the oracle: nothing of ours can bend it
     "compare": set(),
     "events": set(),
     "observers": {"events", "observers"},
@@ -51,9 +82,19 @@ ONLY = {
 }
 # A library and the only modules that may import it.
 CONFINED = {
-    "matplotlib": {"plot_style", "plots", "lesson_plots", "timing_plots", "memory_plots",
-                   "profile_plots", "flash_plots", "clinic_plots", "reduction_plots",
-                   "pipeline_plots", "data"},
+    "matplotlib": {
+        "plot_style",
+        "plots",
+        "lesson_plots",
+        "timing_plots",
+        "memory_plots",
+        "profile_plots",
+        "flash_plots",
+        "clinic_plots",
+        "reduction_plots",
+        "pipeline_plots",
+        "data",
+    },
     "anywidget": {"stepper"},
     "traitlets": {"stepper"},
     "ipywidgets": {"stepper"},
@@ -105,9 +146,13 @@ def violations(module: str, imported: set[str]) -> list[str]:
         target, library = top_of(name), name.split(".")[0]
         if library in CONFINED and home not in CONFINED[library]:
             found.append(f"{module} imports {name}: only {sorted(CONFINED[library])} may")
-        if home == "data" and library == "matplotlib" and not any(
-            name == allowed or name.startswith(allowed + ".")
-            for allowed in ALLOWED_MATPLOTLIB_IN_DATA
+        if (
+            home == "data"
+            and library == "matplotlib"
+            and not any(
+                name == allowed or name.startswith(allowed + ".")
+                for allowed in ALLOWED_MATPLOTLIB_IN_DATA
+            )
         ):
             found.append(f"data imports {name}: it may import matplotlib.cbook only")
         if target is None or target == home:
@@ -134,7 +179,7 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
 
     def visit(node: str, path: list[str]) -> list[str]:
         if node in path:
-            return path[path.index(node):]
+            return path[path.index(node) :]
         if node in done:
             return []
         for neighbour in sorted(graph.get(node, ())):
@@ -170,8 +215,9 @@ def test_every_module_has_a_layer():
 
 
 def test_no_import_goes_against_the_layers():
-    found = [v for module, imported in project_modules().items()
-             for v in violations(module, imported)]
+    found = [
+        v for module, imported in project_modules().items() for v in violations(module, imported)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -181,8 +227,12 @@ def test_no_import_cycles():
 
 
 # Import names of the base dependencies, where they differ from the name that is installed.
-IMPORT_NAMES = {"cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"}, "pyelftools": {"elftools"},
-                "jupyterlab": {"IPython", "ipywidgets"}, "anywidget": {"anywidget", "traitlets"}}
+IMPORT_NAMES = {
+    "cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"},
+    "pyelftools": {"elftools"},
+    "jupyterlab": {"IPython", "ipywidgets"},
+    "anywidget": {"anywidget", "traitlets"},
+}
 # Libraries that a module uses where they happen to be there, inside a function that says so.
 OPTIONAL = {"torch"}
 
@@ -203,33 +253,39 @@ def test_kernels_know_nothing_of_python():
         assert not re.search(r"(?i)attn_course|python|numpy|cupy|\.py\b", path.read_text()), path
 
 
-@pytest.mark.parametrize(("module", "source", "word"), [
-    ("reference", "from attn_course.compare import compare", "above|only"),
-    ("reference", "from . import compare", "only"),
-    ("simulator.machine", "from ..module import RawModule", "above"),
-    ("simulator.machine", "import attn_course.cli", "above"),
-    ("observers.counters", "from attn_course.simulator import Program", "only"),
-    ("observers.counters", "def f():\n    from ..source import KernelSource", "only"),
-    ("ladder", "import attn_course.attention", "above"),
-    ("ladder", "import matplotlib.pyplot as plt", "matplotlib"),
-    ("data", "from matplotlib import pyplot", "cbook only"),
-    ("plots", "import anywidget", "anywidget"),
-    ("plots", "from attn_course.attention import attention", "only"),
-    ("module", "import attn_course", "above"),
-])
+@pytest.mark.parametrize(
+    ("module", "source", "word"),
+    [
+        ("reference", "from attn_course.compare import compare", "above|only"),
+        ("reference", "from . import compare", "only"),
+        ("simulator.machine", "from ..module import RawModule", "above"),
+        ("simulator.machine", "import attn_course.cli", "above"),
+        ("observers.counters", "from attn_course.simulator import Program", "only"),
+        ("observers.counters", "def f():\n    from ..source import KernelSource", "only"),
+        ("ladder", "import attn_course.attention", "above"),
+        ("ladder", "import matplotlib.pyplot as plt", "matplotlib"),
+        ("data", "from matplotlib import pyplot", "cbook only"),
+        ("plots", "import anywidget", "anywidget"),
+        ("plots", "from attn_course.attention import attention", "only"),
+        ("module", "import attn_course", "above"),
+    ],
+)
 def test_the_rules_catch_a_wrong_import(module, source, word):
     found = violations(module, imports_in(source, module))
     assert found and re.search(word, found[0])
 
 
-@pytest.mark.parametrize(("module", "source"), [
-    ("simulator.machine", "from .isa import OPERATIONS\nfrom attn_course import events"),
-    ("data", "from matplotlib.cbook import get_sample_data"),
-    ("data", "from matplotlib import cbook"),
-    ("plots", "import matplotlib.pyplot as plt"),
-    ("cli", "from attn_course.commands import run"),
-    ("commands.tour", "from ..attention import attention\nfrom . import common"),
-])
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("simulator.machine", "from .isa import OPERATIONS\nfrom attn_course import events"),
+        ("data", "from matplotlib.cbook import get_sample_data"),
+        ("data", "from matplotlib import cbook"),
+        ("plots", "import matplotlib.pyplot as plt"),
+        ("cli", "from attn_course.commands import run"),
+        ("commands.tour", "from ..attention import attention\nfrom . import common"),
+    ],
+)
 def test_the_rules_allow_a_right_import(module, source):
     assert violations(module, imports_in(source, module)) == []
 

@@ -26,7 +26,8 @@ def problems(text: str) -> list[str]:
     """Every forbidden word of a text as 'line: what: the word'."""
     return [
         f"{text.count(chr(10), 0, match.start()) + 1}: {why}: {match.group(0)}"
-        for why, pattern in FORBIDDEN.items() for match in pattern.finditer(text)
+        for why, pattern in FORBIDDEN.items()
+        for match in pattern.finditer(text)
     ]
 
 
@@ -35,15 +36,22 @@ def test_no_file_holds_forbidden_words():
     assert len(files) > 20
     found = [
         f"{path.relative_to(ROOT)}:{problem}"
-        for path in files for problem in problems(path.read_text(errors="replace"))
+        for path in files
+        for problem in problems(path.read_text(errors="replace"))
     ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", [
-    "# TO" + "DO: later", "see /wo" + "rk/main", "open('/ho" + "me/ann/x')", "a FIX" + "ME b",
-    "../sha" + "red/notes",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# TO" + "DO: later",
+        "see /wo" + "rk/main",
+        "open('/ho" + "me/ann/x')",
+        "a FIX" + "ME b",
+        "../sha" + "red/notes",
+    ],
+)
 def test_forbidden_words_are_found(text):
     assert problems(text)
 
@@ -56,16 +64,25 @@ def test_other_words_are_not(text):
 def test_every_file_keeps_the_format():
     found = [
         f"{path.relative_to(ROOT)}:{problem}"
-        for path in check_format.project_files() for problem in check_format.problems_of(path)
+        for path in check_format.project_files()
+        for problem in check_format.problems_of(path)
     ]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(("name", "text", "word"), [
-    ("a.py", "x = 1 \n", "blanks"), ("a.py", "x = 1", "no newline"), ("a.cu", "\tint a;\n", "tab"),
-    ("a.cu", "/" * 101 + "\n", "101 columns"), ("a.md", "a\r\n", "Windows"),
-    ("a.md", "a\n\n", "blank lines"), ("a.ipynb", "{", "JSON"), ("a.ipynb", '{"a": 1}', "nbformat"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("a.py", "x = 1 \n", "blanks"),
+        ("a.py", "x = 1", "no newline"),
+        ("a.cu", "\tint a;\n", "tab"),
+        ("a.cu", "/" * 101 + "\n", "101 columns"),
+        ("a.md", "a\r\n", "Windows"),
+        ("a.md", "a\n\n", "blank lines"),
+        ("a.ipynb", "{", "JSON"),
+        ("a.ipynb", '{"a": 1}', "nbformat"),
+    ],
+)
 def test_format_problems_are_found(tmp_path, name, text, word):
     path = tmp_path / name
     path.write_bytes(text.encode())

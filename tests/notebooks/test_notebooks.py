@@ -71,8 +71,10 @@ def rhythm_problems(notebook) -> list[str]:
         found.append(f"{len(cells)} cells; a lesson has {CELLS[0]} to {CELLS[-1]}")
     if not cells or cells[0].cell_type != "markdown" or not source(cells[0]).startswith("# "):
         found.append("the first cell is not a title")
-    if not cells or cells[-1].cell_type != "markdown" or not re.search(
-        r"(?im)^#+ .*where next", source(cells[-1])
+    if (
+        not cells
+        or cells[-1].cell_type != "markdown"
+        or not re.search(r"(?im)^#+ .*where next", source(cells[-1]))
     ):
         found.append("the last cell is not a 'Where next'")
     prose = "\n".join(source(cell) for cell in cells if cell.cell_type == "markdown")

@@ -11,8 +11,7 @@ from attn_course import Sanitizer
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, step
-from attn_course.measure import ablations
-from attn_course.measure import records as results
+from attn_course.measure import ablations, records
 from attn_course.measure.ablations import (
     ABLATIONS,
     PROBLEMS,
@@ -40,9 +39,13 @@ from attn_course.reference.inputs import seeded_qkv
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 LABELS = [one.label for one in ABLATIONS]
 # One warp along the rows, and four along the keys that join their parts.
-TILES = {"flash_async": (("-DROWS=2", "-DKEYS=2", "-DROW_WARPS=1", "-DKEY_WARPS=1"),
-                         ("-DROWS=1", "-DKEYS=2", "-DROW_WARPS=2", "-DKEY_WARPS=2")),
-         "flash_split": (("-DROWS=1", "-DKEYS=2", "-DROW_WARPS=1", "-DKEY_WARPS=2"),)}
+TILES = {
+    "flash_async": (
+        ("-DROWS=2", "-DKEYS=2", "-DROW_WARPS=1", "-DKEY_WARPS=1"),
+        ("-DROWS=1", "-DKEYS=2", "-DROW_WARPS=2", "-DKEY_WARPS=2"),
+    ),
+    "flash_split": (("-DROWS=1", "-DKEYS=2", "-DROW_WARPS=1", "-DKEY_WARPS=2"),),
+}
 
 
 def counted(one, q, k, v, **options):
@@ -77,7 +80,8 @@ def test_names_are_unique_and_lead_to_their_ablation():
         ablation("flash_async", "luck")
     assert [one.label for one in all_variants()] == [
         *(one.label for one in variants("flash_async")),
-        *(one.label for one in variants("flash_split"))]
+        *(one.label for one in variants("flash_split")),
+    ]
     assert all_variants()[0].label == "flash_async"
 
 
@@ -89,8 +93,10 @@ def test_an_edit_must_fit_exactly_once(old):
 
 # -- right results ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
-@pytest.mark.parametrize(("shape", "keys", "causal"), [
-    ((1, 2, 37, 20), 41, False), ((2, 1, 45, 64), 45, True), ((1, 1, 18, 6), 33, True)])
+@pytest.mark.parametrize(
+    ("shape", "keys", "causal"),
+    [((1, 2, 37, 20), 41, False), ((2, 1, 45, 64), 45, True), ((1, 1, 18, 6), 33, True)],
+)
 def test_an_ablation_computes_attention(one, shape, keys, causal):
     q, k, v = seeded_qkv(shape, kv_length=keys)
     expected = float64_attention(q, k, v, causal=causal)
@@ -115,11 +121,19 @@ def test_an_ablation_has_no_race(one):
 
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
     late = ablation("flash_async", "late V")
-    edits = [(old, "\n".join(line for line in new.splitlines() if "next V tile" not in line) + "\n")
-             for old, new in late.edits]
+    edits = [
+        (old, "\n".join(line for line in new.splitlines() if "next V tile" not in line) + "\n")
+        for old, new in late.edits
+    ]
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
-    made = Variant(Ablation("flash_async", "it", "", "", tuple(edits)), q, k, v,
-                   backend="simulator", options=TILES["flash_async"][1])
+    made = Variant(
+        Ablation("flash_async", "it", "", "", tuple(edits)),
+        q,
+        k,
+        v,
+        backend="simulator",
+        options=TILES["flash_async"][1],
+    )
     with observe(Sanitizer()) as report:
         made.call()
     assert "race" in {finding.kind for finding in report.findings}
@@ -128,8 +142,7 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
     for one in all_variants():
-        made = Variant(one, q, k, v, causal=True, backend="simulator",
-                       options=TILES[one.kernel][0])
+        made = Variant(one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0])
         made.call()
         assert not made.out[0, 0, :31].any() and made.out[0, 0, 31:].any(), one.label
 
@@ -140,8 +153,10 @@ TILE = ("-DROWS=4", "-DKEYS=4", "-DROW_WARPS=1", "-DKEY_WARPS=1")
 
 
 def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
-    before, after = (counted(one, *QKV, options=TILE) for one in
-                     (ablation("flash_async", "lanes"), whole("flash_async")))
+    before, after = (
+        counted(one, *QKV, options=TILE)
+        for one in (ablation("flash_async", "lanes"), whole("flash_async"))
+    )
     # Per 4 floats of a tile's rows: 4 loads of K by each warp, and as many of Q; the same of P V.
     loads = before["shared_load_requests"]
     assert after["shared_load_requests"] == loads
@@ -181,7 +196,8 @@ def _problem(shape, causal):
 def test_the_tool_compiles_what_is_timed():
     wanted = record_ablations.wanted(HOPPER)
     assert {(kernel, name) for kernel, name, _ in wanted} == {
-        (one.kernel, one.name) for one in all_variants()}
+        (one.kernel, one.name) for one in all_variants()
+    }
     assert len(set(wanted)) == len(wanted) < len(all_variants()) * len(PROBLEMS)
 
 
@@ -216,8 +232,9 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
     split = row["variants"]["flash_split without cluster"]
     assert "-DCLUSTER=1" in split["options"] and "-DCLUSTER=2" not in split["options"]
     found = {"rows": [row]}
-    (first, *_), others = (worths(found, kernel, (1, 1, 20, 16), True)
-                           for kernel in ("flash_async", "flash_split"))
+    (first, *_), others = (
+        worths(found, kernel, (1, 1, 20, 16), True) for kernel in ("flash_async", "flash_split")
+    )
     assert (first.ablation.name, first.median_us, first.whole_us) == ("lanes", 11, 10)
     assert first.ratio == 1.1 and first.is_clear
     assert [one.ablation.name for one in others] == ["cluster", "relaxed"]
@@ -238,9 +255,16 @@ def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
 
 def made_up_record(**changed):
     files = {f"{step(kernel).file}.cu" for kernel in ("flash_async", "flash_split")}
-    return {"kind": "ablations", "gpu": "G", "driver": "1", "cuda": "1", "date": "2026-01-02",
-            "commit": "a", "kernels": {file: results.kernel_hash(file) for file in files},
-            "sources": {one.label: source_hash(one) for one in all_variants()}} | changed
+    return {
+        "kind": "ablations",
+        "gpu": "G",
+        "driver": "1",
+        "cuda": "1",
+        "date": "2026-01-02",
+        "commit": "a",
+        "kernels": {file: records.kernel_hash(file) for file in files},
+        "sources": {one.label: source_hash(one) for one in all_variants()},
+    } | changed
 
 
 def test_a_record_is_stale_when_a_kernel_or_an_edit_has_changed():

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from attn_course.cli import main as cli
+from attn_course.cli import main
 
 
 def run_check(capsys, *arguments):
-    status = cli.main(["check", *arguments])
+    status = main.main(["check", *arguments])
     return status, capsys.readouterr()
 
 
@@ -19,7 +19,10 @@ def test_check_a_method(capsys, tmp_path):
     record = json.loads(file.read_text())
     assert record["clean"] and record["agrees"] and record["errors"] == 0
     assert [one["file"] for one in record["kernels"]] == [
-        "02_scores_tiled.cu", "05_softmax_warp.cu", "06_output_tiled.cu"]
+        "02_scores_tiled.cu",
+        "05_softmax_warp.cu",
+        "06_output_tiled.cu",
+    ]
 
 
 def test_check_a_broken_kernel(capsys):
@@ -45,7 +48,7 @@ def test_a_kernel_of_the_users_own_is_told_the_way_from_python(capsys, tmp_path)
     status, shown = run_check(capsys, str(own))
     assert status == 2 and "observe(Sanitizer())" in shown.err and "RawModule" in shown.err
     with pytest.raises(SystemExit):
-        cli.main(["check", "--help"])
+        main.main(["check", "--help"])
     assert "METHOD_OR_FILE" in capsys.readouterr().out
 
 
@@ -56,11 +59,16 @@ def test_check_a_wrong_result(capsys):
     assert status == 0  # one head has no offset to lose
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("broken/nothing.cu",), "no kernel file"), (("tiled", "--causal"), "causal"),
-    (("tiled", "--backend", "gpu"), "compute-sanitizer"), (("fastest",), "no method"),
-    (("broken/tile_64.cu", "--causal"), "need --shape"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("broken/nothing.cu",), "no kernel file"),
+        (("tiled", "--causal"), "causal"),
+        (("tiled", "--backend", "gpu"), "compute-sanitizer"),
+        (("fastest",), "no method"),
+        (("broken/tile_64.cu", "--causal"), "need --shape"),
+    ],
+)
 def test_check_refuses_what_it_cannot_do(capsys, arguments, message):
     status, shown = run_check(capsys, *arguments)
     assert status == 2 and message in shown.err

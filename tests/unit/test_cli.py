@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from attn_course.cli import arguments as common
-from attn_course.cli import main as cli
-from attn_course.cli import run, simulator_speed
+from attn_course import reference
+from attn_course.cli import main, run, simulator_speed
+from attn_course.cli.arguments import Workload, dimensions, finite
 from attn_course.engine.backend import resolve_backend
+from attn_course.figures import table
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step
-from attn_course.reference import float64 as reference
-from attn_course.reference import inputs as data
+from attn_course.reference import inputs
 
 SMALL = ("--shape", "1,2,17,9")
 
@@ -23,7 +23,7 @@ SMALL = ("--shape", "1,2,17,9")
 def call(capsys, *arguments):
     """(exit status, standard output, standard error) of one call."""
     try:
-        status = cli.main(list(arguments))
+        status = main.main(list(arguments))
     except SystemExit as exit:  # argparse
         status = exit.code
     captured = capsys.readouterr()
@@ -53,17 +53,16 @@ def test_run_agrees_and_writes_json(capsys, tmp_path, method):
     assert record["backend"] == resolve_backend()
     assert 0 < record["max_abs_error"] < 1e-5 and 0 < record["relative_error"] < 1e-5
     assert record["seconds"] > 0 and record["kv_length"] == 23
-    assert [s["file"] for s in record["steps"]] == [
-        step(number).file for number in METHODS[method]
-    ]
+    assert [s["file"] for s in record["steps"]] == [step(number).file for number in METHODS[method]]
     assert all(len(s["grid"]) == len(s["block"]) == 3 for s in record["steps"])
     assert "agrees" in out and f"backend {record['backend']}" in out
 
 
 @pytest.mark.parametrize("method", ["rows_atomic", "rows_online", "flash_fp32", "multi_query"])
 def test_run_with_a_causal_mask_and_other_keys(capsys, method):
-    status, out, _ = call(capsys, "run", method, *SMALL, "--causal", "--kv-length", "7",
-                          "--json", "-")
+    status, out, _ = call(
+        capsys, "run", method, *SMALL, "--causal", "--kv-length", "7", "--json", "-"
+    )
     record = json.loads(out)
     assert status == 0 and record["causal"] is True and record["relative_error"] < 2e-6
 
@@ -91,8 +90,10 @@ def test_run_reports_shared_memory_of_the_tiled_kernel(capsys):
 
 
 def test_the_seed_changes_the_input(capsys):
-    errors = [json.loads(call(capsys, "run", "naive", *SMALL, "--seed", seed, "--json", "-")[1])
-              for seed in ("0", "1", "1")]
+    errors = [
+        json.loads(call(capsys, "run", "naive", *SMALL, "--seed", seed, "--json", "-")[1])
+        for seed in ("0", "1", "1")
+    ]
     assert errors[0]["max_abs_error"] != errors[1]["max_abs_error"]
     assert errors[1]["max_abs_error"] == errors[2]["max_abs_error"]
 
@@ -105,18 +106,21 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
     assert "[0, 1, 3, 2]" in out
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (("run", "nonsense"), ("nonsense", "naive")),
-    (("run", "naive", "--causal"), ("causal",)),
-    (("run", "naive", "--dtype", "float16"), ("float16", "drop --dtype")),
-    (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at", "all.json")),
-    (("run", "naive", "--shape", "1,2,3"), ("B,H,L,D",)),
-    (("run", "naive", "--shape", "1,2,0,4"), ("at least 1",)),
-    (("run", "naive", "--kv-length", "0"), ("at least 1",)),
-    (("run", "naive", "--seed", "-1"), ("at least 0",)),
-    (("run", "naive", "--backend", "abacus"), ("abacus",)),
-    (("nonsense",), ("nonsense",)),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "nonsense"), ("nonsense", "naive")),
+        (("run", "naive", "--causal"), ("causal",)),
+        (("run", "naive", "--dtype", "float16"), ("float16", "drop --dtype")),
+        (("run", "naive", "--json", "/nowhere/at/all.json"), ("/nowhere/at", "all.json")),
+        (("run", "naive", "--shape", "1,2,3"), ("B,H,L,D",)),
+        (("run", "naive", "--shape", "1,2,0,4"), ("at least 1",)),
+        (("run", "naive", "--kv-length", "0"), ("at least 1",)),
+        (("run", "naive", "--seed", "-1"), ("at least 0",)),
+        (("run", "naive", "--backend", "abacus"), ("abacus",)),
+        (("nonsense",), ("nonsense",)),
+    ],
+)
 def test_a_wrong_call_gets_one_clear_message(capsys, arguments, words):
     status, _, err = call(capsys, *arguments)
     assert status == 2
@@ -134,9 +138,9 @@ def test_a_bug_is_not_dressed_up_as_a_message(monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(common.Workload, "inputs", broken)
+    monkeypatch.setattr(Workload, "inputs", broken)
     with pytest.raises(ZeroDivisionError):
-        cli.main(["run", "naive", *SMALL])
+        main.main(["run", "naive", *SMALL])
 
 
 def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, monkeypatch):
@@ -155,33 +159,39 @@ def test_the_help_of_trace_names_its_own_default_shape(capsys):
 
 
 def test_the_traceback_is_there_when_asked_for(monkeypatch):
-    monkeypatch.setenv(cli.TRACEBACK_VARIABLE, "1")
+    monkeypatch.setenv(main.TRACEBACK_VARIABLE, "1")
     with pytest.raises(ValueError, match="nonsense"):
-        cli.main(["run", "nonsense"])
+        main.main(["run", "nonsense"])
 
 
 @pytest.fixture
 def small_windows(monkeypatch):
     """The tour's input with two heads of 16 dimensions instead of twelve of 64."""
-    monkeypatch.setattr(data, "mri_windows",
-                        functools.partial(data.mri_windows, heads=2, head_dim=16))
+    monkeypatch.setattr(
+        inputs, "mri_windows", functools.partial(inputs.mri_windows, heads=2, head_dim=16)
+    )
     # The figures draw five heads unless told otherwise.
     from attn_course.figures import attention as plots
-    monkeypatch.setattr(plots, "attention_over_slice",
-                        functools.partial(plots.attention_over_slice, heads=(0, 1)))
+
+    monkeypatch.setattr(
+        plots, "attention_over_slice", functools.partial(plots.attention_over_slice, heads=(0, 1))
+    )
 
 
 def test_tour(capsys, tmp_path, small_windows):
     path = tmp_path / "tour.json"
-    status, out, _ = call(capsys, "tour", "--windows", "1", "--out", str(tmp_path / "figures"),
-                          "--json", str(path))
+    status, out, _ = call(
+        capsys, "tour", "--windows", "1", "--out", str(tmp_path / "figures"), "--json", str(path)
+    )
     steps, backend = len(LADDER) + len(METHODS), resolve_backend()
     assert status == 0
     last = out.splitlines()[-1]
     assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
     assert all(step.file in out for step in LADDER)
     assert [s["name"] for s in json.loads(path.read_text())["steps"]] == [
-        *(step.file for step in LADDER), *METHODS]
+        *(step.file for step in LADDER),
+        *METHODS,
+    ]
     figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
@@ -205,8 +215,10 @@ def test_bench_counts_every_lane_of_every_instruction():
 
 
 def test_bench_counts_grow_with_the_work():
-    per_step = [simulator_speed.count_instructions(simulator_speed.Case("", 1, 1, 32, d))
-                for d in (16, 32, 48)]
+    per_step = [
+        simulator_speed.count_instructions(simulator_speed.Case("", 1, 1, 32, d))
+        for d in (16, 32, 48)
+    ]
     assert per_step[2] - per_step[1] == per_step[1] - per_step[0] > 0
 
 
@@ -221,49 +233,64 @@ def test_bench_reports(capsys, tmp_path, monkeypatch):
 
 
 def test_table_aligns_and_dimensions_drop_ones():
-    text = common.table(("a", "b"), [("x", "1"), ("yy", "22")], right=(1,))
+    text = table(("a", "b"), [("x", "1"), ("yy", "22")], right=(1,))
     assert text.splitlines() == ["a    b", "--  --", "x    1", "yy  22"]
-    assert common.dimensions((7, 7, 24)) == "7x7x24"
-    assert common.dimensions((32, 1, 1)) == "32"
-    assert common.dimensions((1, 4, 1)) == "1x4"
+    assert dimensions((7, 7, 24)) == "7x7x24"
+    assert dimensions((32, 1, 1)) == "32"
+    assert dimensions((1, 4, 1)) == "1x4"
 
 
 def test_json_holds_what_json_can():
-    assert common.finite({"a": float("inf"), "b": [1.5, float("nan")], "c": 2}) == {
-        "a": "inf", "b": [1.5, "nan"], "c": 2}
+    assert finite({"a": float("inf"), "b": [1.5, float("nan")], "c": 2}) == {
+        "a": "inf",
+        "b": [1.5, "nan"],
+        "c": 2,
+    }
 
 
 def test_the_module_runs_as_a_command():
-    done = subprocess.run([sys.executable, "-m", "attn_course.cli", "run", "--help"],
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "attn_course.cli", "run", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0 and "--shape" in done.stdout
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["run", "flash_spilt"], "did you mean 'flash_split'"),
-    (["bench", "--recorded"], "name one of seeds_fp32"),
-    (["run", "rows_online", "--shape", "1,1,2,8", "--kv-length", "5000000000000"],
-     "smaller --shape"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "flash_spilt"], "did you mean 'flash_split'"),
+        (["bench", "--recorded"], "name one of seeds_fp32"),
+        (
+            ["run", "rows_online", "--shape", "1,1,2,8", "--kv-length", "5000000000000"],
+            "smaller --shape",
+        ),
+    ],
+)
 def test_a_call_that_cannot_run_says_the_way_out(arguments, words, capsys):
-    assert cli.main(arguments) == 2
+    assert main.main(arguments) == 2
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["run", "naive", "--json", "no/such/folder/x.json"], "no folder 'no/such/folder'"),
-    (["trace", "naive", "--html", "no/such/folder/x.html"], "make it or choose another"),
-    (["profile", "99"], "the ladder has"),
-    (["profile", "flash_spilt"], "19_flash_split"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "naive", "--json", "no/such/folder/x.json"], "no folder 'no/such/folder'"),
+        (["trace", "naive", "--html", "no/such/folder/x.html"], "make it or choose another"),
+        (["profile", "99"], "the ladder has"),
+        (["profile", "flash_spilt"], "19_flash_split"),
+    ],
+)
 def test_arguments_are_refused_before_the_work(arguments, words, capsys):
     with pytest.raises(SystemExit):
-        cli.main(arguments)
+        main.main(arguments)
     assert words in capsys.readouterr().err
 
 
 def test_a_profile_is_shown_by_the_name_of_its_step(capsys):
-    assert cli.main(["profile", "flash_split", "--recorded"]) == 0
+    assert main.main(["profile", "flash_split", "--recorded"]) == 0
     shown = capsys.readouterr().out
     assert "19_flash_split" in shown and "01_scores_naive" not in shown
     assert "none of the steps" not in shown

@@ -36,12 +36,17 @@ def test_other_shapes_are_refused():
 
 
 def test_a_figure_has_one_line_a_patient_and_says_how_many_are_wrong():
-    figure = symptoms({"A": (sick((0, 0, 0), value=np.nan), EXPECTED),
-                       "B": (EXPECTED, EXPECTED)})
+    figure = symptoms({"A": (sick((0, 0, 0), value=np.nan), EXPECTED), "B": (EXPECTED, EXPECTED)})
     panels = figure.get_axes()
     titles = [axes.get_title(loc="left") for axes in panels]
-    assert titles == ["A: result", "float64", "wrong: 1 of 24",
-                      "B: result", "float64", "wrong: 0 of 24"]
+    assert titles == [
+        "A: result",
+        "float64",
+        "wrong: 1 of 24",
+        "B: result",
+        "float64",
+        "wrong: 0 of 24",
+    ]
     assert panels[2].get_xlabel() == "dark: 1 NaN" and panels[5].get_xlabel() == ""
 
 
@@ -52,9 +57,14 @@ def test_heads_are_drawn_below_each_other():
     assert [label.get_text() for label in first.get_yticklabels()] == ["head 0", "head 1"]
 
 
-@pytest.mark.parametrize("patients", [
-    {}, {"A": (EXPECTED[0], EXPECTED[0])}, {"A": (EXPECTED, EXPECTED[:1])},
-])
+@pytest.mark.parametrize(
+    "patients",
+    [
+        {},
+        {"A": (EXPECTED[0], EXPECTED[0])},
+        {"A": (EXPECTED, EXPECTED[:1])},
+    ],
+)
 def test_what_can_not_be_drawn(patients):
     with pytest.raises(ValueError):
         symptoms(patients)

@@ -9,7 +9,7 @@ from sanitizer_runs import Job, Report
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.ladder.steps import LADDER
-from attn_course.measure import records as results
+from attn_course.measure import records
 from attn_course.measure.records import caption, is_current
 
 MEMCHECK = """\
@@ -47,15 +47,18 @@ call to cuLaunchKernel.
 """
 
 
-@pytest.mark.parametrize(("text", "kinds", "errors"), [
-    (MEMCHECK, {"out-of-bounds": [75]}, 513),
-    (RACECHECK, {"race": [67, 74]}, 2),
-    (INITCHECK, {"uninitialised-read": []}, 2),
-    (SYNCCHECK, {"divergent-barrier": [78]}, 34),
-    (REFUSED, {"bad-launch": []}, 1),
-    ("========= ERROR SUMMARY: 0 errors\n", {}, 0),
-    ("Invalid __global__ read, as the program itself prints it\n", {}, 0),
-])
+@pytest.mark.parametrize(
+    ("text", "kinds", "errors"),
+    [
+        (MEMCHECK, {"out-of-bounds": [75]}, 513),
+        (RACECHECK, {"race": [67, 74]}, 2),
+        (INITCHECK, {"uninitialised-read": []}, 2),
+        (SYNCCHECK, {"divergent-barrier": [78]}, 34),
+        (REFUSED, {"bad-launch": []}, 1),
+        ("========= ERROR SUMMARY: 0 errors\n", {}, 0),
+        ("Invalid __global__ read, as the program itself prints it\n", {}, 0),
+    ],
+)
 def test_reading_a_tool(text, kinds, errors):
     report = runs.parse(text, "memcheck", "debug")
     assert (report.kinds, report.errors) == (kinds, errors)
@@ -125,18 +128,21 @@ def theirs(*kinds, lines=(1,)):
     return [tool.as_record(Report("memcheck", "debug", {kind: list(lines) for kind in kinds}))]
 
 
-@pytest.mark.parametrize(("defect", "mine", "tools", "verdict"), [
-    ("race", ours(["race"]), theirs("race"), tool.SAME),
-    ("race", ours(["race"]), theirs("out-of-bounds"), tool.OURS),
-    ("race", ours(["out-of-bounds"]), theirs("race"), tool.TOOLS_ONLY),
-    ("race", ours(), theirs(), tool.NEITHER),
-    ("race", ours(["race"]), [], tool.NOT_RUN),
-    (WRONG_RESULT, ours(), theirs(), tool.NUMBERS),
-    (WRONG_RESULT, ours(right=True), theirs(), tool.NEITHER),
-    (WRONG_RESULT, ours(), theirs("uninitialised-read", lines=()), tool.OTHER_MEANS),
-    (WRONG_RESULT, ours(), theirs("uninitialised-read"), tool.TOOLS_ONLY),
-    (WRONG_RESULT, ours(), theirs("out-of-bounds", lines=()), tool.TOOLS_ONLY),
-])
+@pytest.mark.parametrize(
+    ("defect", "mine", "tools", "verdict"),
+    [
+        ("race", ours(["race"]), theirs("race"), tool.SAME),
+        ("race", ours(["race"]), theirs("out-of-bounds"), tool.OURS),
+        ("race", ours(["out-of-bounds"]), theirs("race"), tool.TOOLS_ONLY),
+        ("race", ours(), theirs(), tool.NEITHER),
+        ("race", ours(["race"]), [], tool.NOT_RUN),
+        (WRONG_RESULT, ours(), theirs(), tool.NUMBERS),
+        (WRONG_RESULT, ours(right=True), theirs(), tool.NEITHER),
+        (WRONG_RESULT, ours(), theirs("uninitialised-read", lines=()), tool.OTHER_MEANS),
+        (WRONG_RESULT, ours(), theirs("uninitialised-read"), tool.TOOLS_ONLY),
+        (WRONG_RESULT, ours(), theirs("out-of-bounds", lines=()), tool.TOOLS_ONLY),
+    ],
+)
 def test_verdicts(defect, mine, tools, verdict):
     assert tool.judge(defect, mine, tools) == verdict
 
@@ -161,12 +167,17 @@ def test_our_side_at_several_cases():
 # -- the record ------------------------------------------------------------------------------------
 def test_record(monkeypatch, tmp_path):
     gpu = {"gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0"}
-    monkeypatch.setattr(results, "gpu_identity", lambda: gpu)
+    monkeypatch.setattr(records, "gpu_identity", lambda: gpu)
     good, bad = "01_scores_naive.cu", "broken/lost_update.cu"
     sections = {
         "broken": [tool.row_of(bad, "race", 40, ours(["race"]), [Report("racecheck", "debug")])],
-        "clean": [tool.clean_row(good, ours(right=True), [
-            Report("memcheck", "debug", {"out-of-bounds": [7]}, 1, "wrong")])],
+        "clean": [
+            tool.clean_row(
+                good,
+                ours(right=True),
+                [Report("memcheck", "debug", {"out-of-bounds": [7]}, 1, "wrong")],
+            )
+        ],
         "machine_code": [],
     }
     record = tool.record_of(sections, 12.3)

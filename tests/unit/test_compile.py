@@ -17,10 +17,10 @@ from attn_course.engine.compile import (
     default_arch,
     include_folders,
     include_options,
+    includes,
     requested_arch,
     required_arch,
 )
-from attn_course.engine.compile import includes as include_paths
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;
@@ -50,22 +50,26 @@ def test_an_unknown_build_is_refused():
 
 def test_options_reach_the_compiler():
     source = 'extern "C" __global__ void k(int* x) { x[0] = TILE; }'
-    assert re.search(r"st\.global\.u32.*|mov\.u32\s+%r\d+, 77;",
-                     compile_ptx(source, options=("-DTILE=77",)).ptx)
+    assert re.search(
+        r"st\.global\.u32.*|mov\.u32\s+%r\d+, 77;", compile_ptx(source, options=("-DTILE=77",)).ptx
+    )
     assert "77" in compile_ptx(source, options=("-DTILE=77",)).ptx
     assert "78" in compile_ptx(source, options=("-DTILE=78",)).ptx
 
 
-@pytest.mark.parametrize("option", [("-arch=sm_90",), ("--gpu-architecture=compute_90",),
-                                    ("-arch", "compute_90")])
+@pytest.mark.parametrize(
+    "option", [("-arch=sm_90",), ("--gpu-architecture=compute_90",), ("-arch", "compute_90")]
+)
 def test_the_users_architecture_wins(option):
     compiled = compile_ptx(SCALE, options=option, arch="compute_80")
     assert ".target sm_90\n" in compiled.ptx and compiled.arch == "compute_90"
 
 
 def test_cpp17_is_the_default_and_the_users_standard_wins():
-    source = ('template <int N> struct S { static constexpr int v = N; };\n'
-              'extern "C" __global__ void k(int* x) { if constexpr (S<1>::v) x[0] = __cplusplus; }')
+    source = (
+        "template <int N> struct S { static constexpr int v = N; };\n"
+        'extern "C" __global__ void k(int* x) { if constexpr (S<1>::v) x[0] = __cplusplus; }'
+    )
     assert "201703" in compile_ptx(source).ptx
     assert "202002" in compile_ptx(source, options=("-std=c++20",)).ptx
 
@@ -96,10 +100,21 @@ def test_equal_input_is_compiled_once(monkeypatch):
         compile_ptx(SCALE, options=("-DTWICE",))
 
 
-@pytest.mark.parametrize("header", [
-    "cuda_fp16.h", "cuda_bf16.h", "mma.h", "cooperative_groups.h", "cuda_pipeline.h",
-    "cuda/pipeline", "cuda/barrier", "cuda/std/cstdint", "cuda_runtime.h", "math_constants.h",
-])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "cuda_fp16.h",
+        "cuda_bf16.h",
+        "mma.h",
+        "cooperative_groups.h",
+        "cuda_pipeline.h",
+        "cuda/pipeline",
+        "cuda/barrier",
+        "cuda/std/cstdint",
+        "cuda_runtime.h",
+        "math_constants.h",
+    ],
+)
 def test_cudas_headers_need_no_toolkit(header):
     source = f'#include <{header}>\nextern "C" __global__ void k(float* x) {{ x[0] = 1; }}\n'
     assert ".entry k(" in compile_ptx(source).ptx
@@ -131,30 +146,41 @@ extern "C" __global__ void k(const __half* a, __nv_bfloat16* b, float* c) {
 
 # -- the header comment's architecture ---------------------------------------------------------
 
-@pytest.mark.parametrize(("line", "needed", "arch"), [
-    ("// Needs:         sm_50; TILE <= 32", (50, ""), "compute_80"),
-    ("// Needs: sm_80", (80, ""), "compute_80"),
-    ("// Needs: sm_90; 64 KB", (90, ""), "compute_90"),
-    ("// Needs: sm_90a (wgmma)", (90, "a"), "compute_90a"),
-    ("// Needs: sm_80, better sm_89", (89, ""), "compute_89"),
-    ("// Limits: no sm_90", (0, ""), "compute_80"),
-    ("", (0, ""), "compute_80"),
-])
+
+@pytest.mark.parametrize(
+    ("line", "needed", "arch"),
+    [
+        ("// Needs:         sm_50; TILE <= 32", (50, ""), "compute_80"),
+        ("// Needs: sm_80", (80, ""), "compute_80"),
+        ("// Needs: sm_90; 64 KB", (90, ""), "compute_90"),
+        ("// Needs: sm_90a (wgmma)", (90, "a"), "compute_90a"),
+        ("// Needs: sm_80, better sm_89", (89, ""), "compute_89"),
+        ("// Limits: no sm_90", (0, ""), "compute_80"),
+        ("", (0, ""), "compute_80"),
+    ],
+)
 def test_the_needs_line_sets_the_default_target(line, needed, arch):
     source = f"// Idea: x\n{line}\n{SCALE}"
     assert required_arch(source) == needed
     assert default_arch(source) == arch
 
 
-@pytest.mark.parametrize(("options", "arch"), [
-    ((), None), (("-DARCH=3",), None), (("-arch=sm_90a",), "sm_90a"),
-    (("-arch=sm_80", "-arch=sm_90"), "sm_90"), (("--gpu-architecture", "sm_75"), "sm_75"),
-])
+@pytest.mark.parametrize(
+    ("options", "arch"),
+    [
+        ((), None),
+        (("-DARCH=3",), None),
+        (("-arch=sm_90a",), "sm_90a"),
+        (("-arch=sm_80", "-arch=sm_90"), "sm_90"),
+        (("--gpu-architecture", "sm_75"), "sm_75"),
+    ],
+)
 def test_the_architecture_in_the_options_is_found(options, arch):
     assert requested_arch(options) == arch
 
 
 # -- include folders ----------------------------------------------------------------------------
+
 
 def test_include_folders_exist_and_hold_the_runtime_headers():
     folders = include_folders()
@@ -170,17 +196,22 @@ def test_cuda_path_is_searched(tmp_path, monkeypatch):
     assert str(tmp_path / "include") in include_folders()
 
 
-@pytest.mark.parametrize(("major", "taken", "left"), [
-    (12, "cuda_runtime", "cu13"), (13, "cu13", None),
-])
+@pytest.mark.parametrize(
+    ("major", "taken", "left"),
+    [
+        (12, "cuda_runtime", "cu13"),
+        (13, "cu13", None),
+    ],
+)
 def test_wheels_of_both_layouts_are_found(tmp_path, monkeypatch, major, taken, left):
     for name in ("cu13", "cuda_runtime"):
         (tmp_path / "nvidia" / name / "include").mkdir(parents=True)
-    real = include_paths.importlib.util.find_spec
+    real = includes.importlib.util.find_spec
     fake = types.SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
-    monkeypatch.setattr(include_paths.importlib.util, "find_spec",
-                        lambda name: fake if name == "nvidia" else real(name))
-    found = [path.parent.name for path in include_paths._wheel_folders(major)]
+    monkeypatch.setattr(
+        includes.importlib.util, "find_spec", lambda name: fake if name == "nvidia" else real(name)
+    )
+    found = [path.parent.name for path in includes._wheel_folders(major)]
     assert found[0] == taken and left not in found
 
 
@@ -195,6 +226,7 @@ def test_a_header_beside_the_source_is_found_and_its_edits_are_seen(tmp_path):
 
 
 # -- errors -------------------------------------------------------------------------------------
+
 
 def failure(source: str, name: str = "kernels/k.cu", **keywords) -> CompileError:
     with pytest.raises(CompileError) as caught:
@@ -227,25 +259,37 @@ def test_a_misspelt_name_gets_a_suggestion():
     assert "did you mean threadIdx?" in str(error) and "did you mean scale?" in str(error)
     lines = str(error).splitlines()
     caret = next(i for i, line in enumerate(lines) if line.endswith("^"))
-    assert lines[caret - 1][lines[caret].index("^"):].startswith("treadIdx")
+    assert lines[caret - 1][lines[caret].index("^") :].startswith("treadIdx")
 
 
-@pytest.mark.parametrize(("line", "header"), [
-    ("half h = 1;", "cuda_fp16.h"), ("__nv_bfloat16 b;", "cuda_bf16.h"),
-    ("nvcuda::wmma::mem_row_major;", "mma.h"), ("uint32_t u = 0;", "cuda/std/cstdint"),
-    ("__pipeline_commit();", "cuda_pipeline.h"), ("x[0] = FLT_MAX;", "cuda/std/cfloat"),
-    ("x[0] = CUDART_INF_F;", "math_constants.h"),
-])
+@pytest.mark.parametrize(
+    ("line", "header"),
+    [
+        ("half h = 1;", "cuda_fp16.h"),
+        ("__nv_bfloat16 b;", "cuda_bf16.h"),
+        ("nvcuda::wmma::mem_row_major;", "mma.h"),
+        ("uint32_t u = 0;", "cuda/std/cstdint"),
+        ("__pipeline_commit();", "cuda_pipeline.h"),
+        ("x[0] = FLT_MAX;", "cuda/std/cfloat"),
+        ("x[0] = CUDART_INF_F;", "math_constants.h"),
+    ],
+)
 def test_an_undeclared_name_of_a_header_names_the_header(line, header):
     assert f"#include <{header}>" in str(failure(body(f"  {line}")))
     compile_ptx(f"#include <{header}>\n" + body(f"  {line}"))  # and the advice is right
 
 
-@pytest.mark.parametrize(("header", "hint"), [
-    ("stdio.h", "built in"), ("cmath", "built in"), ("stdint.h", "<cuda/std/cstdint>"),
-    ("iostream", "host code"), ("curand_kernel.h", "pip install nvidia-curand-cu12"),
-    ("mine.cuh", "beside the .cu file"),
-])
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("stdio.h", "built in"),
+        ("cmath", "built in"),
+        ("stdint.h", "<cuda/std/cstdint>"),
+        ("iostream", "host code"),
+        ("curand_kernel.h", "pip install nvidia-curand-cu12"),
+        ("mine.cuh", "beside the .cu file"),
+    ],
+)
 def test_a_missing_header_gets_a_way_out(header, hint):
     error = failure(f"#include <{header}>\n{SCALE}")
     assert error.line == 1 and f'cannot open source file "{header}"' in str(error)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attn_course.cli import main as cli
+from attn_course import reference
+from attn_course.cli import main
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
@@ -18,7 +19,6 @@ from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
 from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
-from attn_course.reference import float64 as reference
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests
     global_load_sectors global_store_requests global_store_sectors shared_load_requests
@@ -59,8 +59,9 @@ def copy_counts(type_name, dtype, stride, start=0, active=32, threads=32, blocks
     size = stride * threads * blocks + start + 1
     arguments = (_zeros(size * 4, dtype), _zeros(threads * blocks * 4, dtype))
     integers = tuple(np.int32(v) for v in (stride, start, active))
-    return count(COPY.replace("T*", f"{type_name}*"), *arguments, *integers,
-                 threads=threads, blocks=blocks).totals  # fmt: skip
+    return count(
+        COPY.replace("T*", f"{type_name}*"), *arguments, *integers, threads=threads, blocks=blocks
+    ).totals
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def copy_counts(type_name, dtype, stride, start=0, active=32, threads=32, blocks
         ("char", 1, 0, 1),  # 32 bytes
         ("char", 1, 31, 2),  # bytes 31 .. 62
     ],
-)  # fmt: skip
+)
 def test_sectors_of_one_full_warp(type_name, stride, start, sectors):
     dtype = {"double": np.float64, "short": np.int16, "char": np.int8}.get(type_name, np.float32)
     totals = copy_counts(type_name, dtype, stride, start)
@@ -221,9 +222,12 @@ SHARED = """extern "C" __global__ void k(T* out, int stride, int start, int acti
 def test_wavefronts_of_one_warp(type_name, stride, start, active, wavefronts, minimum):
     width = {"float": 4, "float2": 8, "float4": 16, "char": 1, "short": 2, "double": 8}[type_name]
     dtype = {"char": np.int8, "short": np.int16, "double": np.float64}.get(type_name, np.float32)
-    totals = count(SHARED.replace("T*", f"{type_name}*"), _zeros(32 * 4, dtype),
-                   *(np.int32(v) for v in (stride, start, active)),
-                   shared_mem=(31 * stride + start + 1) * width).totals  # fmt: skip
+    totals = count(
+        SHARED.replace("T*", f"{type_name}*"),
+        _zeros(32 * 4, dtype),
+        *(np.int32(v) for v in (stride, start, active)),
+        shared_mem=(31 * stride + start + 1) * width,
+    ).totals
     for kind in ("load", "store"):
         assert totals[f"shared_{kind}_requests"] == 1
         assert totals[f"shared_{kind}_wavefronts"] == wavefronts
@@ -264,12 +268,17 @@ WIDE = """extern "C" __global__ void k(T* out, const int* where)
         # 17 lanes with neighbours alike: the last one has no neighbour and agrees.
         ("float4", lambda t: t // 2, 17, 2, 3),
     ],
-)  # fmt: skip
+)
 def test_neighbours_that_want_the_same_share_a_wide_pass(type_name, where, threads, loads, stores):
     places = where(np.arange(32)).astype(np.int32)
     width = {"float": 1, "float2": 2, "float4": 4}[type_name]
-    totals = count(WIDE.replace("T*", f"{type_name}*"), _zeros(32 * width), places,
-                   threads=threads, shared_mem=4096).totals  # fmt: skip
+    totals = count(
+        WIDE.replace("T*", f"{type_name}*"),
+        _zeros(32 * width),
+        places,
+        threads=threads,
+        shared_mem=4096,
+    ).totals
     assert totals["shared_load_wavefronts"] == loads
     assert totals["shared_store_wavefronts"] == stores
 
@@ -301,7 +310,8 @@ def tiled_scores(*options):
     row, problem = step(2), Problem(1, 32, 32, 32)
     launch = row.launch(problem, options)
     kernel = RawModule(path=str(row.path), options=options, backend="simulator").get_function(
-        launch.entry)  # fmt: skip
+        launch.entry
+    )
     arrays = (np.ones((1, 32, 32), np.float32) for _ in "qks")
     with observe(Counters()) as seen:
         kernel(launch.grid, launch.block, (*arrays, *(np.int32(32),) * 3))
@@ -358,12 +368,14 @@ def test_windows_are_aligned_and_what_is_left_joins_in_pairs():
         ("mad.lo.s32 %r2, %r1, 132, %r0;", ["alone"] * 4),
         ("shl.b32 %r3, %r1, 7; add.s32 %r2, %r0, %r3;", [Merge(0, 16, 4), None, None, None]),
         ("and.b32 %r3, %r1, -16; add.s32 %r2, %r0, %r3;", [Merge(0, 16, 4), None, None, None]),
-        ("shl.b32 %r3, %r1, 4; or.b32 %r4, %r3, 8; add.s32 %r2, %r4, %r0;",
-         [Merge(0, 8, 2), None, Merge(0, 8, 2), None]),
+        (
+            "shl.b32 %r3, %r1, 4; or.b32 %r4, %r3, 8; add.s32 %r2, %r4, %r0;",
+            [Merge(0, 8, 2), None, Merge(0, 8, 2), None],
+        ),
         ("ld.param.u32 %r2, [out];", ["alone"] * 5),  # that load is listed too
         ("mov.u32 %r2, %r0; @%p1 mov.u32 %r2, %r1;", ["alone"] * 4),  # one of two values
     ],
-)  # fmt: skip
+)
 def test_alignment_must_be_provable(base, found):
     assert merges(" ".join(loads(0, 4, 8, 12)), base) == found
 
@@ -411,7 +423,9 @@ def test_other_loads_are_left_alone():
 
 def test_pairs_that_are_vectors_already_join_and_bases_may_be_chained():
     assert merges("ld.shared.v2.f32 {%f0, %f1}, [%r2]; ld.shared.v2.f32 {%f2, %f3}, [%r2+8];") == [
-        Merge(0, 16, 2), None]  # fmt: skip
+        Merge(0, 16, 2),
+        None,
+    ]
     chained = "add.s32 %r7, %r2, 4; ld.shared.f32 %f0, [%r2]; ld.shared.f32 %f1, [%r7];"
     assert merges(chained) == [Merge(0, 8, 2), None]
     named = "ld.shared.f32 %f0, [s+16]; ld.shared.f32 %f1, [s+20];"
@@ -566,12 +580,15 @@ def test_a_launch_that_fails_keeps_its_counts():
 
 def test_the_count_command_writes_totals_and_lines(tmp_path, capsys):
     path = tmp_path / "counts.json"
-    assert cli.main(["count", "tiled", "--shape", "1,2,40,16", "--json", str(path)]) == 0
+    assert main.main(["count", "tiled", "--shape", "1,2,40,16", "--json", str(path)]) == 0
     out = capsys.readouterr().out
     record = json.loads(path.read_text())
     assert record["method"] == "tiled" and record["backend"] == "simulator" and record["agrees"]
     assert [k["kernel"] for k in record["kernels"]] == [
-        "scores_tiled", "softmax_warp", "output_tiled"]  # fmt: skip
+        "scores_tiled",
+        "softmax_warp",
+        "output_tiled",
+    ]
     for name in NAMES:
         assert record["totals"][name] == sum(k["totals"][name] for k in record["kernels"])
         for kernel in record["kernels"]:
@@ -584,11 +601,11 @@ def test_the_count_command_writes_totals_and_lines(tmp_path, capsys):
 
 
 def test_the_count_command_refuses_a_gpu_and_fails_where_the_result_is_wrong(capsys, monkeypatch):
-    assert cli.main(["count", "tiled", "--backend", "gpu"]) == 2
+    assert main.main(["count", "tiled", "--backend", "gpu"]) == 2
     assert "attn-course profile" in capsys.readouterr().err
     right = reference.attention
     monkeypatch.setattr(reference, "attention", lambda *a, **k: right(*a, **k) + 0.01)
-    assert cli.main(["count", "naive", "--shape", "1,1,5,4", "--totals"]) == 1
+    assert main.main(["count", "naive", "--shape", "1,1,5,4", "--totals"]) == 1
     assert "global_load_sectors" in capsys.readouterr().out
 
 
@@ -615,8 +632,9 @@ def oracle_wavefronts(lanes, address, size, kind):
     if size > 4 and kind == "load":
         for group, wavefronts in oracle_passes(lanes, address, size, 2 * width).items():
             members = [lane for lane in lanes if lane // (2 * width) == group]
-            if any(all(place.get(t ^ step, place[t]) == place[t] for t in members)
-                   for step in (1, 2)):  # fmt: skip
+            if any(
+                all(place.get(t ^ step, place[t]) == place[t] for t in members) for step in (1, 2)
+            ):
                 passes.pop(2 * group, None)
                 passes.pop(2 * group + 1, None)
                 passes["pair", group] = wavefronts
@@ -626,10 +644,12 @@ def oracle_wavefronts(lanes, address, size, kind):
 @st.composite
 def accesses(draw):
     size = draw(st.sampled_from([1, 2, 4, 8, 16]))
-    lanes = draw(st.one_of(
-        st.integers(1, 3).map(lambda warps: list(range(32 * warps))),
-        st.sets(st.integers(0, 130), min_size=1).map(sorted),
-    ))  # fmt: skip
+    lanes = draw(
+        st.one_of(
+            st.integers(1, 3).map(lambda warps: list(range(32 * warps))),
+            st.sets(st.integers(0, 130), min_size=1).map(sorted),
+        )
+    )
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     spread = draw(st.sampled_from([1, 8, 40, 4000]))
     shared = draw(st.sampled_from([1, 2, 4]))  # so many neighbours want the same
@@ -691,7 +711,8 @@ def test_counting_is_at_most_four_times_slower_than_running():
     row, problem = step(1), Problem(4, 196, 196, 64)
     launch = row.launch(problem)
     kernel = RawModule(path=str(kernel_path("01_scores_naive")), backend="simulator").get_function(
-        launch.entry)  # fmt: skip
+        launch.entry
+    )
     arrays = tuple(np.ones(problem.shape(name), np.float32) for name in "qks")
     arguments = (*arrays, *map(np.int32, (196, 196, 64)))
 

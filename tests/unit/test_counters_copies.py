@@ -26,8 +26,13 @@ COPY = """extern "C" __global__ void k(const float* x, float* out, int rows)
 
 def copied(stride, rows=2):
     x = np.arange(128, dtype=np.float32)
-    return count(COPY.replace("STRIDE", str(stride)), x, np.zeros(32, np.float32), np.int32(rows),
-                 shared_mem=4 * 2 * stride).totals
+    return count(
+        COPY.replace("STRIDE", str(stride)),
+        x,
+        np.zeros(32, np.float32),
+        np.int32(rows),
+        shared_mem=4 * 2 * stride,
+    ).totals
 
 
 def test_a_copy_past_l1_counts_pieces_of_shared_memory():
@@ -82,8 +87,9 @@ SEND = """extern "C" __global__ void __cluster_dims__(2, 1, 1) k(float* out)
 @pytest.mark.parametrize(("target", "at_home"), [("0", 1), ("%%cluster_ctarank", 2)])
 def test_stores_by_way_of_the_cluster(target, at_home):
     """Each of two blocks sends one request; a pass is counted where it stays in its own block."""
-    module = RawModule(code=SEND.replace("TARGET", target), options=("-arch=sm_90",),
-                       backend="simulator")
+    module = RawModule(
+        code=SEND.replace("TARGET", target), options=("-arch=sm_90",), backend="simulator"
+    )
     with observe(Counters()) as seen:
         module.get_function("k")((2,), (32,), (np.zeros(64, np.float32),))
     totals = seen.totals
@@ -101,13 +107,16 @@ def test_neighbouring_stores_are_joined_as_ptxas_joins_them():
     assert merges(pairs) == [Merge(-8, 16, 2), None]
 
 
-@pytest.mark.parametrize("between", [
-    "ld.shared.f32 %f9, [%r5];",             # may read what the first store wrote
-    "st.shared.f32 [%r5], %f9;",             # may write over it
-    "atom.shared.add.u32 %r9, [%r5], 1;",
-    "bar.sync 0;",
-    "@%p1 bra L; L:",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "between",
+    [
+        "ld.shared.f32 %f9, [%r5];",  # may read what the first store wrote
+        "st.shared.f32 [%r5], %f9;",  # may write over it
+        "atom.shared.add.u32 %r9, [%r5], 1;",
+        "bar.sync 0;",
+        "@%p1 bra L; L:",
+    ],
+)
 def test_stores_that_may_not_pass_something_stay_alone(between):
     found = merges(f"st.shared.f32 [%r2], %f0; {between} st.shared.f32 [%r2+4], %f1;")
     assert found[0] == found[-1] == "alone"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attn_course.reference import float64 as reference
+from attn_course import reference
 from attn_course.reference import inputs as data
 
 

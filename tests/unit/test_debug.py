@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule
-from attn_course.engine.ptx import debug_names as debug
+from attn_course.engine.ptx import debug_names
 from attn_course.engine.ptx.shared_shapes import evaluate
 
 SOURCE = r"""
@@ -62,7 +62,7 @@ def program():
 
 @pytest.fixture(scope="module")
 def found(program):
-    return debug.variables(program, "names")
+    return debug_names.variables(program, "names")
 
 
 def only(found, name, function=""):
@@ -75,18 +75,21 @@ def line_of(text):
     return next(i for i, line in enumerate(SOURCE.splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize(("name", "type_", "dtype", "shape"), [
-    ("q", "const float*", "u8", ()),
-    ("out", "float*", "u8", ()),
-    ("n", "int", "i4", ()),
-    ("weight", "double", "f8", ()),
-    ("small", "unsigned char", "u1", ()),
-    ("scores", "float[4][2]", "f4", (4, 2)),
-    ("quads", "float4[2]", "f4", (2, 4)),
-    ("pair.first", "float", "f4", ()),
-    ("pair.second", "int", "i4", ()),
-    ("step", "const float", "f4", ()),
-])
+@pytest.mark.parametrize(
+    ("name", "type_", "dtype", "shape"),
+    [
+        ("q", "const float*", "u8", ()),
+        ("out", "float*", "u8", ()),
+        ("n", "int", "i4", ()),
+        ("weight", "double", "f8", ()),
+        ("small", "unsigned char", "u1", ()),
+        ("scores", "float[4][2]", "f4", (4, 2)),
+        ("quads", "float4[2]", "f4", (2, 4)),
+        ("pair.first", "float", "f4", ()),
+        ("pair.second", "int", "i4", ()),
+        ("step", "const float", "f4", ()),
+    ],
+)
 def test_types_are_as_the_source_declares_them(found, name, type_, dtype, shape):
     variable = only(found, name)
     assert (variable.type, variable.dtype, variable.shape) == (type_, dtype, shape)
@@ -129,31 +132,33 @@ def test_two_loops_have_a_variable_each(found):
 def test_inlined_and_called_functions_have_their_own_variables(program, found):
     assert only(found, "value", "twice").type == "float"
     name = next(n for n in program.module.functions if "total_of" in n)
-    called = debug.variables(program, name)
+    called = debug_names.variables(program, name)
     assert [v.name for v in called] == ["row", "n", "total", "j", "x"]
-    assert debug.source_name(program, name) == "total_of"
-    assert debug.source_name(program, "names") == "names"
+    assert debug_names.source_name(program, name) == "total_of"
+    assert debug_names.source_name(program, "names") == "names"
 
 
 def test_written_registers_lists_only_registers_of_variables(program, found):
-    written = debug.written_registers(program, "names")
+    written = debug_names.written_registers(program, "names")
     assert len(written) == len(program.module.functions["names"].body)
     names = {r.place.name for v in found for r in v.ranges if r.place.kind == "register"}
     assert {name for row in written for name in row} == names
 
 
 def test_shared_arrays_have_their_declared_shapes(program):
-    arrays = debug.shared_arrays(program, "names")
+    arrays = debug_names.shared_arrays(program, "names")
     shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
     assert shapes == {
-        "table": ("f4", (2, 4)), "other": ("f4", (4,)), "pairs": ("f4", (3, 2)),
+        "table": ("f4", (2, 4)),
+        "other": ("f4", (4,)),
+        "pairs": ("f4", (3, 2)),
         "dynamic": ("f4", (-1,)),
-    }  # fmt: skip
+    }
 
 
 def test_compiler_options_change_the_shapes():
     program = RawModule(code=SOURCE, options=("-DROWS=5",), backend="simulator").program("debug")
-    assert debug.shared_arrays(program, "names")["table"].shape == (5, 4)
+    assert debug_names.shared_arrays(program, "names")["table"].shape == (5, 4)
 
 
 def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
@@ -170,27 +175,38 @@ def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
     }"""
     program = RawModule(code=source, backend="simulator").program("debug")
     assert program.entries["k"].shared_bytes == 32
-    assert "a" not in debug.shared_arrays(program, "k")
+    assert "a" not in debug_names.shared_arrays(program, "k")
 
 
 def test_the_optimised_build_has_no_variables():
     program = RawModule(code=SOURCE, backend="simulator").program()
-    assert debug.variables(program, "names") == ()
+    assert debug_names.variables(program, "names") == ()
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("32", 32), ("2 * (3 + 4)", 14), ("A + 1", 8), ("A << 2", 28), ("7 / 2", 3), ("B", None),
-    ("sizeof(int)", None), ("A ? 1 : 2", None), ("LOOP", None),
-])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("32", 32),
+        ("2 * (3 + 4)", 14),
+        ("A + 1", 8),
+        ("A << 2", 28),
+        ("7 / 2", 3),
+        ("B", None),
+        ("sizeof(int)", None),
+        ("A ? 1 : 2", None),
+        ("LOOP", None),
+    ],
+)
 def test_constant_expressions(text, value):
     constants = {"A": "C - 3", "C": "10", "LOOP": "LOOP + 1"}
     assert evaluate(text, constants) == value
 
 
 def test_tiles_of_the_ladder_are_found():
-    module = RawModule(path="kernels/02_scores_tiled.cu", options=("-DTILE=8", "-DPAD=1"),
-                       backend="simulator")
-    arrays = debug.shared_arrays(module.program("debug"), "scores_tiled")
+    module = RawModule(
+        path="kernels/02_scores_tiled.cu", options=("-DTILE=8", "-DPAD=1"), backend="simulator"
+    )
+    arrays = debug_names.shared_arrays(module.program("debug"), "scores_tiled")
     assert arrays["tile_query"].shape == (8, 8)
     assert arrays["tile_key"].shape == (8, 9)
     assert np.dtype(arrays["tile_key"].dtype) == np.float32

@@ -39,8 +39,17 @@ def run(*options, machine=None, monkeypatch=None):
     )
 
 
-SMALL = ("--kernels", "14", "--every", "13", "--sections", "opcodes", "random_kernels", "programs",
-         "functions")  # fmt: skip
+SMALL = (
+    "--kernels",
+    "14",
+    "--every",
+    "13",
+    "--sections",
+    "opcodes",
+    "random_kernels",
+    "programs",
+    "functions",
+)
 
 
 def test_the_simulator_agrees_with_itself():
@@ -113,8 +122,10 @@ def test_every_row_of_the_table_is_tried():
     for name, rows in ROWS.items():
         for row in rows:
             for types in row.type_choices() if not opcodes.is_combining(name) else ():
-                plain = [opcodes.instruction_text(name, set(m), types)
-                         for m in opcodes.modifier_sets(row)]  # fmt: skip
+                plain = [
+                    opcodes.instruction_text(name, set(m), types)
+                    for m in opcodes.modifier_sets(row)
+                ]
                 assert texts & set(plain), (name, types)
     for base in ("set", "setp"):
         combining = {text.split(".")[2] for text in texts if text.startswith(base + ".")}
@@ -158,8 +169,10 @@ def test_the_assembler_s_complaints_are_laid_at_the_right_door():
     codes = [Opcode("add.u32"), Opcode("sub.u32"), Opcode("popc.b64")]
     text = opcodes.module_text(codes, "sm_90")
     line = text.splitlines().index("sub.u32 d0, a0, a1;") + 1
-    complaints = (f"ptxas x.ptx, line {line}; error   : Illegal modifier\n"
-                  "ptxas fatal   : Ptx assembly aborted due to errors")  # fmt: skip
+    complaints = (
+        f"ptxas x.ptx, line {line}; error   : Illegal modifier\n"
+        "ptxas fatal   : Ptx assembly aborted due to errors"
+    )
     assert opcodes.blame(text, complaints) == {1: "Illegal modifier"}
 
 
@@ -182,16 +195,24 @@ def test_nans_of_different_bits_are_counted_and_open_only_in_double_precision():
     assert record["mismatches"] == 1
 
 
-@pytest.mark.parametrize(("text", "x", "near", "far"), [
-    ("rcp.approx.f32", 3.0, 1 / 3, 1 / 3 + 2.0**-24),
-    ("rsqrt.approx.f32", 2.0, 2**-0.5 * (1 + 2.0**-24), 2**-0.5 * (1 + 2.0**-21)),
-    ("sin.approx.f32", 1.0, np.sin(1.0) + 2.0**-22, np.sin(1.0) + 2.0**-19),
-    ("lg2.approx.f32", 1000.0, np.log2(1000.0), np.log2(1000.0) * (1 + 2.0**-20)),
-    ("ex2.approx.f32", 3.5, 2**3.5, 2**3.5 * (1 + 2.0**-20)),
-    ("sin.approx.f32", 7.0, np.sin(7.0) + 2.0**-15, np.sin(7.0) + 2.0**-14),
-    ("lg2.approx.f32", 1 + 2.0**-20, 1.4427 * 2.0**-20 + 2.0**-23, 1.4427 * 2.0**-20 + 2.0**-21),
-    ("tanh.approx.f32", 0.5, np.tanh(0.5) * (1 + 2.0**-12), np.tanh(0.5) * (1 + 2.0**-10)),
-])
+@pytest.mark.parametrize(
+    ("text", "x", "near", "far"),
+    [
+        ("rcp.approx.f32", 3.0, 1 / 3, 1 / 3 + 2.0**-24),
+        ("rsqrt.approx.f32", 2.0, 2**-0.5 * (1 + 2.0**-24), 2**-0.5 * (1 + 2.0**-21)),
+        ("sin.approx.f32", 1.0, np.sin(1.0) + 2.0**-22, np.sin(1.0) + 2.0**-19),
+        ("lg2.approx.f32", 1000.0, np.log2(1000.0), np.log2(1000.0) * (1 + 2.0**-20)),
+        ("ex2.approx.f32", 3.5, 2**3.5, 2**3.5 * (1 + 2.0**-20)),
+        ("sin.approx.f32", 7.0, np.sin(7.0) + 2.0**-15, np.sin(7.0) + 2.0**-14),
+        (
+            "lg2.approx.f32",
+            1 + 2.0**-20,
+            1.4427 * 2.0**-20 + 2.0**-23,
+            1.4427 * 2.0**-20 + 2.0**-21,
+        ),
+        ("tanh.approx.f32", 0.5, np.tanh(0.5) * (1 + 2.0**-12), np.tanh(0.5) * (1 + 2.0**-10)),
+    ],
+)
 def test_approximations_stay_inside_their_bounds(text, x, near, far):
     good, bad = bits(near), bits(far)
     assert compare.compare(Opcode(text), [bits(x)], [good], [good])["mismatches"] == 0
@@ -294,8 +315,12 @@ def test_functions_with_exact_results_must_agree():
 def test_programs_compile_and_fill_their_output(program):
     compile_ptx(program.source, options=program.options)
     words, out = Machine("simulator").run(
-        Machine("simulator").load(program.source, program.options), "run", (program.blocks,),
-        (program.threads,), program.arguments())  # fmt: skip
+        Machine("simulator").load(program.source, program.options),
+        "run",
+        (program.blocks,),
+        (program.threads,),
+        program.arguments(),
+    )
     assert len(np.unique(out)) >= 20
 
 

@@ -55,19 +55,31 @@ def test_the_record_is_evidence(path):
 
 def section(count):
     items = [{"seed": i} for i in range(count)]
-    return {"count": count, "agree": count, "disagree": 0, "errors": 0, "all_agree": True,
-            "items": items}  # fmt: skip
+    return {
+        "count": count,
+        "agree": count,
+        "disagree": 0,
+        "errors": 0,
+        "all_agree": True,
+        "items": items,
+    }
 
 
 @pytest.fixture
 def record():
     files = sorted(path.name for path in (RESULTS_FOLDER.parent / "kernels").glob("0[1-6]_*.cu"))
     return {
-        "kind": "differential", "gpu": "NVIDIA H200", "driver": "580", "cuda": "13.0",
-        "date": "2026-11-21", "commit": "0123456789", "all_agree": True, "differences": [],
+        "kind": "differential",
+        "gpu": "NVIDIA H200",
+        "driver": "580",
+        "cuda": "13.0",
+        "date": "2026-11-21",
+        "commit": "0123456789",
+        "all_agree": True,
+        "differences": [],
         "kernels": {name: kernel_hash(name) for name in files},
         "sections": {name: section(least) for name, least in SECTIONS.items()},
-    }  # fmt: skip
+    }
 
 
 def test_a_complete_record_is_evidence(record):
@@ -92,15 +104,24 @@ def put(value, *path):
     return change
 
 
-@pytest.mark.parametrize("change", [
-    lose("kernels"), lose("sections", "ladder"), lose("sections", "opcodes", "agree"),
-    lose("kernels", "02_scores_tiled.cu"), put("none", "gpu"), put(False, "all_agree"),
-    put([{"opcode": "add.u32"}], "differences"), put(section(49), "sections", "random_kernels"),
-    put("0" * 64, "kernels", "01_scores_naive.cu"), put(1, "sections", "functions", "errors"),
-    put({"seed": 3, "mismatches": 2}, "sections", "random_kernels", "items", 3),
-    put({"seed": 3, "error": "broke"}, "sections", "programs", "items", 3),
-    put(49, "sections", "random_kernels", "agree"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lose("kernels"),
+        lose("sections", "ladder"),
+        lose("sections", "opcodes", "agree"),
+        lose("kernels", "02_scores_tiled.cu"),
+        put("none", "gpu"),
+        put(False, "all_agree"),
+        put([{"opcode": "add.u32"}], "differences"),
+        put(section(49), "sections", "random_kernels"),
+        put("0" * 64, "kernels", "01_scores_naive.cu"),
+        put(1, "sections", "functions", "errors"),
+        put({"seed": 3, "mismatches": 2}, "sections", "random_kernels", "items", 3),
+        put({"seed": 3, "error": "broke"}, "sections", "programs", "items", 3),
+        put(49, "sections", "random_kernels", "agree"),
+    ],
+)
 def test_a_flaw_is_found(record, change):
     flawed = copy.deepcopy(record)
     change(flawed)

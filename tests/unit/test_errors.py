@@ -50,8 +50,16 @@ def module():
 @pytest.fixture
 def arguments():
     """Right arguments for `k` by parameter name, in order."""
-    return {"x": np.ones(32, np.float32), "y": np.zeros(32, np.float32), "n": 1,
-            "f": np.float32(1), "d": 1.0, "u": 1, "l": 1, "b": True}
+    return {
+        "x": np.ones(32, np.float32),
+        "y": np.zeros(32, np.float32),
+        "n": 1,
+        "f": np.float32(1),
+        "d": 1.0,
+        "u": 1,
+        "l": 1,
+        "b": True,
+    }
 
 
 def refused(kernel, values, **launch) -> str:
@@ -67,38 +75,52 @@ def test_the_right_call_is_not_refused(module, arguments):
     np.testing.assert_array_equal(arguments["y"], arguments["x"])
 
 
-@pytest.mark.parametrize(("name", "value", "words"), [
-    ("x", np.ones(32), ["argument 1 (const float* x)", "holds float64", "reads float32",
-                        ".astype(np.float32)"]),
-    ("x", np.ones(32, np.int32), ["int32", "float32"]),
-    ("x", np.ones(32, ">f4"), [">f4", "float32"]),
-    ("x", np.ones((8, 8), np.float32)[:, ::2], ["not contiguous", "(8, 4)", "(32, 8)",
-                                                "np.ascontiguousarray"]),
-    ("x", np.ones((4, 8), np.float32).T, ["not contiguous"]),
-    ("x", [1.0, 2.0], ["got a list", "np.array"]),
-    ("x", 3, ["got int 3", "takes an array"]),
-    ("x", np.float32(3), ["takes an array"]),
-    ("y", "text", ["str", "takes an array"]),
-    ("n", 2**31, ["2147483648 does not fit", "-2147483648 to 2147483647"]),
-    ("n", 1.0, ["got 1.0", "is an integer", "np.int32(x)"]),
-    ("n", np.int64(1), ["int64 (8 bytes)", "reads 4", "np.int32(x)"]),
-    ("n", np.float32(1), ["is an integer"]),
-    ("n", np.ones(3, np.int32), ["array of shape (3,)", "single value"]),
-    ("n", np.array(3), ["single value"]),
-    ("n", None, ["NoneType"]),
-    ("n", "3", ["str", "integer of 4 bytes"]),
-    ("f", 1.0, ["Python float 1.0", "8 bytes", "reads 4", "np.float32(x)"]),
-    ("f", np.float64(1), ["float64", "np.float32(x)"]),
-    ("f", 1, ["integer 1", "np.float32(x)"]),
-    ("f", np.int32(1), ["int32", "np.float32(x)"]),
-    ("d", np.float32(1), ["float32", "np.float64(x)"]),
-    ("d", 1, ["integer 1", "np.float64(x)"]),
-    ("u", -1, ["-1 does not fit", "0 to 4294967295"]),
-    ("u", np.int32(-1), ["-1 does not fit"]),
-    ("l", 2**63, ["does not fit"]),
-    ("l", np.int32(3), ["int32 (4 bytes)", "reads 8"]),
-    ("b", 2, ["0 to 1"]),
-])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "x",
+            np.ones(32),
+            [
+                "argument 1 (const float* x)",
+                "holds float64",
+                "reads float32",
+                ".astype(np.float32)",
+            ],
+        ),
+        ("x", np.ones(32, np.int32), ["int32", "float32"]),
+        ("x", np.ones(32, ">f4"), [">f4", "float32"]),
+        (
+            "x",
+            np.ones((8, 8), np.float32)[:, ::2],
+            ["not contiguous", "(8, 4)", "(32, 8)", "np.ascontiguousarray"],
+        ),
+        ("x", np.ones((4, 8), np.float32).T, ["not contiguous"]),
+        ("x", [1.0, 2.0], ["got a list", "np.array"]),
+        ("x", 3, ["got int 3", "takes an array"]),
+        ("x", np.float32(3), ["takes an array"]),
+        ("y", "text", ["str", "takes an array"]),
+        ("n", 2**31, ["2147483648 does not fit", "-2147483648 to 2147483647"]),
+        ("n", 1.0, ["got 1.0", "is an integer", "np.int32(x)"]),
+        ("n", np.int64(1), ["int64 (8 bytes)", "reads 4", "np.int32(x)"]),
+        ("n", np.float32(1), ["is an integer"]),
+        ("n", np.ones(3, np.int32), ["array of shape (3,)", "single value"]),
+        ("n", np.array(3), ["single value"]),
+        ("n", None, ["NoneType"]),
+        ("n", "3", ["str", "integer of 4 bytes"]),
+        ("f", 1.0, ["Python float 1.0", "8 bytes", "reads 4", "np.float32(x)"]),
+        ("f", np.float64(1), ["float64", "np.float32(x)"]),
+        ("f", 1, ["integer 1", "np.float32(x)"]),
+        ("f", np.int32(1), ["int32", "np.float32(x)"]),
+        ("d", np.float32(1), ["float32", "np.float64(x)"]),
+        ("d", 1, ["integer 1", "np.float64(x)"]),
+        ("u", -1, ["-1 does not fit", "0 to 4294967295"]),
+        ("u", np.int32(-1), ["-1 does not fit"]),
+        ("l", 2**63, ["does not fit"]),
+        ("l", np.int32(3), ["int32 (4 bytes)", "reads 8"]),
+        ("b", 2, ["0 to 1"]),
+    ],
+)
 def test_a_wrong_argument_is_named(module, arguments, name, value, words):
     arguments[name] = value
     message = refused(module.get_function("k"), arguments.values())
@@ -109,12 +131,25 @@ def test_a_wrong_argument_is_named(module, arguments, name, value, words):
     assert name == "y" or (arguments["y"] == 0).all()
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("n", np.int32(2)), ("n", -2**31), ("n", True), ("n", np.uint32(7)), ("d", np.float64(1)),
-    ("u", 2**32 - 1), ("l", -2**63), ("l", np.int64(4)), ("b", np.bool_(True)), ("b", 0),
-    ("x", None), ("x", np.ones((4, 8), np.float32)), ("x", np.ones(0, np.float32)),
-    ("x", np.ones((8, 8), np.float32)[2:4]),
-])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", np.int32(2)),
+        ("n", -(2**31)),
+        ("n", True),
+        ("n", np.uint32(7)),
+        ("d", np.float64(1)),
+        ("u", 2**32 - 1),
+        ("l", -(2**63)),
+        ("l", np.int64(4)),
+        ("b", np.bool_(True)),
+        ("b", 0),
+        ("x", None),
+        ("x", np.ones((4, 8), np.float32)),
+        ("x", np.ones(0, np.float32)),
+        ("x", np.ones((8, 8), np.float32)[2:4]),
+    ],
+)
 def test_a_fitting_argument_is_accepted(module, arguments, name, value):
     arguments[name] = value
     entry = module.get_function("k").entry
@@ -128,7 +163,8 @@ def test_a_wrong_number_of_arguments_lists_the_parameters(module, arguments):
     message = refused(kernel, list(arguments.values())[:-1])
     assert message.startswith("k takes 8 arguments, got 7. Its parameters: const float* x, float* ")
     assert "takes 0 arguments, got 1. Its parameters: none" in refused(
-        module.get_function("none"), (1,))
+        module.get_function("none"), (1,)
+    )
     assert "takes 1 argument, got 0" in refused(module.get_function("bounded"), ())
 
 
@@ -168,8 +204,13 @@ def test_halves_and_structs(module):
 
 def test_vectors_and_untyped_pointers(module):
     kernel = module.get_function("kinds")
-    good = [np.zeros(4, np.uint32), np.zeros(8, np.float32), np.ones(1), np.zeros(4, np.int8),
-            np.zeros(4, np.complex64)]
+    good = [
+        np.zeros(4, np.uint32),
+        np.zeros(8, np.float32),
+        np.ones(1),
+        np.zeros(4, np.int8),
+        np.zeros(4, np.complex64),
+    ]
     kernel((1,), (1,), tuple(good))
     assert good[0][0] == 1 and good[1][0] == 2 and good[3][0] == 3
     good[2] = np.ones(3, np.int16)  # any dtype for void*
@@ -204,11 +245,18 @@ def test_on_a_gpu_values_go_out_with_the_parameters_own_size(module, arguments):
     bound = bind("k", module.get_function("k").entry, tuple(arguments.values()), "gpu")
     assert bound[0] is device
     assert [value.dtype.name for value in bound[2:]] == [
-        "int32", "float32", "float64", "uint32", "int64", "uint8"]
+        "int32",
+        "float32",
+        "float64",
+        "uint32",
+        "int64",
+        "uint8",
+    ]
     assert bound[2] == -3 and bound[5] == 2**32 - 1
 
 
 # -- launches -------------------------------------------------------------------------------------
+
 
 def launch_error(kernel, grid, block, values, **keywords) -> str:
     with pytest.raises(LaunchError) as caught:
@@ -219,23 +267,26 @@ def launch_error(kernel, grid, block, values, **keywords) -> str:
     return message
 
 
-@pytest.mark.parametrize(("grid", "block", "words"), [
-    ((0,), (32,), ["grid (0,)", "at least 1"]),
-    ((1,), (32, -1), ["block (32, -1)", "at least 1"]),
-    ((1, 1, 1, 1), (32,), ["grid", "one to three"]),
-    ((), (32,), ["grid is ()"]),
-    ((1,), 32, ["block is 32", "(32,)"]),
-    ([1], (32,), ["grid is [1]", "tuple"]),
-    ((2.0,), (32,), ["2.0", "//"]),
-    (("1",), (32,), ["'1'"]),
-    ((1,), (2048,), ["2048 in x", "more blocks, e.g. grid ((n + 255) // 256,), block (256,)"]),
-    ((1,), (32, 32, 2), ["2048 threads", "at most 1024"]),
-    ((1,), (1025,), ["1025"]),
-    ((1,), (1, 1, 65), ["65 in z", "at most 64"]),
-    ((1, 65536), (32,), ["65536 in y", "65535"]),
-    ((1, 1, 65536), (32,), ["65536 in z"]),
-    ((2**31,), (32,), ["in x"]),
-])
+@pytest.mark.parametrize(
+    ("grid", "block", "words"),
+    [
+        ((0,), (32,), ["grid (0,)", "at least 1"]),
+        ((1,), (32, -1), ["block (32, -1)", "at least 1"]),
+        ((1, 1, 1, 1), (32,), ["grid", "one to three"]),
+        ((), (32,), ["grid is ()"]),
+        ((1,), 32, ["block is 32", "(32,)"]),
+        ([1], (32,), ["grid is [1]", "tuple"]),
+        ((2.0,), (32,), ["2.0", "//"]),
+        (("1",), (32,), ["'1'"]),
+        ((1,), (2048,), ["2048 in x", "more blocks, e.g. grid ((n + 255) // 256,), block (256,)"]),
+        ((1,), (32, 32, 2), ["2048 threads", "at most 1024"]),
+        ((1,), (1025,), ["1025"]),
+        ((1,), (1, 1, 65), ["65 in z", "at most 64"]),
+        ((1, 65536), (32,), ["65536 in y", "65535"]),
+        ((1, 1, 65536), (32,), ["65536 in z"]),
+        ((2**31,), (32,), ["in x"]),
+    ],
+)
 def test_a_wrong_geometry_is_named(module, grid, block, words):
     x = np.zeros(32, np.float32)
     message = launch_error(module.get_function("tiled"), grid, block, (x,))
@@ -289,11 +340,20 @@ def test_static_and_dynamic_shared_memory_add_up(module):
         assert "number of bytes" in launch_error(kernel, (1,), (32,), (x,), shared_mem=wrong)
 
 
-@pytest.mark.parametrize(("arch", "kilobytes"), [
-    ("compute_80", 163), ("compute_86", 99), ("compute_89", 99), ("compute_90", 227),
-    ("compute_90a", 227), ("compute_75", 64), ("compute_70", 96), ("compute_120", 99),
-    ("compute_88", 163),
-])
+@pytest.mark.parametrize(
+    ("arch", "kilobytes"),
+    [
+        ("compute_80", 163),
+        ("compute_86", 99),
+        ("compute_89", 99),
+        ("compute_90", 227),
+        ("compute_90a", 227),
+        ("compute_75", 64),
+        ("compute_70", 96),
+        ("compute_120", 99),
+        ("compute_88", 163),
+    ],
+)
 def test_the_limit_is_the_architectures(arch, kilobytes):
     limits = simulated_limits(arch)
     size = kilobytes * 1024
@@ -303,13 +363,16 @@ def test_the_limit_is_the_architectures(arch, kilobytes):
 
 
 def test_too_much_static_shared_memory_does_not_compile():
-    code = ('extern "C" __global__ void k(float* x) { __shared__ float t[12289]; '
-            "t[threadIdx.x] = x[0]; __syncthreads(); x[1] = t[threadIdx.x ^ 1]; }")
+    code = (
+        'extern "C" __global__ void k(float* x) { __shared__ float t[12289]; '
+        "t[threadIdx.x] = x[0]; __syncthreads(); x[1] = t[threadIdx.x ^ 1]; }"
+    )
     with pytest.raises(CompileError, match="49156 bytes.*48 KB.*extern __shared__"):
         RawModule(code, backend="simulator").get_function("k")
 
 
 # -- names ----------------------------------------------------------------------------------------
+
 
 def test_an_unknown_kernel_lists_the_known(module):
     with pytest.raises(KernelNotFoundError, match="no kernel 'kk'; it has: k, halves, kinds"):
@@ -334,6 +397,7 @@ def test_a_compiler_error_shows_the_files_own_line(tmp_path):
 
 # -- the GPU's kernel, as far as it goes without one -----------------------------------------------
 
+
 def test_observers_are_refused_on_a_gpu():
     kernel = GpuKernel(None, "k", Entry("k", ()), raw=None)
     with observe(Observer()), pytest.raises(BackendError, match='Observer.*backend="simulator"'):
@@ -356,8 +420,10 @@ def test_a_gpu_kernel_hands_cupy_checked_values(module, monkeypatch):
     device = type("ndarray", (OnDevice,), {"__module__": "cupy"})()
     kernel((2,), (64,), (device,))
     kernel((2,), (64,), (device,), shared_mem=16, stream="s")
-    assert calls == [((2, 1, 1), (64, 1, 1), (device,), {"shared_mem": 0}),
-                     ((2, 1, 1), (64, 1, 1), (device,), {"shared_mem": 16, "stream": "s"})]
+    assert calls == [
+        ((2, 1, 1), (64, 1, 1), (device,), {"shared_mem": 0}),
+        ((2, 1, 1), (64, 1, 1), (device,), {"shared_mem": 16, "stream": "s"}),
+    ]
     assert kernel.num_regs == 17
     with pytest.raises(LaunchError, match="at most 64"):
         kernel((2,), (65,), (device,))

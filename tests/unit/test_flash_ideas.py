@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course.figures import flash as flash_plots
+from attn_course.figures import flash
 from attn_course.lessons.flash import ideas
 from attn_course.measure.ablations import PROBLEMS, Ablation, all_variants, variants, whole
 from attn_course.reference.inputs import seeded_qkv
@@ -21,18 +21,38 @@ def record(**changed):
         timed = {}
         for one in all_variants():
             ratio = 2.0 if causal and one.name == "heads" else RATIOS.get(one.name, 1.0)
-            timed[one.label] = {"median_us": 50 * ratio, "over_whole": {
-                "value": ratio, "low": ratio - 0.01, "high": ratio + 0.01}}
+            timed[one.label] = {
+                "median_us": 50 * ratio,
+                "over_whole": {"value": ratio, "low": ratio - 0.01, "high": ratio + 0.01},
+            }
         rows.append({"shape": list(shape), "causal": causal, "variants": timed, "wrong": {}})
-    return {"kind": "ablations", "gpu": "G", "driver": "1", "cuda": "1", "date": "2026-01-02",
-            "commit": "a", "kernels": {}, "sources": {}, "rows": rows} | changed
+    return {
+        "kind": "ablations",
+        "gpu": "G",
+        "driver": "1",
+        "cuda": "1",
+        "date": "2026-01-02",
+        "commit": "a",
+        "kernels": {},
+        "sources": {},
+        "rows": rows,
+    } | changed
 
 
-@pytest.mark.parametrize(("offsets", "passes"), [
-    (LANE // 2 % 8 * 68, 2), (LANE % 8 * 68, 4),                    # K: rows of 64 floats and a pad
-    (LANE // 2 % 8 * 4, 2), (LANE % 8 * 4, 4),                      # V: columns of one row
-    ((LANE // 16 * 2 + LANE % 2) * 68, 2), (LANE // 8 * 68, 2),     # Q: 4 rows
-    (LANE % 8 * 64, 32), (0 * LANE, 2), (LANE * 4, 4)])             # no pad; all alike; all apart
+@pytest.mark.parametrize(
+    ("offsets", "passes"),
+    [
+        (LANE // 2 % 8 * 68, 2),
+        (LANE % 8 * 68, 4),  # K: rows of 64 floats and a pad
+        (LANE // 2 % 8 * 4, 2),
+        (LANE % 8 * 4, 4),  # V: columns of one row
+        ((LANE // 16 * 2 + LANE % 2) * 68, 2),
+        (LANE // 8 * 68, 2),  # Q: 4 rows
+        (LANE % 8 * 64, 32),
+        (0 * LANE, 2),
+        (LANE * 4, 4),
+    ],
+)  # no pad; all alike; all apart
 def test_passes_of_a_16_byte_load(offsets, passes):
     assert ideas.load_wavefronts(offsets) == passes
 
@@ -41,8 +61,10 @@ def test_counts_say_what_the_others_have_more():
     q, k, v = (array[0] for array in seeded_qkv((1, 1, 16, 32)))
     pad = Ablation("flash_async", "pad", "", "", (("STRIDE = D + 4;", "STRIDE = D;"),))
     found = ideas.counts([whole("flash_async"), pad], q, k, v, TILE)
-    more = (found["flash_async without pad"]["shared_load_wavefronts"]
-            - found["flash_async"]["shared_load_wavefronts"])
+    more = (
+        found["flash_async without pad"]["shared_load_wavefronts"]
+        - found["flash_async"]["shared_load_wavefronts"]
+    )
     head, first, second = ideas.count_table(found).splitlines()
     assert more > 0 and f"+{more:,}" in second and second.count("same") >= 2
     assert f"{found['flash_async']['instructions']:,}" in first and "barriers" in head
@@ -72,8 +94,10 @@ def test_without_a_record_the_table_says_how_to_make_one():
 
 def test_the_most_missed_idea_is_one_of_the_choices():
     choices = ideas.choices("flash_async")
-    found = {name: ideas.most_missed(record(), "flash_async", *case)
-             for name, case in ideas.CASES.items()}
+    found = {
+        name: ideas.most_missed(record(), "flash_async", *case)
+        for name, case in ideas.CASES.items()
+    }
     assert choices[found["long rows"]].startswith("lanes")
     assert choices[found["long rows, causal"]].startswith("heads")
     assert set(ideas.CASES.values()) <= set(PROBLEMS)
@@ -82,16 +106,16 @@ def test_the_most_missed_idea_is_one_of_the_choices():
 def test_the_figure_has_a_panel_a_problem_and_pale_bars_where_nothing_is_clear():
     bars = ideas.bars(record(), "flash_async")
     assert bars["8,1,128,64"]["lanes"] == pytest.approx((25, 24, 26))
-    figure = flash_plots.worth_of_ideas(bars, source="s", title="t")
+    figure = flash.worth_of_ideas(bars, source="s", title="t")
     assert isinstance(figure, Figure)
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title() or axes.get_title("left") for axes in panels] == list(bars)
     colours = [bar.get_facecolor() for bar in panels[0].patches]
     assert len(colours) == 6 and len(set(colours)) == 3  # slower, faster, neither
     odd = dict(list(bars.items())[:3])
-    assert sum(axes.get_visible() for axes in flash_plots.worth_of_ideas(odd, source="").axes) == 3
+    assert sum(axes.get_visible() for axes in flash.worth_of_ideas(odd, source="").axes) == 3
     with pytest.raises(ValueError, match="each idea"):
-        flash_plots.worth_of_ideas({"a": {"lanes": (1, 0, 2)}, "b": {}}, source="")
+        flash.worth_of_ideas({"a": {"lanes": (1, 0, 2)}, "b": {}}, source="")
 
 
 def test_changes_of_the_loop_leave_out_those_behind_it():

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from attn_course import Tracer
+from attn_course import Tracer, reference
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.reads import ReadCounts
 from attn_course.engine.watch.warp_streams import InFlight, WarpWork
-from attn_course.figures import attention as plots
+from attn_course.figures import attention
 from attn_course.figures import flash as flash_plots
 from attn_course.lessons import flash as flash_lesson
 from attn_course.measure.experiments import REPORT_SHAPES, TILES, Times, tile_options
-from attn_course.reference import float64 as reference
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
@@ -144,16 +143,19 @@ def test_sentences_follow_the_record():
 
 
 def test_unrelated_shapes_are_not_joined_and_equal_times_hide_nothing():
-    figure = flash_plots.times_by_shape(["x", "y"], {"a": [1.0, None], "b": [1.0, 5.0]},
-                                        source="s", title="t")
+    figure = flash_plots.times_by_shape(
+        ["x", "y"], {"a": [1.0, None], "b": [1.0, 5.0]}, source="s", title="t"
+    )
     (axes,) = figure.axes
     assert not [line for line in axes.lines if len(line.get_xdata()) > 2]
     places = [dots.get_offsets() for dots in axes.collections]
     np.testing.assert_allclose([dots[:, 0] for dots in places], [[1, np.nan], [1, 5]])
     assert places[0][0, 1] != places[1][0, 1]
     assert abs(places[0][0, 1]) < 0.5 and all(abs(places[1][n, 1] - n) < 0.5 for n in (0, 1))
-    marks = [(tuple(dots.get_facecolor()[0]), len(dots.get_paths()[0].vertices))
-             for dots in axes.collections]
+    marks = [
+        (tuple(dots.get_facecolor()[0]), len(dots.get_paths()[0].vertices))
+        for dots in axes.collections
+    ]
     assert len(set(marks)) == 2
 
 
@@ -163,21 +165,25 @@ def test_times_have_ticks_that_can_be_read():
     (axes,) = figure.axes
     low, high = axes.get_xlim()
     ticks = axes.get_xticks()
-    shown = {label.get_text() for label, at in zip(axes.get_xticklabels(), ticks, strict=True)
-             if low <= at <= high}
+    shown = {
+        label.get_text()
+        for label, at in zip(axes.get_xticklabels(), ticks, strict=True)
+        if low <= at <= high
+    }
     assert {"50", "100", "200", "500", "1,000", "2,000", "5,000"} <= shown
     assert axes.get_title(loc="left") + axes.get_title() == "t (lower is better)"
 
 
 def test_bars_of_thousands_are_written_out():
-    figure = plots.bars(["a", "b"], [16896, 1.5], unit="loads")
+    figure = attention.bars(["a", "b"], [16896, 1.5], unit="loads")
     assert [text.get_text() for text in figure.axes[0].texts] == ["16,896", "1.5"]
 
 
 def test_colours_of_a_window_have_units():
     bias = np.array([[0.5, -np.inf], [0.1, 0.0]])
-    figure = flash_plots.window_bias(bias, np.eye(2), {"a": np.eye(2) / 2, "b": np.eye(2)},
-                                     query=(0, 0))
+    figure = flash_plots.window_bias(
+        bias, np.eye(2), {"a": np.eye(2) / 2, "b": np.eye(2)}, query=(0, 0)
+    )
     labels = [axes.get_ylabel() for axes in figure.axes[4:]]
     assert "score" in labels[0] and "weight" in labels[1] and len(labels) == 2
     first, second = (axes.images[0].norm for axes in figure.axes[2:4])
@@ -193,8 +199,9 @@ def test_figures(traced):
         flash_plots.traffic_by_tile([1, 2], [8, 4], [8, 4], labels=["a", "b"], least=2, scores=9),
         flash_plots.visited_tiles(np.tri(6, dtype=bool), np.tri(3, dtype=bool), (2, 2)),
         flash_plots.flights({"k": ([(0, 5), (2, 9)], np.arange(9), 10)}),
-        flash_plots.window_bias(np.array([[0.0, -np.inf]]), np.eye(1, 2), {"w": np.eye(1, 2)},
-                                query=(0, 0)),
+        flash_plots.window_bias(
+            np.array([[0.0, -np.inf]]), np.eye(1, 2), {"w": np.eye(1, 2)}, query=(0, 0)
+        ),
         flash_plots.shared_budget([64, 128], size, {"sm_90": 1.5}),
     ]
     for figure in figures:

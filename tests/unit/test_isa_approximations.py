@@ -20,22 +20,42 @@ def double_of(bits, kind, ftz):
 def reference(name, x):
     with np.errstate(all="ignore"):
         x = np.float64(x)
-        return float({
-            "ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
-            "sqrt": np.sqrt, "rcp": lambda x: 1 / x, "rsqrt": lambda x: 1 / np.sqrt(x),
-        }[name](x))  # fmt: skip
+        return float(
+            {
+                "ex2": np.exp2,
+                "lg2": np.log2,
+                "sin": np.sin,
+                "cos": np.cos,
+                "tanh": np.tanh,
+                "sqrt": np.sqrt,
+                "rcp": lambda x: 1 / x,
+                "rsqrt": lambda x: 1 / np.sqrt(x),
+            }[name](x)
+        )
 
 
 # name -> (relative bound, absolute bound), from the PTX ISA's description of each instruction
-BOUNDS = {"ex2": (2**-22, 0), "lg2": (2**-22, 2**-22), "rcp": (2**-23, 0), "rsqrt": (2**-22.9, 0),
-          "sqrt": (2**-23, 0), "sin": (0, 2**-20.5), "cos": (0, 2**-20.5),
-          "tanh": (2**-11, 0)}  # fmt: skip
+BOUNDS = {
+    "ex2": (2**-22, 0),
+    "lg2": (2**-22, 2**-22),
+    "rcp": (2**-23, 0),
+    "rsqrt": (2**-22.9, 0),
+    "sqrt": (2**-23, 0),
+    "sin": (0, 2**-20.5),
+    "cos": (0, 2**-20.5),
+    "tanh": (2**-11, 0),
+}
 APPROXIMATE = [
     *(f"{name}.approx.f32" for name in BOUNDS),
     *(f"{name}.approx.ftz.f32" for name in BOUNDS if name != "tanh"),
-    "rcp.approx.ftz.f64", "rsqrt.approx.f64", "rsqrt.approx.ftz.f64",
-    "ex2.approx.f16", "ex2.approx.ftz.bf16", "tanh.approx.f16", "tanh.approx.bf16",
-]  # fmt: skip
+    "rcp.approx.ftz.f64",
+    "rsqrt.approx.f64",
+    "rsqrt.approx.ftz.f64",
+    "ex2.approx.f16",
+    "ex2.approx.ftz.bf16",
+    "tanh.approx.f16",
+    "tanh.approx.bf16",
+]
 
 
 def close(name, kind, ftz):

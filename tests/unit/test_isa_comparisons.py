@@ -9,15 +9,23 @@ from .isa_oracle import decode
 HALVES = ("f16", "bf16")
 
 ORDERED = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-    "lo": lambda a, b: a < b, "ls": lambda a, b: a <= b, "hi": lambda a, b: a > b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "lo": lambda a, b: a < b,
+    "ls": lambda a, b: a <= b,
+    "hi": lambda a, b: a > b,
     "hs": lambda a, b: a >= b,
-}  # fmt: skip
+}
 COMBINE = {
-    "": lambda t, c: t, "and": lambda t, c: t & c,
-    "or": lambda t, c: t | c, "xor": lambda t, c: t ^ c,
-}  # fmt: skip
+    "": lambda t, c: t,
+    "and": lambda t, c: t & c,
+    "or": lambda t, c: t | c,
+    "xor": lambda t, c: t ^ c,
+}
 INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 UNSIGNED, BITS = ("u16", "u32", "u64"), ("b16", "b32", "b64")
 COMPARISONS = {}
@@ -56,8 +64,15 @@ def setp(name, kind, combine, ftz):
     return run if combine else lambda a, b: run(a, b)
 
 
-TRUE = {"u32": 2**32 - 1, "s32": 2**32 - 1, "f32": 0x3F800000, "u16": 0xFFFF, "s16": 0xFFFF,
-        "f16": 0x3C00, "bf16": 0x3F80}  # fmt: skip
+TRUE = {
+    "u32": 2**32 - 1,
+    "s32": 2**32 - 1,
+    "f32": 0x3F800000,
+    "u16": 0xFFFF,
+    "s16": 0xFFFF,
+    "f16": 0x3C00,
+    "bf16": 0x3F80,
+}
 
 
 def set_value(name, target, kind, combine, ftz):

@@ -191,9 +191,25 @@ def test_integers_around_the_floats_middles():
 
 def test_floats_around_the_integers_limits():
     """The last float that fits, the first that does not, and ties."""
-    values = [0.5, 1.5, 2.5, 127.5, 128.5, 255.5, 32767.5, 65535.5, 2.0**31, 2.0**31 - 128,
-              2.0**31 - 0.5, 2.0**32, 2.0**32 - 0.5, 2.0**63, 2.0**63 - 1024, 2.0**64,
-              2.0**64 - 2048]  # fmt: skip
+    values = [
+        0.5,
+        1.5,
+        2.5,
+        127.5,
+        128.5,
+        255.5,
+        32767.5,
+        65535.5,
+        2.0**31,
+        2.0**31 - 128,
+        2.0**31 - 0.5,
+        2.0**32,
+        2.0**32 - 0.5,
+        2.0**63,
+        2.0**63 - 1024,
+        2.0**64,
+        2.0**64 - 2048,
+    ]
     doubles = [(int(np.float64(s * v).view(np.uint64)),) for v in values for s in (1, -1)]
     singles = [(int(np.float32(s * v).view(np.uint32)),) for v in values for s in (1, -1)]
     for target, mode in itertools.product(INTEGERS, ("rni", "rzi", "rmi", "rpi")):

@@ -227,8 +227,10 @@ def test_f16_results_around_the_smallest_normal():
         sums = [(row[0] & 0x83FF | 0x400, row[1]) for row in rows]
         for name in ("add", "sub"):
             check(f"{name}.rn.{flags}.f16", CASES[f"{name}.rn.{flags}.f16"], lanes=sums)
-    packed = [tuple(low << 16 | high for low, high in zip(rows[i], rows[-i], strict=True))
-              for i in range(1, 200)]  # fmt: skip
+    packed = [
+        tuple(low << 16 | high for low, high in zip(rows[i], rows[-i], strict=True))
+        for i in range(1, 200)
+    ]
     check("fma.rn.ftz.f16x2", CASES["fma.rn.ftz.f16x2"], lanes=packed)
 
 

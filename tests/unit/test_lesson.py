@@ -3,118 +3,146 @@
 import numpy as np
 import pytest
 
+from attn_course import lessons
 from attn_course.ladder.headers import kernel_path
-from attn_course.lessons import lesson
+from attn_course.lessons import predictions, show
 
 
 @pytest.fixture(autouse=True)
 def no_predictions():
-    lesson.begin()
+    lessons.begin()
     yield
-    lesson.begin()
+    lessons.begin()
 
 
 def test_a_lesson_runs_without_predictions(capsys):
-    lesson.predict("idle threads", None)
-    lesson.predict("which way", None, {"a": "down", "b": "up"})
-    lesson.reveal("idle threads", 1234, "threads")
-    lesson.reveal("which way", "b")
-    lesson.scorecard()
+    lessons.predict("idle threads", None)
+    lessons.predict("which way", None, {"a": "down", "b": "up"})
+    lessons.reveal("idle threads", 1234, "threads")
+    lessons.reveal("which way", "b")
+    lessons.scorecard()
     out = capsys.readouterr().out
-    assert out.count(lesson.NO_ANSWER) == 6  # two predict, two reveal, two rows of the scorecard
+    assert (
+        out.count(predictions.NO_ANSWER) == 6
+    )  # two predict, two reveal, two rows of the scorecard
     assert "1,234 threads" in out and "b: up" in out
     assert "predicted" not in out  # no verdict on a prediction that was not made
 
 
-@pytest.mark.parametrize(("guess", "answer", "words"), [
-    (9, 9, "exactly"), (100, 101, "within 5 %"), (50, 100, "2 times too low"),
-    (300, 100, "3 times too high"), (0, 7, "off by -7"), (7, 0, "off by 7"), (-1, 2, "off by -3"),
-    (np.float32(0.5), np.int64(1), "2 times too low"), (-20, -10, "2 times too high"),
-])
+@pytest.mark.parametrize(
+    ("guess", "answer", "words"),
+    [
+        (9, 9, "exactly"),
+        (100, 101, "within 5 %"),
+        (50, 100, "2 times too low"),
+        (300, 100, "3 times too high"),
+        (0, 7, "off by -7"),
+        (7, 0, "off by 7"),
+        (-1, 2, "off by -3"),
+        (np.float32(0.5), np.int64(1), "2 times too low"),
+        (-20, -10, "2 times too high"),
+    ],
+)
 def test_a_number_is_judged_by_its_distance(capsys, guess, answer, words):
-    lesson.predict("how many", guess)
-    lesson.reveal("how many", answer)
+    lessons.predict("how many", guess)
+    lessons.reveal("how many", answer)
     assert f"({words})" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("guess", "words"), [("a", "not as predicted"), (" B ", "(as predicted")])
 def test_a_choice_is_right_or_not(capsys, guess, words):
-    lesson.predict("which way", guess, {"a": "down", "b": "up"})
-    lesson.reveal("which way", "b")
+    lessons.predict("which way", guess, {"a": "down", "b": "up"})
+    lessons.reveal("which way", "b")
     assert words in capsys.readouterr().out
 
 
 def test_options_are_listed_unless_they_were_before(capsys):
     options = {"a": "more", "b": "less"}
-    lesson.predict("sectors", "a", options)
+    lessons.predict("sectors", "a", options)
     assert "  b: less\n" in capsys.readouterr().out
-    lesson.predict("lines", "b", options, listed=False)
+    lessons.predict("lines", "b", options, listed=False)
     assert capsys.readouterr().out == "lines: your prediction is b: less\n"
-    lesson.reveal("lines", "b")
+    lessons.reveal("lines", "b")
     assert "as predicted" in capsys.readouterr().out
 
 
 def test_a_new_prediction_replaces_the_old_one(capsys):
-    lesson.predict("how many", 1)
-    lesson.predict("how many", 8)
-    lesson.reveal("how many", 8)
-    lesson.scorecard()
+    lessons.predict("how many", 1)
+    lessons.predict("how many", 8)
+    lessons.reveal("how many", 8)
+    lessons.scorecard()
     out = capsys.readouterr().out.splitlines()
     assert [line for line in out if line.startswith("how many")][-1].split() == [
-        "how", "many", "8", "8", "exactly"
+        "how",
+        "many",
+        "8",
+        "8",
+        "exactly",
     ]
 
 
 def test_the_scorecard_says_what_was_not_run(capsys):
-    lesson.predict("how many", 3)
-    lesson.scorecard()
+    lessons.predict("how many", 3)
+    lessons.scorecard()
     assert "not run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("guess", "options", "error", "words"), [
-    ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: 'a', 'b', with its quotes"),
-    (3, {"a": "down"}, ValueError, "choose one of: 'a'"),
-    (np.zeros(2), {"a": "down"}, ValueError, "choose one of: 'a'"),
-    ("many", None, TypeError, "must be a number, without quotes"),
-    (True, None, TypeError, "must be a number"),
-    (float("nan"), None, ValueError, "finite"), (float("inf"), None, ValueError, "finite"),
-])
+@pytest.mark.parametrize(
+    ("guess", "options", "error", "words"),
+    [
+        ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: 'a', 'b', with its quotes"),
+        (3, {"a": "down"}, ValueError, "choose one of: 'a'"),
+        (np.zeros(2), {"a": "down"}, ValueError, "choose one of: 'a'"),
+        ("many", None, TypeError, "must be a number, without quotes"),
+        (True, None, TypeError, "must be a number"),
+        (float("nan"), None, ValueError, "finite"),
+        (float("inf"), None, ValueError, "finite"),
+    ],
+)
 def test_predictions_that_cannot_be_judged(guess, options, error, words):
     with pytest.raises(error, match=words):
-        lesson.predict("how many", guess, options)
+        lessons.predict("how many", guess, options)
 
 
 def test_an_answer_must_fit_its_question():
-    lesson.predict("which way", None, {"a": "down"})
+    lessons.predict("which way", None, {"a": "down"})
     with pytest.raises(ValueError, match="the answer is 'x'"):
-        lesson.reveal("which way", "x")
+        lessons.reveal("which way", "x")
     with pytest.raises(ValueError, match="the answer is None"):
-        lesson.reveal("which way", None)
+        lessons.reveal("which way", None)
     with pytest.raises(KeyError, match="there are: which way. Run the cell that predicts"):
-        lesson.reveal("which", "a")
-    lesson.begin()
+        lessons.reveal("which", "a")
+    lessons.begin()
     with pytest.raises(KeyError, match="there are: none yet"):
-        lesson.reveal("which way", "a")
+        lessons.reveal("which way", "a")
 
 
 def test_a_digit_may_lack_its_quotes(capsys):
-    lesson.predict("padding", 1, {"0": "only PAD 0", "1": "only PAD 1"})
-    lesson.reveal("padding", "1")
+    lessons.predict("padding", 1, {"0": "only PAD 0", "1": "only PAD 1"})
+    lessons.reveal("padding", "1")
     assert "(as predicted)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("value", "written"), [
-    (921984, "921,984"), (0.707106, "0.7071"), (2.0, "2"), (88.72284, "88.72"), (0, "0"),
-    (np.float32(3.5), "3.5"), (1e20, "1e+20"),
-])
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (921984, "921,984"),
+        (0.707106, "0.7071"),
+        (2.0, "2"),
+        (88.72284, "88.72"),
+        (0, "0"),
+        (np.float32(3.5), "3.5"),
+        (1e20, "1e+20"),
+    ],
+)
 def test_numbers_are_written_for_people(capsys, value, written):
-    lesson.predict("how many", None)
-    lesson.reveal("how many", value)
+    lessons.predict("how many", None)
+    lessons.reveal("how many", value)
     assert capsys.readouterr().out.splitlines()[-1].split()[-1] == written
 
 
 def test_a_listing_shows_numbered_lines_of_the_file():
-    shown = repr(lesson.show_source("01_scores_naive", "float score", "    }"))
+    shown = repr(show.show_source("01_scores_naive", "float score", "    }"))
     lines = kernel_path("01_scores_naive").read_text().splitlines()
     assert len(shown.splitlines()) == 4
     for line in shown.splitlines():
@@ -124,37 +152,41 @@ def test_a_listing_shows_numbered_lines_of_the_file():
 
 
 def test_a_listing_of_one_line():
-    shown = lesson.show_source("01_scores_naive", "threadIdx.x")
+    shown = show.show_source("01_scores_naive", "threadIdx.x")
     assert repr(shown).endswith("const int tx = threadIdx.x;")
     assert shown._repr_markdown_() == f"```cpp\n{shown!r}\n```"
 
 
 def test_a_listing_of_what_is_not_there():
     with pytest.raises(ValueError, match="holds 'no such text'"):
-        lesson.show_source("01_scores_naive", "no such text")
+        show.show_source("01_scores_naive", "no such text")
     with pytest.raises(ValueError, match="no line from"):
-        lesson.show_source("01_scores_naive", "fmaf", "#ifndef")  # stands above, not below
+        show.show_source("01_scores_naive", "fmaf", "#ifndef")  # stands above, not below
 
 
 def test_a_diff_holds_the_code_that_changed_and_no_header():
-    text = repr(lesson.show_diff("01_scores_naive", "02_scores_tiled"))
+    text = repr(show.show_diff("01_scores_naive", "02_scores_tiled"))
     added = [line for line in text.splitlines() if line.startswith("+")]
     assert any("__syncthreads" in line for line in added)
     assert any("__shared__" in line for line in added)
     assert "Idea:" not in text
-    assert repr(lesson.show_diff("01_scores_naive", "01_scores_naive")) == ""
+    assert repr(show.show_diff("01_scores_naive", "01_scores_naive")) == ""
 
 
 class Trace:
     """Four steps as a Tracer's rows() gives them."""
 
     def rows(self):
-        return [("0", "9", "int a = 1;  // why", "a = 1"), ("1", "10", "x" * 80, "b = 2"),
-                ("2", "11", "}", ""), ("3", "120", "end", "done")]
+        return [
+            ("0", "9", "int a = 1;  // why", "a = 1"),
+            ("1", "10", "x" * 80, "b = 2"),
+            ("2", "11", "}", ""),
+            ("3", "120", "end", "done"),
+        ]
 
 
 def test_steps_are_a_table():
-    lines = repr(lesson.show_steps(Trace(), width=20)).splitlines()
+    lines = repr(show.show_steps(Trace(), width=20)).splitlines()
     assert lines[0].split() == ["step", "line", "source", "what", "happened"]
     assert "why" not in lines[1] and lines[1].endswith("a = 1")
     assert "x" * 17 + "..." in lines[2] and "x" * 18 not in lines[2]
@@ -163,13 +195,13 @@ def test_steps_are_a_table():
 
 
 def test_some_of_the_steps():
-    lines = repr(lesson.show_steps(Trace(), first=1, last=2)).splitlines()
+    lines = repr(show.show_steps(Trace(), first=1, last=2)).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["1", "2"]
 
 
 def test_the_machine_is_named(capsys):
-    facts = lesson.machine_facts("simulator")
+    facts = show.machine_facts("simulator")
     assert facts["backend"] == "simulator"
     assert facts["CUDA compiler"].startswith("NVRTC 1")
-    lesson.show_machine("simulator")
+    show.show_machine("simulator")
     assert len(capsys.readouterr().out.splitlines()) == len(facts)

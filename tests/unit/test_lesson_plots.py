@@ -5,8 +5,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from attn_course.figures import attention as plots
-from attn_course.figures import matrices as lesson_plots
+from attn_course.figures import attention, matrices
 from attn_course.figures.matrices import Matrix
 
 VALUES = np.array([[1.0, 2.5], [3.0, -4.0], [7.0, 0.0]])
@@ -25,7 +24,7 @@ def outlines(figure):
 
 
 def test_every_number_stands_in_its_cell():
-    figure = lesson_plots.matrix_lines([[Matrix(VALUES, "q", "3 tokens")]])
+    figure = matrices.matrix_lines([[Matrix(VALUES, "q", "3 tokens")]])
     written = {text.get_text(): text.get_position() for text in figure.get_axes()[0].texts}
     assert {"1", "2.5", "3", "-4", "7", "0", "q", "3 tokens"} == set(written)
     x0, y0 = written["1"]
@@ -36,27 +35,27 @@ def test_every_number_stands_in_its_cell():
 
 def test_what_is_not_a_number_is_hatched():
     values = np.ma.array([[1.0, 2.0, 3.0, np.nan, -np.inf]], mask=[[0, 0, 1, 0, 0]])
-    figure = lesson_plots.matrix_lines([[Matrix(values)]])
+    figure = matrices.matrix_lines([[Matrix(values)]])
     assert [bool(cell.get_hatch()) for cell in cells(figure)] == [False, False, True, True, True]
-    assert [t for t in texts(figure) if t] == ["1", "2", lesson_plots.MINUS_INFINITY]
+    assert [t for t in texts(figure) if t] == ["1", "2", matrices.MINUS_INFINITY]
 
 
 def test_shades_follow_the_size_of_the_values():
-    figure = lesson_plots.matrix_lines([[Matrix(VALUES, shaded=True)]])
+    figure = matrices.matrix_lines([[Matrix(VALUES, shaded=True)]])
     darkness = [3 - sum(cell.get_facecolor()[:3]) for cell in cells(figure)]
     order = np.argsort(np.abs(VALUES).ravel())
     assert np.all(np.diff(np.array(darkness)[order]) > 0)
-    flat = lesson_plots.matrix_lines([[Matrix(VALUES)]])
+    flat = matrices.matrix_lines([[Matrix(VALUES)]])
     assert len({cell.get_facecolor() for cell in cells(flat)}) == 1
 
 
 def test_the_chosen_part_is_outlined_and_the_rest_paler():
-    figure = lesson_plots.matrix_lines([[Matrix(VALUES, chosen=(1, 0, 2, 1))]])
+    figure = matrices.matrix_lines([[Matrix(VALUES, chosen=(1, 0, 2, 1))]])
     (box,) = outlines(figure)
     first = cells(figure)[0]
     assert (box.get_x() - first.get_x(), box.get_y() - first.get_y()) == (0, 1)
     assert (box.get_width(), box.get_height()) == (1, 2)
-    assert box.get_edgecolor() == to_rgba(plots.RED)
+    assert box.get_edgecolor() == to_rgba(attention.RED)
     shades = np.array([sum(cell.get_facecolor()[:3]) for cell in cells(figure)]).reshape(3, 2)
     inside = np.zeros((3, 2), bool)
     inside[1:, 0] = True
@@ -67,7 +66,7 @@ def test_the_worked_example_holds_all_six_matrices():
     q, k = np.array([[11.0, 12], [13, 14]]), np.array([[21.0, 22], [23, 24], [25, 26]])
     scores, weights = q @ k.T, np.array([[0.125, 0.25, 0.625], [0.5, 0.375, 0.125]])
     v = np.array([[31.0], [32], [33]])
-    figure = lesson_plots.worked_example(q, k, scores, weights, v, weights @ v, row=1)
+    figure = matrices.worked_example(q, k, scores, weights, v, weights @ v, row=1)
     shown = texts(figure)
     expected = [f"{x:g}" for x in np.concatenate([a.ravel() for a in (q, k, scores, v)])]
     expected += [f"{x:.3f}" for x in weights.ravel()] + [f"{x:.2f}" for x in (weights @ v).ravel()]
@@ -79,9 +78,15 @@ def test_the_worked_example_holds_all_six_matrices():
 
 def test_tile_steps_outline_what_was_loaded():
     q, k = np.arange(16.0).reshape(4, 4), 100 + np.arange(16.0).reshape(4, 4)
-    steps = [{"tile_query": q[2:, i : i + 2], "tile_key": k[:2, i : i + 2].T,
-              "score": 200 + np.arange(4.0).reshape(2, 2) + i} for i in (0, 2)]
-    figure = lesson_plots.tile_steps(q, k, steps, row=2, column=0, tile=2)
+    steps = [
+        {
+            "tile_query": q[2:, i : i + 2],
+            "tile_key": k[:2, i : i + 2].T,
+            "score": 200 + np.arange(4.0).reshape(2, 2) + i,
+        }
+        for i in (0, 2)
+    ]
+    figure = matrices.tile_steps(q, k, steps, row=2, column=0, tile=2)
     boxes = outlines(figure)
     assert len(boxes) == 4
     assert boxes[2].get_x() - boxes[0].get_x() == pytest.approx(2)  # q: two columns further
@@ -91,17 +96,22 @@ def test_tile_steps_outline_what_was_loaded():
     assert {"step 0\ni = 0..1", "step 1\ni = 2..3", "200", "205"} <= set(shown)
 
 
-@pytest.mark.parametrize(("lines", "labels"), [
-    ([], ()), ([["×"], ["×", "="]], ()), ([[Matrix(VALUES)]], ("a", "b")),
-])
+@pytest.mark.parametrize(
+    ("lines", "labels"),
+    [
+        ([], ()),
+        ([["×"], ["×", "="]], ()),
+        ([[Matrix(VALUES)]], ("a", "b")),
+    ],
+)
 def test_lines_that_do_not_fit(lines, labels):
     with pytest.raises(ValueError):
-        lesson_plots.matrix_lines(lines, labels=labels)
+        matrices.matrix_lines(lines, labels=labels)
 
 
 def test_nothing_lies_outside_of_the_figure():
     steps = [{"tile_query": VALUES[:2], "tile_key": VALUES[:2], "score": VALUES[:2]}]
-    figure = lesson_plots.tile_steps(VALUES, VALUES, steps, row=0, column=0, tile=2)
+    figure = matrices.tile_steps(VALUES, VALUES, steps, row=0, column=0, tile=2)
     figure.canvas.draw()
     axes = figure.get_axes()[0]
     whole = figure.bbox

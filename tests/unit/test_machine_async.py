@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.engine.machine import Hang, MemoryFault
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import Hang, MemoryFault, launch
 from attn_course.engine.module.errors import LaunchError
 
 COPIES = r"""
@@ -217,7 +216,7 @@ def test_blocks_of_a_cluster_read_each_other(build, order):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_cluster_of_two_dimensions(build, monkeypatch):
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 64)
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 64)
     out = zeros((4, 6, 4))
     run(CLUSTERS, "square", (6, 4), 4, out, build=build)
     for y in range(4):

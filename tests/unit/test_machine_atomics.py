@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, run, zeros
 
-from attn_course.engine.machine import Hang
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import Hang, launch
 
 CODE = r"""
 #include <cuda_fp16.h>
@@ -296,8 +295,11 @@ def test_lanes_that_update_different_spaces(build):
     counters, out = np.array([7, 40, 0, 0], np.int32), zeros(64)
     run(CODE, "two_spaces", 1, 64, counters, out, build=build)
     for start, step, third, parity in (
-        (7, 1, False, 0), (40, 1, False, 1), (0, 2, True, 0), (100, 2, True, 1),
-    ):  # fmt: skip
+        (7, 1, False, 0),
+        (40, 1, False, 1),
+        (0, 2, True, 0),
+        (100, 2, True, 1),
+    ):
         lanes = [t for t in range(64) if (t % 3 == 0) == third and t % 2 == parity]
         end = start + step * len(lanes)
         assert sorted(out[lanes]) == list(range(start, end, step))
@@ -334,7 +336,7 @@ def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
     flag, out = zeros(4), zeros(128)
     run(CODE, "between_warps", 1, 128, flag, out, build=build, warp_order=order)
     assert out.tolist() == np.repeat([8, 4, 2, 1], 32).tolist()
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 70)  # two blocks a chunk
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 70)  # two blocks a chunk
     flag, out = zeros(9), zeros(9)
     run(CODE, "between_blocks", 9, 32, flag, out, build=build, warp_order=order)
     assert out.tolist() == [sum(range(b, 9)) for b in range(9)]
@@ -345,16 +347,30 @@ def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
 def test_the_last_block_sums_up(build, order):
     a = np.random.default_rng(9).integers(-50, 50, 7 * 45).astype(np.int32)
     out = zeros(1)
-    run(CODE, "last_block", 7, 45, a, zeros(7), zeros(1, np.uint32), out, build=build,
-        warp_order=order)  # fmt: skip
+    run(
+        CODE,
+        "last_block",
+        7,
+        45,
+        a,
+        zeros(7),
+        zeros(1, np.uint32),
+        out,
+        build=build,
+        warp_order=order,
+    )
     assert out[0] == a.sum()
 
 
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "text", "arguments"), [
-    ("deadlock", "for ever", 1), ("divergent_spin", "flag", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("deadlock", "for ever", 1),
+        ("divergent_spin", "flag", 2),
+    ],
+)
 def test_what_can_not_finish_is_a_hang(name, text, arguments, build, order):
     arrays = [zeros(8) for _ in range(arguments)]
     with pytest.raises(Hang, match=rf"{name} hangs at kernel.cu:\d+.*{text}.*thread"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, run, zeros
 
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import launch
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -232,10 +232,14 @@ def expect_guarded(x, _):
 
 
 EXPECTED = {
-    "nested": expect_nested, "trips": expect_trips, "leave": expect_leave,
-    "choose": expect_choose, "jumps": expect_jumps, "collatz": expect_collatz,
+    "nested": expect_nested,
+    "trips": expect_trips,
+    "leave": expect_leave,
+    "choose": expect_choose,
+    "jumps": expect_jumps,
+    "collatz": expect_collatz,
     "guarded": expect_guarded,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -260,7 +264,7 @@ def test_block_sizes_and_warp_order(threads, order):
 
 @pytest.mark.parametrize("lanes", [1, 64, 999])
 def test_chunks_of_any_size(lanes, monkeypatch):
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", lanes)
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", lanes)
     n = 400
     a, out = data(n, 30), zeros(n)
     run(CODE, "trips", 10, 41, a, out, np.int32(n))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
-from attn_course.engine.machine import Hang, MemoryFault, SimulatorError
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import Hang, MemoryFault, SimulatorError, launch
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -298,9 +297,14 @@ def test_a_read_outside_an_array_is_named(build):
     assert (fault.kind, fault.array, fault.index) == ("out-of-bounds", "values", 40)
     assert fault.threads[0] == ((1, 0, 0), (8, 0, 0)) and len(fault.threads) == 8
     for part in (
-        "outside at kernel.cu:", "may leave the array", "block (1, 0, 0), thread (8, 0, 0)",
-        "reads element 40 of values of shape (4, 10)", "0 to 39", "24 of 64", "Guard",
-    ):  # fmt: skip
+        "outside at kernel.cu:",
+        "may leave the array",
+        "block (1, 0, 0), thread (8, 0, 0)",
+        "reads element 40 of values of shape (4, 10)",
+        "0 to 39",
+        "24 of 64",
+        "Guard",
+    ):
         assert part in text, part
     with pytest.raises(MemoryFault, match="element -3 of values"):
         run(CODE, "outside", 1, 32, values, out, np.int32(-3), build=build)
@@ -410,7 +414,7 @@ def test_one_thread_that_hangs_is_told_alone():
 
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
 def test_a_wrong_timeout_is_named(text, monkeypatch):
-    monkeypatch.setenv(launches.TIMEOUT, text)
+    monkeypatch.setenv(launch.TIMEOUT, text)
     with pytest.raises(ValueError, match=f"ATTN_COURSE_TIMEOUT is '{text}'.*seconds"):
         run(PLACES, "writes", 1, 32, zeros(32, np.float32))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import run, zeros
 
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import launch
 from attn_course.ladder.attention import METHODS, attention
 from attn_course.reference.inputs import seeded_qkv
 
@@ -22,8 +22,8 @@ def test_methods_in_random_warp_order(method, monkeypatch):
     q, k, v = seeded_qkv(SHAPE, kv_length=KEYS, seed=4)
     expected = attention(q, k, v, method=method)
     for seed in (1, 2):
-        monkeypatch.setenv(launches.WARP_ORDER, str(seed))
-        monkeypatch.setattr(launches, "LANES_PER_CHUNK", 512 * seed)
+        monkeypatch.setenv(launch.WARP_ORDER, str(seed))
+        monkeypatch.setattr(launch, "LANES_PER_CHUNK", 512 * seed)
         out = attention(q, k, v, method=method)
         if method in ADDS_IN_ANY_ORDER:
             assert np.allclose(out, expected, rtol=1e-5, atol=1e-6)
@@ -44,7 +44,7 @@ __global__ void last_block(int* out) {       // and so do the blocks
 
 
 def test_the_result_of_a_race_depends_on_the_order(monkeypatch):
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 256)
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 256)
     for name, grid in (("last_warp", 1), ("last_block", 12)):
         seen = set()
         for seed in range(1, 7):

@@ -23,12 +23,17 @@ class Writer:
         """(C, Python) text of a small expression."""
         pick = self.random
         x, y = pick.choice(NAMES), pick.choice((*NAMES, str(pick.randrange(1, 60))))
-        c, python = pick.choice([
-            (f"{x} + {y}", f"({x} + {y}) & M"), (f"{x} * {y}", f"({x} * {y}) & M"),
-            (f"{x} - {y}", f"({x} - {y}) & M"), (f"{x} ^ ({y} >> 3)", f"{x} ^ ({y} >> 3)"),
-            (f"{x} % ({y} | 1)", f"{x} % ({y} | 1)"), (f"{x} / ({y} | 1)", f"{x} // ({y} | 1)"),
-            (f"({x} & {y}) | 5", f"({x} & {y}) | 5"),
-        ])  # fmt: skip
+        c, python = pick.choice(
+            [
+                (f"{x} + {y}", f"({x} + {y}) & M"),
+                (f"{x} * {y}", f"({x} * {y}) & M"),
+                (f"{x} - {y}", f"({x} - {y}) & M"),
+                (f"{x} ^ ({y} >> 3)", f"{x} ^ ({y} >> 3)"),
+                (f"{x} % ({y} | 1)", f"{x} % ({y} | 1)"),
+                (f"{x} / ({y} | 1)", f"{x} // ({y} | 1)"),
+                (f"({x} & {y}) | 5", f"({x} & {y}) | 5"),
+            ]
+        )
         return c, python
 
     def condition(self):

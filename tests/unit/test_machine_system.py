@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, module, run, zeros
 
-from attn_course.engine.machine import KernelAssertion, SimulatorError, Trap, UnsupportedKernel
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import (
+    KernelAssertion,
+    SimulatorError,
+    Trap,
+    UnsupportedKernel,
+    launch,
+)
 from attn_course.engine.module import RawModule
 
 CODE = r"""
@@ -318,7 +323,7 @@ def test_cooperative_groups(build, order):
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_barrier_of_the_whole_grid(build, monkeypatch):
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 96)  # blocks of several chunks meet
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 96)  # blocks of several chunks meet
     out, value = zeros((7, 33)), np.arange(7)
     run(GROUPS, "whole_grid", 7, 33, zeros(7), out, np.int32(3), build=build)
     for _ in range(3):
@@ -363,7 +368,7 @@ def test_a_long_launch_shows_its_progress_in_a_terminal(monkeypatch, capsys):
     """The bar is tqdm's: silent at first, and where the output is no terminal."""
     shown = []
 
-    class Bar(launches.tqdm):
+    class Bar(launch.tqdm):
         def __init__(self, *arguments, **options):
             shown.append(options)
             super().__init__(*arguments, **options | {"disable": False, "delay": 0})
@@ -372,7 +377,7 @@ def test_a_long_launch_shows_its_progress_in_a_terminal(monkeypatch, capsys):
             shown.append(n)
             return super().update(n)
 
-    monkeypatch.setattr(launches, "tqdm", Bar)
+    monkeypatch.setattr(launch, "tqdm", Bar)
     code = 'extern "C" __global__ void k(float* x) { x[blockIdx.x] = 1.0f; }'
     kernel = RawModule(code=code, backend="simulator").get_function("k")
     kernel((3000,), (32,), (np.zeros(3000, np.float32),))

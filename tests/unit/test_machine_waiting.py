@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.engine.machine import Hang
-from attn_course.engine.machine import launch as launches
+from attn_course.engine.machine import Hang, launch
 
 CODE = r"""
 #define SYNC(n, count) asm volatile("bar.sync " #n ", " #count ";" ::: "memory")
@@ -136,7 +135,7 @@ def test_a_thread_that_polls_gives_way_to_all_that_may_go_on(impatient, name, bu
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_warp_waits_for_a_lane_that_waits_for_a_later_block(monkeypatch, build):
     """Those blocks run in another chunk: the warp stands still until they have."""
-    monkeypatch.setattr(launches, "LANES_PER_CHUNK", 32)
+    monkeypatch.setattr(launch, "LANES_PER_CHUNK", 32)
     out = zeros(32)
     listener = listen(CODE, "another_block", 3, 32, zeros(1), out, build=build)
     assert out.tolist() == [4] * 32 and not listener.faults

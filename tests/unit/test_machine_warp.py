@@ -278,8 +278,15 @@ def test_lane_registers(build):
         less, full = (1 << lane) - 1, 0xFFFFFFFF
         below = less * 2 + 1
         assert out.reshape(8, n)[:, i].tolist() == [
-            lane, i % 70 // 32, less, full & ~less, below, full & ~below, 1 << lane, 3
-        ]  # fmt: skip
+            lane,
+            i % 70 // 32,
+            less,
+            full & ~less,
+            below,
+            full & ~below,
+            1 << lane,
+            3,
+        ]
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -28,8 +28,12 @@ def bare(tmp_path):
 
 def make(folder, *arguments):
     return subprocess.run(
-        ["make", *arguments], cwd=folder, env={"PATH": str(folder / "bin")}, text=True,
-        capture_output=True, timeout=60,
+        ["make", *arguments],
+        cwd=folder,
+        env={"PATH": str(folder / "bin")},
+        text=True,
+        capture_output=True,
+        timeout=60,
     )
 
 
@@ -39,13 +43,16 @@ def put_python(folder, script):
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize(("script", "arguments", "words"), [
-    (None, (), ("no python3", "apt-get install")),
-    (OLD, (), ("too old (Python 3.8.10)", "3.11")),
-    (OLD, ("PYTHON=python3",), ("too old (Python 3.8.10)", "3.11")),
-    (NO_VENV, (), ("no venv module", "python3-venv")),
-    (None, ("PYTHON=/nowhere/python",), ("is not a program",)),
-])
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        (None, (), ("no python3", "apt-get install")),
+        (OLD, (), ("too old (Python 3.8.10)", "3.11")),
+        (OLD, ("PYTHON=python3",), ("too old (Python 3.8.10)", "3.11")),
+        (NO_VENV, (), ("no venv module", "python3-venv")),
+        (None, ("PYTHON=/nowhere/python",), ("is not a program",)),
+    ],
+)
 def test_a_missing_tool_gives_one_line(bare, script, arguments, words):
     if script:
         put_python(bare, script)

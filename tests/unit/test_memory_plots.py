@@ -29,10 +29,14 @@ def test_sector_maps_that_can_not_be(maps):
 
 def test_a_bank_map_names_the_busiest_bank():
     lanes = np.arange(32)
-    figure = memory_plots.bank_maps({
-        "column": (lanes, 128 * lanes, 4), "padded": (lanes, 132 * lanes, 4),
-        "wide": (lanes[:4], 128 * lanes[:4], 16), "alike": (lanes, 0 * lanes, 4),
-    })
+    figure = memory_plots.bank_maps(
+        {
+            "column": (lanes, 128 * lanes, 4),
+            "padded": (lanes, 132 * lanes, 4),
+            "wide": (lanes[:4], 128 * lanes[:4], 16),
+            "alike": (lanes, 0 * lanes, 4),
+        }
+    )
     titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
     assert "up to 32 words from one bank" in titles[0] and "one word a bank" in titles[1]
     assert "up to 4 words" in titles[2] and "one word a bank" in titles[3]
@@ -40,10 +44,14 @@ def test_a_bank_map_names_the_busiest_bank():
     assert len(texts(figure.get_axes()[2])) == 16
 
 
-@pytest.mark.parametrize("access", [
-    (np.arange(2), np.array([0, 2]), 4), (np.arange(2), np.array([0]), 4),
-    (np.arange(1), np.array([0]), 2),
-])
+@pytest.mark.parametrize(
+    "access",
+    [
+        (np.arange(2), np.array([0, 2]), 4),
+        (np.arange(2), np.array([0]), 4),
+        (np.arange(1), np.array([0]), 2),
+    ],
+)
 def test_accesses_that_can_not_be_drawn(access):
     with pytest.raises(ValueError):
         memory_plots.bank_maps({"x": access})
@@ -51,8 +59,8 @@ def test_accesses_that_can_not_be_drawn(access):
 
 def test_passes_are_stacked_beside_their_times():
     figure = memory_plots.passes_and_times(
-        ["a", "b"], {"x": [1, 2], "y": [3, 4]}, [10.0, 20.5], passes_unit="turns",
-        source="GPU, day")
+        ["a", "b"], {"x": [1, 2], "y": [3, 4]}, [10.0, 20.5], passes_unit="turns", source="GPU, day"
+    )
     left, right = figure.get_axes()
     assert [p.get_width() for p in left.patches] == [1, 2, 3, 4]
     assert [p.get_x() for p in left.patches] == [0, 0, 1, 2]

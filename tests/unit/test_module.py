@@ -45,26 +45,31 @@ def simulated(code, **keywords):
 
 # -- the choice of backend ------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("argument", "variable", "gpus", "expected"), [
-    ("simulator", "gpu", 1, "simulator"),
-    ("gpu", "simulator", 1, "gpu"),
-    (None, "simulator", 1, "simulator"),
-    (None, "gpu", 1, "gpu"),
-    (None, "", 1, "gpu"),
-    (None, "", 0, "simulator"),
-    ("nvrtc", "", 0, "simulator"),
-    ("nvcc", "simulator", 1, "simulator"),
-    ("nvrtc", "", 2, "gpu"),
-])
-def test_the_backend_is_argument_then_variable_then_gpu(monkeypatch, argument, variable, gpus,
-                                                        expected):
+
+@pytest.mark.parametrize(
+    ("argument", "variable", "gpus", "expected"),
+    [
+        ("simulator", "gpu", 1, "simulator"),
+        ("gpu", "simulator", 1, "gpu"),
+        (None, "simulator", 1, "simulator"),
+        (None, "gpu", 1, "gpu"),
+        (None, "", 1, "gpu"),
+        (None, "", 0, "simulator"),
+        ("nvrtc", "", 0, "simulator"),
+        ("nvcc", "simulator", 1, "simulator"),
+        ("nvrtc", "", 2, "gpu"),
+    ],
+)
+def test_the_backend_is_argument_then_variable_then_gpu(
+    monkeypatch, argument, variable, gpus, expected
+):
     monkeypatch.setattr(backends, "gpu_count", lambda: gpus)
     monkeypatch.setenv("ATTN_COURSE_BACKEND", variable)
     assert resolve_backend(argument) == expected
 
 
 def test_a_wrong_backend_is_named(monkeypatch):
-    with pytest.raises(ValueError, match="backend is 'cuda'; it must be \"gpu\" or \"simulator\""):
+    with pytest.raises(ValueError, match='backend is \'cuda\'; it must be "gpu" or "simulator"'):
         RawModule(AXPY, backend="cuda")
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "cpu")
     with pytest.raises(ValueError, match="variable ATTN_COURSE_BACKEND is 'cpu'"):
@@ -73,7 +78,7 @@ def test_a_wrong_backend_is_named(monkeypatch):
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(backends, "gpu_count", lambda: 0)
-    with pytest.raises(backends.BackendError, match="sees no GPU.*backend=\"simulator\""):
+    with pytest.raises(backends.BackendError, match='sees no GPU.*backend="simulator"'):
         RawModule(AXPY, backend="gpu")
 
 
@@ -100,11 +105,19 @@ def test_asnumpy_brings_device_arrays_home():
 
 # -- the package ----------------------------------------------------------------------------------
 
+
 def test_importing_the_package_imports_nothing_else():
-    program = ("import sys, attn_course; "
-               "print([n for n in ('numpy', 'cupy', 'attn_course.module') if n in sys.modules])")
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                            check=True, cwd=str(attn_course.__path__[0]) + "/..")
+    program = (
+        "import sys, attn_course; "
+        "print([n for n in ('numpy', 'cupy', 'attn_course.engine.module') if n in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=str(attn_course.__path__[0]) + "/..",
+    )
     assert result.stdout.strip() == "[]"
 
 
@@ -129,6 +142,7 @@ def test_a_name_shared_by_function_and_module_is_the_function():
 
 
 # -- running --------------------------------------------------------------------------------------
+
 
 def test_a_kernel_runs_and_writes_in_place():
     module = simulated(AXPY)
@@ -204,16 +218,63 @@ extern "C" __global__ void k(double* out, bool yes, signed char c, unsigned char
 """
     out = np.zeros(14)
     pair = np.array((-7, 0.25), np.dtype([("a", "i4"), ("b", "f4")]))
-    simulated(code).get_function("k")((1,), (1,), (
-        out, True, -5, 200, np.int16(-300), 4000000000, -2**40, np.uint64(2**50), np.float32(1.5),
-        2.25, np.float16(0.125), pair, np.array([1, 2, 3], np.int32), None))
-    assert out.tolist() == [1, -5, 200, -300, 4000000000, -2**40, 2.0**50, 1.5, 2.25, 0.125, -7,
-                            0.25, 3, 1]
+    simulated(code).get_function("k")(
+        (1,),
+        (1,),
+        (
+            out,
+            True,
+            -5,
+            200,
+            np.int16(-300),
+            4000000000,
+            -(2**40),
+            np.uint64(2**50),
+            np.float32(1.5),
+            2.25,
+            np.float16(0.125),
+            pair,
+            np.array([1, 2, 3], np.int32),
+            None,
+        ),
+    )
+    assert out.tolist() == [
+        1,
+        -5,
+        200,
+        -300,
+        4000000000,
+        -(2**40),
+        2.0**50,
+        1.5,
+        2.25,
+        0.125,
+        -7,
+        0.25,
+        3,
+        1,
+    ]
     out[:] = 0
-    simulated(code).get_function("k")((1,), (1,), (
-        out, np.bool_(False), np.int8(1), np.uint8(2), 3, np.uint32(4), np.int64(5), 6,
-        np.float32(7), np.float64(8), np.float16(9), pair[()], pair.tobytes() + bytes(4),
-        np.zeros(1, np.float32)))
+    simulated(code).get_function("k")(
+        (1,),
+        (1,),
+        (
+            out,
+            np.bool_(False),
+            np.int8(1),
+            np.uint8(2),
+            3,
+            np.uint32(4),
+            np.int64(5),
+            6,
+            np.float32(7),
+            np.float64(8),
+            np.float16(9),
+            pair[()],
+            pair.tobytes() + bytes(4),
+            np.zeros(1, np.float32),
+        ),
+    )
     assert out.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -7, 0.25, 0, 0]
 
 
@@ -350,6 +411,7 @@ def test_an_illegal_launch_is_a_fault_for_observers():
 
 # -- files ----------------------------------------------------------------------------------------
 
+
 def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
     (tmp_path / "size.cuh").write_text("#define SIZE 7\n")
     source = tmp_path / "k.cu"
@@ -368,7 +430,7 @@ def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
 def test_files_are_found_from_the_projects_folder_too(tmp_path, monkeypatch):
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "axpy.cu").write_text(AXPY)
-    monkeypatch.setattr("attn_course.module.KERNEL_FOLDER", tmp_path / "kernels")
+    monkeypatch.setattr("attn_course.engine.module.PROJECT", tmp_path)
     module = RawModule(path="kernels/axpy.cu", backend="simulator")
     assert module.name == "kernels/axpy.cu" and module.kernels == ("axpy",)
     with pytest.raises(FileNotFoundError, match=r"'kernels/axpi.cu'; that folder has: axpy.cu"):
@@ -409,30 +471,34 @@ def test_the_header_and_the_options_choose_the_architecture():
 
 # -- signatures -----------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("text", "name", "ctype"), [
-    ("const float* __restrict__ q", "q", CType("float", 1, True)),
-    ("float const *q", "q", CType("float", 1, True)),
-    ("float* const q", "q", CType("float", 1, False)),
-    ("float *__restrict__ out", "out", CType("float", 1)),
-    ("unsigned long long int n", "n", CType("unsigned long long")),
-    ("long unsigned n", "n", CType("unsigned long")),
-    ("unsigned *u", "u", CType("unsigned int", 1)),
-    ("const int n", "n", CType("int")),
-    ("float x[]", "x", CType("float", 1)),
-    ("const float x[4]", "x", CType("float", 1, True)),
-    ("float", "", CType("float")),
-    ("long long", "", CType("long long")),
-    ("float **rows", "rows", CType("float", 2)),
-    ("const __nv_bfloat16* k", "k", CType("__nv_bfloat16", 1, True)),
-    ("std::uint32_t seed", "seed", CType("uint32_t")),
-    ("Unknown<int, 3> v", "v", CType("")),
-    ("const __grid_constant__ TensorMap map", "map", CType("")),
-    ("real* r", "r", CType("double", 1)),
-    ("index i", "i", CType("long long")),
-    ("element* e", "e", CType("__half", 1)),
-    ("given* g", "g", CType("unsigned int", 1)),
-    ("float scale = 1.0f", "scale", CType("float")),
-])
+
+@pytest.mark.parametrize(
+    ("text", "name", "ctype"),
+    [
+        ("const float* __restrict__ q", "q", CType("float", 1, True)),
+        ("float const *q", "q", CType("float", 1, True)),
+        ("float* const q", "q", CType("float", 1, False)),
+        ("float *__restrict__ out", "out", CType("float", 1)),
+        ("unsigned long long int n", "n", CType("unsigned long long")),
+        ("long unsigned n", "n", CType("unsigned long")),
+        ("unsigned *u", "u", CType("unsigned int", 1)),
+        ("const int n", "n", CType("int")),
+        ("float x[]", "x", CType("float", 1)),
+        ("const float x[4]", "x", CType("float", 1, True)),
+        ("float", "", CType("float")),
+        ("long long", "", CType("long long")),
+        ("float **rows", "rows", CType("float", 2)),
+        ("const __nv_bfloat16* k", "k", CType("__nv_bfloat16", 1, True)),
+        ("std::uint32_t seed", "seed", CType("uint32_t")),
+        ("Unknown<int, 3> v", "v", CType("")),
+        ("const __grid_constant__ TensorMap map", "map", CType("")),
+        ("real* r", "r", CType("double", 1)),
+        ("index i", "i", CType("long long")),
+        ("element* e", "e", CType("__half", 1)),
+        ("given* g", "g", CType("unsigned int", 1)),
+        ("float scale = 1.0f", "scale", CType("float")),
+    ],
+)
 def test_parameter_types_are_read(text, name, ctype):
     source = "typedef double real; using index = long long;\n#define element __half\n"
     aliases = read_aliases(source, ("-Dgiven=unsigned int", "-DTILE=4"))
@@ -489,13 +555,18 @@ def test_ptx_entries_of_either_generation_are_read():
 """
     entries = read_entries(ptx)
     assert [(p.kind, p.size, p.is_struct) for p in entries["new"].parameters] == [
-        ("u64", 8, False), ("u64", 8, False), ("b8", 128, True), ("f32", 4, False)]
+        ("u64", 8, False),
+        ("u64", 8, False),
+        ("b8", 128, True),
+        ("f32", 4, False),
+    ]
     assert entries["new"].required_block == (64, 2, 1)
     assert entries["none"].parameters == () and entries["none"].max_threads == 128
     assert join(entries["none"], "none", [], {}) is entries["none"]
 
 
 # -- the GPU side ---------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def fake_device(monkeypatch):
@@ -521,10 +592,15 @@ def test_cupy_gets_include_folders_but_no_architecture(fake_device, tmp_path):
     assert CupyModules(module)._options() != options
 
 
-@pytest.mark.parametrize(("code", "options", "arch"), [
-    (AXPY, (), None), ("// Needs: sm_80\n" + AXPY, (), None),
-    ("// Needs: sm_90a\n" + AXPY, (), "sm_90a"), (AXPY, ("-arch=compute_90a",), "sm_90a"),
-])
+@pytest.mark.parametrize(
+    ("code", "options", "arch"),
+    [
+        (AXPY, (), None),
+        ("// Needs: sm_80\n" + AXPY, (), None),
+        ("// Needs: sm_90a\n" + AXPY, (), "sm_90a"),
+        (AXPY, ("-arch=compute_90a",), "sm_90a"),
+    ],
+)
 def test_only_a_special_architecture_is_compiled_here(fake_device, code, options, arch):
     module = RawModule(code, backend="gpu", options=options)
     assert CupyModules(module)._own_arch() == arch
@@ -555,8 +631,10 @@ def test_the_gpu_gives_the_simulators_bits():
 
 @needs_gpu
 def test_gpu_kernels_have_cupys_attributes_and_limits():
-    code = ('extern "C" __global__ void k(float* x) { extern __shared__ float t[]; '
-            't[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = t[31 - threadIdx.x]; }')
+    code = (
+        'extern "C" __global__ void k(float* x) { extern __shared__ float t[]; '
+        "t[threadIdx.x] = 1; __syncthreads(); x[threadIdx.x] = t[31 - threadIdx.x]; }"
+    )
     import cupy
 
     kernel = RawModule(code, backend="gpu").get_function("k")
@@ -590,8 +668,9 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
         module.get_function("shift<float>")((1,), (4,), (x,))
         module.get_function("plain")((1,), (4,), (x,))
         assert x.tolist() == [0, 2, 4, 6]
-    module = RawModule("__device__ float offset;\n" + AXPY.replace("a * x[i]", "offset"),
-                       backend="gpu")
+    module = RawModule(
+        "__device__ float offset;\n" + AXPY.replace("a * x[i]", "offset"), backend="gpu"
+    )
     xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
     module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
     assert x.tolist() == [5, 7, 9, 11]

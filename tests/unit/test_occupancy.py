@@ -42,15 +42,18 @@ def test_a_kernel_of_the_ladder(arch):
         compiled_registers("01_scores_naive", "scores", arch=arch)
 
 
-@pytest.mark.parametrize(("threads", "registers", "shared", "blocks", "limited"), [
-    (1024, 32, 0, 2, ("warps", "registers")),     # 64 warps of 64; 32 * 32 * 64 = 65536
-    (1024, 33, 0, 1, ("registers",)),             # a warp gets 33 * 32 = 1056 -> 1280
-    (256, 64, 8704, 4, ("registers",)),           # 8 warps of 2048 registers: 16384 a block
-    (32, 16, 0, 32, ("blocks",)),
-    (128, 32, 100 * 1024, 2, ("shared memory",)),  # 101 KB of 228 twice
-    (128, 32, 227 * 1024, 1, ("shared memory",)),
-    (33, 255, 0, 4, ("registers",)),              # two warps, of 8192 registers each
-])
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "blocks", "limited"),
+    [
+        (1024, 32, 0, 2, ("warps", "registers")),  # 64 warps of 64; 32 * 32 * 64 = 65536
+        (1024, 33, 0, 1, ("registers",)),  # a warp gets 33 * 32 = 1056 -> 1280
+        (256, 64, 8704, 4, ("registers",)),  # 8 warps of 2048 registers: 16384 a block
+        (32, 16, 0, 32, ("blocks",)),
+        (128, 32, 100 * 1024, 2, ("shared memory",)),  # 101 KB of 228 twice
+        (128, 32, 227 * 1024, 1, ("shared memory",)),
+        (33, 255, 0, 4, ("registers",)),  # two warps, of 8192 registers each
+    ],
+)
 def test_blocks_that_fit(threads, registers, shared, blocks, limited):
     found = occupancy(threads, registers, shared)
     assert (found.blocks, found.limited_by) == (blocks, limited)

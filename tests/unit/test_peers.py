@@ -7,10 +7,9 @@ import types
 import numpy as np
 import pytest
 
-from attn_course.measure import contestants as peers
-from attn_course.measure import timing
+from attn_course import reference
+from attn_course.measure import contestants, timing
 from attn_course.measure.contestants import Peer, PeerRefuses, PeersMissing
-from attn_course.reference import float64 as reference
 
 LOG = []
 
@@ -70,11 +69,16 @@ def stub(refuses=()):
 
     stream = types.SimpleNamespace(wait_stream=lambda other: LOG.append("wait stream"))
     cuda = types.SimpleNamespace(
-        is_available=lambda: True, synchronize=lambda: None, CUDAGraph=Graph,
-        Stream=lambda: stream, current_stream=lambda: "main",
+        is_available=lambda: True,
+        synchronize=lambda: None,
+        CUDAGraph=Graph,
+        Stream=lambda: stream,
+        current_stream=lambda: "main",
         stream=lambda chosen: logged("side" if chosen is stream else chosen),
-        ExternalStream=lambda pointer: f"external {pointer}", graph=lambda graph: logged("capture"))
-    backends = {name: name for name in peers.BACKENDS.values()}
+        ExternalStream=lambda pointer: f"external {pointer}",
+        graph=lambda graph: logged("capture"),
+    )
+    backends = {name: name for name in contestants.BACKENDS.values()}
     attention = types.ModuleType("torch.nn.attention")
     attention.SDPBackend = types.SimpleNamespace(**backends)
     attention.sdpa_kernel = sdpa_kernel
@@ -90,23 +94,24 @@ def stub(refuses=()):
     torch.ones = lambda shape, dtype, device: Mask(shape, dtype)
     torch.softmax = lambda x, dim: np.exp(x) / np.exp(x).sum(dim, keepdims=True)
     torch.nn = types.SimpleNamespace(
-        functional=types.SimpleNamespace(scaled_dot_product_attention=attend))
+        functional=types.SimpleNamespace(scaled_dot_product_attention=attend)
+    )
     return torch, attention
 
 
 @pytest.fixture
 def torch(monkeypatch):
     LOG.clear()
-    peers._external.cache_clear()
+    contestants._external.cache_clear()
     module, attention = stub(refuses=("FLASH_ATTENTION",))
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setitem(sys.modules, "torch.nn.attention", attention)
     current = types.SimpleNamespace(ptr=17)
     cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: current))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(peers, "require_gpu", lambda: None)
+    monkeypatch.setattr(contestants, "require_gpu", lambda: None)
     yield module
-    peers._external.cache_clear()
+    contestants._external.cache_clear()
 
 
 @pytest.fixture
@@ -117,28 +122,35 @@ def inputs():
 def test_missing_pytorch_is_named_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(PeersMissing, match=r"attn-course\[peers\]"):
-        peers.torch_module()
-    assert not peers.available() and peers.torch_version() == ""
+        contestants.torch_module()
+    assert not contestants.available() and contestants.torch_version() == ""
 
 
 def test_a_pytorch_without_a_gpu_is_no_peer(torch):
     torch.cuda.is_available = lambda: False
     with pytest.raises(PeersMissing, match="9.9.1.*sees no GPU"):
-        peers.torch_module()
-    assert not peers.available()
+        contestants.torch_module()
+    assert not contestants.available()
 
 
 def test_float32_means_float32(torch):
-    peers.torch_module()
+    contestants.torch_module()
     assert torch.precision == "highest" and torch.backends.cudnn.allow_tf32 is False
-    assert peers.torch_version() == "9.9.1 (CUDA 99.0)"
+    assert contestants.torch_version() == "9.9.1 (CUDA 99.0)"
 
 
 def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, inputs):
     peer = Peer("torch_efficient", *inputs)
     replay = peer.capture(4)
-    assert LOG == ["wait stream", "enter side", *["attend EFFICIENT_ATTENTION"] * 3, "leave side",
-                   "enter capture", *["attend EFFICIENT_ATTENTION"] * 4, "leave capture"]
+    assert LOG == [
+        "wait stream",
+        "enter side",
+        *["attend EFFICIENT_ATTENTION"] * 3,
+        "leave side",
+        "enter capture",
+        *["attend EFFICIENT_ATTENTION"] * 4,
+        "leave capture",
+    ]
     assert replay.calls == 4 and replay.launch.keeps is peer
     LOG.clear()
     replay.launch()
@@ -151,7 +163,7 @@ def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, i
 def test_eager_and_the_backends_compute_the_same(torch, inputs):
     eager, math = (Peer(name, *inputs).call() for name in ("torch_eager", "torch_math"))
     np.testing.assert_allclose(eager, math, rtol=1e-5)
-    peers.caller("torch_math", *inputs)()
+    contestants.caller("torch_math", *inputs)()
     assert LOG[-3:] == ["enter external 17", "attend MATH", "leave external 17"]
 
 
@@ -168,12 +180,15 @@ def test_a_refusal_is_its_own_error(torch, inputs):
 
 
 def test_the_most_telling_warning_is_the_reason():
-    said = ["Memory efficient kernel not used because: (Triggered internally at x.cpp:1)",
-            "Expected query,\n  key and value to be Half. Got float (Triggered internally at y)"]
-    assert peers.refusal("No available kernel", said) == (
-        "Expected query, key and value to be Half. Got float")
-    assert peers.refusal("No available kernel", said[:1]) == "No available kernel"
-    assert len(peers.refusal("x" * 999, [])) == 160
+    said = [
+        "Memory efficient kernel not used because: (Triggered internally at x.cpp:1)",
+        "Expected query,\n  key and value to be Half. Got float (Triggered internally at y)",
+    ]
+    assert contestants.refusal("No available kernel", said) == (
+        "Expected query, key and value to be Half. Got float"
+    )
+    assert contestants.refusal("No available kernel", said[:1]) == "No available kernel"
+    assert len(contestants.refusal("x" * 999, [])) == 160
 
 
 def test_a_peer_refuses_the_simulator(monkeypatch, inputs):

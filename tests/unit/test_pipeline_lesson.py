@@ -9,17 +9,23 @@ import numpy as np
 import pytest
 import record_pipeline
 
-from attn_course.figures import pipelines as pipeline_plots
+from attn_course.figures import pipelines
 from attn_course.ladder.steps import Problem
-from attn_course.lessons import lesson07_pipeline as lesson
+from attn_course.lessons import lesson07_pipeline
 from attn_course.lessons.lesson06_reductions import count
 from attn_course.measure import pipeline_times
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import TimingError
 
-STAMP = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02", "commit": "a",
-         "kernels": {}}
+STAMP = {
+    "gpu": "NVIDIA H200",
+    "driver": "1",
+    "cuda": "12.9",
+    "date": "2026-01-02",
+    "commit": "a",
+    "kernels": {},
+}
 LAUNCH = {"timings": {"graph": {"median_us": 0.7}}}
 CLOCKS = {"sm_mhz": [1900.0, 1950.0, 1980.0]}
 
@@ -30,8 +36,10 @@ def no_gpu(monkeypatch):
 
 
 def timed(names, start=10.0):
-    return {name: {"median_us": start + at, "p20_us": start, "p80_us": start + 9}
-            for at, name in enumerate(names)}
+    return {
+        name: {"median_us": start + at, "p20_us": start, "p80_us": start + 9}
+        for at, name in enumerate(names)
+    }
 
 
 def write(root, name, kind, **fields):
@@ -41,39 +49,48 @@ def write(root, name, kind, **fields):
 
 
 def own_record(shape=(1, 1, 2048, 64)):
-    row = {"shape": list(shape), "pipelines": timed([*CHAINS, "auto", "torch_eager"]),
-           "kernels": timed(KERNELS), "tiled_over_naive": {"value": 1.1, "low": 1.0, "high": 1.2}}
+    row = {
+        "shape": list(shape),
+        "pipelines": timed([*CHAINS, "auto", "torch_eager"]),
+        "kernels": timed(KERNELS),
+        "tiled_over_naive": {"value": 1.1, "low": 1.0, "high": 1.2},
+    }
     return {"rows": [row], "clocks": CLOCKS, "empty_launch": LAUNCH}
 
 
 # -- Amdahl ----------------------------------------------------------------------------------------
 def test_amdahl():
-    assert lesson.amdahl(0.5, 2) == pytest.approx(4 / 3)
-    assert lesson.amdahl(0.75, math.inf) == 4 and lesson.amdahl(0, 100) == 1
-    assert lesson.amdahl(1, 7) == pytest.approx(7) and lesson.amdahl(1, math.inf) == math.inf
-    assert lesson.amdahl(0.3, 0.5) < 1, "a part that got slower slows the whole"
+    assert lesson07_pipeline.amdahl(0.5, 2) == pytest.approx(4 / 3)
+    assert lesson07_pipeline.amdahl(0.75, math.inf) == 4 and lesson07_pipeline.amdahl(0, 100) == 1
+    assert (
+        lesson07_pipeline.amdahl(1, 7) == pytest.approx(7)
+        and lesson07_pipeline.amdahl(1, math.inf) == math.inf
+    )
+    assert lesson07_pipeline.amdahl(0.3, 0.5) < 1, "a part that got slower slows the whole"
     parts, factor = np.array([3.0, 5.0, 2.0]), 4
     after = parts[0] / factor + parts[1:].sum()
-    assert lesson.amdahl(parts[0] / parts.sum(), factor) == pytest.approx(parts.sum() / after)
+    assert lesson07_pipeline.amdahl(parts[0] / parts.sum(), factor) == pytest.approx(
+        parts.sum() / after
+    )
 
 
 @pytest.mark.parametrize(("share", "factor"), [(-0.1, 2), (1.1, 2), (0.5, 0), (math.nan, 2)])
 def test_amdahl_refuses_what_is_no_share_and_no_factor(share, factor):
     with pytest.raises(ValueError):
-        lesson.amdahl(share, factor)
+        lesson07_pipeline.amdahl(share, factor)
 
 
 # -- counts and floors -----------------------------------------------------------------------------
 def test_lookups_of_the_serial_kernel():
     """A lane a line for every score: 3 reads of the softmax, 2 writes, d reads; V once a warp."""
-    per_score = lesson.serial_lookups(64, d=8)
+    per_score = lesson07_pipeline.serial_lookups(64, d=8)
     assert 2 + 2 + 8 < per_score < 3 + 2 + 8 + 8 / 32 + 1
-    assert lesson.serial_lookups(128, d=8) == pytest.approx(per_score, rel=0.02)
+    assert lesson07_pipeline.serial_lookups(128, d=8) == pytest.approx(per_score, rel=0.02)
 
 
 def test_the_longest_warp_adds_up_over_the_kernels_of_a_method():
     shape = (1, 1, 32, 8)
-    whole = lesson.longest_warp("tiled", shape)
+    whole = lesson07_pipeline.longest_warp("tiled", shape)
     q, k, v = (np.ones((1, 32, 8), np.float32),) * 3
     parts = 0
     for number in (2, 5, 6):
@@ -86,31 +103,38 @@ def test_the_longest_warp_adds_up_over_the_kernels_of_a_method():
 
 def test_work_and_blocks_of_a_kernel():
     problem = Problem(1, 2048, 2048, 64)
-    work = lesson.kernel_work("01 scores", problem)
+    work = lesson07_pipeline.kernel_work("01 scores", problem)
     assert work.operations == 2 * 2048 * 2048 * 64 and work.bytes_written == 4 * 2048 * 2048
-    assert lesson.blocks_of("04 softmax and output", problem) == (16, 128)
-    assert lesson.blocks_of("04 softmax and output, 32 threads a block", problem) == (64, 32)
+    assert lesson07_pipeline.blocks_of("04 softmax and output", problem) == (16, 128)
+    assert lesson07_pipeline.blocks_of("04 softmax and output, 32 threads a block", problem) == (
+        64,
+        32,
+    )
 
 
 def test_rates_come_from_the_sheet_or_from_the_device(no_gpu, monkeypatch):
-    assert lesson.peak("NVIDIA H200").fp32_tflops == 67
+    assert lesson07_pipeline.peak("NVIDIA H200").fp32_tflops == 67
     with pytest.raises(KeyError, match="PEAKS"):
-        lesson.peak("Unheard of")
+        lesson07_pipeline.peak("Unheard of")
     import cupy
 
-    attributes = {"MultiProcessorCount": 10, "ClockRate": 2_000_000, "MemoryClockRate": 10_000_000,
-                  "GlobalMemoryBusWidth": 256}
+    attributes = {
+        "MultiProcessorCount": 10,
+        "ClockRate": 2_000_000,
+        "MemoryClockRate": 10_000_000,
+        "GlobalMemoryBusWidth": 256,
+    }
     device = types.SimpleNamespace(attributes=attributes, compute_capability="86")
     monkeypatch.setattr(cupy.cuda, "Device", lambda: device)
-    monkeypatch.setattr(lesson, "resolve_backend", lambda: "gpu")
-    monkeypatch.setattr(lesson, "gpu_identity", lambda: {"gpu": "Unheard of"})
-    found = lesson.peak("Unheard of")
+    monkeypatch.setattr(lesson07_pipeline, "resolve_backend", lambda: "gpu")
+    monkeypatch.setattr(lesson07_pipeline, "gpu_identity", lambda: {"gpu": "Unheard of"})
+    found = lesson07_pipeline.peak("Unheard of")
     assert found.fp32_tflops == pytest.approx(10 * 128 * 2 * 2e9 / 1e12)
     assert found.memory_gbps == pytest.approx(640)  # 10 GHz, twice a clock, 32 bytes
     device.compute_capability = "80"
-    assert lesson.peak("Unheard of").fp32_lanes == 64
+    assert lesson07_pipeline.peak("Unheard of").fp32_lanes == 64
     device.compute_capability = "120"
-    assert lesson.peak("Unheard of").fp32_lanes == 128
+    assert lesson07_pipeline.peak("Unheard of").fp32_lanes == 128
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -127,15 +151,32 @@ def test_times_of_its_own_record(no_gpu, tmp_path):
 
 
 def test_a_suites_record_serves_as_well(no_gpu, tmp_path):
-    kernels = {"scores_naive+serial": [("01_scores_naive", 5.0), ("04_softmax_output_serial", 60)],
-               "scores_tiled+serial": [("02_scores_tiled", 3.0), ("04_softmax_output_serial", 61)],
-               "scores_tiled+warp+tiled": [("02_scores_tiled", 2.0), ("05_softmax_warp", 1.0),
-                                           ("06_output_tiled", 4.0)]}
-    row = {"shape": [1, 1, 2048, 64], "causal": False,
-           "timings": timed(["scores_naive+serial", "scores_tiled+serial", "three_kernels",
-                             "scores_tiled+warp+tiled", "auto"]),
-           "kernels": {name: [{"name": file, "median_us": us} for file, us in parts]
-                       for name, parts in kernels.items()}}
+    kernels = {
+        "scores_naive+serial": [("01_scores_naive", 5.0), ("04_softmax_output_serial", 60)],
+        "scores_tiled+serial": [("02_scores_tiled", 3.0), ("04_softmax_output_serial", 61)],
+        "scores_tiled+warp+tiled": [
+            ("02_scores_tiled", 2.0),
+            ("05_softmax_warp", 1.0),
+            ("06_output_tiled", 4.0),
+        ],
+    }
+    row = {
+        "shape": [1, 1, 2048, 64],
+        "causal": False,
+        "timings": timed(
+            [
+                "scores_naive+serial",
+                "scores_tiled+serial",
+                "three_kernels",
+                "scores_tiled+warp+tiled",
+                "auto",
+            ]
+        ),
+        "kernels": {
+            name: [{"name": file, "median_us": us} for file, us in parts]
+            for name, parts in kernels.items()
+        },
+    }
     write(tmp_path, "bench_seeds_fp32", "bench_seeds_fp32", rows=[row], clocks=CLOCKS)
     write(tmp_path, "timing_lesson", "timing_lesson", experiments={"empty_launch": LAUNCH})
     t = times((1, 1, 2048, 64), tmp_path)
@@ -197,42 +238,42 @@ def test_the_tool_writes_and_prints_a_record(monkeypatch, tmp_path, capsys):
 
 # -- figures ---------------------------------------------------------------------------------------
 def test_amdahls_curves_start_at_one_and_stay_below_their_limit():
-    figure = pipeline_plots.amdahl({"a": 0.1, "b": 0.9}, {"seen": (3, 1.07)}, most=50)
+    figure = pipelines.amdahl({"a": 0.1, "b": 0.9}, {"seen": (3, 1.07)}, most=50)
     axes = figure.axes[0]
     curves = [line for line in axes.lines if len(line.get_xdata()) > 100]
     for line, share in zip(curves, (0.1, 0.9), strict=True):
         assert line.get_ydata()[0] == pytest.approx(1)
-        assert line.get_ydata()[-1] == pytest.approx(lesson.amdahl(share, 50))
+        assert line.get_ydata()[-1] == pytest.approx(lesson07_pipeline.amdahl(share, 50))
     assert "limit 10" in [text.get_text() for text in axes.texts]
     with pytest.raises(ValueError):
-        pipeline_plots.amdahl({"all": 1.0})
+        pipelines.amdahl({"all": 1.0})
 
 
 def test_shares_add_up():
     chains = {"p": {"x": 1.0, "y": 3.0}, "q": {"y": 3.0}}
-    axes = pipeline_plots.shares(chains).axes[0]
+    axes = pipelines.shares(chains).axes[0]
     assert sorted(bar.get_width() for bar in axes.patches) == [25, 75, 100]
     colours = [bar.get_facecolor() for bar in axes.patches]
     assert colours[1] == colours[2] != colours[0], "a part keeps its colour"
     assert "4.0 us" in [text.get_text() for text in axes.texts]
     with pytest.raises(ValueError):
-        pipeline_plots.shares({"p": {}})
+        pipelines.shares({"p": {}})
 
 
 def test_a_roofline_says_how_far_below_a_point_is():
-    figure = pipeline_plots.roofline({"k": (1, 0.1), "far": (1000, 10)}, tflops=20, gbps=1000)
+    figure = pipelines.roofline({"k": (1, 0.1), "far": (1000, 10)}, tflops=20, gbps=1000)
     said = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert said == ["k: 10 % of its roof", "far: 50 % of its roof"]
     with pytest.raises(ValueError):
-        pipeline_plots.roofline({"k": (0, 1)}, tflops=20, gbps=1000)
+        pipelines.roofline({"k": (0, 1)}, tflops=20, gbps=1000)
 
 
 def test_time_by_work_draws_every_dot_and_both_floors():
     series = {"one": {1.0: 5.0, 100.0: 6.0}}
-    axes = pipeline_plots.time_by_work(series, floors={"arithmetic": 0.1}, launch=0.7).axes[0]
+    axes = pipelines.time_by_work(series, floors={"arithmetic": 0.1}, launch=0.7).axes[0]
     dots, floor, launch = axes.lines
     assert list(dots.get_xdata()) == [1, 100] and list(dots.get_ydata()) == [5, 6]
     assert floor.get_ydata()[0] == pytest.approx(0.1 * floor.get_xdata()[0])
     assert set(launch.get_ydata()) == {0.7}
     with pytest.raises(ValueError):
-        pipeline_plots.time_by_work({"one": {}}, floors={})
+        pipelines.time_by_work({"one": {}}, floors={})

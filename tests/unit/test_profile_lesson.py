@@ -2,7 +2,7 @@
 
 import pytest
 
-from attn_course.lessons import lesson13_profile as lesson
+from attn_course.lessons import lesson13_profile
 from attn_course.measure.nsight import (
     PROFILING,
     SPEED_METRICS,
@@ -18,95 +18,134 @@ SMALL = Target(3, (2, 61, 77, 37))
 
 
 def case(target, metrics, counters=None):
-    return {"label": target.label, "file": f"{target.file}.cu", "kernel": target.launch.entry,
-            "problem": list(target.problem), "options": list(target.options),
-            "grid": list(target.launch.grid), "block": list(target.launch.block),
-            "metrics": metrics, "counters": counters or {}}
+    return {
+        "label": target.label,
+        "file": f"{target.file}.cu",
+        "kernel": target.launch.entry,
+        "problem": list(target.problem),
+        "options": list(target.options),
+        "grid": list(target.launch.grid),
+        "block": list(target.launch.block),
+        "metrics": metrics,
+        "counters": counters or {},
+    }
 
 
 def record(*cases, kernel=kernel_hash):
-    return {"kind": lesson.KIND, "gpu": "Test GPU", "driver": "1", "cuda": "13.0",
-            "date": "2026-01-02", "commit": "", "cases": list(cases),
-            "kernels": {one["file"]: kernel(one["file"]) for one in cases}}
+    return {
+        "kind": lesson13_profile.KIND,
+        "gpu": "Test GPU",
+        "driver": "1",
+        "cuda": "13.0",
+        "date": "2026-01-02",
+        "commit": "",
+        "cases": list(cases),
+        "kernels": {one["file"]: kernel(one["file"]) for one in cases},
+    }
 
 
 def test_a_prediction_needs_no_gpu():
-    found = lesson.predict_target(SMALL)
+    found = lesson13_profile.predict_target(SMALL)
     launch = SMALL.launch
     assert found.blocks == launch.grid[0] * launch.grid[1] * launch.grid[2]
     assert found.totals["shared_load_wavefronts"] > 0
     waves = found.totals["shared_load_wavefronts"] + found.totals["shared_store_wavefronts"]
-    assert waves < found.turns < waves + 32 * found.totals["global_load_requests"] + 32 * (
-        found.totals["global_store_requests"])
+    assert (
+        waves
+        < found.turns
+        < waves
+        + 32 * found.totals["global_load_requests"]
+        + 32 * (found.totals["global_store_requests"])
+    )
     assert found.occupancy.warps_a_block == 8 and 16 < found.registers <= 64
-    assert lesson.shared_bytes(SMALL) == 2 * 16 * (4 * 16 + 4) * 4
+    assert lesson13_profile.shared_bytes(SMALL) == 2 * 16 * (4 * 16 + 4) * 4
 
 
 def test_a_case_is_found_by_target():
     other = Target(3, (1, 61, 77, 37))
     found = record(case(other, {TIME: 1000}), case(SMALL, {TIME: 2500}))
-    assert lesson.time_us(found, SMALL) == 2.5
-    assert lesson.case_of(found, Target(3, SMALL.problem, ("-DTILE=8",))) is None
-    assert lesson.time_us(None, SMALL) is None
+    assert lesson13_profile.time_us(found, SMALL) == 2.5
+    assert lesson13_profile.case_of(found, Target(3, SMALL.problem, ("-DTILE=8",))) is None
+    assert lesson13_profile.time_us(None, SMALL) is None
 
 
 def test_a_stale_case_is_not_used():
     found = record(case(SMALL, {TIME: 2500}), kernel=lambda file: "another text")
-    assert lesson.case_of(found, SMALL) is None and lesson.time_us(found, SMALL) is None
-    assert "STALE" in lesson.source_line(found, "none")
-    assert lesson.source_line(None, "none") == "none"
+    assert (
+        lesson13_profile.case_of(found, SMALL) is None
+        and lesson13_profile.time_us(found, SMALL) is None
+    )
+    assert "STALE" in lesson13_profile.source_line(found, "none")
+    assert lesson13_profile.source_line(None, "none") == "none"
 
 
 def test_a_metric_comes_from_the_first_record_that_has_it():
     first, second = record(case(SMALL, {"a": 1})), record(case(SMALL, {"a": 2, "b": 3}))
-    assert lesson.metric(SMALL, "a", first, second) == 1
-    assert lesson.metric(SMALL, "b", None, first, second) == 3
-    assert lesson.metric(SMALL, "c", first) is None
+    assert lesson13_profile.metric(SMALL, "a", first, second) == 1
+    assert lesson13_profile.metric(SMALL, "b", None, first, second) == 3
+    assert lesson13_profile.metric(SMALL, "c", first) is None
 
 
 def test_the_smallest_limit_decides_what_fits():
-    limits = dict(zip(lesson.LIMITS, (8, 32, 4, 10), strict=True))
-    assert lesson.blocks_that_fit(SMALL, record(case(SMALL, limits))) == 4
-    del limits[lesson.LIMITS[0]]
-    assert lesson.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
+    limits = dict(zip(lesson13_profile.LIMITS, (8, 32, 4, 10), strict=True))
+    assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) == 4
+    del limits[lesson13_profile.LIMITS[0]]
+    assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
 
 
 def test_the_unit_nearest_to_its_peak():
     metrics = {SPEED_METRICS["SM"]: 20, SPEED_METRICS["L1"]: 91, SPEED_METRICS["memory"]: 99}
     found = record(case(SMALL, metrics))
-    assert lesson.speed_of_light(found, SMALL) == {"SM": 20, "L1": 91}
-    assert lesson.busiest(found, SMALL) == "L1" and lesson.busiest(None, SMALL) is None
+    assert lesson13_profile.speed_of_light(found, SMALL) == {"SM": 20, "L1": 91}
+    assert (
+        lesson13_profile.busiest(found, SMALL) == "L1"
+        and lesson13_profile.busiest(None, SMALL) is None
+    )
 
 
 def test_waits_add_up_by_meaning():
-    metrics = {STALL_METRICS["long_scoreboard"]: 2.0, STALL_METRICS["lg_throttle"]: 1.5,
-               STALL_METRICS["mio_throttle"]: 1.0}
-    found = lesson.waits(record(case(SMALL, metrics)), SMALL)
+    metrics = {
+        STALL_METRICS["long_scoreboard"]: 2.0,
+        STALL_METRICS["lg_throttle"]: 1.5,
+        STALL_METRICS["mio_throttle"]: 1.0,
+    }
+    found = lesson13_profile.waits(record(case(SMALL, metrics)), SMALL)
     assert list(found.items()) == [("a full memory queue", 2.5), ("global memory", 2.0)]
-    assert lesson.waits(None, SMALL) == {}
+    assert lesson13_profile.waits(None, SMALL) == {}
 
 
 def test_every_wait_is_a_reason_that_is_asked_for():
-    reasons = [reason for names in lesson.WAITS.values() for reason in names]
+    reasons = [reason for names in lesson13_profile.WAITS.values() for reason in names]
     assert len(set(reasons)) == len(reasons) and set(reasons) <= set(STALLS)
-    assert set(lesson.UNITS) <= set(SPEED_METRICS)
+    assert set(lesson13_profile.UNITS) <= set(SPEED_METRICS)
 
 
 def test_agreement_and_pairs():
-    rows = {"x": {"hardware": 5, "simulator": 5, "verdict": "equal"},
-            "y": {"hardware": 7, "simulator": 6, "verdict": "expands: div."},
-            "z": {"hardware": 0, "simulator": 0, "verdict": "equal"}}
+    rows = {
+        "x": {"hardware": 5, "simulator": 5, "verdict": "equal"},
+        "y": {"hardware": 7, "simulator": 6, "verdict": "expands: div."},
+        "z": {"hardware": 0, "simulator": 0, "verdict": "equal"},
+    }
     found = record(case(SMALL, {}, rows))
-    assert lesson.agreement(found) == {"equal": 2, "expands": 1}
-    assert lesson.equal_share(found) == pytest.approx(100 * 2 / 3)
-    head, *lines = lesson.agreement_table(found).splitlines()  # a record without reasons
+    assert lesson13_profile.agreement(found) == {"equal": 2, "expands": 1}
+    assert lesson13_profile.equal_share(found) == pytest.approx(100 * 2 / 3)
+    head, *lines = lesson13_profile.agreement_table(found).splitlines()  # a record without reasons
     assert head == "kernels: 1, launches: 1, counters: 3"
     assert [line.split() for line in lines] == [["2", "equal"], ["1", "expands"]]
     found["reasons"] = {"expands": "one becomes several", "retries": "a loop"}
-    assert lesson.agreement_table(found).splitlines()[1:] == [
-        lines[0], f"{lines[1]:<38} one becomes several"]
-    assert lesson.pairs(found, ("x", "y", "z")) == {"x": ([5], [5]), "y": ([6], [7]), "z": ([], [])}
-    assert lesson.counted(found, SMALL, "y") == 7 and lesson.counted(found, SMALL, "w") is None
+    assert lesson13_profile.agreement_table(found).splitlines()[1:] == [
+        lines[0],
+        f"{lines[1]:<38} one becomes several",
+    ]
+    assert lesson13_profile.pairs(found, ("x", "y", "z")) == {
+        "x": ([5], [5]),
+        "y": ([6], [7]),
+        "z": ([], []),
+    }
+    assert (
+        lesson13_profile.counted(found, SMALL, "y") == 7
+        and lesson13_profile.counted(found, SMALL, "w") is None
+    )
 
 
 def test_a_record_keeps_what_it_asked_for(monkeypatch):
@@ -115,18 +154,30 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
         everything = dict.fromkeys(metrics, 1) | {"launch__sm_count": 7, "of no use": 1}
         return [Profile(t.launch.entry, t.launch.grid, t.launch.block, everything) for t in targets]
 
-    monkeypatch.setattr(lesson, "collect", collect)
-    monkeypatch.setattr(lesson, "new_record", lambda kind, files, **parts: {
-        "kind": kind, "kernels": {file: kernel_hash(file) for file in files}, **parts})
-    found = lesson.measure()
-    assert len(found["cases"]) == len(lesson.TARGETS) and len(found["kernels"]) == 6
-    for target in lesson.TARGETS:
-        metrics = lesson.case_of(found, target)["metrics"]
+    monkeypatch.setattr(lesson13_profile, "collect", collect)
+    monkeypatch.setattr(
+        lesson13_profile,
+        "new_record",
+        lambda kind, files, **parts: {
+            "kind": kind,
+            "kernels": {file: kernel_hash(file) for file in files},
+            **parts,
+        },
+    )
+    found = lesson13_profile.measure()
+    assert len(found["cases"]) == len(lesson13_profile.TARGETS) and len(found["kernels"]) == 6
+    for target in lesson13_profile.TARGETS:
+        metrics = lesson13_profile.case_of(found, target)["metrics"]
         assert metrics["launch__sm_count"] == 7 and "of no use" not in metrics
 
 
-@pytest.mark.parametrize(("value", "form", "text"), [
-    (None, ",.0f", "-"), (1234.4, ",.0f", "1,234"), (0.5, ".2f", "0.50"),
-])
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (None, ",.0f", "-"),
+        (1234.4, ",.0f", "1,234"),
+        (0.5, ".2f", "0.50"),
+    ],
+)
 def test_shown(value, form, text):
-    assert lesson.shown(value, form) == text
+    assert lesson13_profile.shown(value, form) == text

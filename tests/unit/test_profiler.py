@@ -6,18 +6,18 @@ import sys
 import compare_counters
 import pytest
 
-from attn_course.cli import main as cli
+from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Launch, Problem, step
-from attn_course.measure import nsight as profiler
+from attn_course.measure import nsight
 from attn_course.measure import records as results
 from attn_course.measure.nsight import ProfilerError, Target, match, parse_csv, unknown_metrics
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
 # of units, a line a launch; thousands are set apart in some locales.
-CSV = '''==PROF== Connected to process 4242 (/usr/bin/python3.12)
+CSV = """==PROF== Connected to process 4242 (/usr/bin/python3.12)
 ==PROF== Profiling "scores_naive" - 0: 0%....50%....100% - 3 passes
 ==PROF== Profiling "scores_tiled" - 1: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 4242
@@ -30,9 +30,11 @@ CSV = '''==PROF== Connected to process 4242 (/usr/bin/python3.12)
 "260,123","61,114,368","n/a"
 "1","4242","python3.12","127.0.0.1","scores_tiled(const float *, int)","1","7","(16, 16, 1)",\
 "(13, 13, 24)","0","9.0","29888.5","978432","1234"
-'''
-LAUNCHES = [Launch("scores_naive", (7, 7, 24), (32, 32, 1)),
-            Launch("scores_tiled", (13, 13, 24), (16, 16, 1))]  # fmt: skip
+"""
+LAUNCHES = [
+    Launch("scores_naive", (7, 7, 24), (32, 32, 1)),
+    Launch("scores_tiled", (13, 13, 24), (16, 16, 1)),
+]
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 
 
@@ -81,29 +83,32 @@ def fake_ncu(folder, body):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
 def test_a_run_drops_unknown_metrics_and_reads_the_rest(tmp_path, monkeypatch):
-    ncu = fake_ncu(tmp_path, f"""
+    ncu = fake_ncu(
+        tmp_path,
+        f"""
 if 'smsp__made_up.sum' in metrics:
     print('==ERROR== Failed to find metric smsp__made_up.sum'); sys.exit(1)
 assert '--clock-control' in args and args[args.index('--clock-control') + 1] == 'none'
 assert args[args.index('--kernel-name') + 1] == 'regex:^(scores_naive|scores_tiled)$'
 assert args[-2:] == ['program', 'plan']
 print({CSV!r})
-""")
-    monkeypatch.setattr(profiler, "find_ncu", lambda: ncu)
+""",
+    )
+    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
     asked = [SECTORS, "smsp__made_up.sum"]
-    found = profiler.run_ncu(["program", "plan"], LAUNCHES, asked)
+    found = nsight.run_ncu(["program", "plan"], LAUNCHES, asked)
     assert [profile.metrics[SECTORS] for profile in found] == [61114368, 978432]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs executable scripts")
 def test_a_refused_or_missing_ncu_is_one_clear_error(tmp_path, monkeypatch):
     ncu = fake_ncu(tmp_path, "print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)")
-    monkeypatch.setattr(profiler, "find_ncu", lambda: ncu)
+    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
     with pytest.raises(ProfilerError, match="administrator"):
-        profiler.run_ncu(["x"], LAUNCHES, [SECTORS])
-    monkeypatch.setattr(profiler, "find_ncu", lambda: None)
+        nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
+    monkeypatch.setattr(nsight, "find_ncu", lambda: None)
     with pytest.raises(ProfilerError, match="not on the PATH"):
-        profiler.run_ncu(["x"], LAUNCHES, [SECTORS])
+        nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
 
 
 def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
@@ -121,10 +126,15 @@ def project(tmp_path):
     for name in ("01_a.cu", "02_b.cu"):
         (kernels / name).write_text(f"// {name}\n")
     record = {
-        "kind": "profile", "gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0",
-        "date": "2026-01-02", "commit": "abc", "cases": [],
+        "kind": "profile",
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "date": "2026-01-02",
+        "commit": "abc",
+        "cases": [],
         "kernels": {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")},
-    }  # fmt: skip
+    }
     return kernels, tmp_path / "results", record
 
 
@@ -186,14 +196,35 @@ def recorded_profile(root, changed=()):
     """A record of steps 1 and 2 as they are, or as they were before a change."""
     files = ("01_scores_naive.cu", "02_scores_tiled.cu")
     hashes = {name: "0" if name in changed else results.kernel_hash(name) for name in files}
-    metrics = {SECTORS: 1000, "gpu__time_duration.sum": 2500,
-               "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5}  # fmt: skip
-    cases = [{"step": i + 1, "file": name, "kernel": "k", "problem": [24, 196, 196, 64],
-              "options": [], "grid": [1], "block": [1], "metrics": metrics,
-              "simulator": {"global_load_sectors": 1000}}
-             for i, name in enumerate(files)]  # fmt: skip
-    record = {"kind": "profile", "gpu": "NVIDIA H200", "driver": "580.1", "cuda": "13.0",
-              "date": "2026-01-02", "commit": "abc", "kernels": hashes, "cases": cases}  # fmt: skip
+    metrics = {
+        SECTORS: 1000,
+        "gpu__time_duration.sum": 2500,
+        "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5,
+    }
+    cases = [
+        {
+            "step": i + 1,
+            "file": name,
+            "kernel": "k",
+            "problem": [24, 196, 196, 64],
+            "options": [],
+            "grid": [1],
+            "block": [1],
+            "metrics": metrics,
+            "simulator": {"global_load_sectors": 1000},
+        }
+        for i, name in enumerate(files)
+    ]
+    record = {
+        "kind": "profile",
+        "gpu": "NVIDIA H200",
+        "driver": "580.1",
+        "cuda": "13.0",
+        "date": "2026-01-02",
+        "commit": "abc",
+        "kernels": hashes,
+        "cases": cases,
+    }
     results.write_record(record, "profile", root)
 
 
@@ -201,7 +232,7 @@ def recorded_profile(root, changed=()):
 def test_the_profile_command_never_shows_a_stale_record_as_current(tmp_path, capsys, changed):
     recorded_profile(tmp_path, changed)
     arguments = ["profile", "--recorded", "--results", str(tmp_path)]
-    assert cli.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    assert main.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
     out = capsys.readouterr().out
     shown = json.loads((tmp_path / "out.json").read_text())["profiles"][0]
     assert "barrier 1.50" in out and "1,000 / 1,000" in out and "2.5" in out
@@ -213,10 +244,10 @@ def test_the_profile_command_never_shows_a_stale_record_as_current(tmp_path, cap
 
 def test_the_profile_command_selects_steps_and_says_when_there_is_no_record(tmp_path, capsys):
     arguments = ["profile", "--recorded", "--results", str(tmp_path)]
-    assert cli.main(arguments) == 1
+    assert main.main(arguments) == 1
     assert "no record of a profile" in capsys.readouterr().out
     recorded_profile(tmp_path)
-    assert cli.main([*arguments, "2"]) == 0
+    assert main.main([*arguments, "2"]) == 0
     out = capsys.readouterr().out
     assert "02_scores_tiled" in out and "01_scores_naive" not in out
 
@@ -230,7 +261,7 @@ def test_the_profile_command_shows_the_lessons_profile_and_the_counters_too(
         results.write_record(record, kind, tmp_path)
     path = tmp_path / "out.json"
     arguments = ["profile", *steps, "--recorded", "--results", str(tmp_path), "--json", str(path)]
-    assert cli.main(arguments) == 0
+    assert main.main(arguments) == 0
     lesson, counters = json.loads(path.read_text())["profiles"]
     assert (lesson["kind"], counters["kind"]) == ("profile_lesson", "counters")
     numbers = {case["step"] for case in lesson["cases"]}
@@ -271,8 +302,11 @@ def test_bars_of_the_comparison():
 
 
 def test_every_verdict_has_its_reason():
-    verdicts = {judged(7, 5, name, expanding=["div."], retrying=retrying)
-                for name in Counters().totals for retrying in ([], ["atom.x"])}
+    verdicts = {
+        judged(7, 5, name, expanding=["div."], retrying=retrying)
+        for name in Counters().totals
+        for retrying in ([], ["atom.x"])
+    }
     verdicts |= {judged(10_000, 10_150, "shared_load_wavefronts"), judged(7, 5, "instructions")}
     for verdict in verdicts - {"equal", "MISSED"}:
         assert any(verdict.startswith(name) for name in compare_counters.REASONS), verdict
@@ -291,9 +325,9 @@ def test_expanding_operations_are_read_from_the_code():
 
 
 def profile_of(totals):
-    metrics = {metric: totals[name] for name, metric in profiler.COUNTER_METRICS.items()}
+    metrics = {metric: totals[name] for name, metric in nsight.COUNTER_METRICS.items()}
     metrics["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"] += 5000  # arbitration
-    return profiler.Profile("k", (1,), (1,), metrics)
+    return nsight.Profile("k", (1,), (1,), metrics)
 
 
 def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):

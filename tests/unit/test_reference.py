@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from attn_course.reference import float64 as reference
+from attn_course import reference
 
 
 def loop_attention(q, k, v, causal, scale, bias):
@@ -131,8 +131,9 @@ def block_weights(rng, width, hidden):
     weights |= {f"b_{name}": rng.normal(0, 0.3, width) for name in "qkvo"}
     weights |= {"w_1": rng.normal(0, 0.3, (width, hidden)), "b_1": rng.normal(0, 0.3, hidden)}
     weights |= {"w_2": rng.normal(0, 0.3, (hidden, width)), "b_2": rng.normal(0, 0.3, width)}
-    return weights | {f"{name}_{i}": rng.normal(1, 0.2, width) for name in ("gamma", "beta")
-                      for i in (1, 2)}
+    return weights | {
+        f"{name}_{i}": rng.normal(1, 0.2, width) for name in ("gamma", "beta") for i in (1, 2)
+    }
 
 
 def test_block_head_by_head():
@@ -155,8 +156,11 @@ def test_block_head_by_head():
 
 
 def test_block_without_biases_and_with_a_bad_head_count():
-    weights = {key: value for key, value in block_weights(np.random.default_rng(6), 6, 8).items()
-               if key.startswith("w_")}
+    weights = {
+        key: value
+        for key, value in block_weights(np.random.default_rng(6), 6, 8).items()
+        if key.startswith("w_")
+    }
     x = np.ones((1, 2, 6)) * np.arange(6)
     assert reference.transformer_block(x, weights, heads=2).shape == (1, 2, 6)
     with pytest.raises(ValueError, match="4 heads"):

@@ -73,7 +73,8 @@ def test_the_rates_of_a_row_agree(peak):
     assert peak.fp32_tflops == pytest.approx(lanes, rel=0.01)
     assert peak.source.startswith("https://") and 300 <= peak.memory_gbps <= 4800
     assert peak.exp_per_second * 2 * peak.fp32_lanes / 16 == pytest.approx(
-        peak.fp32_tflops * 1e12, rel=0.01)
+        peak.fp32_tflops * 1e12, rel=0.01
+    )
 
 
 def test_the_largest_floor_counts():

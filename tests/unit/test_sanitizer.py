@@ -13,8 +13,18 @@ from attn_course.ladder.steps import Problem, step
 KINDS = ("out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier")
 
 
-def check(body, *, grid=(1,), block=(64,), shared=0, arrays=None, uninitialised=(), head="",
-          parameters="int* a, int* b", warp_order=None):
+def check(
+    body,
+    *,
+    grid=(1,),
+    block=(64,),
+    shared=0,
+    arrays=None,
+    uninitialised=(),
+    head="",
+    parameters="int* a, int* b",
+    warp_order=None,
+):
     """Findings of a kernel `void k(parameters) { body }`; line 3 of the source is the body's first.
 
     Arrays default to 256 ints each, counted up.
@@ -40,22 +50,26 @@ GLOBAL = "const int t = threadIdx.x, g = blockIdx.x * blockDim.x + t;\n"
 CLEAN = {
     "barrier between": SHARED + "s[t] = a[t]; __syncthreads(); b[t] = s[63 - t];",
     "a thread's own element": SHARED + "s[t] = a[t]; s[t] += 1; b[t] = s[t];",
-    "warp barrier inside a warp":
-        SHARED + "s[t] = a[t]; __syncwarp(); b[t] = s[t ^ 31]; __syncwarp(); s[t] = 0;",
-    "warp tree with warp barriers": SHARED + """
+    "warp barrier inside a warp": SHARED
+    + "s[t] = a[t]; __syncwarp(); b[t] = s[t ^ 31]; __syncwarp(); s[t] = 0;",
+    "warp tree with warp barriers": SHARED
+    + """
         s[t] = a[t]; __syncwarp();
         for (int o = 16; o > 0; o /= 2) {
             int v = (t & 31) + o < 32 ? s[t + o] : 0;
             __syncwarp(); s[t] += v; __syncwarp();
         }
         b[t] = s[t];""",
-    "half a warp with its own mask": SHARED + """
+    "half a warp with its own mask": SHARED
+    + """
         if (t < 16) { s[t] = a[t]; __syncwarp(0x0000ffff); b[t] = s[15 - t]; }""",
-    "block tree": SHARED + """
+    "block tree": SHARED
+    + """
         s[t] = a[t]; __syncthreads();
         for (int o = 32; o > 0; o /= 2) { if (t < o) s[t] += s[t + o]; __syncthreads(); }
         b[t] = s[0];""",
-    "two buffers": SHARED + """
+    "two buffers": SHARED
+    + """
         int sum = 0;
         s[t] = a[t];
         for (int i = 0; i < 4; ++i) {
@@ -64,11 +78,13 @@ CLEAN = {
             sum += s[i % 2 * 64 + 63 - t];
         }
         b[t] = sum;""",
-    "shared atomics": SHARED + """
+    "shared atomics": SHARED
+    + """
         if (t == 0) s[0] = 0;
         __syncthreads(); atomicAdd(&s[0], a[t]); __syncthreads(); b[t] = s[0];""",
     "global atomics": GLOBAL + "atomicAdd(&b[0], a[t]); atomicMax(&b[1], a[g % 64]);",
-    "compare and swap": GLOBAL + """
+    "compare and swap": GLOBAL
+    + """
         int old = b[0 + 2 * t], seen;
         do { seen = old; old = atomicCAS(&b[2 * t], seen, seen + 1); } while (old != seen);""",
     "global through a block barrier": GLOBAL + "b[g] = a[g]; __syncthreads(); a[g] = b[g ^ 63];",
@@ -83,28 +99,35 @@ CLEAN = {
         __shared__ __align__(16) float4 s[64]; const int t = threadIdx.x;
         s[t] = make_float4(t, 1, 2, 3); __syncthreads();
         b[t] = reinterpret_cast<float*>(s)[255 - t];""",
-    "barrier that counts": SHARED + """
+    "barrier that counts": SHARED
+    + """
         s[t] = a[t]; const int n = __syncthreads_count(t < 5); b[t] = s[63 - t] + n;""",
     "shuffle of a full warp": GLOBAL + "b[g] = __shfl_xor_sync(0xffffffff, a[g], 1);",
-    "shuffle of half a warp": GLOBAL + """
+    "shuffle of half a warp": GLOBAL
+    + """
         if (t % 32 < 16) b[g] = __shfl_xor_sync(0x0000ffff, a[g], 8);""",
     "vote": GLOBAL + "b[g] = __ballot_sync(0xffffffff, a[g] > 3) + __any_sync(0xffffffff, t);",
-    "local array": GLOBAL + """
+    "local array": GLOBAL
+    + """
         int x[8];
         for (int i = 0; i < 8; ++i) x[i] = a[(g + i) & 255];
         b[g] = x[t & 7];""",
-    "a struct with a gap, copied": GLOBAL + """
+    "a struct with a gap, copied": GLOBAL
+    + """
         struct Gap { int x; double y; char z; };
         Gap p; p.x = t; p.y = 2; p.z = 3;
         Gap q = *(a[t] < 999 ? &p : (Gap*)a);
         b[g] = q.x + (int)q.y + q.z;""",
-    "barriers in a uniform branch": SHARED + """
+    "barriers in a uniform branch": SHARED
+    + """
         if (blockIdx.x == 0) { s[t] = 1; __syncthreads(); b[t] = s[63 - t]; }
         else { s[t] = 2; __syncthreads(); b[64 + t] = s[63 - t]; }""",
-    "producers and consumers": SHARED + """
+    "producers and consumers": SHARED
+    + """
         if (t < 32) { s[t] = a[t]; asm volatile("bar.arrive 1, 64;" ::: "memory"); }
         else { asm volatile("bar.sync 1, 64;" ::: "memory"); b[t] = s[63 - t]; }""",
-    "barriers of half blocks": SHARED + """
+    "barriers of half blocks": SHARED
+    + """
         s[t] = a[t];
         if (t < 32) asm volatile("bar.sync 1, 32;" ::: "memory");
         else asm volatile("bar.sync 2, 32;" ::: "memory");
@@ -119,7 +142,9 @@ def test_race_free_code_has_no_findings(name, warp_order):
     assert check(CLEAN[name], grid=blocks, warp_order=warp_order) == []
 
 
-LAST_BLOCK = GLOBAL + """
+LAST_BLOCK = (
+    GLOBAL
+    + """
     __shared__ bool last;
     b[g] = a[g];
     {fence}
@@ -127,10 +152,12 @@ LAST_BLOCK = GLOBAL + """
     if (t == 0) last = atomicAdd(&a[255], 1) == 255 + gridDim.x - 1;
     __syncthreads();
     if (last) b[128 + t] = b[t] + b[64 + t];"""
+)
 
 
-@pytest.mark.parametrize(("fence", "races"), [
-    ("__threadfence();", False), ("", True), ("__threadfence_block();", True)])
+@pytest.mark.parametrize(
+    ("fence", "races"), [("__threadfence();", False), ("", True), ("__threadfence_block();", True)]
+)
 def test_the_last_block_to_finish_may_read_the_others(fence, races):
     """A fence and a ticket order blocks; a ticket alone does not."""
     found = check(LAST_BLOCK.replace("{fence}", fence), grid=(2,))
@@ -143,7 +170,9 @@ def test_a_fence_orders_only_what_came_before_it():
 
 
 def test_flag_between_blocks():
-    body = GLOBAL + """
+    body = (
+        GLOBAL
+        + """
         volatile int* flag = a + 200;
         if (blockIdx.x == 0) {
             if (t == 0) { b[0] = 5; __threadfence(); *flag = 1; }
@@ -152,13 +181,17 @@ def test_flag_between_blocks():
             __threadfence();
             b[1] = b[0];
         }"""
+    )
     assert check(body, grid=(2,)) == []
     assert kinds(check(body.replace("b[0] = 5; __threadfence();", "b[0] = 5;"), grid=(2,))) == [
-        ("race", "error")]
+        ("race", "error")
+    ]
 
 
 def test_lock():
-    body = GLOBAL + """
+    body = (
+        GLOBAL
+        + """
         if (t == 0) {
             while (atomicCAS(&a[0], 0, 1) != 0) { }
             __threadfence();
@@ -166,6 +199,7 @@ def test_lock():
             __threadfence();
             atomicExch(&a[0], 0);
         }"""
+    )
     assert check(body, grid=(3,)) == []
 
 
@@ -173,38 +207,78 @@ def test_lock():
 RACES = {
     "read after write": (SHARED + "s[t] = a[t];\nb[t] = s[63 - t];", 5, "RAW", "s"),
     "write after read": (
-        SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[63 - t];\ns[t] = x;", 6, "WAR", "s"),
+        SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[63 - t];\ns[t] = x;",
+        6,
+        "WAR",
+        "s",
+    ),
     "own read comes last": (
         SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[(t + 1) % 64] + s[t];\ns[t] = x;",
-        6, "WAR", "s"),
+        6,
+        "WAR",
+        "s",
+    ),
     "several readers at once": (
         SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[0];\nif (t == 63) s[0] = x;",
-        6, "WAR", "s"),
+        6,
+        "WAR",
+        "s",
+    ),
     "volatile without a fence": (
         "__shared__ volatile int s[64]; const int t = threadIdx.x;\n"
-        "s[t] = a[t];\nb[t] = s[63 - t];", 5, "RAW", "s"),
+        "s[t] = a[t];\nb[t] = s[63 - t];",
+        5,
+        "RAW",
+        "s",
+    ),
     "write after write": (SHARED + "s[t] = a[t];\ns[63 - t] = t; b[t] = 0;", 5, "WAW", "s"),
     "one instruction": (SHARED + "b[t] = 0;\ns[t / 2] = t;", 5, "WAW", "s"),
     "warp barrier across warps": (
-        SHARED + "s[t] = a[t]; __syncwarp();\nb[t] = s[t ^ 32];", 5, "RAW", "s"),
+        SHARED + "s[t] = a[t]; __syncwarp();\nb[t] = s[t ^ 32];",
+        5,
+        "RAW",
+        "s",
+    ),
     "barrier before, not after": (
-        SHARED + "__syncthreads(); s[t] = a[t];\nb[t] = s[t ^ 1];", 5, "RAW", "s"),
+        SHARED + "__syncthreads(); s[t] = a[t];\nb[t] = s[t ^ 1];",
+        5,
+        "RAW",
+        "s",
+    ),
     "atomic and plain": (
         SHARED + "if (t == 0) s[0] = 0; __syncthreads(); atomicAdd(&s[0], 1);\nb[t] = s[0];",
-        5, "RAW", "s"),
+        5,
+        "RAW",
+        "s",
+    ),
     "neighbouring bytes do not hide it": (
         "__shared__ char s[256]; const int t = threadIdx.x;\ns[t] = a[t];\nb[t] = s[t ^ 1];",
-        5, "RAW", "s"),
+        5,
+        "RAW",
+        "s",
+    ),
     "one byte of a word": (
         "__shared__ int s[64]; const int t = threadIdx.x;\ns[t] = a[t];\n"
-        "b[t] = reinterpret_cast<char*>(s)[(t * 4 + 5) % 256];", 5, "RAW", "s"),
+        "b[t] = reinterpret_cast<char*>(s)[(t * 4 + 5) % 256];",
+        5,
+        "RAW",
+        "s",
+    ),
     "wide read of narrow writes": (
         "__shared__ __align__(16) int s[256]; const int t = threadIdx.x;\n"
         "for (int i = 0; i < 4; ++i) s[i * 64 + t] = t;\n"
-        "b[t] = reinterpret_cast<int4*>(s)[t].z;", 5, "RAW", "s"),
+        "b[t] = reinterpret_cast<int4*>(s)[t].z;",
+        5,
+        "RAW",
+        "s",
+    ),
     "barrier of the other half": (
         SHARED + 's[t] = a[t]; if (t < 32) asm volatile("bar.sync 1, 32;" ::: "memory");\n'
-        "if (t < 32) b[t] = s[63 - t];", 5, "RAW", "s"),
+        "if (t < 32) b[t] = s[63 - t];",
+        5,
+        "RAW",
+        "s",
+    ),
 }
 
 
@@ -256,7 +330,10 @@ def test_blocks_have_shared_memory_of_their_own():
 GLOBAL_RACES = {
     "between threads": (GLOBAL + "b[g] = a[g];\na[g] = b[g ^ 63];", (1,), "b"),
     "between blocks": (
-        GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];", (2,), "b"),
+        GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];",
+        (2,),
+        "b",
+    ),
     "lost update": (GLOBAL + "\nif (t == 0) b[0] += g + 1;", (2,), "b"),
     "atomic and plain": (GLOBAL + "atomicAdd(&b[0], 1);\nif (g == 70) b[1] = b[0];", (2,), "b"),
     "blocks write one element": (GLOBAL + "\nif (t == 0) b[3] = g;", (2,), "b"),
@@ -302,8 +379,9 @@ def test_uninitialised_output():
 def test_uninitialised_array_of_odd_size():
     arrays = [np.arange(256, dtype=np.int32), np.zeros(7, np.uint8)]
     body = "if (threadIdx.x == 0) { b[0] = 1; a[0] = b[0]; }\nif (threadIdx.x == 0) a[1] = b[6];"
-    (found,) = check(body, arrays=arrays, parameters="int* a, unsigned char* b",
-                     uninitialised=("b",))
+    (found,) = check(
+        body, arrays=arrays, parameters="int* a, unsigned char* b", uninitialised=("b",)
+    )
     assert (found.line, found.index) == (4, 6)
 
 
@@ -329,12 +407,15 @@ def test_unknown_and_misspelt_names_are_refused():
 
 
 # -- bounds, alignment, barriers, launches ---------------------------------------------------------
-@pytest.mark.parametrize(("body", "array", "index"), [
-    ("b[0] = a[256 + threadIdx.x];", "a", 256),
-    ("b[(int)threadIdx.x - 1] = 3;", "b", -1),
-    ("__shared__ int s[32]; s[threadIdx.x] = 1; b[threadIdx.x] = 0;", "s", 32),
-    ("atomicAdd(&b[300], 1);", "b", 300),
-])
+@pytest.mark.parametrize(
+    ("body", "array", "index"),
+    [
+        ("b[0] = a[256 + threadIdx.x];", "a", 256),
+        ("b[(int)threadIdx.x - 1] = 3;", "b", -1),
+        ("__shared__ int s[32]; s[threadIdx.x] = 1; b[threadIdx.x] = 0;", "s", 32),
+        ("atomicAdd(&b[300], 1);", "b", 300),
+    ],
+)
 def test_out_of_bounds(body, array, index):
     found = [f for f in check(body) if f.kind == "out-of-bounds"]
     assert [(f.line, f.array, f.index) for f in found] == [(3, array, index)]

@@ -17,12 +17,19 @@ class Copies:
         self.sanitizer = Sanitizer()
         bytes_ = SimpleNamespace(bytes=np.zeros(1024, np.uint8))
         self.chunk = SimpleNamespace(
-            shared=bytes_, memory=SimpleNamespace(bytes=np.zeros(4096, np.uint8)), local_size=0,
-            first_block=0, block_count=1, kernel=SimpleNamespace(
-                instances={}, function=SimpleNamespace(body=[]),
-                module=SimpleNamespace(functions={})),
+            shared=bytes_,
+            memory=SimpleNamespace(bytes=np.zeros(4096, np.uint8)),
+            local_size=0,
+            first_block=0,
+            block_count=1,
+            kernel=SimpleNamespace(
+                instances={},
+                function=SimpleNamespace(body=[]),
+                module=SimpleNamespace(functions={}),
+            ),
             block_of_rank=np.zeros((1, 1), np.int64),
-            alive=np.ones(64, bool))
+            alive=np.ones(64, bool),
+        )
         buffers = (Buffer("tile", "shared", 0, 1024), Buffer("a", "global", 512, 1024))
         lines = tuple(f"line {i}" for i in range(1, 20))
         launch = Launch("k", (1, 1, 1), (64, 1, 1), 1024, "debug", "k.cu", lines, buffers)
@@ -34,16 +41,20 @@ class Copies:
         self.line += 1
         operands = () if operand is None else (SimpleNamespace(value=operand),)
         instruction = SimpleNamespace(opcode=opcode, operands=operands, index=0)
-        self.sanitizer.instruction(InstructionEvent(
-            instruction, self.line, lanes, accesses, self.chunk))
+        self.sanitizer.instruction(
+            InstructionEvent(instruction, self.line, lanes, accesses, self.chunk)
+        )
 
     def access(self, space, kind, address, size):
         return Access(space, kind, address.astype(np.uint64), self.LANES, size)
 
     def copy(self, half=0):
         place = 512 * half + 8 * self.LANES
-        self.do("cp.async.ca.shared.global", self.access("global", "load", 512 + place, 8),
-                self.access("shared", "store", place, 8))
+        self.do(
+            "cp.async.ca.shared.global",
+            self.access("global", "load", 512 + place, 8),
+            self.access("shared", "store", place, 8),
+        )
 
     def commit(self):
         self.do("cp.async.commit_group")
@@ -53,8 +64,9 @@ class Copies:
 
     def barrier(self):
         instruction = SimpleNamespace(opcode="bar.sync", operands=(0,))
-        self.sanitizer.barrier(BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),),
-                                            self.chunk))
+        self.sanitizer.barrier(
+            BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),), self.chunk)
+        )
 
     def read(self, half=0, shift=0):
         place = 512 * half + 8 * ((self.LANES + shift) % 64)

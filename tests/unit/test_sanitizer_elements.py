@@ -20,8 +20,10 @@ __device__ float sum(const float (*rows)[3], int n) {
 
 def findings(body, *, block=32, shared=0, options=(), head=HEAD, arrays=None):
     """Findings of `void k(int* a, int* b) { body }`, which gets 256 ints counted up, and zeros."""
-    code = f'{head}extern "C" __global__ void k(int* a, int* b) {{\n' \
-        f"const int t = threadIdx.x;\n{body}\n}}"  # fmt: skip
+    code = (
+        f'{head}extern "C" __global__ void k(int* a, int* b) {{\n'
+        f"const int t = threadIdx.x;\n{body}\n}}"
+    )
     kernel = RawModule(code=code, options=options, backend="simulator").get_function("k")
     arrays = arrays or (np.arange(256, dtype=np.int32), np.zeros(256, np.int32))
     with observe(Sanitizer()) as report:
@@ -32,55 +34,116 @@ def findings(body, *, block=32, shared=0, options=(), head=HEAD, arrays=None):
 TILE = "__shared__ float tile[TILE][TILE + 1];\n"
 SHARED = {
     "a race": (
-        TILE + "tile[t / 4 % 4][t % 4] = t;", "tile", (0, 0), "overwrites tile[0][0], which",
-        "tile[0..3][0..4]"),
+        TILE + "tile[t / 4 % 4][t % 4] = t;",
+        "tile",
+        (0, 0),
+        "overwrites tile[0][0], which",
+        "tile[0..3][0..4]",
+    ),
     "never written": (
-        TILE + "b[t] = tile[1][4];", "tile", (1, 4), "reads tile[1][4], which nothing",
-        "tile[0..3][0..4]"),
+        TILE + "b[t] = tile[1][4];",
+        "tile",
+        (1, 4),
+        "reads tile[1][4], which nothing",
+        "tile[0..3][0..4]",
+    ),
     "past the end": (
-        "__shared__ int s[8][9]; s[t][3] = t;", "s", (8, 3),
-        "writes s[8][3] (valid: s[0..7][0..8])", "s[0..7][0..8]"),
+        "__shared__ int s[8][9]; s[t][3] = t;",
+        "s",
+        (8, 3),
+        "writes s[8][3] (valid: s[0..7][0..8])",
+        "s[0..7][0..8]",
+    ),
     "before the start": (
-        "__shared__ int s[8][9]; if (t == 0) s[-1 - a[0]][8] = t;", "s", (-1, 8),
-        "writes s[-1][8] (valid: s[0..7][0..8])", "s[0..7][0..8]"),
+        "__shared__ int s[8][9]; if (t == 0) s[-1 - a[0]][8] = t;",
+        "s",
+        (-1, 8),
+        "writes s[-1][8] (valid: s[0..7][0..8])",
+        "s[0..7][0..8]",
+    ),
     "three dimensions": (
-        "__shared__ char s[2][3][4]; b[t] = s[1][2][3];", "s", (1, 2, 3), "reads s[1][2][3], which",
-        "s[0..1][0..2][0..3]"),
+        "__shared__ char s[2][3][4]; b[t] = s[1][2][3];",
+        "s",
+        (1, 2, 3),
+        "reads s[1][2][3], which",
+        "s[0..1][0..2][0..3]",
+    ),
     "a member": (
-        "__shared__ float4 v[8]; b[t] = v[2].z;", "v", (2, 2), "reads v[2].z, which", "v[0..7]"),
+        "__shared__ float4 v[8]; b[t] = v[2].z;",
+        "v",
+        (2, 2),
+        "reads v[2].z, which",
+        "v[0..7]",
+    ),
     "rows of vectors": (
-        "__shared__ float2 v[3][5]; b[t] = v[2][4].y;", "v", (2, 4, 1), "reads v[2][4].y, which",
-        "v[0..2][0..4]"),
+        "__shared__ float2 v[3][5]; b[t] = v[2][4].y;",
+        "v",
+        (2, 4, 1),
+        "reads v[2][4].y, which",
+        "v[0..2][0..4]",
+    ),
     "dynamic": (
-        "extern __shared__ float d[]; b[t] = d[5];", "d", 5, "reads d[5], which",
-        "elements 0 to 15 of d"),
+        "extern __shared__ float d[]; b[t] = d[5];",
+        "d",
+        5,
+        "reads d[5], which",
+        "elements 0 to 15 of d",
+    ),
     "misaligned": (
-        "__shared__ int s[4][5]; if (t == 0) *(double*)&s[1][0 * t] = 1;", "s", (1, 0),
-        "8 bytes at once at s[1][0], whose", "s[0..3][0..4]"),
+        "__shared__ int s[4][5]; if (t == 0) *(double*)&s[1][0 * t] = 1;",
+        "s",
+        (1, 0),
+        "8 bytes at once at s[1][0], whose",
+        "s[0..3][0..4]",
+    ),
     "a variable": (
-        "table[t % 3][1] = t;", "table", (0, 1), "overwrites table[0][1], which",
-        "table[0..2][0..4]"),
-}  # fmt: skip
+        "table[t % 3][1] = t;",
+        "table",
+        (0, 1),
+        "overwrites table[0][1], which",
+        "table[0..2][0..4]",
+    ),
+}
 LOCAL = {
     "never written": (
-        "float x[4][3]; x[3][1] = t; b[t] = x[a[t] & 1][2];", "x", (0, 2),
-        "reads x[0][2], which it"),
+        "float x[4][3]; x[3][1] = t; b[t] = x[a[t] & 1][2];",
+        "x",
+        (0, 2),
+        "reads x[0][2], which it",
+    ),
     "past the end": (
-        "float x[4][3]; x[a[t] & 3][0] = t; b[t] = x[500 + a[t]][1];", "x", (500, 1),
-        "reads x[500][1] (valid: x[0..3][0..2])"),
+        "float x[4][3]; x[a[t] & 3][0] = t; b[t] = x[500 + a[t]][1];",
+        "x",
+        (500, 1),
+        "reads x[500][1] (valid: x[0..3][0..2])",
+    ),
     "past the stack": (
-        "float x[4][3]; x[a[t] & 3][0] = t; x[500000 + a[t]][2] = 1;", "x", (500000, 2),
-        "writes x[500000][2] (valid: x[0..3][0..2])"),
+        "float x[4][3]; x[a[t] & 3][0] = t; x[500000 + a[t]][2] = 1;",
+        "x",
+        (500000, 2),
+        "writes x[500000][2] (valid: x[0..3][0..2])",
+    ),
     "between two arrays": (
         "__align__(16) int x[5]; __align__(16) int y[4]; x[a[t] & 3] = y[a[t] & 3] = 1;\n"
-        "b[t] = x[5 + (a[t] & 1)];", "x", 5, "reads x[5] (valid: elements 0 to 4 of x)"),
-    "in a function": ("float x[2][3]; x[0][a[t] & 1] = 1; b[t] = sum(x, 1);", "x", (0, 2),
-        "reads x[0][2], which it"),
+        "b[t] = x[5 + (a[t] & 1)];",
+        "x",
+        5,
+        "reads x[5] (valid: elements 0 to 4 of x)",
+    ),
+    "in a function": (
+        "float x[2][3]; x[0][a[t] & 1] = 1; b[t] = sum(x, 1);",
+        "x",
+        (0, 2),
+        "reads x[0][2], which it",
+    ),
     "a member": (
-        "float4 w[2]; w[a[t] & 1].x = 1; b[t] = w[a[t] & 1].y;", "w", (0, 1),
-        "reads w[0].y, which"),
+        "float4 w[2]; w[a[t] & 1].x = 1; b[t] = w[a[t] & 1].y;",
+        "w",
+        (0, 1),
+        "reads w[0].y, which",
+    ),
     "a scalar": ("int z; b[t] = *(a[t] > 500 ? &a[t] : &z);", "z", None, "reads z, which it has"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -112,8 +175,10 @@ def test_extents_that_are_not_known_leave_the_flat_index():
 
 
 def test_two_declarations_of_one_name_and_size_are_not_mixed_up():
-    head = 'extern "C" __global__ void other(int* b) {\n__shared__ int s[3][2];\n' \
-        "s[threadIdx.x][1] = 1; __syncthreads(); b[0] = s[0][0];\n}\n"  # fmt: skip
+    head = (
+        'extern "C" __global__ void other(int* b) {\n__shared__ int s[3][2];\n'
+        "s[threadIdx.x][1] = 1; __syncthreads(); b[0] = s[0][0];\n}\n"
+    )
     (found,) = findings("__shared__ int s[2][3]; b[t] = s[1][1];", head=head)
     assert found.index == 4
 
@@ -126,10 +191,15 @@ def test_arrays_of_the_caller_have_the_caller_shape():
     assert found.index == 192, "past its end the kernel's own index says more"
 
 
-@pytest.mark.parametrize(("byte", "index", "text"), [
-    (0, (0, 0), "m[0][0]"), (4 * 11, (2, 1), "m[2][1]"), (4 * 15, (3, 0), "m[3][0]"),
-    (-4, (-1, 4), "m[-1][4]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("byte", "index", "text"),
+    [
+        (0, (0, 0), "m[0][0]"),
+        (4 * 11, (2, 1), "m[2][1]"),
+        (4 * 15, (3, 0), "m[3][0]"),
+        (-4, (-1, 4), "m[-1][4]"),
+    ],
+)
 def test_an_element_of_a_matrix(byte, index, text):
     found = element(Array("m", 100, 60, 4, (3, 5)), 100 + byte)
     assert (found.index, found.text, found.valid) == (index, text, "m[0..2][0..4]")

@@ -62,11 +62,14 @@ def test_threads_that_left_before_the_barrier(name):
 
 
 # -- cooperative groups ----------------------------------------------------------------------------
-@pytest.mark.parametrize("body", [
-    "auto w = cg::tiled_partition<32>(cg::this_thread_block()); b[t] = w.shfl_down(a[t], 1);",
-    "if (t % 2) { auto g = cg::coalesced_threads(); b[t] = g.thread_rank() + g.shfl(t, 0); }",
-    "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "auto w = cg::tiled_partition<32>(cg::this_thread_block()); b[t] = w.shfl_down(a[t], 1);",
+        "if (t % 2) { auto g = cg::coalesced_threads(); b[t] = g.thread_rank() + g.shfl(t, 0); }",
+        "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
+    ],
+)
 def test_groups_are_copied_in_part(body):
     assert findings(START + body) == []
 
@@ -83,35 +86,53 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
     if (t == 32) { while (!flag) { } __threadfence_block(); b[0] = d; }"""
 
 
-@pytest.mark.parametrize("body", [
-    LOCK.replace("{passive}", "false"), LOCK.replace("{passive}", "t % 32 != 0"), FLAG,
-], ids=["lock of all", "lock of warps", "flag"])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        LOCK.replace("{passive}", "false"),
+        LOCK.replace("{passive}", "t % 32 != 0"),
+        FLAG,
+    ],
+    ids=["lock of all", "lock of warps", "flag"],
+)
 def test_fences_order_inside_a_block(body):
     assert findings(START + body.replace("FENCE", "__threadfence_block();")) == []
     assert ("race", "error") in findings(START + body.replace("FENCE", ""))
 
 
 # -- clusters --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("body", [
-    "p[t] = a[t]; c.sync(); b[g] = s[t];",
-    "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
-    "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
-    "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
-    "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
-    "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p[t] = a[t]; c.sync(); b[g] = s[t];",
+        "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
+        "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
+        "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
+        "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
+        "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+    ],
+)
 def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_clusters(body, Sanitizer()).findings == []
 
 
-@pytest.mark.parametrize(("body", "kind"), [
-    ("p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();", "race"),
-    ("s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();", "race"),
-    ("b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];", "race"),
-    ("s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();", "race"),
-    ("s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();", "race"),
-    ("c.sync(); b[g] = p[63 - t]; c.sync();", "uninitialised-read"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();", "race"),
+        ("s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();", "race"),
+        ("b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];", "race"),
+        (
+            "s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();",
+            "race",
+        ),
+        (
+            "s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();",
+            "race",
+        ),
+        ("c.sync(); b[g] = p[63 - t]; c.sync();", "uninitialised-read"),
+    ],
+)
 def test_blocks_of_a_cluster_race(body, kind):
     assert {finding.kind for finding in in_clusters(body, Sanitizer()).findings} == {kind}
 

@@ -117,8 +117,13 @@ def test_lanes_that_never_come():
 
 
 # -- shuffles and votes ----------------------------------------------------------------------------
-MEETS = ("x = __shfl_sync(half, t, 0, 16)", "x = __ballot_sync(half, t)", "x = __any_sync(half, t)",
-         "x = __match_any_sync(half, t)", "x = __reduce_add_sync(half, t)")  # fmt: skip
+MEETS = (
+    "x = __shfl_sync(half, t, 0, 16)",
+    "x = __ballot_sync(half, t)",
+    "x = __any_sync(half, t)",
+    "x = __match_any_sync(half, t)",
+    "x = __reduce_add_sync(half, t)",
+)
 
 
 @pytest.mark.parametrize("meet", MEETS)
@@ -143,44 +148,75 @@ NAMED = {
     "both warps": (f"s[t] = t; {sync(1, 64)} a[t] = s[t ^ 32];", 64, True),
     "another pair of warps": (
         f"s[t] = t; if (t < 64) {{ {sync(1, 64)} }} else {{ {sync(2, 64)} }} a[t] = s[t ^ 64];",
-        128, False),
+        128,
+        False,
+    ),
     "over a warp that both met": (
         f"if (t < 32) s[t] = t; if (t < 64) {{ {sync(1, 64)} }}\n"
-        f"if (t >= 32) {{ {sync(2, 64)} }} if (t >= 64) a[t] = s[t - 64];", 96, True),
+        f"if (t >= 32) {{ {sync(2, 64)} }} if (t >= 64) a[t] = s[t - 64];",
+        96,
+        True,
+    ),
     "the chain runs the other way": (
         f"if (t < 32) s[t] = t; if (t >= 32) {{ {sync(2, 64)} }}\n"
-        f"if (t < 64) {{ {sync(1, 64)} }} if (t >= 64) a[t] = s[t - 64];", 96, False),
+        f"if (t < 64) {{ {sync(1, 64)} }} if (t >= 64) a[t] = s[t - 64];",
+        96,
+        False,
+    ),
     "the whole block afterwards": (
         f"s[t] = t; if (t < 64) {{ {sync(1, 64)} }} __syncthreads(); a[t] = s[127 - t];",
-        128, True),
+        128,
+        True,
+    ),
     "the whole block before": (
         f"s[t] = t; __syncthreads(); a[t] = s[127 - t]; if (t < 64) {{ {sync(1, 64)} }}",
-        128, True),
+        128,
+        True,
+    ),
     "the whole block, but for a warp that has ended": (
         f"s[t] = t; if (t < 64) {{ {sync(1, 64)} }} if (t >= 96) return; __syncthreads();\n"
-        "a[t] = s[127 - t];", 128, True),
+        "a[t] = s[127 - t];",
+        128,
+        True,
+    ),
     "two that arrive": (
         f"if (t >= 32) {{ s[t] = t; }} if (t >= 64) {{ {arrive(1, 96)} }}\n"
         f"else if (t >= 32) {{ {arrive(1, 96)} }}\n"
-        f"else {{ {sync(1, 96)} a[t] = s[t + 32] + s[t + 64]; }}", 96, True),
+        f"else {{ {sync(1, 96)} a[t] = s[t + 32] + s[t + 64]; }}",
+        96,
+        True,
+    ),
     "a pipe": (PIPE, 64, True),
     "a pipe told too early that it is empty": (
-        PIPE.replace(sync(2, 64), f"{sync(2, 64)} if (k < 3) {{ {arrive(1, 64)} }}")
-        .replace(f"{{ {arrive(1, 64)} {sync(2, 64)}", f"{{ if (!k) {arrive(1, 64)} {sync(2, 64)}"),
-        64, False),
+        PIPE.replace(sync(2, 64), f"{sync(2, 64)} if (k < 3) {{ {arrive(1, 64)} }}").replace(
+            f"{{ {arrive(1, 64)} {sync(2, 64)}", f"{{ if (!k) {arrive(1, 64)} {sync(2, 64)}"
+        ),
+        64,
+        False,
+    ),
     "who arrives comes after nobody": (
-        f"if (t < 32) {{ {arrive(1, 64)} a[t] = s[t + 32]; }}\n"
-        f"else {{ s[t] = t; {sync(1, 64)} }}", 64, False),
+        f"if (t < 32) {{ {arrive(1, 64)} a[t] = s[t + 32]; }}\nelse {{ s[t] = t; {sync(1, 64)} }}",
+        64,
+        False,
+    ),
     "lanes that did not take part": (
-        f"s[t] = t; if (t % 2) {{ {sync(1, 64)} a[t] = s[(t ^ 32) - 1]; }}", 64, False),
+        f"s[t] = t; if (t % 2) {{ {sync(1, 64)} a[t] = s[(t ^ 32) - 1]; }}",
+        64,
+        False,
+    ),
     "written after the arrival": (
         f"if (t < 32) {{ {arrive(1, 64)} s[t] = t; }} else {{ {sync(1, 64)} a[t] = s[t - 32]; }}",
-        64, False),
+        64,
+        False,
+    ),
     "an arrival at another barrier": (
         f"if (t < 32) {{ s[t] = t; {arrive(2, 64)} }}\n"
         f"else if (t < 64) {{ {sync(1, 64)} a[t] = s[t - 32]; }}\n"
-        f"else if (t < 96) {{ {sync(1, 64)} }} else {{ {sync(2, 64)} }}", 128, False),
-}  # fmt: skip
+        f"else if (t < 96) {{ {sync(1, 64)} }} else {{ {sync(2, 64)} }}",
+        128,
+        False,
+    ),
+}
 
 
 @ORDERS
@@ -245,7 +281,11 @@ def test_a_mask_for_all_of_a_ragged_warp():
         order.meet(lanes, members, alive, 9)
         time, later = np.array([5, 5, 9, 5]), np.array([33, 7, 33, 7])
         assert order.orders(time, np.array([39, 30, 39, 39]), later).tolist() == [
-            True, True, False, False]
+            True,
+            True,
+            False,
+            False,
+        ]
 
 
 def test_an_arrival_whose_barrier_is_not_known():

@@ -6,16 +6,14 @@ import types
 import numpy as np
 import pytest
 
-from attn_course.cli import bench
-from attn_course.cli import main as cli
+from attn_course import reference
+from attn_course.cli import bench, main
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
-from attn_course.measure import records as results
-from attn_course.measure import suites
+from attn_course.measure import records, suites
 from attn_course.measure.suites import SUITES, Field, Row
 from attn_course.measure.timing import Contest, Replay, Timing, TimingError
-from attn_course.reference import float64 as reference
 from attn_course.reference.inputs import seeded_qkv
 
 EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))
@@ -58,13 +56,29 @@ def field_of(**times) -> Field:
 # -- the suites ------------------------------------------------------------------------------------
 def test_suites_hold_the_shapes_they_are_about():
     shapes = [row.shape for row in SUITES["seeds_fp32"].rows]
-    assert shapes[:7] == [(1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64), (4, 1, 256, 64),
-                          (4, 1, 512, 64), (4, 1, 128, 128), (8, 1, 256, 64)]
-    assert shapes[7:12] == [(2, 12, 196, 64), (1, 4, 64, 512), (1, 4, 64, 2048),
-                            (1, 4, 64, 4096), (1, 1, 16, 8192)]
+    assert shapes[:7] == [
+        (1, 1, 128, 64),
+        (4, 1, 128, 64),
+        (8, 1, 128, 64),
+        (4, 1, 256, 64),
+        (4, 1, 512, 64),
+        (4, 1, 128, 128),
+        (8, 1, 256, 64),
+    ]
+    assert shapes[7:12] == [
+        (2, 12, 196, 64),
+        (1, 4, 64, 512),
+        (1, 4, 64, 2048),
+        (1, 4, 64, 4096),
+        (1, 1, 16, 8192),
+    ]
     assert [row.pipelines for row in SUITES["seeds_fp32"].rows].count(True) == 1
     assert [row.label for row in SUITES["long_fp32"].rows] == [
-        "4,16,2048,64", "4,16,2048,64 causal", "4,16,2048,128", "4,16,2048,128 causal"]
+        "4,16,2048,64",
+        "4,16,2048,64 causal",
+        "4,16,2048,128",
+        "4,16,2048,128 causal",
+    ]
 
 
 def test_contestants(monkeypatch):
@@ -80,11 +94,17 @@ def test_contestants(monkeypatch):
 def test_a_record_names_the_files_its_contestants_are_made_of():
     small = suites.Suite("small", "", (Row((1, 1, 4, 4)),))
     assert suites.kernel_files(["naive", "torch_math"], small) == [
-        "01_scores_naive", "04_softmax_output_serial"]
+        "01_scores_naive",
+        "04_softmax_output_serial",
+    ]
     piped = suites.Suite("piped", "", (Row((1, 1, 4, 4), pipelines=True),))
     assert set(suites.kernel_files([], piped)) == {
-        "01_scores_naive", "02_scores_tiled", "04_softmax_output_serial", "05_softmax_warp",
-        "06_output_tiled"}
+        "01_scores_naive",
+        "02_scores_tiled",
+        "04_softmax_output_serial",
+        "05_softmax_warp",
+        "06_output_tiled",
+    }
     assert "12_flash_async" in suites.kernel_files(["auto"], small)
 
 
@@ -109,8 +129,10 @@ def test_without_peers_the_best_of_ours_is_the_measure():
     assert list(found.skipped) == ["naive"]
 
 
-@pytest.mark.parametrize(("sample_us", "iterations", "turns"), [
-    (10.0, 60, 60), (1e5, 60, 30), (1e6, 60, 10), (1e6, 4, 4), (0.0, 60, 60)])
+@pytest.mark.parametrize(
+    ("sample_us", "iterations", "turns"),
+    [(10.0, 60, 60), (1e5, 60, 30), (1e6, 60, 10), (1e6, 4, 4), (0.0, 60, 60)],
+)
 def test_slow_rows_take_fewer_turns(sample_us, iterations, turns):
     assert suites.turns_for({"a": sample_us / 2, "b": sample_us / 2}, iterations) == turns
 
@@ -118,8 +140,9 @@ def test_slow_rows_take_fewer_turns(sample_us, iterations, turns):
 def test_a_graph_that_writes_nothing_or_rubbish_is_not_timed():
     close = EXPECTED * (1 + 1e-7)
     makers = {"right": close, "silent": None, "off": EXPECTED + 1e-3}
-    found = Field({name: Fake(result) for name, result in makers.items()},
-                  call_us=dict.fromkeys(makers, 1.0))
+    found = Field(
+        {name: Fake(result) for name, result in makers.items()}, call_us=dict.fromkeys(makers, 1.0)
+    )
     replays = {name: Replay(one.launch, 1) for name, one in found.contestants.items()}
     clock = Clock()
     errors = suites.check(found, replays, EXPECTED, clock)
@@ -153,11 +176,14 @@ def test_gather_says_why_somebody_does_not_take_part(monkeypatch):
 
     monkeypatch.setattr(suites, "ours", make)
     monkeypatch.setattr(peers, "Peer", Refusing)
-    found = suites.gather(Row((1, 1, 4, 512)), ["tiled", "flash_fp32", "torch_flash", "torch_math"],
-                          None, None, None)
+    found = suites.gather(
+        Row((1, 1, 4, 512)), ["tiled", "flash_fp32", "torch_flash", "torch_math"], None, None, None
+    )
     assert list(found.contestants) == ["tiled", "torch_math"]
-    assert found.refused == {"flash_fp32": "head dim 512, but it takes at most 256",
-                             "torch_flash": "no float32"}
+    assert found.refused == {
+        "flash_fp32": "head dim 512, but it takes at most 256",
+        "torch_flash": "no float32",
+    }
 
 
 def test_an_estimate_is_the_shortest_of_some_graphs_of_one():
@@ -170,8 +196,9 @@ def test_an_estimate_is_the_shortest_of_some_graphs_of_one():
 
 # -- the record ------------------------------------------------------------------------------------
 def measured(**medians) -> Contest:
-    return Contest({name: Timing(name, "graph", (median,) * 9, 20)
-                    for name, median in medians.items()})
+    return Contest(
+        {name: Timing(name, "graph", (median,) * 9, 20) for name, median in medians.items()}
+    )
 
 
 @pytest.fixture
@@ -183,8 +210,10 @@ ROW = Row((2, 3, 100, 64))
 
 
 def record_of(**medians) -> dict:
-    found = Field(skipped={"naive": "999 us a call, more than 20 times the best peer"},
-                  refused={"torch_flash": "no float32"})
+    found = Field(
+        skipped={"naive": "999 us a call, more than 20 times the best peer"},
+        refused={"torch_flash": "no float32"},
+    )
     errors = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
     return suites.summary(ROW, found, measured(**medians), errors)
 
@@ -192,7 +221,10 @@ def record_of(**medians) -> dict:
 def test_a_row_says_how_auto_stands(auto_is_tiled):
     row = record_of(auto=10.5, tiled=10.0, flash_fp32=12.0, torch_math=30.0, torch_eager=21.0)
     assert (row["best_method"], row["best_backend"], row["best_peer"]) == (
-        "tiled", "torch_math", "torch_eager")
+        "tiled",
+        "torch_math",
+        "torch_eager",
+    )
     assert row["ratio_peer"]["value"] == 2.0 and row["ratio_peer"]["peer"] == "torch_eager"
     assert row["ratio_backend"]["value"] == pytest.approx(30 / 10.5, abs=1e-4)
     assert row["auto_over_best"] == 1.05 and row["auto_within_margin"] is True
@@ -212,22 +244,45 @@ def test_auto_beyond_its_margin_is_a_problem(auto_is_tiled):
 
 
 def suite_record(*rows) -> dict:
-    stamp = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02",
-             "commit": "abc"}
-    return {"kind": "bench_seeds_fp32", **stamp, "kernels": {}, "suite": "seeds_fp32",
-            "about": "small problems", "torch": "2.9", "clocks": {"sm_mhz": [345, 1900, 1980]},
-            "rows": list(rows)}
+    stamp = {
+        "gpu": "NVIDIA H200",
+        "driver": "1",
+        "cuda": "12.9",
+        "date": "2026-01-02",
+        "commit": "abc",
+    }
+    return {
+        "kind": "bench_seeds_fp32",
+        **stamp,
+        "kernels": {},
+        "suite": "seeds_fp32",
+        "about": "small problems",
+        "torch": "2.9",
+        "clocks": {"sm_mhz": [345, 1900, 1980]},
+        "rows": list(rows),
+    }
 
 
 def test_the_tables_show_every_row(auto_is_tiled):
     first = record_of(auto=10.5, tiled=10.0, torch_math=30.0, torch_eager=21.0)
-    second = record_of(auto=8.0, tiled=8.0) | {"label": "9,9,9,9", "kernels": {"slow": [
-        {"name": "01_a", "median_us": 1.0}, {"name": "04_b", "median_us": 3.0}]}}
+    second = record_of(auto=8.0, tiled=8.0) | {
+        "label": "9,9,9,9",
+        "kernels": {
+            "slow": [{"name": "01_a", "median_us": 1.0}, {"name": "04_b", "median_us": 3.0}]
+        },
+    }
     text = bench.report(suite_record(first, second))
-    for words in ("recorded 2026-01-02 on NVIDIA H200", "PyTorch 2.9", "345 to 1980", "eager",
-                  "2.00 to 2.00", "9,9,9,9", "75.0 %",
-                  "not timed: naive: too slow, more than 20 times the best peer (all rows)",
-                  "not timed: torch_flash: no float32 (all rows)"):
+    for words in (
+        "recorded 2026-01-02 on NVIDIA H200",
+        "PyTorch 2.9",
+        "345 to 1980",
+        "eager",
+        "2.00 to 2.00",
+        "9,9,9,9",
+        "75.0 %",
+        "not timed: naive: too slow, more than 20 times the best peer (all rows)",
+        "not timed: torch_flash: no float32 (all rows)",
+    ):
         assert words in text, words
     floor = suites.attention_work(Problem(6, 100, 100, 64)).floor_us(bench.peak_of("NVIDIA H200"))
     assert bench.floor_cell(suite_record(), first, 10 * floor) == "10.0x"
@@ -238,15 +293,15 @@ def test_the_tables_show_every_row(auto_is_tiled):
 def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto_is_tiled):
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
     call = ["bench", "seeds_fp32", "--results", str(tmp_path)]
-    assert cli.main(call) == 1
+    assert main.main(call) == 1
     assert "no GPU here, and no record of seeds_fp32" in capsys.readouterr().out
-    results.write_record(suite_record(record_of(auto=1.0, tiled=1.0)), "bench_seeds_fp32", tmp_path)
-    assert cli.main([*call, "--json", str(tmp_path / "shown.json")]) == 0
+    records.write_record(suite_record(record_of(auto=1.0, tiled=1.0)), "bench_seeds_fp32", tmp_path)
+    assert main.main([*call, "--json", str(tmp_path / "shown.json")]) == 0
     out = capsys.readouterr().out
-    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded results, no GPU here" in out
+    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded records, no GPU here" in out
     shown = json.loads((tmp_path / "shown.json").read_text())
     assert shown["results"][0]["rows"][0]["label"] == ROW.label
-    assert cli.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1
+    assert main.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1
 
 
 def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, auto_is_tiled):
@@ -259,8 +314,21 @@ def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(bench, "run_suite", run)
     monkeypatch.setattr(bench, "resolve_backend", lambda: "gpu")
-    status = cli.main(["bench", "seeds_fp32", "--results", str(tmp_path), "--iterations", "7",
-                       "--warmup", "0", "--methods", "auto", "tiled"])
+    status = main.main(
+        [
+            "bench",
+            "seeds_fp32",
+            "--results",
+            str(tmp_path),
+            "--iterations",
+            "7",
+            "--warmup",
+            "0",
+            "--methods",
+            "auto",
+            "tiled",
+        ]
+    )
     assert status == 1  # auto is beyond its margin
     assert (asked["name"], asked["iterations"], asked["warmup"]) == ("seeds_fp32", 7, 0)
     assert asked["methods"] == ["auto", "tiled"]
@@ -272,16 +340,18 @@ def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, 
 def test_recorded_suites_hold_what_is_claimed_of_them():
     """Each stored record: all rows, every timed output checked, auto within its margin."""
     for name, suite in SUITES.items():
-        for record in results.records(f"bench_{name}"):
+        for record in records.records(f"bench_{name}"):
             assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]
             assert suites.problems(record) == []
             for row in record["rows"]:
                 assert "auto" in row["timings"] and row["best_peer"]
                 assert all(one["relative_error"] < 1e-5 for one in row["timings"].values())
-                best = min(one["median_us"] for name, one in row["timings"].items()
-                           if name in peers.PEERS)
+                best = min(
+                    one["median_us"] for name, one in row["timings"].items() if name in peers.PEERS
+                )
                 assert row["timings"][row["best_peer"]]["median_us"] == best
                 ratio = row["ratio_peer"]
                 assert ratio["low"] <= ratio["value"] <= ratio["high"]
                 assert ratio["value"] == pytest.approx(
-                    best / row["timings"]["auto"]["median_us"], rel=1e-3)
+                    best / row["timings"]["auto"]["median_us"], rel=1e-3
+                )

@@ -14,8 +14,7 @@ from attn_course.ladder.tiles import (
     split_clocks,
     split_config,
 )
-from attn_course.measure import records as results
-from attn_course.measure import tile_model as tile_times
+from attn_course.measure import records, tile_model
 from attn_course.measure.suites import SUITES
 from attn_course.measure.tile_model import KIND, ROWS, constants, label, picks, variants
 
@@ -30,9 +29,12 @@ def test_labels_are_read_back():
 @pytest.mark.parametrize(("shape", "keys"), ROWS, ids=str)
 def test_what_the_model_picks_is_among_the_tiles_that_are_timed(shape, keys):
     timed = variants(shape, keys, HOPPER)
-    wanted = tile_times.problem(shape, keys)
-    tuned = ([("rows_split", split_config)] if shape[3] > 256
-             else [("flash_async", flash_config), ("flash_split", cluster_config)])
+    wanted = tile_model.problem(shape, keys)
+    tuned = (
+        [("rows_split", split_config)]
+        if shape[3] > 256
+        else [("flash_async", flash_config), ("flash_split", cluster_config)]
+    )
     assert {label(method, tune(wanted, HOPPER)) for method, tune in tuned} <= set(timed)
     assert len(timed) > 5
     for file, options in timed.values():
@@ -45,15 +47,27 @@ def test_the_suites_problems_are_timed():
 
 
 def made_up_record(times):
-    row = {"shape": [1, 2, 64, 64], "keys": 64,
-           "contestants": {name: {"median_us": us} for name, us in times.items()}}
-    return {"device": {"name": "made up", "capability": [9, 0], "sm_count": 132,
-                       "shared_bytes": 227 * 1024}, "rows": [row]}
+    row = {
+        "shape": [1, 2, 64, 64],
+        "keys": 64,
+        "contestants": {name: {"median_us": us} for name, us in times.items()},
+    }
+    return {
+        "device": {
+            "name": "made up",
+            "capability": [9, 0],
+            "sm_count": 132,
+            "shared_bytes": 227 * 1024,
+        },
+        "rows": [row],
+    }
 
 
 def test_the_loss_is_against_the_fastest():
-    small, large = (label("flash_async", {"D": 64, "ROWS": rows, "KEYS": 8, "ROW_WARPS": warps,
-                                          "KEY_WARPS": 1}) for rows, warps in ((1, 1), (8, 8)))
+    small, large = (
+        label("flash_async", {"D": 64, "ROWS": rows, "KEYS": 8, "ROW_WARPS": warps, "KEY_WARPS": 1})
+        for rows, warps in ((1, 1), (8, 8))
+    )
     few = Problem(2, 64, 64, 64, 2, 2)
     clocks = {name: flash_clocks(constants(name)[1], few, HOPPER) for name in (small, large)}
     assert clocks[small] < clocks[large]  # 64 rows are far less than the large tile's 256
@@ -68,10 +82,13 @@ def test_the_loss_is_against_the_fastest():
 def test_every_price_raises_the_clocks(name):
     config = {"CLUSTER": 2, "D": 64, "ROWS": 2, "KEYS": 4, "ROW_WARPS": 2, "KEY_WARPS": 2}
     wanted = Problem(8, 128, 128, 64, 8, 8)
-    dearer = Prices(**{field: getattr(PRICES, field) * (2 if field == name else 1)
-                       for field in Prices.__dataclass_fields__})
-    assert (flash_clocks(config, wanted, HOPPER, dearer)
-            > flash_clocks(config, wanted, HOPPER) > 0)
+    dearer = Prices(
+        **{
+            field: getattr(PRICES, field) * (2 if field == name else 1)
+            for field in Prices.__dataclass_fields__
+        }
+    )
+    assert flash_clocks(config, wanted, HOPPER, dearer) > flash_clocks(config, wanted, HOPPER) > 0
     split = {"CLUSTER": 4, "COLS": 1, "WARPS": 4, "ROWS": 3, "KEYS": 4}
     dearer_split = split_clocks(split, wanted, HOPPER, dearer)
     if name in ("cluster", "part", "score"):  # 10 joins no parts; its softmax is in `tile`
@@ -82,7 +99,7 @@ def test_every_price_raises_the_clocks(name):
 
 def test_the_model_loses_little_on_the_record():
     """Holds for a record of the kernels as they are; one of older kernels says nothing of these."""
-    current = [found for found in results.records(KIND) if results.is_current(found)]
+    current = [found for found in records.records(KIND) if records.is_current(found)]
     if not current:
         pytest.skip("no record of these kernels: tools/record_tiles.py makes one on a GPU")
     found = list(picks(current[0]))

@@ -60,7 +60,11 @@ def test_contestants_take_turns_and_warm_up_turns_do_not_count():
     turns = []
     found = contest(
         {"a": Replay(lasting("a", 900.0, 800.0, 40.0), 20), "b": (lasting("b", 9.0), 1)},
-        iterations=3, warmup=2, clock=clock, progress=lambda: turns.append(1))
+        iterations=3,
+        warmup=2,
+        clock=clock,
+        progress=lambda: turns.append(1),
+    )
     assert clock.order == ["a", "b"] * 5 and len(turns) == 5
     assert found.timings["a"].samples_us == (2.0, 2.0, 2.0)  # 40 us for 20 calls
     assert found.timings["b"].samples_us == (9.0, 9.0, 9.0)
@@ -71,8 +75,9 @@ def test_contestants_take_turns_and_warm_up_turns_do_not_count():
 
 def test_a_drift_shared_by_both_leaves_the_ratio_alone():
     clock = FakeClock(drift=0.01)
-    found = contest({"a": (lasting("a", 10.0), 1), "b": (lasting("b", 20.0), 1)},
-                    iterations=50, clock=clock)
+    found = contest(
+        {"a": (lasting("a", 10.0), 1), "b": (lasting("b", 20.0), 1)}, iterations=50, clock=clock
+    )
     a, b = (found.timings[name] for name in "ab")
     assert a.p80_us > 1.3 * a.p20_us  # the drift is there
     ratio = found.ratio("a", "b")
@@ -102,14 +107,21 @@ def test_summary_of_samples():
     found = Timing("kernel", "graph", samples[::-1], 20)
     assert (found.median_us, found.p20_us, found.p80_us) == (51, 21, 81)
     assert found.record() == {
-        "name": "kernel", "how": "graph", "median_us": 51.0, "p20_us": 21.0, "p80_us": 81.0,
-        "samples": 101, "calls_a_sample": 20}
+        "name": "kernel",
+        "how": "graph",
+        "median_us": 51.0,
+        "p20_us": 21.0,
+        "p80_us": 81.0,
+        "samples": 101,
+        "calls_a_sample": 20,
+    }
 
 
 def test_one_outlier_moves_neither_median_nor_ratio():
     steady, slow = [10.0] * 99, [20.0] * 99
-    found = Contest({"a": Timing("a", "graph", (*steady, 1e6)),
-                     "b": Timing("b", "graph", (*slow, 20.0))})
+    found = Contest(
+        {"a": Timing("a", "graph", (*steady, 1e6)), "b": Timing("b", "graph", (*slow, 20.0))}
+    )
     ratio = found.ratio("a", "b")
     assert (ratio.value, ratio.low, ratio.high) == (2, 2, 2)
     assert found.fastest("ba") == "a"
@@ -129,17 +141,25 @@ def test_the_interval_holds_the_truth_and_narrows_with_samples():
     assert math.isclose(bootstrap_ratio(b, a).value, 1 / ratio.value)
 
 
-@pytest.mark.parametrize(("call_us", "calls"), [
-    (1.0, 20), (25.0, 20), (100.0, 5), (130.0, 4), (499.0, 2), (500.0, 1), (1e6, 1), (0.0, 20)])
+@pytest.mark.parametrize(
+    ("call_us", "calls"),
+    [(1.0, 20), (25.0, 20), (100.0, 5), (130.0, 4), (499.0, 2), (500.0, 1), (1e6, 1), (0.0, 20)],
+)
 def test_long_calls_need_few_in_a_graph(call_us, calls):
     assert calls_for(call_us) == calls
 
 
 # -- the simulator is not timed --------------------------------------------------------------------
-@pytest.mark.parametrize("attempt", [
-    lambda: GpuClock(), lambda: capture(print), lambda: contest({"a": (print, 1)}),
-    lambda: measure("a", print, "wall"), lambda: first_calls(print, 3),
-])
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: GpuClock(),
+        lambda: capture(print),
+        lambda: contest({"a": (print, 1)}),
+        lambda: measure("a", print, "wall"),
+        lambda: first_calls(print, 3),
+    ],
+)
 def test_the_simulator_is_not_timed(monkeypatch, attempt):
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
     with pytest.raises(TimingError, match="simulator's seconds say nothing"):
@@ -192,13 +212,19 @@ def gpu(monkeypatch):
     FakeEvent.count = 0
     timing._hold_kernel.cache_clear()
     cuda = types.SimpleNamespace(
-        Stream=FakeStream, Event=FakeEvent, get_current_stream=lambda: "the current stream",
+        Stream=FakeStream,
+        Event=FakeEvent,
+        get_current_stream=lambda: "the current stream",
         get_elapsed_time=lambda start, end: 0.25 * (end.number - start.number),
-        Device=lambda: types.SimpleNamespace(synchronize=lambda: LOG.append("device wait")))
+        Device=lambda: types.SimpleNamespace(synchronize=lambda: LOG.append("device wait")),
+    )
     scratch = types.SimpleNamespace(fill=lambda value: LOG.append("flush"))
     cupy = types.SimpleNamespace(
-        cuda=cuda, float32=np.float32, empty=lambda count, dtype: scratch,
-        RawKernel=lambda code, name: lambda grid, block, args: LOG.append(name))
+        cuda=cuda,
+        float32=np.float32,
+        empty=lambda count, dtype: scratch,
+        RawKernel=lambda code, name: lambda grid, block, args: LOG.append(name),
+    )
     monkeypatch.setitem(__import__("sys").modules, "cupy", cupy)
     monkeypatch.setattr(timing, "resolve_backend", lambda *_: "gpu")
     yield cupy
@@ -220,8 +246,18 @@ def test_a_graph_is_captured_after_a_call_that_warms_up(gpu):
         LOG.append("call")
 
     replay = capture(call, 3)
-    assert LOG == ["device wait", "enter", "call", "stream wait", "capture", "call", "call", "call",
-                   "captured", "leave"]
+    assert LOG == [
+        "device wait",
+        "enter",
+        "call",
+        "stream wait",
+        "capture",
+        "call",
+        "call",
+        "call",
+        "captured",
+        "leave",
+    ]
     assert replay.calls == 3 and replay.launch.keeps is call
     LOG.clear()
     replay.launch()
@@ -266,7 +302,11 @@ def test_clocks_as_nvidia_smi_prints_them(monkeypatch):
     printed = types.SimpleNamespace(stdout="1980, 3201, 412.55, 41\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: printed)
     assert timing.clocks() == {
-        "sm_mhz": 1980.0, "memory_mhz": 3201.0, "power_w": 412.55, "temperature_c": 41.0}
+        "sm_mhz": 1980.0,
+        "memory_mhz": 3201.0,
+        "power_w": 412.55,
+        "temperature_c": 41.0,
+    }
     printed.stdout = "[N/A], 3201, 412.55, 41\n"
     assert timing.clocks() == {}
 

@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 import record_timing_lesson
 
-from attn_course.figures import timing as timing_plots
-from attn_course.measure import first_calls as timing_lesson
-from attn_course.measure import records as results
+from attn_course.figures import timing
+from attn_course.measure import first_calls, records
 from attn_course.measure.first_calls import EXPERIMENTS, REPORT_SHAPES, measured
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import HOW, TimingError
 
-STAMP = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9", "date": "2026-01-02", "commit": "a",
-         "kernels": {}}
+STAMP = {
+    "gpu": "NVIDIA H200",
+    "driver": "1",
+    "cuda": "12.9",
+    "date": "2026-01-02",
+    "commit": "a",
+    "kernels": {},
+}
 
 
 @pytest.fixture
@@ -27,7 +32,7 @@ def no_gpu(monkeypatch):
 def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_path):
     for folder, date, value in (("old", "2026-01-01", 1), ("new", "2026-03-01", 2)):
         record = {"kind": "timing_lesson", **STAMP, "date": date, "experiments": {"noise": value}}
-        path = tmp_path / folder / "timing_lesson.json"
+        path = tmp_path / folder / "first_calls.json"
         path.parent.mkdir()
         path.write_text(__import__("json").dumps(record))
     found = measured("noise", tmp_path)
@@ -40,8 +45,8 @@ def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_
 
 
 def test_on_a_gpu_an_experiment_runs(monkeypatch):
-    monkeypatch.setattr(timing_lesson, "resolve_backend", lambda: "gpu")
-    monkeypatch.setattr(results, "gpu_identity", lambda: {"gpu": "NVIDIA H200"})
+    monkeypatch.setattr(first_calls, "resolve_backend", lambda: "gpu")
+    monkeypatch.setattr(records, "gpu_identity", lambda: {"gpu": "NVIDIA H200"})
     monkeypatch.setitem(EXPERIMENTS, "noise", lambda: {"fresh": True})
     found = measured("noise")
     assert found.live and found.data == {"fresh": True}
@@ -50,9 +55,9 @@ def test_on_a_gpu_an_experiment_runs(monkeypatch):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_no_experiment_times_the_simulator(no_gpu, monkeypatch, name):
-    monkeypatch.setattr(timing_lesson, "_inputs", lambda shape: [np.ones(shape, np.float32)] * 3)
-    monkeypatch.setattr(timing_lesson, "ours", lambda *_: types.SimpleNamespace(call=print))
-    monkeypatch.setattr(timing_lesson.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(first_calls, "_inputs", lambda shape: [np.ones(shape, np.float32)] * 3)
+    monkeypatch.setattr(first_calls, "ours", lambda *_: types.SimpleNamespace(call=print))
+    monkeypatch.setattr(first_calls.time, "sleep", lambda seconds: None)
     with pytest.raises(TimingError):
         EXPERIMENTS[name]()
 
@@ -64,15 +69,15 @@ def test_recording_needs_a_gpu(no_gpu, capsys, monkeypatch, tmp_path):
 
 
 def test_a_failed_process_of_its_own_says_why(monkeypatch):
-    monkeypatch.setattr(timing_lesson, "require_gpu", lambda: None)
+    monkeypatch.setattr(first_calls, "require_gpu", lambda: None)
     failed = types.SimpleNamespace(returncode=1, stdout="", stderr="...\nValueError: no luck\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(TimingError, match="no luck"):
-        timing_lesson.first_calls_in_a_process(3)
+        first_calls.first_calls_in_a_process(3)
 
 
 def test_the_stored_record_holds_every_experiment():
-    found = results.records("timing_lesson")
+    found = records.records("timing_lesson")
     assert found, "results/ holds no record of the lesson"
     for record in found:
         data = record["experiments"]
@@ -83,37 +88,39 @@ def test_the_stored_record_holds_every_experiment():
             assert min(map(min, calls)) > 0
         for timings in data["ways"]["timings"].values():
             assert tuple(sorted(timings)) == tuple(sorted(HOW))
-            assert all(one["p20_us"] <= one["median_us"] <= one["p80_us"]
-                       for one in timings.values())
+            assert all(
+                one["p20_us"] <= one["median_us"] <= one["p80_us"] for one in timings.values()
+            )
         for ratio in data["same"]["ratios"].values():
             assert ratio["low"] <= ratio["value"] <= ratio["high"]
 
 
 # -- figures ---------------------------------------------------------------------------------------
 def test_first_calls_are_ringed():
-    figure = timing_plots.calls_in_order(
-        {"a": [[9, 1, 1], [5, 1]], "b": [[8, 2, 2], [4, 2]]}, ["one", "two"], source="recorded")
+    figure = timing.calls_in_order(
+        {"a": [[9, 1, 1], [5, 1]], "b": [[8, 2, 2], [4, 2]]}, ["one", "two"], source="recorded"
+    )
     (axes,) = figure.axes
     dots, rings = axes.lines[0], axes.lines[1]
     assert list(dots.get_ydata()) == [9, 1, 1, 5, 1] and list(rings.get_ydata()) == [9, 5]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["one", "two"]
     for series in ({"a": [[1]]}, {"a": [[1], []]}, {"a": [[1], [0]]}):
         with pytest.raises(ValueError):
-            timing_plots.calls_in_order(series, ["one", "two"])
+            timing.calls_in_order(series, ["one", "two"])
 
 
 def test_a_spread_is_drawn_around_each_median():
-    figure = timing_plots.spread({"a": [9, 10, 11], "b": [1, 1, 4]}, title="t", source="s")
+    figure = timing.spread({"a": [9, 10, 11], "b": [1, 1, 4]}, title="t", source="s")
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [3, 3]
     assert "median 10" in figure.axes[0].get_title(loc="left")
     for samples in ({}, {"a": []}, {"a": [1, 0]}):
         with pytest.raises(ValueError):
-            timing_plots.spread(samples)
+            timing.spread(samples)
 
 
 def test_a_run_under_load_is_drawn_with_and_without_readings():
-    figure = timing_plots.under_load([0.1, 0.2], [5, 6], [1980, 1900], [400, 500])
+    figure = timing.under_load([0.1, 0.2], [5, 6], [1980, 1900], [400, 500])
     assert list(figure.axes[1].lines[0].get_ydata()) == [1980, 1900]
-    assert len(timing_plots.under_load([0.1], [5], [], []).axes) == 3
+    assert len(timing.under_load([0.1], [5], [], []).axes) == 3
     with pytest.raises(ValueError, match="2 moments for 1"):
-        timing_plots.under_load([0.1, 0.2], [5], [], [])
+        timing.under_load([0.1, 0.2], [5], [], [])

@@ -36,20 +36,39 @@ def test_json_has_the_frames(capsys):
 
 
 def test_one_kernel_one_warp_and_a_limit(capsys):
-    assert main(["trace", "naive", *SMALL, "--kernel", "scores_naive", "--warp", "0",
-                 "--limit", "4", "--json", "-"]) == 0
+    assert (
+        main(
+            [
+                "trace",
+                "naive",
+                *SMALL,
+                "--kernel",
+                "scores_naive",
+                "--warp",
+                "0",
+                "--limit",
+                "4",
+                "--json",
+                "-",
+            ]
+        )
+        == 0
+    )
     (recording,) = json.loads(capsys.readouterr().out)["recordings"]
     assert recording["warp"] == 0 and len(recording["frames"]) == 4
     assert all(thread < 32 for frame in recording["frames"] for thread in frame["threads"])
     assert "limit" in recording["truncated"]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--backend", "gpu"], "simulator"),
-    (["--kernel", "nothing"], "nothing"),
-    (["--block", "9"], "(9, 0, 0)"),
-    (["--warp", "99"], "warps go from 0"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--backend", "gpu"], "simulator"),
+        (["--kernel", "nothing"], "nothing"),
+        (["--block", "9"], "(9, 0, 0)"),
+        (["--warp", "99"], "warps go from 0"),
+    ],
+)
 def test_what_cannot_be_traced_is_said(arguments, words, capsys):
     assert main(["trace", "naive", *SMALL, *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -15,13 +15,17 @@ K = np.repeat(np.array([[1], [2], [3], [4]], np.float32), 4, axis=1)[None]
 
 
 def trace_scores(block=(0, 0, 0), keys=K, tile=2, **options):
-    module = RawModule(path="kernels/02_scores_tiled.cu", backend="simulator",
-                       options=(f"-DTILE={tile}", "-DK_TILE=0", "-DPAD=0"))
+    module = RawModule(
+        path="kernels/02_scores_tiled.cu",
+        backend="simulator",
+        options=(f"-DTILE={tile}", "-DK_TILE=0", "-DPAD=0"),
+    )
     scores = np.zeros((1, 4, 4), np.float32)
     tiles = -(-4 // tile)
     with observe(Tracer(block=block, **options)) as trace:
         module.get_function("scores_tiled")(
-            (tiles, tiles, 1), (tile, tile), (Q, keys, scores, *[np.int32(4)] * 3))
+            (tiles, tiles, 1), (tile, tile), (Q, keys, scores, *[np.int32(4)] * 3)
+        )
     return trace, scores
 
 
@@ -70,8 +74,11 @@ def test_another_block_sees_other_rows():
 def test_a_step_is_a_line_and_a_loop_comes_round(worked):
     trace, _ = worked
     lines = {text.strip(): n for n, text in enumerate(trace.lines, 1)}
-    body = next(n for text, n in lines.items() if text.startswith("score = fmaf(tile_query[ty][i], "
-                                                                 "tile_key[i][tx]"))
+    body = next(
+        n
+        for text, n in lines.items()
+        if text.startswith("score = fmaf(tile_query[ty][i], tile_key[i][tx]")
+    )
     assert sum(frame["line"] == body for frame in trace.frames) == 4  # 2 tiles of 2 products
     steps = [(frame["step"], frame["line"]) for frame in trace.frames]
     assert [step for step, _ in steps] == list(range(len(steps)))
@@ -112,8 +119,11 @@ def test_a_variable_out_of_scope_is_absent(worked):
     for frame in trace.frames:
         names = trace.variables_at(frame["step"])
         assert "score" not in names or frame["line"] >= declared["score"]
-    second_round = next(f["step"] for f in trace.frames[trace.barriers[1] + 1:]
-                        if f["line"] == declared["element"] - 1)
+    second_round = next(
+        f["step"]
+        for f in trace.frames[trace.barriers[1] + 1 :]
+        if f["line"] == declared["element"] - 1
+    )
     assert "element" not in trace.variables_at(second_round)
     assert "element" in trace.variables_at(second_round + 1)
     assert "i" not in trace.variables_at(-1)
@@ -132,7 +142,8 @@ def test_several_blocks_make_several_recordings():
     for recording in trace.recordings:
         column = 2 * recording.block[0]
         np.testing.assert_array_equal(
-            recording.variables_at(-1)["score"].reshape(2, 2), scores[0, :2, column : column + 2])
+            recording.variables_at(-1)["score"].reshape(2, 2), scores[0, :2, column : column + 2]
+        )
 
 
 def test_diverged_threads_step_apart():
@@ -325,10 +336,13 @@ def test_a_tracer_keeps_every_launch_and_can_choose_one():
     assert [r.kernel for r in chosen.recordings] == ["second"]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"block": (2, 0, 0)}, r"\(2, 0, 0\).*\(1, 1, 0\)"),
-    ({"warp": 1}, "warps go from 0 to 0"),
-])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"block": (2, 0, 0)}, r"\(2, 0, 0\).*\(1, 1, 0\)"),
+        ({"warp": 1}, "warps go from 0 to 0"),
+    ],
+)
 def test_what_is_not_there_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         trace_scores(**options)

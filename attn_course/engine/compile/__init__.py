@@ -111,8 +111,9 @@ def compile_ptx(
     chosen = requested_arch(tuple(options)) or arch
     # A virtual architecture yields PTX; a real one would run ptxas as well, for nothing.
     target = chosen.replace("sm_", "compute_")
-    return _compile(source, name, tuple(options), target, BUILDS[build], tuple(name_expressions),
-                    folder)
+    return _compile(
+        source, name, tuple(options), target, BUILDS[build], tuple(name_expressions), folder
+    )
 
 
 def compile_cubin(
@@ -129,8 +130,9 @@ def compile_cubin(
     memory) and CompilerMissingError.
     """
     target = arch.replace("compute_", "sm_")
-    return _compile(source, name, tuple(options), target, BUILDS["optimised"],
-                    tuple(name_expressions), folder)
+    return _compile(
+        source, name, tuple(options), target, BUILDS["optimised"], tuple(name_expressions), folder
+    )
 
 
 def _compile(source, name, options, target, build_options, name_expressions, folder) -> Compiled:

@@ -56,11 +56,13 @@ def _wheel_folders(major: int) -> list[Path]:
         patterns = [f"cu{major}/include", "*/include"]
     else:
         patterns = ["cuda_*/include", "*/include"]
-    found = [path for pattern in patterns for root in roots
-             for path in sorted(Path(root).glob(pattern))]
+    found = [
+        path for pattern in patterns for root in roots for path in sorted(Path(root).glob(pattern))
+    ]
     other_major = re.compile(r"cu\d+$")
     return [
-        path for path in found
+        path
+        for path in found
         if not other_major.match(path.parent.name) or path.parent.name == f"cu{major}"
     ]
 

@@ -36,19 +36,59 @@ HEADER_PACKAGES = {
 # Host headers that CUDA files often include out of habit; a kernel needs none of them.
 BUILT_IN = {"stdio.h", "cstdio", "math.h", "cmath", "assert.h", "cassert"}
 STANDARD = {
-    "stdint.h": "cuda/std/cstdint", "cstdint": "cuda/std/cstdint", "limits.h": "cuda/std/climits",
-    "climits": "cuda/std/climits", "limits": "cuda/std/limits", "float.h": "cuda/std/cfloat",
-    "cfloat": "cuda/std/cfloat", "type_traits": "cuda/std/type_traits",
-    "cstddef": "cuda/std/cstddef", "stddef.h": "cuda/std/cstddef", "utility": "cuda/std/utility",
-    "tuple": "cuda/std/tuple", "array": "cuda/std/array", "algorithm": "cuda/std/algorithm",
+    "stdint.h": "cuda/std/cstdint",
+    "cstdint": "cuda/std/cstdint",
+    "limits.h": "cuda/std/climits",
+    "climits": "cuda/std/climits",
+    "limits": "cuda/std/limits",
+    "float.h": "cuda/std/cfloat",
+    "cfloat": "cuda/std/cfloat",
+    "type_traits": "cuda/std/type_traits",
+    "cstddef": "cuda/std/cstddef",
+    "stddef.h": "cuda/std/cstddef",
+    "utility": "cuda/std/utility",
+    "tuple": "cuda/std/tuple",
+    "array": "cuda/std/array",
+    "algorithm": "cuda/std/algorithm",
 }
 
 DEVICE_NAMES = (
-    "threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize", "__syncthreads", "__syncwarp",
-    "__shfl_sync", "__shfl_down_sync", "__shfl_up_sync", "__shfl_xor_sync", "__ballot_sync",
-    "__shared__", "__global__", "__device__", "__constant__", "__restrict__", "__launch_bounds__",
-    "atomicAdd", "atomicMax", "atomicMin", "atomicCAS", "atomicExch", "fmaxf", "fminf", "expf",
-    "exp2f", "logf", "sqrtf", "rsqrtf", "fmaf", "tanhf", "erff", "printf", "float2", "float4",
+    "threadIdx",
+    "blockIdx",
+    "blockDim",
+    "gridDim",
+    "warpSize",
+    "__syncthreads",
+    "__syncwarp",
+    "__shfl_sync",
+    "__shfl_down_sync",
+    "__shfl_up_sync",
+    "__shfl_xor_sync",
+    "__ballot_sync",
+    "__shared__",
+    "__global__",
+    "__device__",
+    "__constant__",
+    "__restrict__",
+    "__launch_bounds__",
+    "atomicAdd",
+    "atomicMax",
+    "atomicMin",
+    "atomicCAS",
+    "atomicExch",
+    "fmaxf",
+    "fminf",
+    "expf",
+    "exp2f",
+    "logf",
+    "sqrtf",
+    "rsqrtf",
+    "fmaf",
+    "tanhf",
+    "erff",
+    "printf",
+    "float2",
+    "float4",
 )
 
 # What an undeclared name is declared in.
@@ -73,13 +113,16 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
         match = _HEAD.match(text)
         if match:
             snippet = []
-            for following in lines[position + 1:]:
+            for following in lines[position + 1 :]:
                 if not following.startswith("  "):
                     break
                 snippet.append(following[2:])
             at = int(match["line"]) if match["line"] else len(source.splitlines())
-            found.append(Diagnostic(match["file"] or name, at, match["severity"],
-                                    match["message"], tuple(snippet)))
+            found.append(
+                Diagnostic(
+                    match["file"] or name, at, match["severity"], match["message"], tuple(snippet)
+                )
+            )
     return found
 
 
@@ -101,8 +144,10 @@ def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
     if assembler:
         message = f"{name}: {assembler.group(1).strip()}"
         if "too much shared data" in message:
-            message += ("\nhint: static shared memory ends at 48 KB; declare it extern __shared__ "
-                        "and set kernel.max_dynamic_shared_size_bytes")
+            message += (
+                "\nhint: static shared memory ends at 48 KB; declare it extern __shared__ "
+                "and set kernel.max_dynamic_shared_size_bytes"
+            )
         return message
     own = " ".join(option for option in options if not option.startswith("-I"))
     return f"{name}: {log.strip()}\ncompiler options: {own}"
@@ -116,7 +161,7 @@ def _describe(diagnostic: Diagnostic, source: str, name: str) -> str:
         text = [lines[number - 1]]
     shown = [f"{diagnostic.file}:{number}: error: {diagnostic.message}"]
     previous = _previous_code_line(lines, number)
-    if previous and "expected a \";\"" in diagnostic.message:
+    if previous and 'expected a ";"' in diagnostic.message:
         shown.append(f"{previous:6d} | {lines[previous - 1]}")
     for position, line in enumerate(text):
         shown.append(f"{number:6d} | {line}" if position == 0 else f"       | {line}")
@@ -170,16 +215,20 @@ def _semicolon_hint(diagnostic: Diagnostic, lines: list[str], previous: int) -> 
 
 def _header_hint(header: str) -> str:
     if header in BUILT_IN:
-        return (f"delete this include: NVRTC has no host headers, and what a kernel may use of "
-                f"<{header}> is built in")
+        return (
+            f"delete this include: NVRTC has no host headers, and what a kernel may use of "
+            f"<{header}> is built in"
+        )
     if header in STANDARD:
         return f"NVRTC has no host headers; the device version is <{STANDARD[header]}>"
     if header in HEADER_PACKAGES:
         return f"it is in this package: pip install {_wheel(HEADER_PACKAGES[header])}"
     if header in ("stdlib.h", "cstdlib", "iostream", "vector", "string", "stdexcept"):
         return "this is host code; NVRTC compiles kernels only, so keep it out of the .cu file"
-    return ("put it beside the .cu file, or name its folder with options=('-I/folder',); headers "
-            "of CUDA come from the nvidia-* packages")
+    return (
+        "put it beside the .cu file, or name its folder with options=('-I/folder',); headers "
+        "of CUDA come from the nvidia-* packages"
+    )
 
 
 def _wheel(stem: str) -> str:

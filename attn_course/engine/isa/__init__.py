@@ -1,0 +1,1 @@
+"""The table of pure PTX operations as NumPy functions."""

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from . import approximations, comparisons, integers
-from . import float16 as halves
+from . import approximations, comparisons, float16, integers
 from . import float32 as numerics
 from . import float64 as doubles
 from .row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
@@ -32,14 +31,17 @@ def _half(make):
     def build(types, modifiers):
         kind = types[-1].removesuffix("x2")
         compute = make(kind, modifiers)
-        return compute if kind == types[-1] else halves.paired(compute)
+        return compute if kind == types[-1] else float16.paired(compute)
 
     return build
 
 
 def _half_arithmetic(name):
-    return _half(lambda kind, modifiers: halves.arithmetic(
-        name, kind, **{flag: flag in modifiers for flag in ("ftz", "sat", "relu")}))
+    return _half(
+        lambda kind, modifiers: float16.arithmetic(
+            name, kind, **{flag: flag in modifiers for flag in ("ftz", "sat", "relu")}
+        )
+    )
 
 
 def _floats(name, operands, relu=""):
@@ -79,8 +81,11 @@ def _minmax(largest):
     def single(types, modifiers):
         return comparisons.extremum(largest, modifiers)
 
-    half = _half(lambda kind, modifiers: halves.extremum(
-        largest, kind, "ftz" in modifiers, "NaN" in modifiers, "xorsign" in modifiers))
+    half = _half(
+        lambda kind, modifiers: float16.extremum(
+            largest, kind, "ftz" in modifiers, "NaN" in modifiers, "xorsign" in modifiers
+        )
+    )
     return (
         Row("s16 u16 u32 s64 u64", "T T -> T", integer),
         Row("s32", "T T -> T", integer, "relu"),
@@ -98,7 +103,7 @@ def _sign(name):
     def single(types, modifiers):
         return comparisons.sign_operation(name, "ftz" in modifiers)
 
-    half = _half(lambda kind, modifiers: halves.sign_operation(name, kind, "ftz" in modifiers))
+    half = _half(lambda kind, modifiers: float16.sign_operation(name, kind, "ftz" in modifiers))
     return (
         Row("s16 s32 s64", "T -> T", integer),
         Row("f32", "T -> T", single, "ftz"),
@@ -117,7 +122,7 @@ def _approximate(name):
 
 
 def _approximate_half(function, types, modifiers="approx"):
-    build = _half(lambda kind, given: halves.through_double(function, kind, "ftz" in given))
+    build = _half(lambda kind, given: float16.through_double(function, kind, "ftz" in given))
     return Row(types, "T -> T", build, modifiers)
 
 
@@ -237,4 +242,4 @@ ARITHMETIC_ROWS: dict[str, tuple[Row, ...]] = {
     "cos": (_approximate("cos"),),
     "tanh": (_approximate("tanh"), _approximate_half(np.tanh, "f16 f16x2 bf16 bf16x2")),
     **_carry_rows(),
-}  # fmt: skip
+}

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from . import bits
-from . import float32 as numerics
+from . import bits, float32
 from .row import BITS, INTEGERS, WORDS, Row, plain
 
 _ANY = f"{BITS} {INTEGERS} f32 f64"
@@ -21,7 +20,7 @@ def _sign_select(types, modifiers):
     ftz = "ftz" in modifiers
 
     def select(a, b, c):
-        return _select(a, b, (numerics.flush(c) if ftz else c) >= 0)
+        return _select(a, b, (float32.flush(c) if ftz else c) >= 0)
 
     return select
 
@@ -38,9 +37,13 @@ def _dot(make):
 
     return tuple(
         Row(f"{a}/{b}", f"{a} {b} {total} -> {total}", build)
-        for a, b, total in (("s32", "s32", "s32"), ("s32", "u32", "s32"), ("u32", "s32", "s32"),
-                            ("u32", "u32", "u32"))
-    )  # fmt: skip
+        for a, b, total in (
+            ("s32", "s32", "s32"),
+            ("s32", "u32", "s32"),
+            ("u32", "s32", "s32"),
+            ("u32", "u32", "u32"),
+        )
+    )
 
 
 def _dot_halves(high):
@@ -50,8 +53,10 @@ def _dot_halves(high):
 def _permutations():
     """prmt; a mode stands behind the type: prmt.b32.f4e."""
     modes = {f"prmt.{mode}": bits.permute(mode) for mode in bits.PERMUTE_MODES}
-    return {name: (Row("b32", "T T T -> T", plain(pick)),)
-            for name, pick in {"prmt": bits.permute(), **modes}.items()}
+    return {
+        name: (Row("b32", "T T T -> T", plain(pick)),)
+        for name, pick in {"prmt": bits.permute(), **modes}.items()
+    }
 
 
 def _identity(x):
@@ -93,4 +98,4 @@ BIT_ROWS: dict[str, tuple[Row, ...]] = {
     "shf.r.wrap": (_funnel(False, False),),
     "shf.r.clamp": (_funnel(False, True),),
     **_permutations(),
-}  # fmt: skip
+}

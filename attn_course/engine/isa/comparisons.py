@@ -7,7 +7,7 @@ lt, le, gt and ge, whose types are unsigned already.
 
 import numpy as np
 
-from . import float16 as halves
+from . import float16
 from . import float32 as numerics
 
 
@@ -25,14 +25,25 @@ def _ordered_not_equal(a, b):
 
 
 OPERATORS = {
-    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
-    "gt": np.greater, "ge": np.greater_equal,
-    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-    "equ": _unordered(np.equal), "neu": np.not_equal, "ltu": _unordered(np.less),
-    "leu": _unordered(np.less_equal), "gtu": _unordered(np.greater),
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+    "equ": _unordered(np.equal),
+    "neu": np.not_equal,
+    "ltu": _unordered(np.less),
+    "leu": _unordered(np.less_equal),
+    "gtu": _unordered(np.greater),
     "geu": _unordered(np.greater_equal),
-    "num": lambda a, b: ~_has_nan(a, b), "nan": _has_nan,
-}  # fmt: skip
+    "num": lambda a, b: ~_has_nan(a, b),
+    "nan": _has_nan,
+}
 COMBINERS = {"": None, "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
@@ -41,8 +52,8 @@ def _operands(kind, ftz):
     """What turns a source value of `kind` into one that NumPy compares."""
     if kind in ("f16", "bf16"):
         if ftz:
-            return lambda x: halves.widen(halves.flush(x), kind)
-        return lambda x: halves.widen(x, kind)
+            return lambda x: float16.widen(float16.flush(x), kind)
+        return lambda x: float16.widen(x, kind)
     return None
 
 
@@ -98,10 +109,14 @@ def predicate(name, combine):
 
 
 _TRUE = {
-    "u32": np.uint32(0xFFFFFFFF), "s32": np.int32(-1), "f32": np.float32(1),
-    "u16": np.uint16(0xFFFF), "s16": np.int16(-1),
-    "f16": np.uint16(0x3C00), "bf16": np.uint16(0x3F80),
-}  # fmt: skip
+    "u32": np.uint32(0xFFFFFFFF),
+    "s32": np.int32(-1),
+    "f32": np.float32(1),
+    "u16": np.uint16(0xFFFF),
+    "s16": np.int16(-1),
+    "f16": np.uint16(0x3C00),
+    "bf16": np.uint16(0x3F80),
+}
 
 
 def value(name, combine):
@@ -125,7 +140,7 @@ def value(name, combine):
                 return choose(compare(a, b), third)
             (a_low, a_high), (b_low, b_high) = _halves_of(a), _halves_of(b)
             low = choose(compare(a_low, b_low), third)
-            word = halves.pack(choose(compare(a_high, b_high), third), low)
+            word = float16.pack(choose(compare(a_high, b_high), third), low)
             return word.view(np.int32) if target == "s32" else word
 
         return run

@@ -15,8 +15,7 @@ import functools
 
 import numpy as np
 
-from . import float16 as halves
-from . import float32 as numerics
+from . import float16, float32
 
 _INTEGER = {
     f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}")
@@ -46,7 +45,7 @@ def conversion(target, source, modifiers):
 def packing(target, mode, relu, sat=False):
     """cvt.<mode>.f16x2.f32 d, a, b: `a` to the upper half, `b` to the lower (or bf16x2)."""
     one = _float_to_float(target[:-2], "f32", mode, False, sat, relu)
-    return lambda a, b: halves.pack(one(a), one(b))
+    return lambda a, b: float16.pack(one(a), one(b))
 
 
 # --- integers -------------------------------------------------------------------------------------
@@ -71,14 +70,14 @@ def _nearest_and_rest(x):
     shift = x.dtype.type(32)
     high = (x >> shift).astype(np.float64) * 2.0**32
     low = (x & x.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    return numerics.two_sum(high, low)
+    return float32.two_sum(high, low)
 
 
 def _exact(x):
     """Integer `x` as float64, exact for 32 bits, else rounded to odd."""
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
-    return numerics.round_to_odd(*_nearest_and_rest(x))
+    return float32.round_to_odd(*_nearest_and_rest(x))
 
 
 def _integer_to_float(target, mode, sat):
@@ -90,10 +89,10 @@ def _integer_to_float(target, mode, sat):
         elif target == "f64":
             out = _directed_double(x, mode)
         elif target == "f32":
-            out = numerics.round_f32(_exact(x), mode)
+            out = float32.round_f32(_exact(x), mode)
         else:
-            return halves.clamp(halves.narrow(_exact(x), target, mode), target, sat, False)
-        return numerics.saturate(out) if sat else out
+            return float16.clamp(float16.narrow(_exact(x), target, mode), target, sat, False)
+        return float32.saturate(out) if sat else out
 
     return convert
 
@@ -101,7 +100,7 @@ def _integer_to_float(target, mode, sat):
 def _directed_double(x, mode):
     if x.dtype.itemsize < 8:
         return x.astype(np.float64)
-    return numerics.step(*_nearest_and_rest(x), mode)
+    return float32.step(*_nearest_and_rest(x), mode)
 
 
 # --- floats to integers ---------------------------------------------------------------------------
@@ -109,9 +108,9 @@ def _directed_double(x, mode):
 
 def _as_double(x, source, ftz):
     if source in ("f16", "bf16"):
-        return halves.widen(x, source)
+        return float16.widen(x, source)
     if source == "f32":
-        x = numerics.flush(x) if ftz else x
+        x = float32.flush(x) if ftz else x
         return x.astype(np.float64)
     return x
 
@@ -143,12 +142,12 @@ def _float_to_integer(target, source, integral, ftz):
 def _float_to_integral(kind, integral, ftz, sat):
     def convert(x):
         if kind in ("f16", "bf16"):
-            return halves.clamp(
-                halves.narrow(integral(halves.widen(x, kind)), kind), kind, sat, False
+            return float16.clamp(
+                float16.narrow(integral(float16.widen(x, kind)), kind), kind, sat, False
             )
-        out = integral(numerics.flush(x) if ftz else x)
-        out = numerics.canonical(out) if kind == "f32" else out
-        return numerics.saturate(out) if sat else out
+        out = integral(float32.flush(x) if ftz else x)
+        out = float32.canonical(out) if kind == "f32" else out
+        return float32.saturate(out) if sat else out
 
     return convert
 
@@ -165,7 +164,7 @@ def _float_to_float(target, source, mode, ftz, sat, relu):
         convert = _to_double(source, ftz)
     else:
         convert = _to_single(source, mode, ftz)
-    return (lambda x: numerics.saturate(convert(x))) if sat else convert
+    return (lambda x: float32.saturate(convert(x))) if sat else convert
 
 
 def _to_half(target, source, mode, ftz, sat, relu):
@@ -173,12 +172,12 @@ def _to_half(target, source, mode, ftz, sat, relu):
     def convert(x):
         if source == "f32" and target == "f16" and mode == "rn":
             bits = x.astype(np.float16).view(np.uint16)
-            return halves.clamp(halves.canonical(bits, target), target, sat, relu)
+            return float16.clamp(float16.canonical(bits, target), target, sat, relu)
         x = _as_double(x, source, False)
-        bits = halves.narrow(x, target, mode)
+        bits = float16.narrow(x, target, mode)
         if source == "f64":
-            bits = np.where(np.isnan(x), halves.truncate_nan(x, target), bits)[()]
-        return halves.clamp(bits, target, sat, relu)
+            bits = np.where(np.isnan(x), float16.truncate_nan(x, target), bits)[()]
+        return float16.clamp(bits, target, sat, relu)
 
     return convert
 
@@ -186,20 +185,20 @@ def _to_half(target, source, mode, ftz, sat, relu):
 def _to_double(source, ftz):
     # multiplying by one makes signaling NaN quiet
     if ftz and source == "f32":
-        return lambda x: numerics.canonical(numerics.flush(x)).astype(np.float64)
+        return lambda x: float32.canonical(float32.flush(x)).astype(np.float64)
     return lambda x: _as_double(x, source, ftz) * np.float64(1)
 
 
 def _to_single(source, mode, ftz):
     if source in ("f16", "bf16"):
-        widen = functools.partial(halves.widen_single, kind=source)
-        return (lambda x: numerics.canonical(numerics.flush(widen(x)))) if ftz else widen
+        widen = functools.partial(float16.widen_single, kind=source)
+        return (lambda x: float32.canonical(float32.flush(widen(x)))) if ftz else widen
     if source == "f32":
-        return (lambda x: numerics.canonical(numerics.flush(x))) if ftz else (lambda x: x)
+        return (lambda x: float32.canonical(float32.flush(x))) if ftz else (lambda x: x)
 
     def convert(x):
-        out = numerics.round_f32(x, mode)
-        return numerics.flush_result(out, lambda x: x, mode, (x,)) if ftz else out
+        out = float32.round_f32(x, mode)
+        return float32.flush_result(out, lambda x: x, mode, (x,)) if ftz else out
 
     return convert
 

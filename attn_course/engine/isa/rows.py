@@ -11,5 +11,8 @@ from .conversion_rows import CONVERSION_ROWS
 from .row import Row
 
 ROWS: dict[str, tuple[Row, ...]] = {
-    **ARITHMETIC_ROWS, **BIT_ROWS, **COMPARISON_ROWS, **CONVERSION_ROWS,
-}  # fmt: skip
+    **ARITHMETIC_ROWS,
+    **BIT_ROWS,
+    **COMPARISON_ROWS,
+    **CONVERSION_ROWS,
+}

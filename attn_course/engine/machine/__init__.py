@@ -15,10 +15,18 @@ from .errors import (
     SimulatorError,
     Trap,
     UnsupportedKernel,
-)  # fmt: skip
+)
 from .launch import launch
 
 __all__ = [
-    "Entry", "Hang", "KernelAssertion", "MemoryFault", "Parameter", "Program", "SimulatorError",
-    "Trap", "UnsupportedKernel", "launch",
-]  # fmt: skip
+    "Entry",
+    "Hang",
+    "KernelAssertion",
+    "MemoryFault",
+    "Parameter",
+    "Program",
+    "SimulatorError",
+    "Trap",
+    "UnsupportedKernel",
+    "launch",
+]

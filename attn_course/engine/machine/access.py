@@ -10,7 +10,7 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE
 
-from . import warps as warp
+from . import warps
 from .addressing import Addressing
 from .memory import scalar, spread
 
@@ -76,8 +76,9 @@ class MemoryInstructions(Addressing):
             yield view.take(index + i) != value
 
     # -- atomics --------------------------------------------------------------------------------
-    def atomic(self, space: str, address, operation, operands: tuple, dtype, shift: int,
-               wanted: bool, ins):
+    def atomic(
+        self, space: str, address, operation, operands: tuple, dtype, shift: int, wanted: bool, ins
+    ):
         """Read-modify-write in lane order; returns the old values where `wanted`."""
         memory, index, valid = self.locate(space, address, shift, 1 << shift, ins, "atomic")
         if memory is None:
@@ -95,8 +96,9 @@ class MemoryInstructions(Addressing):
             return old
         return self.update(view, index, operation, operands, wanted)
 
-    def atomic_mixed(self, address, operation, operands: tuple, dtype, shift: int, wanted: bool,
-                     ins):
+    def atomic_mixed(
+        self, address, operation, operands: tuple, dtype, shift: int, wanted: bool, ins
+    ):
         """Generic addresses in different spaces: one space after the other."""
         old = np.zeros(address.size, dtype)
         for space, places, relative in self.space_parts(address):
@@ -154,27 +156,27 @@ class MemoryInstructions(Addressing):
         """shfl.sync: (the source lanes' values, was the source in bounds)."""
         if scalar(value) and self.accesses is None and mode == "bfly":
             return value, np.bool_(True)
-        result, inside, inactive = warp.shuffle(mode, value, b, c, self.R[LANE])
+        result, inside, inactive = warps.shuffle(mode, value, b, c, self.R[LANE])
         self.reads_inactive = inactive
         return result, inside
 
     def vote(self, mode, predicate, members):
-        return warp.vote(mode, predicate, self.R[LANE], members)
+        return warps.vote(mode, predicate, self.R[LANE], members)
 
     def match_any(self, value, members):
-        return warp.match_any(value, self.R[LANE], members)
+        return warps.match_any(value, self.R[LANE], members)
 
     def match_all(self, value, members):
-        return warp.match_all(value, self.R[LANE], members)
+        return warps.match_all(value, self.R[LANE], members)
 
     def redux(self, mode, value, members):
-        return warp.reduce(mode, value, self.R[LANE], members)
+        return warps.reduce(mode, value, self.R[LANE], members)
 
     def elect(self, members):
-        return warp.first_active(self.R[LANE], members)
+        return warps.first_active(self.R[LANE], members)
 
     def active_mask(self):
-        return warp.ballot(np.bool_(True), self.R[LANE], np.uint32(0xFFFFFFFF))
+        return warps.ballot(np.bool_(True), self.R[LANE], np.uint32(0xFFFFFFFF))
 
 
 def _some(values: tuple, chosen: np.ndarray) -> tuple:

@@ -175,9 +175,14 @@ class Addressing:
             + _remedy(misaligned, space == "global" and first < RED_ZONE)
         )
         event = FaultEvent(
-            fault, message, ins, self.block.instance.line(ins),
-            tuple(self.threads(lanes[:8])), array, index,
-        )  # fmt: skip
+            fault,
+            message,
+            ins,
+            self.block.instance.line(ins),
+            tuple(self.threads(lanes[:8])),
+            array,
+            index,
+        )
         if not self.report(event):
             raise MemoryFault(message, fault, array, index, event.threads)
 

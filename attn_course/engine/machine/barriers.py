@@ -40,9 +40,16 @@ class Waiting:
     def part(self, chosen: np.ndarray) -> Waiting:
         predicate = None if self.predicate is None else self.predicate[chosen]
         return Waiting(
-            self.places[chosen], self.key, self.instance, self.instruction, self.number[chosen],
-            self.expected, self.mode, predicate, self.slot,
-        )  # fmt: skip
+            self.places[chosen],
+            self.key,
+            self.instance,
+            self.instruction,
+            self.number[chosen],
+            self.expected,
+            self.mode,
+            predicate,
+            self.slot,
+        )
 
 
 class Barriers:
@@ -77,9 +84,16 @@ class Barriers:
         number = self.operand(instance, operands[0]) if operands else np.uint32(0)
         expected = int(np.max(self.operand(instance, operands[1]))) if len(operands) > 1 else None
         return Waiting(
-            places, block.terminator.fall, instance, instruction, spread(number, places.size),
-            expected, mode, predicate, slot,
-        )  # fmt: skip
+            places,
+            block.terminator.fall,
+            instance,
+            instruction,
+            spread(number, places.size),
+            expected,
+            mode,
+            predicate,
+            slot,
+        )
 
     def operand(self, instance, operand):
         """A register, `!register` or immediate operand of a barrier."""
@@ -197,17 +211,21 @@ class Barriers:
         first = self.waiting[0]
         lanes = self.home[LANE][first.places]
         event = FaultEvent(
-            "divergent-barrier", self.describe_deadlock(), first.instruction,
-            first.instance.line(first.instruction), tuple(self.threads(lanes[:8])),
-        )  # fmt: skip
+            "divergent-barrier",
+            self.describe_deadlock(),
+            first.instruction,
+            first.instance.line(first.instruction),
+            tuple(self.threads(lanes[:8])),
+        )
         if not self.report(event):
             raise Hang(event.message)
         released: dict[Key, np.ndarray] = {}
         for w in self.waiting:
             released[w.key] = merged(released.get(w.key), w.places)
         for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
-            here = [(w.instruction, self.home[LANE][w.places[w.number == number]])
-                    for w in self.waiting]  # fmt: skip
+            here = [
+                (w.instruction, self.home[LANE][w.places[w.number == number]]) for w in self.waiting
+            ]
             here = [(instruction, lanes) for instruction, lanes in here if lanes.size]
             self.tell_barrier(number, here, complete=False)
         self.waiting, self.arrived = [], {}

@@ -31,9 +31,7 @@ _CLOCK_EVERY = 1024  # activations between two looks at the clock
 MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 
 
-class Chunk(
-    Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncCopies, Intrinsics
-):  # fmt: skip
+class Chunk(Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncCopies, Intrinsics):
     """Some consecutive thread blocks of a launch, run in lockstep.
 
     R: registers of the lanes that run, by slot; R[LANE] their lane ids, which count 32 for each

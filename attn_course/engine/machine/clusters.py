@@ -70,9 +70,16 @@ class Clusters:
         self.flush(self.blocks[fall].live_in)
         places = self.all_places()
         number = np.full(places.size, CLUSTER_BARRIER)
-        self.waiting.append(Waiting(
-            places, fall, block.terminator.action, instruction, number, None,
-        ))  # fmt: skip
+        self.waiting.append(
+            Waiting(
+                places,
+                fall,
+                block.terminator.action,
+                instruction,
+                number,
+                None,
+            )
+        )
         return None
 
     def cluster_passes(self, lanes: np.ndarray) -> np.ndarray:

@@ -96,9 +96,10 @@ class Intrinsics:
         for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
             data = self.bytes_at(pointer, lane, _ARGUMENTS) if pointer else b""
             message = format_message(
-                self.string_at(text), data.ljust(_ARGUMENTS, b"\0"),
+                self.string_at(text),
+                data.ljust(_ARGUMENTS, b"\0"),
                 lambda address, lane=lane: self.string_at(address, lane),
-            )  # fmt: skip
+            )
             print(message, end="")
         self.store_result(block, np.uint32(1))
 
@@ -124,5 +125,8 @@ class Intrinsics:
             self.run_.heap.release(address)
 
     intrinsics = {
-        "vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free,
-    }  # fmt: skip
+        "vprintf": vprintf,
+        "__assertfail": assert_failed,
+        "malloc": malloc,
+        "free": free,
+    }

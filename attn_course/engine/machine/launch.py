@@ -121,9 +121,16 @@ class Run:
             name = names[0] if names else "dynamic shared memory"
             buffers.append(Buffer(name, "shared", self.dynamic_offset, self.dynamic_bytes))
         return Launch(
-            kernel.function.name, self.grid, self.block, self.shared_size, program.build,
-            program.source_name, program.source_lines, tuple(buffers), program,
-        )  # fmt: skip
+            kernel.function.name,
+            self.grid,
+            self.block,
+            self.shared_size,
+            program.build,
+            program.source_name,
+            program.source_lines,
+            tuple(buffers),
+            program,
+        )
 
     # -- chunks ---------------------------------------------------------------------------------
     def chunks(self):
@@ -162,8 +169,14 @@ class Run:
         In a terminal a launch of more than some seconds shows how many blocks are left.
         """
         stalled = []
-        with tqdm(total=self.blocks, desc=f"simulating {demangle(self.kernel.function.name)}",
-                  unit="block", delay=SILENT_SECONDS, disable=None, leave=False) as progress:
+        with tqdm(
+            total=self.blocks,
+            desc=f"simulating {demangle(self.kernel.function.name)}",
+            unit="block",
+            delay=SILENT_SECONDS,
+            disable=None,
+            leave=False,
+        ) as progress:
             for chunk in self.chunks():
                 if not self.run_chunk(chunk, start=True):
                     stalled.append(chunk)
@@ -202,14 +215,23 @@ def timeout_from_environment() -> float:
         seconds = 0.0
     if not seconds > 0:
         raise ValueError(
-            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600")
+            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600"
+        )
     return seconds
 
 
 def launch(
-    program, name: str, grid, block, arguments, *,
-    shared_bytes=0, observers=(), names=(), warp_order=None,
-) -> None:  # fmt: skip
+    program,
+    name: str,
+    grid,
+    block,
+    arguments,
+    *,
+    shared_bytes=0,
+    observers=(),
+    names=(),
+    warp_order=None,
+) -> None:
     """Run kernel `name` of a Program over its whole grid, in place on the array arguments.
 
     grid, block: 3 ints each. arguments: for each parameter a contiguous array (a pointer to it is

@@ -33,9 +33,15 @@ _VALUES = {
     "%lanemask_ge": lambda thread, block, run: 0xFFFFFFFF & ~((1 << (thread % 32)) - 1),
 }
 _SHAPES = (
-    "%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid",
+    "%tid",
+    "%ntid",
+    "%ctaid",
+    "%nctaid",
+    "%clusterid",
+    "%nclusterid",
+    "%cluster_ctaid",
     "%cluster_nctaid",
-)  # fmt: skip
+)
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 

@@ -134,7 +134,8 @@ class WaitingLanes:
         members = np.concatenate([self.members_at(key) for key in keys])
         lane = self.home[LANE][np.concatenate(places)]
         team, team_of = np.unique(
-            (lane >> 5).astype(np.uint64) << np.uint64(32) | members, return_inverse=True)
+            (lane >> 5).astype(np.uint64) << np.uint64(32) | members, return_inverse=True
+        )
         here = np.zeros(team.size, np.uint32)
         np.bitwise_or.at(here, team_of, np.uint32(1) << (lane & 31).astype(np.uint32))
         warp, absent = team >> np.uint64(32), team.astype(np.uint32) & ~here
@@ -184,10 +185,15 @@ class WaitingLanes:
             f"there; {places.size} threads wait for them (first: {self.thread_text(lanes)}). "
             f"Move it out of the branch, or name only the lanes that take it in the mask"
         )
-        self.report(FaultEvent(
-            "divergent-barrier", message, instruction,
-            block.instance.line(instruction), tuple(self.threads(lanes[:8])),
-        ))  # fmt: skip
+        self.report(
+            FaultEvent(
+                "divergent-barrier",
+                message,
+                instruction,
+                block.instance.line(instruction),
+                tuple(self.threads(lanes[:8])),
+            )
+        )
 
     # -- loops that make no progress ------------------------------------------------------------
     def forget_probe(self) -> None:
@@ -336,6 +342,7 @@ def _same_groups(before: list[dict], after: list[dict]) -> bool:
     if [list(groups) for groups in before] != [list(groups) for groups in after]:
         return False
     return all(
-        _same(places, b[key]) for a, b in zip(before, after, strict=True)
+        _same(places, b[key])
+        for a, b in zip(before, after, strict=True)
         for key, places in a.items()
-    )  # fmt: skip
+    )

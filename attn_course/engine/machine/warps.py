@@ -97,9 +97,13 @@ def match_all(value, lanes: np.ndarray, members):
 
 
 _REDUCE = {
-    "add": np.add, "min": np.minimum, "max": np.maximum,
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
@@ -107,8 +111,14 @@ def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
     value = spread(value, lanes.size)
     members = spread(members, lanes.size).astype(np.uint32)
     info = np.iinfo(value.dtype)
-    fill = {"add": 0, "or": 0, "xor": 0, "and": -1 if info.min < 0 else info.max,
-            "min": info.max, "max": info.min}[operation]  # fmt: skip
+    fill = {
+        "add": 0,
+        "or": 0,
+        "xor": 0,
+        "and": -1 if info.min < 0 else info.max,
+        "min": info.max,
+        "max": info.min,
+    }[operation]
     inside = (members >> (lanes & 31).astype(np.uint32)) & np.uint32(1)
     table, base = _table(np.where(inside != 0, value, value.dtype.type(fill)), lanes, fill)
     whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)

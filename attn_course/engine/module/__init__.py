@@ -17,7 +17,6 @@ from attn_course.engine.compile import (
     default_arch,
     requested_arch,
 )
-from attn_course.ladder.headers import KERNEL_FOLDER
 
 from .cupy_side import CupyModules, newer_arch
 from .errors import ArgumentError, KernelNotFoundError, LaunchError
@@ -26,13 +25,26 @@ from .limits import DEFAULT_SHARED_BYTES
 from .signature import join, read_aliases, read_declarations, read_entries
 
 __all__ = [
-    "ArgumentError", "BackendError", "CompileError", "Kernel", "KernelNotFoundError",
-    "LaunchError", "RawModule", "array_module", "asnumpy", "resolve_backend", "xp",
+    "ArgumentError",
+    "BackendError",
+    "CompileError",
+    "Kernel",
+    "KernelNotFoundError",
+    "LaunchError",
+    "RawModule",
+    "array_module",
+    "asnumpy",
+    "resolve_backend",
+    "xp",
 ]
+
+PROJECT = Path(__file__).resolve().parents[3]  # a path such as "kernels/x.cu" may start here
 
 _VARIABLE = re.compile(
     r"^(?:\.visible\s+|\.weak\s+)?\.(?P<space>global|const)\s+(?:\.align\s+\d+\s+)?"
-    r"\.[a-z]+(?P<bits>\d+)\s+(?P<name>[A-Za-z_]\w*)(?:\[(?P<count>\d+)\])?", re.MULTILINE)
+    r"\.[a-z]+(?P<bits>\d+)\s+(?P<name>[A-Za-z_]\w*)(?:\[(?P<count>\d+)\])?",
+    re.MULTILINE,
+)
 
 
 class RawModule:
@@ -52,14 +64,24 @@ class RawModule:
     Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
     """
 
-    def __init__(self, code: str | None = None, *, path=None, options=(), backend=None,
-                 translate_cucomplex: bool = False, enable_cooperative_groups: bool = False,
-                 name_expressions=None, jitify=None):
+    def __init__(
+        self,
+        code: str | None = None,
+        *,
+        path=None,
+        options=(),
+        backend=None,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions=None,
+        jitify=None,
+    ):
         if (code is None) == (path is None):
             raise TypeError("RawModule takes either code= (source text) or path= (a file)")
         self.options = _checked_strings("options", options, "('-DTILE=32',)")
         self.name_expressions = _checked_strings(
-            "name_expressions", name_expressions or (), "('scale<float>',)")
+            "name_expressions", name_expressions or (), "('scale<float>',)"
+        )
         self.backend = resolve_backend(backend)
         self.path = _find_file(path) if path is not None else None
         self.name = "kernel.cu" if path is None else os.fspath(path)
@@ -113,8 +135,15 @@ class RawModule:
             raise BackendError(f"{self.name} is machine code and has no PTX")
         if self.kind == ".ptx":
             return Compiled(self.path.read_text(encoding="utf-8"))
-        return compile_ptx(self.code, self.name, self.options, self.arch, build,
-                           self.name_expressions, str(self.path.parent) if self.path else None)
+        return compile_ptx(
+            self.code,
+            self.name,
+            self.options,
+            self.arch,
+            build,
+            self.name_expressions,
+            str(self.path.parent) if self.path else None,
+        )
 
     def compile(self, log_stream=None) -> None:
         """Compile now instead of at the first use; warnings go to `log_stream`."""
@@ -131,9 +160,13 @@ class RawModule:
         if build not in self._programs:
             from attn_course.engine.machine import Program
 
-            self._programs[build] = Program(self.ptx(build), source=self.code or "",
-                                            source_name=self.name, build=build,
-                                            options=self.options)
+            self._programs[build] = Program(
+                self.ptx(build),
+                source=self.code or "",
+                source_name=self.name,
+                build=build,
+                options=self.options,
+            )
         return self._programs[build]
 
     @property
@@ -157,7 +190,8 @@ class RawModule:
         """The names that get_function takes."""
         lowered = self.compiled().lowered_names
         return tuple(name for name in self._entries if name not in lowered.values()) + tuple(
-            name for name, mangled in lowered.items() if mangled in self._entries)
+            name for name, mangled in lowered.items() if mangled in self._entries
+        )
 
     def get_function(self, name: str) -> Kernel:
         """The kernel of this name, or of this name expression.
@@ -185,7 +219,8 @@ class RawModule:
             raise CompileError(
                 f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
                 f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "
-                "__shared__ and set kernel.max_dynamic_shared_size_bytes")
+                "__shared__ and set kernel.max_dynamic_shared_size_bytes"
+            )
         return kernel
 
     def _not_found(self, name: str) -> str:
@@ -196,8 +231,10 @@ class RawModule:
             example = name if "<" in name else f"{name}<float>"
             return f"{message} It is a template: pass name_expressions=({example!r},) to RawModule"
         if declared:
-            return (f"{message} C++ has changed its name: write extern \"C\" __global__ void "
-                    f"{name}(...), or pass name_expressions=({name!r},) to RawModule")
+            return (
+                f'{message} C++ has changed its name: write extern "C" __global__ void '
+                f"{name}(...), or pass name_expressions=({name!r},) to RawModule"
+            )
         return message
 
     # -- variables ---------------------------------------------------------------------------
@@ -209,8 +246,11 @@ class RawModule:
     @property
     def constant_bytes(self) -> int:
         """Bytes of all __constant__ variables together."""
-        return sum(int(m["bits"]) // 8 * int(m["count"] or 1)
-                   for m in self._variables.values() if m["space"] == "const")
+        return sum(
+            int(m["bits"]) // 8 * int(m["count"] or 1)
+            for m in self._variables.values()
+            if m["space"] == "const"
+        )
 
     def get_global(self, name: str):
         """A __device__ or __constant__ variable.
@@ -239,8 +279,11 @@ class RawModule:
         """
         program = self.program(build)
         main = self.program()
-        names = [] if program is main else [
-            name for name in self._variables if name in self._debug_variable_names]
+        names = (
+            []
+            if program is main
+            else [name for name in self._variables if name in self._debug_variable_names]
+        )
         for name in names:
             program.global_variable(name)[...] = main.global_variable(name)
         try:
@@ -268,9 +311,9 @@ def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:
 
 def _find_file(path) -> Path:
     """The file at a path relative to the current folder or to the project's; absolute too."""
-    for candidate in (Path(path), KERNEL_FOLDER.parent / path):
+    for candidate in (Path(path), PROJECT / path):
         if candidate.is_file():
             return candidate.resolve()
-    near = sorted(file.name for file in (KERNEL_FOLDER.parent / path).parent.glob("*.cu"))
+    near = sorted(file.name for file in (PROJECT / path).parent.glob("*.cu"))
     listed = f"; that folder has: {', '.join(near)}" if near else ""
     raise FileNotFoundError(f"no kernel file {os.fspath(path)!r}{listed}")

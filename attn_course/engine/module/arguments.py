@@ -16,8 +16,19 @@ from .errors import ArgumentError
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-_SIGNED = {"char", "signed char", "short", "int", "long", "long long", "int8_t", "int16_t",
-           "int32_t", "int64_t", "ptrdiff_t"}
+_SIGNED = {
+    "char",
+    "signed char",
+    "short",
+    "int",
+    "long",
+    "long long",
+    "int8_t",
+    "int16_t",
+    "int32_t",
+    "int64_t",
+    "ptrdiff_t",
+}
 
 
 def bind(kernel: str, entry: Entry, arguments, backend: str) -> list:
@@ -29,15 +40,21 @@ def bind(kernel: str, entry: Entry, arguments, backend: str) -> list:
     """
     if not isinstance(arguments, (tuple, list)):
         raise ArgumentError(
-            f"{kernel}: the arguments must come as a tuple; for a single one write (x,)")
+            f"{kernel}: the arguments must come as a tuple; for a single one write (x,)"
+        )
     expected = entry.parameters
     if len(arguments) != len(expected):
         listed = ", ".join(parameter.text for parameter in expected) or "none"
         raise ArgumentError(
             f"{kernel} takes {len(expected)} argument{'s' * (len(expected) != 1)}, "
-            f"got {len(arguments)}. Its parameters: {listed}")
-    return [_bind_one(kernel, position, parameter, value, backend) for position, (parameter, value)
-            in enumerate(zip(expected, arguments, strict=True), start=1)]
+            f"got {len(arguments)}. Its parameters: {listed}"
+        )
+    return [
+        _bind_one(kernel, position, parameter, value, backend)
+        for position, (parameter, value) in enumerate(
+            zip(expected, arguments, strict=True), start=1
+        )
+    ]
 
 
 class _Refusal:
@@ -52,8 +69,9 @@ class _Refusal:
 
 def _bind_one(kernel, position, parameter, value, backend):
     refuse = _Refusal(kernel, position, parameter)
-    is_array = isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or (
-        is_device_array(value))
+    is_array = (
+        isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or (is_device_array(value))
+    )
     ctype = parameter.ctype
     known_pointer = ctype is not None and ctype.pointers > 0
     known_value = ctype is not None and ctype.pointers == 0 and bool(ctype.base)
@@ -64,8 +82,10 @@ def _bind_one(kernel, position, parameter, value, backend):
     if parameter.is_struct:
         return _bind_struct(refuse, parameter, value)
     if is_array:
-        refuse(f"got an array of shape {value.shape}; this parameter is a single value. "
-               "Pass array.item() or the number itself")
+        refuse(
+            f"got an array of shape {value.shape}; this parameter is a single value. "
+            "Pass array.item() or the number itself"
+        )
     return _bind_scalar(refuse, parameter, value)
 
 
@@ -78,12 +98,16 @@ def _bind_pointer(refuse, parameter: Parameter, value, is_array: bool, backend: 
     _check_dtype(refuse, parameter, value)
     if not value.flags.c_contiguous:
         library = "cupy" if backend == "gpu" else "np"
-        refuse(f"the array (shape {value.shape}, strides {value.strides}) is not contiguous, and a "
-               f"kernel sees memory, not strides. Pass {library}.ascontiguousarray(...)")
+        refuse(
+            f"the array (shape {value.shape}, strides {value.strides}) is not contiguous, and a "
+            f"kernel sees memory, not strides. Pass {library}.ascontiguousarray(...)"
+        )
     reads_only = parameter.ctype is not None and parameter.ctype.const
     if isinstance(value, np.ndarray) and not value.flags.writeable and not reads_only:
-        refuse("the array is read-only and the kernel may write to it. Pass a copy (array.copy()), "
-               "or declare the parameter as a pointer to const")
+        refuse(
+            "the array is read-only and the kernel may write to it. Pass a copy (array.copy()), "
+            "or declare the parameter as a pointer to const"
+        )
     return value
 
 
@@ -94,8 +118,10 @@ def _check_place(refuse, value, backend: str) -> None:
     if backend == "gpu" and not _is_cupys(type(value)):
         refuse(f"got a {type(value).__name__}; pass it as a CuPy array: cupy.asarray(...)")
     if backend == "simulator" and not on_host:
-        refuse("got an array in GPU memory; the simulator works on NumPy arrays: "
-               "pass cupy.asnumpy(...)")
+        refuse(
+            "got an array in GPU memory; the simulator works on NumPy arrays: "
+            "pass cupy.asnumpy(...)"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -122,10 +148,14 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
         same_size = dtype.itemsize == np.dtype(numpy_name).itemsize
         remedy += f", or .view(np.{numpy_name}) for the same bits" if same_size else ""
     if accepted[0] == "bfloat16":
-        remedy = ("NumPy has no bfloat16 of its own: pass an array of ml_dtypes.bfloat16, or the "
-                  "raw bits as np.uint16")
-    refuse(f"the array holds {dtype.name if dtype.isnative else dtype.str}, "
-           f"the kernel reads {accepted[0]}. {remedy}")
+        remedy = (
+            "NumPy has no bfloat16 of its own: pass an array of ml_dtypes.bfloat16, or the "
+            "raw bits as np.uint16"
+        )
+    refuse(
+        f"the array holds {dtype.name if dtype.isnative else dtype.str}, "
+        f"the kernel reads {accepted[0]}. {remedy}"
+    )
 
 
 @lru_cache(maxsize=256)
@@ -153,12 +183,16 @@ def _bind_struct(refuse, parameter: Parameter, value):
     if isinstance(value, np.generic):
         value = np.array(value)
     if not isinstance(value, np.ndarray) or (value.size != 1 and value.nbytes != parameter.size):
-        refuse(f"got {type(value).__name__} {value!r}; this parameter is passed as "
-               f"{parameter.size} bytes. Pass a NumPy value of that size: a structured scalar, "
-               "np.float16(x) for a half, or np.array([x, y, z], dtype) for a vector")
+        refuse(
+            f"got {type(value).__name__} {value!r}; this parameter is passed as "
+            f"{parameter.size} bytes. Pass a NumPy value of that size: a structured scalar, "
+            "np.float16(x) for a half, or np.array([x, y, z], dtype) for a vector"
+        )
     if value.nbytes != parameter.size:
-        refuse(f"the value has {value.nbytes} bytes (dtype {value.dtype}), "
-               f"the parameter {parameter.size}")
+        refuse(
+            f"the value has {value.nbytes} bytes (dtype {value.dtype}), "
+            f"the parameter {parameter.size}"
+        )
     base = parameter.ctype.base if parameter.ctype else ""
     if base in ("half", "__half") and value.dtype != np.float16:
         refuse(f"got {value.dtype}; pass np.float16(x)")
@@ -170,8 +204,10 @@ def _bind_scalar(refuse, parameter: Parameter, value):
     base = parameter.ctype.base if parameter.ctype else ""
     kind = {"float": "f32", "double": "f64"}.get(base, parameter.kind)
     if not isinstance(value, (bool, int, float, complex, np.generic)):
-        refuse(f"got {type(value).__name__}; this parameter is a single "
-               f"{'number' if kind in _FLOAT_DTYPES else 'integer'} of {parameter.size} bytes")
+        refuse(
+            f"got {type(value).__name__}; this parameter is a single "
+            f"{'number' if kind in _FLOAT_DTYPES else 'integer'} of {parameter.size} bytes"
+        )
     if kind in _FLOAT_DTYPES:
         return _bind_float(refuse, parameter, value, kind)
     return _bind_integer(refuse, parameter, value)
@@ -185,8 +221,10 @@ def _bind_float(refuse, parameter: Parameter, value, kind: str):
     if isinstance(value, (np.generic, complex)):
         refuse(f"got {type(value).__name__}; the kernel reads {wanted.__name__}. {remedy}")
     if isinstance(value, float):  # np.float64 is a float too and was dealt with above
-        refuse(f"got the Python float {value!r}, which has 8 bytes; the kernel reads "
-               f"{parameter.size}. {remedy}")
+        refuse(
+            f"got the Python float {value!r}, which has 8 bytes; the kernel reads "
+            f"{parameter.size}. {remedy}"
+        )
     refuse(f"got the integer {value!r}; its bits are no floating-point number. {remedy}")
 
 
@@ -207,14 +245,17 @@ def _bind_integer(refuse, parameter: Parameter, value):
     base = parameter.ctype.base if parameter.ctype else ""
     wanted, least, largest = _integer_type(base, parameter.size)
     if isinstance(value, (float, complex, np.inexact)):
-        refuse(f"got {value!r}; this parameter is an integer. "
-               f"Pass int(x) or np.{wanted.__name__}(x)")
+        refuse(
+            f"got {value!r}; this parameter is an integer. Pass int(x) or np.{wanted.__name__}(x)"
+        )
     if isinstance(value, np.generic) and not isinstance(value, np.bool_):
         if value.dtype.kind not in "iu":
             refuse(f"got {type(value).__name__}; pass np.{wanted.__name__}(x)")
         if value.itemsize != parameter.size:
-            refuse(f"got {type(value).__name__} ({value.itemsize} bytes); the kernel reads "
-                   f"{parameter.size}. Pass int(x) or np.{wanted.__name__}(x)")
+            refuse(
+                f"got {type(value).__name__} ({value.itemsize} bytes); the kernel reads "
+                f"{parameter.size}. Pass int(x) or np.{wanted.__name__}(x)"
+            )
     number = int(value)
     if not least <= number <= largest:
         refuse(f"{number} does not fit: the parameter takes {least} to {largest}")

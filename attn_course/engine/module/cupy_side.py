@@ -87,7 +87,8 @@ class CupyModules:
         if number > capability or (suffix == "a" and number != capability):
             raise BackendError(
                 f"{self.module.name} needs sm_{number}{suffix}; this GPU is sm_{capability}. "
-                'Use backend="simulator", or another kernel')
+                'Use backend="simulator", or another kernel'
+            )
         return f"sm_{number}{suffix}" if suffix else None
 
     @cached_property
@@ -96,8 +97,9 @@ class CupyModules:
 
     def _cubin(self, arch: str) -> Path:
         module = self.module
-        compiled = compile_cubin(module.code, module.name, module.options, arch,
-                                 module.name_expressions, self._folder)
+        compiled = compile_cubin(
+            module.code, module.name, module.options, arch, module.name_expressions, self._folder
+        )
         self._lowered[arch] = compiled.lowered_names
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
         path = path.with_suffix(".cubin")
@@ -117,8 +119,12 @@ class CupyModules:
     def _from_code(self, name_expressions):
         import cupy
 
-        return cupy.RawModule(code=self.module.code, options=self._options(),
-                              name_expressions=name_expressions, **self.module._cupy_options)
+        return cupy.RawModule(
+            code=self.module.code,
+            options=self._options(),
+            name_expressions=name_expressions,
+            **self.module._cupy_options,
+        )
 
     @cached_property
     def _plain(self):

@@ -50,8 +50,9 @@ class Kernel:
         """
         observers = active_observers()
         self._check_observers(observers)
-        values = list(args) if self.entry is None else bind(
-            self.name, self.entry, args, self.backend)
+        values = (
+            list(args) if self.entry is None else bind(self.name, self.entry, args, self.backend)
+        )
         try:
             grid, block, shared_mem = self._check_launch(grid, block, shared_mem)
         except LaunchError as error:
@@ -65,10 +66,16 @@ class Kernel:
         required = self.entry.required_block if self.entry else None
         cluster = self.entry.cluster if self.entry else (1, 1, 1)
         grid, block = check_geometry(
-            self.name, grid, block, limits, self.max_threads_per_block, required, cluster)
+            self.name, grid, block, limits, self.max_threads_per_block, required, cluster
+        )
         if shared_mem != 0:
-            shared_mem = check_shared(self.name, shared_mem, self.shared_size_bytes,
-                                      self.max_dynamic_shared_size_bytes, limits)
+            shared_mem = check_shared(
+                self.name,
+                shared_mem,
+                self.shared_size_bytes,
+                self.max_dynamic_shared_size_bytes,
+                limits,
+            )
         return grid, block, shared_mem
 
     def _report(self, error: LaunchError, observers) -> bool:
@@ -80,17 +87,28 @@ class Kernel:
     def _check_dynamic_size(self, size: int) -> int:
         """A new max_dynamic_shared_size_bytes, refused when no launch could ever have it."""
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 0:
-            raise LaunchError(f"{self.name}: max_dynamic_shared_size_bytes is {size!r}; "
-                              "it must be a number of bytes >= 0")
+            raise LaunchError(
+                f"{self.name}: max_dynamic_shared_size_bytes is {size!r}; "
+                "it must be a number of bytes >= 0"
+            )
         check_total_shared(self.name, int(size), self.shared_size_bytes, self._limits())
         return int(size)
 
     @property
     def attributes(self) -> dict[str, int]:
         """CuPy's dictionary of kernel attributes; -1 where there is no such thing."""
-        names = ("max_threads_per_block", "shared_size_bytes", "const_size_bytes",
-                 "local_size_bytes", "num_regs", "ptx_version", "binary_version", "cache_mode_ca",
-                 "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout")
+        names = (
+            "max_threads_per_block",
+            "shared_size_bytes",
+            "const_size_bytes",
+            "local_size_bytes",
+            "num_regs",
+            "ptx_version",
+            "binary_version",
+            "cache_mode_ca",
+            "max_dynamic_shared_size_bytes",
+            "preferred_shared_memory_carveout",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -169,12 +187,22 @@ class SimulatorKernel(Kernel):
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
-        arguments = [_image(value, parameter)
-                     for value, parameter in zip(values, self.entry.parameters, strict=True)]
+        arguments = [
+            _image(value, parameter)
+            for value, parameter in zip(values, self.entry.parameters, strict=True)
+        ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
         with self.module.shared_variables(build) as program:
-            program.launch(self.entry.name, grid, block, arguments, shared_bytes=shared_mem,
-                           observers=observers, names=names, warp_order=self.warp_order)
+            program.launch(
+                self.entry.name,
+                grid,
+                block,
+                arguments,
+                shared_bytes=shared_mem,
+                observers=observers,
+                names=names,
+                warp_order=self.warp_order,
+            )
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:
@@ -210,7 +238,8 @@ class GpuKernel(Kernel):
             names = ", ".join(type(observer).__name__ for observer in observers)
             raise BackendError(
                 f"{self.name} runs on the GPU, where observers ({names}) see nothing; "
-                'make the module with backend="simulator" and give it NumPy arrays')
+                'make the module with backend="simulator" and give it NumPy arrays'
+            )
 
     def _constant(self, name: str) -> int:
         """An attribute that never changes for a device, asked of the driver once."""

@@ -13,8 +13,26 @@ KIB = 1024
 # Guide, table "Technical Specifications per Compute Capability". The limit without opting in is
 # 48 KB everywhere.
 OPT_IN_SHARED_KIB = {
-    50: 48, 52: 48, 53: 48, 60: 48, 61: 48, 62: 48, 70: 96, 72: 96, 75: 64, 80: 163, 86: 99,
-    87: 163, 89: 99, 90: 227, 100: 227, 101: 227, 103: 227, 110: 227, 120: 99, 121: 99,
+    50: 48,
+    52: 48,
+    53: 48,
+    60: 48,
+    61: 48,
+    62: 48,
+    70: 96,
+    72: 96,
+    75: 64,
+    80: 163,
+    86: 99,
+    87: 163,
+    89: 99,
+    90: 227,
+    100: 227,
+    101: 227,
+    103: 227,
+    110: 227,
+    120: 99,
+    121: 99,
 }
 DEFAULT_SHARED_BYTES = 48 * KIB
 
@@ -38,8 +56,13 @@ def simulated_limits(arch: str) -> Limits:
 
 
 def check_geometry(
-    kernel: str, grid, block, limits: Limits, max_threads: int | None = None,
-    required_block: tuple[int, int, int] | None = None, cluster: tuple[int, int, int] = (1, 1, 1),
+    kernel: str,
+    grid,
+    block,
+    limits: Limits,
+    max_threads: int | None = None,
+    required_block: tuple[int, int, int] | None = None,
+    cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Grid and block as three ints each; LaunchError when the device would refuse them.
 
@@ -51,18 +74,22 @@ def check_geometry(
     if threads > limits.threads:
         raise LaunchError(
             f"{kernel}: block {block} has {threads} threads; a block has at most "
-            f"{limits.threads}. Use a smaller block and more blocks in the grid")
+            f"{limits.threads}. Use a smaller block and more blocks in the grid"
+        )
     if max_threads is not None and threads > max_threads:
         raise LaunchError(
             f"{kernel}: block {block} has {threads} threads; this kernel runs with at most "
-            f"{max_threads} (its __launch_bounds__, or its registers). Use a smaller block")
+            f"{max_threads} (its __launch_bounds__, or its registers). Use a smaller block"
+        )
     if required_block is not None and block != tuple(required_block):
         raise LaunchError(
-            f"{kernel}: block is {block}; the kernel is compiled for blocks of {required_block}")
+            f"{kernel}: block is {block}; the kernel is compiled for blocks of {required_block}"
+        )
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
         raise LaunchError(
             f"{kernel}: grid {grid} does not hold whole clusters of {cluster} blocks; make each "
-            f"size of the grid a multiple")
+            f"size of the grid a multiple"
+        )
     return grid, block
 
 
@@ -70,8 +97,10 @@ def _three(kernel, what, sizes, largest, limits) -> tuple[int, int, int]:
     if not isinstance(sizes, tuple) or not 1 <= len(sizes) <= 3:
         raise LaunchError(
             f"{kernel}: {what} is {sizes!r}; it must be a tuple of one to three integers, "
-            f"such as ({sizes},)" if isinstance(sizes, int) else
-            f"{kernel}: {what} is {sizes!r}; it must be a tuple of one to three integers")
+            f"such as ({sizes},)"
+            if isinstance(sizes, int)
+            else f"{kernel}: {what} is {sizes!r}; it must be a tuple of one to three integers"
+        )
     found = tuple(_size(kernel, what, sizes, value) for value in sizes) + (1, 1)
     for axis, value, limit in zip("xyz", found, largest, strict=False):
         if value > limit:
@@ -79,10 +108,13 @@ def _three(kernel, what, sizes, largest, limits) -> tuple[int, int, int]:
             if axis == "x":
                 hint = (
                     "Use more blocks, e.g. grid ((n + 255) // 256,), block (256,)"
-                    if what == "block" else "Let each block do more, or launch several times")
+                    if what == "block"
+                    else "Let each block do more, or launch several times"
+                )
             raise LaunchError(
                 f"{kernel}: {what} {sizes} has {value} in {axis}; at most {limit} is allowed "
-                f"there on {limits.name}. {hint}")
+                f"there on {limits.name}. {hint}"
+            )
     return found[:3]
 
 
@@ -92,16 +124,22 @@ def _size(kernel, what, sizes, value) -> int:
     except TypeError:
         raise LaunchError(
             f"{kernel}: {what} {sizes} holds {value!r}, which is no integer; divide with // "
-            f"and round up: (n + TILE - 1) // TILE") from None
+            f"and round up: (n + TILE - 1) // TILE"
+        ) from None
     if number < 1:
         raise LaunchError(
             f"{kernel}: {what} {sizes} holds {number}; every size must be at least 1. "
-            f"For an empty array, do not launch the kernel")
+            f"For an empty array, do not launch the kernel"
+        )
     return number
 
 
 def check_shared(
-    kernel: str, dynamic: int, static: int, allowed_dynamic: int, limits: Limits,
+    kernel: str,
+    dynamic: int,
+    static: int,
+    allowed_dynamic: int,
+    limits: Limits,
 ) -> int:
     """The dynamic shared memory of a launch in bytes; LaunchError when there is not as much.
 
@@ -111,7 +149,8 @@ def check_shared(
         dynamic = operator.index(dynamic)
     except TypeError:
         raise LaunchError(
-            f"{kernel}: shared_mem is {dynamic!r}; it must be a number of bytes") from None
+            f"{kernel}: shared_mem is {dynamic!r}; it must be a number of bytes"
+        ) from None
     if dynamic < 0:
         raise LaunchError(f"{kernel}: shared_mem is {dynamic}; it must be a number of bytes >= 0")
     check_total_shared(kernel, dynamic, static, limits)
@@ -119,7 +158,8 @@ def check_shared(
         raise LaunchError(
             f"{kernel}: {_sum(dynamic, static)} of shared memory is more than a kernel gets "
             f"without asking (48 KB). Before the launch set "
-            f"kernel.max_dynamic_shared_size_bytes = {dynamic}")
+            f"kernel.max_dynamic_shared_size_bytes = {dynamic}"
+        )
     return dynamic
 
 
@@ -129,7 +169,8 @@ def check_total_shared(kernel: str, dynamic: int, static: int, limits: Limits) -
         raise LaunchError(
             f"{kernel}: {_sum(dynamic, static)} of shared memory is more than a block can have on "
             f"{limits.name}: {limits.opt_in_shared_bytes} bytes "
-            f"({limits.opt_in_shared_bytes // KIB} KB). Use smaller tiles")
+            f"({limits.opt_in_shared_bytes // KIB} KB). Use smaller tiles"
+        )
 
 
 def _sum(dynamic: int, static: int) -> str:

@@ -1,0 +1,1 @@
+"""Reads PTX text: syntax, debug names, shapes of shared arrays."""

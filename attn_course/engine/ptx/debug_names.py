@@ -220,9 +220,14 @@ def _members_of(variable: LocalVariable, kind: CType) -> list[LocalVariable]:
             if r.place.kind != "register"
         )
         part = replace(
-            variable, name=f"{variable.name}.{name}", type=inner.text, dtype=inner.dtype,
-            shape=inner.shape, ranges=moved, struct=struct,
-        )  # fmt: skip
+            variable,
+            name=f"{variable.name}.{name}",
+            type=inner.text,
+            dtype=inner.dtype,
+            shape=inner.shape,
+            ranges=moved,
+            struct=struct,
+        )
         if moved:
             found += _members_of(part, inner)
     return found

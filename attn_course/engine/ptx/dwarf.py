@@ -25,11 +25,20 @@ _SYMBOL_ROOM = 1 << 32
 _SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line")
 _NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
 _SCALARS = {
-    ("float", 4): "f4", ("float", 8): "f8", ("float", 2): "f2",
-    ("signed", 1): "i1", ("signed", 2): "i2", ("signed", 4): "i4", ("signed", 8): "i8",
-    ("unsigned", 1): "u1", ("unsigned", 2): "u2", ("unsigned", 4): "u4", ("unsigned", 8): "u8",
-    ("bool", 1): "?", ("pointer", 8): "u8",
-}  # fmt: skip
+    ("float", 4): "f4",
+    ("float", 8): "f8",
+    ("float", 2): "f2",
+    ("signed", 1): "i1",
+    ("signed", 2): "i2",
+    ("signed", 4): "i4",
+    ("signed", 8): "i8",
+    ("unsigned", 1): "u1",
+    ("unsigned", 2): "u2",
+    ("unsigned", 4): "u4",
+    ("unsigned", 8): "u8",
+    ("bool", 1): "?",
+    ("pointer", 8): "u8",
+}
 _ENCODINGS = {2: "bool", 4: "float", 5: "signed", 6: "signed", 7: "unsigned", 8: "unsigned"}
 
 
@@ -182,9 +191,12 @@ class CType:
 
 
 _ADORNED = {
-    "DW_TAG_const_type": "const {}", "DW_TAG_volatile_type": "volatile {}",
-    "DW_TAG_restrict_type": "{}", "DW_TAG_typedef": "{}", "DW_TAG_enumeration_type": "{}",
-}  # fmt: skip
+    "DW_TAG_const_type": "const {}",
+    "DW_TAG_volatile_type": "volatile {}",
+    "DW_TAG_restrict_type": "{}",
+    "DW_TAG_typedef": "{}",
+    "DW_TAG_enumeration_type": "{}",
+}
 
 
 def type_of(die) -> CType:

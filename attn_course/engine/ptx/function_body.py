@@ -19,7 +19,7 @@ from .syntax import (
     Symbol,
     Variable,
     Vector,
-)  # fmt: skip
+)
 from .tokens import Tokens
 from .variables import read_variables
 

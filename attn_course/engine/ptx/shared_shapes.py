@@ -19,16 +19,35 @@ _DECLARATION = re.compile(
 _CONSTANT = re.compile(
     r"^\s*#\s*define\s+(?P<macro>\w+)\s+(?P<value>[^\n]+)$"
     r"|\b(?:constexpr|const)\s+(?:static\s+)?(?:unsigned\s+)?(?:int|size_t|unsigned|long)\s+"
-    r"(?P<name>\w+)\s*=\s*(?P<expression>[^;]+);", re.MULTILINE)  # fmt: skip
+    r"(?P<name>\w+)\s*=\s*(?P<expression>[^;]+);",
+    re.MULTILINE,
+)
 _ELEMENTS = {
-    "float": ("f4", ()), "double": ("f8", ()), "int": ("i4", ()), "unsigned": ("u4", ()),
-    "unsigned int": ("u4", ()), "half": ("f2", ()), "__half": ("f2", ()), "char": ("i1", ()),
-    "unsigned char": ("u1", ()), "bool": ("?", ()), "float2": ("f4", (2,)), "short": ("i2", ()),
-    "float4": ("f4", (4,)), "int4": ("i4", (4,)), "int2": ("i4", (2,)), "long long": ("i8", ()),
-    "unsigned short": ("u2", ()), "half2": ("f2", (2,)), "__half2": ("f2", (2,)),
-    "uint4": ("u4", (4,)), "uint2": ("u4", (2,)), "uint32_t": ("u4", ()), "int32_t": ("i4", ()),
+    "float": ("f4", ()),
+    "double": ("f8", ()),
+    "int": ("i4", ()),
+    "unsigned": ("u4", ()),
+    "unsigned int": ("u4", ()),
+    "half": ("f2", ()),
+    "__half": ("f2", ()),
+    "char": ("i1", ()),
+    "unsigned char": ("u1", ()),
+    "bool": ("?", ()),
+    "float2": ("f4", (2,)),
+    "short": ("i2", ()),
+    "float4": ("f4", (4,)),
+    "int4": ("i4", (4,)),
+    "int2": ("i4", (2,)),
+    "long long": ("i8", ()),
+    "unsigned short": ("u2", ()),
+    "half2": ("f2", (2,)),
+    "__half2": ("f2", (2,)),
+    "uint4": ("u4", (4,)),
+    "uint2": ("u4", (2,)),
+    "uint32_t": ("u4", ()),
+    "int32_t": ("i4", ()),
     "double2": ("f8", (2,)),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Turns PTX into NumPy: control flow, operands, instructions, programs."""

@@ -21,7 +21,7 @@ from attn_course.engine.ptx.syntax import (
     Register,
     Symbol,
     Vector,
-)  # fmt: skip
+)
 
 Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
@@ -143,10 +143,29 @@ def registers_in(operand) -> Iterator[str]:
 
 
 _NO_RESULT = (
-    "st", "red", "bra", "brx", "bar", "barrier", "ret", "exit", "trap", "membar", "fence",
-    "prefetch", "prefetchu", "nanosleep", "brkpt", "pmevent", "call", "cp", "discard",
-    "applypriority", "setmaxnreg", "griddepcontrol",
-)  # fmt: skip
+    "st",
+    "red",
+    "bra",
+    "brx",
+    "bar",
+    "barrier",
+    "ret",
+    "exit",
+    "trap",
+    "membar",
+    "fence",
+    "prefetch",
+    "prefetchu",
+    "nanosleep",
+    "brkpt",
+    "pmevent",
+    "call",
+    "cp",
+    "discard",
+    "applypriority",
+    "setmaxnreg",
+    "griddepcontrol",
+)
 
 
 def has_result(opcode: str) -> bool:

@@ -15,7 +15,7 @@ from attn_course.engine.ptx.syntax import (
     Symbol,
     Variable,
     Vector,
-)  # fmt: skip
+)
 
 from ..machine.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
 from ..machine.memory import FUNCTION_WINDOW, aligned

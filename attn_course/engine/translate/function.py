@@ -37,9 +37,15 @@ class Instance:
     """
 
     def __init__(
-        self, kernel, function: Function, prefix: Key, base: int, return_key=None, live_after=0,
+        self,
+        kernel,
+        function: Function,
+        prefix: Key,
+        base: int,
+        return_key=None,
+        live_after=0,
         called_from: tuple[Instance, Instruction] | None = None,
-    ):  # fmt: skip
+    ):
         self.kernel, self.function, self.prefix = kernel, function, prefix
         self.called_from = called_from
         self.depth = called_from[0].depth + 1 if called_from else 0

@@ -21,10 +21,19 @@ from .memory_instructions import MemoryLines, memory_space
 from .operands import type_of
 
 _NOTHING = (
-    "membar", "fence", "prefetch", "prefetchu", "nanosleep", "pmevent", "discard",
-    "applypriority", "setmaxnreg", "griddepcontrol", "brkpt",
+    "membar",
+    "fence",
+    "prefetch",
+    "prefetchu",
+    "nanosleep",
+    "pmevent",
+    "discard",
+    "applypriority",
+    "setmaxnreg",
+    "griddepcontrol",
+    "brkpt",
     "bar",  # bar.warp: the lanes are together, nothing is left to do
-)  # fmt: skip
+)
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}

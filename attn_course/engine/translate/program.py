@@ -25,9 +25,14 @@ class Program:
     """
 
     def __init__(
-        self, ptx: str, *, source: str = "", source_name: str = "kernel.cu",
-        build: str = "optimised", options: tuple[str, ...] = (),
-    ):  # fmt: skip
+        self,
+        ptx: str,
+        *,
+        source: str = "",
+        source_name: str = "kernel.cu",
+        build: str = "optimised",
+        options: tuple[str, ...] = (),
+    ):
         self.options = tuple(options)
         self.ptx, self.source, self.source_name, self.build = ptx, source, source_name, build
         self.module: Module = parse(ptx)
@@ -56,7 +61,8 @@ class Program:
     @property
     def debug(self):
         """The module that reads a debug build's names: variables(program, function), ..."""
-        return import_module(".debug", __package__)  # only when asked for: it takes a while
+        # only when asked for: it takes a while
+        return import_module("..ptx.debug_names", __package__)
 
     def python(self, name: str) -> str:
         """The NumPy lines that the kernel's instructions became."""
@@ -80,7 +86,7 @@ class Program:
         return self.source_lines[position.line - 1] if inside else ""
 
     def text_of(self, name: str, line: int) -> str:
-        """" `text`" of a line of the kernel's own file, for messages; "" for other files."""
+        """ " `text`" of a line of the kernel's own file, for messages; "" for other files."""
         inside = name == self.source_name.rsplit("/", 1)[-1] and 0 < line <= len(self.source_lines)
         return f" `{self.source_lines[line - 1].strip()}`" if inside else ""
 
@@ -104,9 +110,16 @@ class Program:
     ):
         """Run a kernel over its whole grid. See launches.launch."""
         return launch(
-            self, name, grid, block, arguments, shared_bytes=shared_bytes,
-            observers=observers, names=names, warp_order=warp_order,
-        )  # fmt: skip
+            self,
+            name,
+            grid,
+            block,
+            arguments,
+            shared_bytes=shared_bytes,
+            observers=observers,
+            names=names,
+            warp_order=warp_order,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,25 @@
-"""What can watch a simulated launch: counters, the sanitizer and the tracer.
+"""What can observe a simulated launch: counters, the sanitizer, the tracer, and small observers.
 
-They subscribe to the events of `attn_course.events` and know nothing of the simulator.
+They subscribe to the events of `engine.events` and know nothing of the machine.
 """
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 
-_HOMES = {"Counters": "counters", "Sanitizer": "sanitizer", "Tracer": "tracer"}
+_HOMES = {
+    "Counters": "counters.counters",
+    "Lanes": "counters.traffic",
+    "count_wavefronts": "counters.traffic",
+    "Sanitizer": "sanitizer.sanitizer",
+    "Finding": "sanitizer.findings",
+    "Tracer": "tracer.tracer",
+    "Footprints": "footprints",
+    "LineLookups": "footprints",
+    "ReadCounts": "reads",
+    "InFlight": "warp_streams",
+    "WarpWork": "warp_streams",
+}
 
 __all__ = list(_HOMES)
 
@@ -15,7 +27,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -82,8 +82,9 @@ class Footprint:
     def first(self, count: int) -> Footprint:
         """The same access by only the lanes that lie in the first `count` places of the warp."""
         keep = self.lanes < count
-        return Footprint(self.line, self.space, self.kind, self.lanes[keep], self.address[keep],
-                         self.size)  # fmt: skip
+        return Footprint(
+            self.line, self.space, self.kind, self.lanes[keep], self.address[keep], self.size
+        )
 
 
 class Footprints(Observer):
@@ -125,8 +126,9 @@ class Footprints(Observer):
         key = id(event.instruction)
         if not event.accesses or key in self._seen:
             return
-        first = ((self.block - event.chunk.first_block) * event.chunk.warps_per_block
-                 + self.warp) * 32  # fmt: skip
+        first = (
+            (self.block - event.chunk.first_block) * event.chunk.warps_per_block + self.warp
+        ) * 32
         for access in event.accesses:
             mine = (access.lanes >= first) & (access.lanes < first + 32)
             if access.valid is not None:
@@ -146,8 +148,7 @@ class Footprints(Observer):
         if merge is not None:
             address, size = address + merge.start, merge.size
         lanes = access.lanes[mine] - first
-        self.found.append(
-            Footprint(event.line, access.space, access.kind, lanes, address, size))
+        self.found.append(Footprint(event.line, access.space, access.kind, lanes, address, size))
 
 
 class LineLookups(Observer):

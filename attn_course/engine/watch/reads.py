@@ -38,8 +38,11 @@ class ReadCounts(Observer):
 
     def launch_started(self, launch: Launch) -> None:
         self._buffers = tuple(
-            buffer for buffer in launch.buffers
-            if buffer.space == "global" and buffer.dtype is not None and math.prod(buffer.shape)
+            buffer
+            for buffer in launch.buffers
+            if buffer.space == "global"
+            and buffer.dtype is not None
+            and math.prod(buffer.shape)
             and buffer.name != "kernel parameters"
         )
         for buffer in self._buffers:

@@ -150,7 +150,10 @@ def _registers(operand) -> list[str]:
     name = getattr(operand, "name", "")
     if name.startswith("%"):
         return [name]
-    parts = [getattr(operand, part) for part in ("base", "first", "second", "operand")
-             if hasattr(operand, part)]
+    parts = [
+        getattr(operand, part)
+        for part in ("base", "first", "second", "operand")
+        if hasattr(operand, part)
+    ]
     parts += [*getattr(operand, "items", ()), *getattr(operand, "extra", ())]
     return [name for part in parts if part is not None for name in _registers(part)]

@@ -38,8 +38,10 @@ def largest_dim(which: str, budget: int, options: Sequence[str] = (), step_of: i
 def budget_table(rows: Mapping[str, tuple[str, Sequence[str]]]) -> str:
     """The largest head dim of each kernel by architecture. rows: label -> (kernel, options)."""
     width = max(map(len, rows)) + 2
-    lines = [" " * width + "".join(f"{f'{arch} {size // 1024} KB':>16}"
-                                   for arch, size in BUDGETS.items())]
+    lines = [
+        " " * width
+        + "".join(f"{f'{arch} {size // 1024} KB':>16}" for arch, size in BUDGETS.items())
+    ]
     for label, (which, options) in rows.items():
         cells = (largest_dim(which, size, options) for size in BUDGETS.values())
         lines.append(label.ljust(width) + "".join(f"{cell:>16,}" for cell in cells))
@@ -58,10 +60,14 @@ def tile_fits(d: int) -> str:
         rows, keys = tile_extents(options)
         need = flash_shared_bytes(step("flash_fp32").constants(options))
         threads = 32 * tile[2] * tile[3]
-        held = (occupancy(threads, 0, need, MULTIPROCESSORS[arch]).blocks if need <= size else None
-                for arch, size in BUDGETS.items())
-        lines.append(f"{f'{rows} x {keys}':<12}{need:>9,}" + "".join(
-            f"{'-' if blocks is None else blocks:>8}" for blocks in held))
+        held = (
+            occupancy(threads, 0, need, MULTIPROCESSORS[arch]).blocks if need <= size else None
+            for arch, size in BUDGETS.items()
+        )
+        lines.append(
+            f"{f'{rows} x {keys}':<12}{need:>9,}"
+            + "".join(f"{'-' if blocks is None else blocks:>8}" for blocks in held)
+        )
     return "\n".join(lines)
 
 

@@ -12,15 +12,14 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
-from attn_course.measure import tile_model as tile_times
+from attn_course.measure import tile_model
 from attn_course.measure.experiments import Times
 from attn_course.measure.records import caption, records
 from attn_course.measure.suites import Shape
 
 from .runs import run
 
-NO_TILES = ("no record of these tiles yet: on a machine with a GPU, tools/record_tiles.py makes "
-            "one")
+NO_TILES = "no record of these tiles yet: on a machine with a GPU, tools/record_tiles.py makes one"
 
 
 # -- counted on the simulator ----------------------------------------------------------------------
@@ -36,8 +35,9 @@ class ClusterUse:
     waits: int
 
 
-def cluster_use(which: int | str, q, k, v, options: Sequence[str] = (),
-                device: Device | None = None) -> ClusterUse:
+def cluster_use(
+    which: int | str, q, k, v, options: Sequence[str] = (), device: Device | None = None
+) -> ClusterUse:
     """One fused kernel, run and counted; shapes as in :func:`run`.
 
     device: whose tiles it gets, the simulator's when None; options win over those.
@@ -47,20 +47,29 @@ def cluster_use(which: int | str, q, k, v, options: Sequence[str] = (),
     seen = Counters()
     run(which, q, k, v, seen, options=(*launch.options, *options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
-    waits = sum(line["instructions"] for line in seen.by_line.rows()
-                if "barrier.cluster.wait" in line.text)
-    return ClusterUse(prod(launch.grid), seen.totals["global_load_sectors"],
-                      seen.totals["cluster_shared_requests"], waits // warps)
+    waits = sum(
+        line["instructions"] for line in seen.by_line.rows() if "barrier.cluster.wait" in line.text
+    )
+    return ClusterUse(
+        prod(launch.grid),
+        seen.totals["global_load_sectors"],
+        seen.totals["cluster_shared_requests"],
+        waits // warps,
+    )
 
 
 def use_table(rows: Mapping[str, ClusterUse]) -> str:
     """A line for each kernel or build. rows: label -> what it does."""
     width = max(map(len, rows))
-    lines = [f"{'':<{width}}  {'blocks':>6}  {'sectors a block':>15}  {'cluster requests':>16}"
-             f"  {'cluster barriers':>16}"]
+    lines = [
+        f"{'':<{width}}  {'blocks':>6}  {'sectors a block':>15}  {'cluster requests':>16}"
+        f"  {'cluster barriers':>16}"
+    ]
     for name, one in rows.items():
-        lines.append(f"{name:<{width}}  {one.blocks:>6}  {one.sectors / one.blocks:>15,.0f}"
-                     f"  {one.requests:>16,}  {one.waits:>16}")
+        lines.append(
+            f"{name:<{width}}  {one.blocks:>6}  {one.sectors / one.blocks:>15,.0f}"
+            f"  {one.requests:>16,}  {one.waits:>16}"
+        )
     return "\n".join(lines)
 
 
@@ -75,8 +84,9 @@ def key_parts(q, k, v, cluster: int, options: Sequence[str] = ()) -> list[dict]:
     for rank, trace in enumerate(traces):
         recording = trace.recording
         starts = [int(key0) for _, key0 in recording.history("key0")]
-        last = {name: float(np.ravel(recording.history(name)[-1][1])[0])
-                for name in ("row_m", "row_l")}
+        last = {
+            name: float(np.ravel(recording.history(name)[-1][1])[0]) for name in ("row_m", "row_l")
+        }
         found.append({"rank": rank, "tiles": starts[:-1], **last})  # the last key0 ends the loop
     return found
 
@@ -93,7 +103,7 @@ def parts_table(parts: Sequence[Mapping]) -> str:
 # -- recorded on a GPU -----------------------------------------------------------------------------
 def tile_record() -> dict | None:
     """The newest record of tools/record_tiles.py, None where there is none."""
-    return next(iter(records(tile_times.KIND)), None)
+    return next(iter(records(tile_model.KIND)), None)
 
 
 def _times(record: dict, shape: Shape, keys: int) -> Iterable[tuple[str, dict, int, float]]:
@@ -104,7 +114,7 @@ def _times(record: dict, shape: Shape, keys: int) -> Iterable[tuple[str, dict, i
     """
     rows = {(tuple(row["shape"]), row["keys"]): row for row in record["rows"]}
     for name, one in rows[tuple(shape), keys]["contestants"].items():
-        yield *tile_times.constants(name), one["blocks"], one["median_us"]
+        yield *tile_model.constants(name), one["blocks"], one["median_us"]
 
 
 def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
@@ -114,8 +124,11 @@ def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
     """
     found = [one for one in _times(record, shape, shape[2]) if one[0] == "rows_split"]
     keys = min(found, key=lambda one: one[3])[1]["KEYS"]
-    rows = {4 * c["ROWS"]: (blocks // c["CLUSTER"], blocks, time)
-            for _, c, blocks, time in found if c["KEYS"] == keys}
+    rows = {
+        4 * c["ROWS"]: (blocks // c["CLUSTER"], blocks, time)
+        for _, c, blocks, time in found
+        if c["KEYS"] == keys
+    }
     return dict(sorted(rows.items(), reverse=True))
 
 
@@ -156,12 +169,16 @@ def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float
 
 def sharing_table(record: dict, problems: Sequence[tuple[Shape, int]]) -> str:
     """The fastest tile of each cluster size on several problems, and the gain over kernel 12."""
-    lines = [f"{'(B, H, n, D)':<18} {'keys':>5}  {'kernel':<17}  {'tile, warps':<11}"
-             f"  {'blocks':>6}  {'us':>6}  {'12 over it':>10}"]
+    lines = [
+        f"{'(B, H, n, D)':<18} {'keys':>5}  {'kernel':<17}  {'tile, warps':<11}"
+        f"  {'blocks':>6}  {'us':>6}  {'12 over it':>10}"
+    ]
     for shape, keys in problems:
         best = sharing(record, shape, keys)
         for cluster, (blocks, time, tile) in best.items():
             name = "12" if cluster == 1 else f"19, clusters of {cluster}"
-            lines.append(f"{shape!s:<18} {keys:>5}  {name:<17}  {tile:<11}"
-                         f"  {blocks:>6}  {time:>6.1f}  {best[1][1] / time:>10.2f}")
+            lines.append(
+                f"{shape!s:<18} {keys:>5}  {name:<17}  {tile:<11}"
+                f"  {blocks:>6}  {time:>6.1f}  {best[1][1] / time:>10.2f}"
+            )
     return "\n".join([*lines, caption(record)])

@@ -13,25 +13,32 @@ from attn_course.measure.records import caption
 from attn_course.measure.roofline import Work, attention_work, peak_of, tflops
 from attn_course.measure.suites import Shape, shape_label
 
-NO_RECORD = ("no record of these times yet: on a machine with a GPU, tools/record_experiments.py "
-             "makes one")
+NO_RECORD = (
+    "no record of these times yet: on a machine with a GPU, tools/record_experiments.py makes one"
+)
 # (B, H, L, D) -> microseconds before and after, and the rate (TFLOP/s) that goes with the latter,
 # as the report on large head dimensions gives them.
 REPORT = {
-    (1, 4, 64, 512): (119, 62, 2.16), (1, 4, 64, 2048): (433, 214, 2.51),
-    (1, 4, 64, 4096): (186, 126, 4.26), (1, 1, 16, 8192): (199, 194, 0.69),
-}  # fmt: skip
+    (1, 4, 64, 512): (119, 62, 2.16),
+    (1, 4, 64, 2048): (433, 214, 2.51),
+    (1, 4, 64, 4096): (186, 126, 4.26),
+    (1, 1, 16, 8192): (199, 194, 0.69),
+}
 
 
 # -- the report on large head dimensions -----------------------------------------------------------
 def report_table() -> str:
     """The report's own figures, and the rate that its times give for the shapes it names."""
-    lines = [f"{'(B, H, L, D)':<18} {'before':>7} {'after':>7} {'gain':>6}   {'rate: reported':>14}"
-             f" {'from the time':>14}"]
+    lines = [
+        f"{'(B, H, L, D)':<18} {'before':>7} {'after':>7} {'gain':>6}   {'rate: reported':>14}"
+        f" {'from the time':>14}"
+    ]
     for shape, (before, after, rate) in REPORT.items():
         found = tflops(report_work(shape).operations, after)
-        lines.append(f"{shape!s:<18} {before:>7} {after:>7} {before / after:>6.2f}   {rate:>14.2f}"
-                     f" {found:>14.2f}")
+        lines.append(
+            f"{shape!s:<18} {before:>7} {after:>7} {before / after:>6.2f}   {rate:>14.2f}"
+            f" {found:>14.2f}"
+        )
     return "\n".join(lines)
 
 
@@ -44,10 +51,13 @@ def report_work(shape: Shape) -> Work:
 def floor_sentence(shape: Shape, time_us: float, gpu: str) -> str:
     """How far above the floor of its bytes and operations a time stands on a GPU."""
     floors = report_work(shape).floors_us(peak_of(gpu))
-    words = ", ".join(f"{name} {value:.2f} us" for name, value in floors.items()
-                      if name != "exponentials")
-    return (f"{shape}, {gpu}: floors {words}; the report recorded {time_us:g} us, "
-            f"{time_us / max(floors.values()):.0f} times the larger one")
+    words = ", ".join(
+        f"{name} {value:.2f} us" for name, value in floors.items() if name != "exponentials"
+    )
+    return (
+        f"{shape}, {gpu}: floors {words}; the report recorded {time_us:g} us, "
+        f"{time_us / max(floors.values()):.0f} times the larger one"
+    )
 
 
 def experiment_outcome(entry: str) -> str:
@@ -62,20 +72,26 @@ def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str
     if not present:
         return NO_RECORD
     width = max(map(len, names)) + 2
-    lines = ["recorded medians, microseconds",
-             " " * width + "".join(f"{shape_label(shape):>14}" for shape in present)]
+    lines = [
+        "recorded medians, microseconds",
+        " " * width + "".join(f"{shape_label(shape):>14}" for shape in present),
+    ]
     for name in names:
         cells = (one.median_us.get(name) for one in present.values())
-        lines.append(name.ljust(width) + "".join(
-            f"{'-' if cell is None else format(cell, '.1f'):>14}" for cell in cells))
+        lines.append(
+            name.ljust(width)
+            + "".join(f"{'-' if cell is None else format(cell, '.1f'):>14}" for cell in cells)
+        )
     return "\n".join([*lines, next(iter(present.values())).caption])
 
 
-def medians(found: Mapping[Shape, Times | None],
-            names: Sequence[str]) -> dict[str, list[float | None]]:
+def medians(
+    found: Mapping[Shape, Times | None], names: Sequence[str]
+) -> dict[str, list[float | None]]:
     """Contestant -> its median at each shape in microseconds, None where there is none."""
-    return {name: [one.median_us.get(name) if one else None for one in found.values()]
-            for name in names}
+    return {
+        name: [one.median_us.get(name) if one else None for one in found.values()] for name in names
+    }
 
 
 def gains(found: Mapping[Shape, Times | None], slow: str, fast: str) -> str:
@@ -83,8 +99,11 @@ def gains(found: Mapping[Shape, Times | None], slow: str, fast: str) -> str:
     present = [(shape, one.median_us) for shape, one in found.items() if one is not None]
     if not present:
         return NO_RECORD
-    said = [f"  {shape_label(shape):<14} {times[slow] / times[fast]:.2f}"
-            for shape, times in present if slow in times and fast in times]
+    said = [
+        f"  {shape_label(shape):<14} {times[slow] / times[fast]:.2f}"
+        for shape, times in present
+        if slow in times and fast in times
+    ]
     return "\n".join([f"recorded times, {slow} over {fast}:", *said])
 
 
@@ -93,14 +112,20 @@ def outcome_table(found: dict | None, shapes: Sequence[Shape] = tuple(REPORT)) -
     if found is None:
         return NO_RECORD
     rows = [row_of(found, shape)["contestants"] for shape in shapes]
-    lines = ["recorded, times faster than the kernel it started from",
-             " " * 36 + "".join(f"{shape_label(shape):>13}" for shape in shapes)]
+    lines = [
+        "recorded, times faster than the kernel it started from",
+        " " * 36 + "".join(f"{shape_label(shape):>13}" for shape in shapes),
+    ]
     for name, (file, _) in VARIANTS.items():
         if "/" not in file:
             continue
         base = step(step(file).number)
-        cells = (f"{row[base.entry]['median_us'] / row[name]['median_us']:.2f}"
-                 if name in row else "refused" for row in rows)
+        cells = (
+            f"{row[base.entry]['median_us'] / row[name]['median_us']:.2f}"
+            if name in row
+            else "refused"
+            for row in rows
+        )
         begin = f"{name:<27}over {base.number:02}  "
         lines.append(begin + "".join(f"{cell:>13}" for cell in cells))
     return "\n".join([*lines, caption(found)])

@@ -13,9 +13,18 @@ from attn_course.ladder.attention import run_steps
 from attn_course.ladder.steps import Problem, step
 
 
-def run(which: int | str, q, k, v, *observers: Observer, options: Sequence[str] = (),
-        scale: float | None = None, causal: bool = False, heads: int = 1,
-        bias: np.ndarray | None = None):
+def run(
+    which: int | str,
+    q,
+    k,
+    v,
+    *observers: Observer,
+    options: Sequence[str] = (),
+    scale: float | None = None,
+    causal: bool = False,
+    heads: int = 1,
+    bias: np.ndarray | None = None,
+):
     """One fused kernel on the simulator. q (BH, n, d), k and v (BH_kv, m, d) float32.
 
     heads: query heads an element of the batch, needed where k has fewer; bias: (heads, n, m).
@@ -30,8 +39,9 @@ def run(which: int | str, q, k, v, *observers: Observer, options: Sequence[str] 
         buffers["bias"] = bias
     scale = d**-0.5 if scale is None else scale
     with observe(*observers):
-        found = run_steps([step(which)], buffers, scale, backend="simulator", options=options,
-                          problem=problem)  # fmt: skip
+        found = run_steps(
+            [step(which)], buffers, scale, backend="simulator", options=options, problem=problem
+        )
     return found["out"]
 
 
@@ -46,8 +56,9 @@ def ptx_counts(which: int | str, opcodes: Iterable[str], options: Sequence[str] 
     """How many instructions of a kernel's PTX begin with each of these names."""
     text = RawModule(path=str(step(which).path), options=options, backend="simulator").ptx()
     words = [line.split(None, 1) for line in text.splitlines() if line.strip()]
-    first = [parts[1] if parts[0].startswith("@") and len(parts) > 1 else parts[0]
-             for parts in words]  # fmt: skip
+    first = [
+        parts[1] if parts[0].startswith("@") and len(parts) > 1 else parts[0] for parts in words
+    ]
     return {name: sum(word.startswith(name) for word in first) for name in opcodes}
 
 

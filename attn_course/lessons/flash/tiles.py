@@ -44,18 +44,27 @@ def tile_traffic(q, k, v, options: Sequence[str]) -> TileTraffic:
     (_, n, d), m = q.shape, k.shape[1]
     totals = counts("flash_fp32", q, k, v, options=options)
     return TileTraffic(
-        rows, keys, 2 * 4 * rows * d, flash_shared_bytes(step("flash_fp32").constants(options)),
-        32 * totals["global_load_sectors"], loaded_bytes(n, m, d, rows),
-        totals["unique_global_bytes_read"])  # fmt: skip
+        rows,
+        keys,
+        2 * 4 * rows * d,
+        flash_shared_bytes(step("flash_fp32").constants(options)),
+        32 * totals["global_load_sectors"],
+        loaded_bytes(n, m, d, rows),
+        totals["unique_global_bytes_read"],
+    )
 
 
 def traffic_table(found: Sequence[TileTraffic]) -> str:
     """A line for each tile."""
-    lines = [f"{'rows':>4} {'keys':>4}  {'shared memory':>13}  {'loaded':>12}  {'formula':>12}"
-             f"  {'distinct':>9}"]
+    lines = [
+        f"{'rows':>4} {'keys':>4}  {'shared memory':>13}  {'loaded':>12}  {'formula':>12}"
+        f"  {'distinct':>9}"
+    ]
     for one in found:
-        lines.append(f"{one.rows:>4} {one.keys:>4}  {one.shared_bytes:>13,}  {one.loaded:>12,}  "
-                     f"{one.formula:>12,}  {one.read:>9,}")
+        lines.append(
+            f"{one.rows:>4} {one.keys:>4}  {one.shared_bytes:>13,}  {one.loaded:>12,}  "
+            f"{one.formula:>12,}  {one.read:>9,}"
+        )
     return "\n".join(lines)
 
 

@@ -20,21 +20,33 @@ def key_blocks(trace) -> list[dict]:
         here = {name: _last(recording, name, begin, end) for name in ("new_m", "rescale", "row_l")}
         shared = recording.shared_at(end)
         count = int(_last(recording, "count", begin, end))
-        found.append({"key0": int(key0), "scores": np.asarray(shared["score"])[:count],
-                      "old_m": old_m, "old_l": old_l, **here, "o": np.asarray(shared["o"])})
+        found.append(
+            {
+                "key0": int(key0),
+                "scores": np.asarray(shared["score"])[:count],
+                "old_m": old_m,
+                "old_l": old_l,
+                **here,
+                "o": np.asarray(shared["o"]),
+            }
+        )
         old_m, old_l = here["new_m"], here["row_l"]
     return found
 
 
 def block_table(blocks: Sequence[Mapping]) -> str:
     """A line for each block of keys of :func:`key_blocks`."""
-    lines = [f"{'keys':>7}  {'scores':<18} {'row_m':>6}  {'rescale':>8}  {'row_l before':>12}"
-             f"  {'row_l after':>11}"]
+    lines = [
+        f"{'keys':>7}  {'scores':<18} {'row_m':>6}  {'rescale':>8}  {'row_l before':>12}"
+        f"  {'row_l after':>11}"
+    ]
     for block in blocks:
         keys = f"{block['key0']}-{block['key0'] + len(block['scores']) - 1}"
         scores = " ".join(f"{score:g}" for score in block["scores"])
-        lines.append(f"{keys:>7}  {scores:<18} {block['new_m']:>6g}  {block['rescale']:>8.4f}  "
-                     f"{block['old_l']:>12.4f}  {block['row_l']:>11.4f}")
+        lines.append(
+            f"{keys:>7}  {scores:<18} {block['new_m']:>6g}  {block['rescale']:>8.4f}  "
+            f"{block['old_l']:>12.4f}  {block['row_l']:>11.4f}"
+        )
     return "\n".join(lines)
 
 
@@ -50,9 +62,14 @@ def row_states(trace, row: int) -> list[dict]:
     found = []
     for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
         here = recording.variables_at(end)
-        found.append({"key0": int(key0), "new_m": _last(recording, "new_m", begin, end, lanes[0]),
-                      "rescale": _last(recording, "rescale", begin, end, lanes[0]),
-                      "row_l": np.ravel(here["row_l"])[lanes]})
+        found.append(
+            {
+                "key0": int(key0),
+                "new_m": _last(recording, "new_m", begin, end, lanes[0]),
+                "rescale": _last(recording, "rescale", begin, end, lanes[0]),
+                "row_l": np.ravel(here["row_l"])[lanes],
+            }
+        )
     return found
 
 

@@ -1,0 +1,1 @@
+"""Counts requests, sectors, wavefronts and instructions as Nsight Compute does."""

@@ -54,8 +54,20 @@ _PENDING = 64  # patterns that wait to be marked as touched
 class _Row:
     """One instruction's counts. It keeps the instruction alive, whose id is its key."""
 
-    __slots__ = ("instruction", "line", "executions", "threads", "counts", "merge", "folded",
-                 "copy", "past_l1", "cluster", "off_chip", "patterns")  # fmt: skip
+    __slots__ = (
+        "instruction",
+        "line",
+        "executions",
+        "threads",
+        "counts",
+        "merge",
+        "folded",
+        "copy",
+        "past_l1",
+        "cluster",
+        "off_chip",
+        "patterns",
+    )
 
     def __init__(self, instruction, line: int, merges: dict[int, Merge | None]):
         self.instruction, self.line = instruction, line
@@ -175,11 +187,14 @@ class Counters(Observer):
             totals.update({k: v for k, v in counts.items() if not k.startswith("unique")})
         totals.update(unique)
         return KernelLines(
-            kernel.name, kernel.source_name, kernel.source_lines, kernel.build,
+            kernel.name,
+            kernel.source_name,
+            kernel.source_lines,
+            kernel.build,
             kernel.launches,
             {name: totals[name] for name in NAMES},
             {at: {name: lines[at][name] for name in NAMES} for at in sorted(lines)},
-        )  # fmt: skip
+        )
 
     # -- launches -------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
@@ -187,10 +202,16 @@ class Counters(Observer):
         key = (id(launch.program), launch.kernel)
         if key not in self._kernels:
             self._kernels[key] = _Kernel(
-                launch.program, launch.kernel, launch.source_name, launch.source_lines,
-                launch.build, merges_of(launch.program, launch.kernel), {},
-                defaultdict(Counter), Counter(),
-            )  # fmt: skip
+                launch.program,
+                launch.kernel,
+                launch.source_name,
+                launch.source_lines,
+                launch.build,
+                merges_of(launch.program, launch.kernel),
+                {},
+                defaultdict(Counter),
+                Counter(),
+            )
         self._current = self._kernels[key]
         self._current.launches += 1
         ends = [b.start + b.size for b in launch.buffers if b.space == "global"]
@@ -223,8 +244,10 @@ class Counters(Observer):
         self._pending.clear()
 
     def _unique_bytes(self, line: int | None) -> dict[str, int]:
-        return {f"unique_global_bytes_{how}": self._bytes.count(how, line)
-                for how in ("read", "written")}  # fmt: skip
+        return {
+            f"unique_global_bytes_{how}": self._bytes.count(how, line)
+            for how in ("read", "written")
+        }
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:

@@ -168,8 +168,10 @@ def _text(kernel: KernelLines) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
     lines = [_title(kernel)]
     for row in rows:
-        cells = [c.ljust(w) if i == 1 else c.rjust(w)
-                 for i, (c, w) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
+        cells = [
+            c.ljust(w) if i == 1 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 

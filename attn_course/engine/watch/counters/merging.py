@@ -15,9 +15,21 @@ from dataclasses import dataclass
 _CAP = 1 << 16  # alignments are powers of two up to this one
 _NOT_FOLLOWED = 64  # a chain of `base + constant` definitions is followed at most so far
 _SPLITS = (
-    "bra", "brx", "call", "ret", "exit", "trap", "bar", "barrier", "membar", "fence", "cp",
-    "mbarrier", "nanosleep", "griddepcontrol",
-)  # fmt: skip
+    "bra",
+    "brx",
+    "call",
+    "ret",
+    "exit",
+    "trap",
+    "bar",
+    "barrier",
+    "membar",
+    "fence",
+    "cp",
+    "mbarrier",
+    "nanosleep",
+    "griddepcontrol",
+)
 _ADDS = ("add", "sub")
 
 
@@ -159,7 +171,7 @@ def _written(instruction) -> list[str]:
 
 
 def _shared_role(instruction) -> str:
-    """"load" or "store" where the instruction may access shared memory so, else ""."""
+    """ "load" or "store" where the instruction may access shared memory so, else ""."""
     parts = instruction.opcode.split(".")
     if parts[0] not in ("ld", "st", "atom", "red"):
         return ""

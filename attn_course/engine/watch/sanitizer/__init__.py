@@ -1,0 +1,1 @@
+"""Finds races, bad accesses, uninitialised reads and divergent barriers."""

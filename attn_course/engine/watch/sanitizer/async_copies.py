@@ -51,8 +51,10 @@ class AsyncCopies:
             self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
             rest = ~done
             if rest.any():
-                parts = {name: getattr(batch, name)[rest]
-                         for name in ("address", "lane", "bits", "group")}  # fmt: skip
+                parts = {
+                    name: getattr(batch, name)[rest]
+                    for name in ("address", "lane", "bits", "group")
+                }
                 kept.append(replace(batch, **parts))
         self.batches = kept
 

@@ -80,10 +80,17 @@ class Exits:
         line = self.naming.launch.program.own_line(instruction)
         thread = self.naming.thread(int(lanes[0]) + self.first_lane)
         blocks = np.unique(lanes // self.naming.per_block).size
-        self.findings.add(Finding(
-            "divergent-barrier", line,
-            f"{arrived} threads wait here, and {lanes.size} others of their blocks never came: "
-            f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
-            "passes only because of that",
-            self.naming.threads(lanes + self.first_lane), "", None, "warning", count=blocks,
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "divergent-barrier",
+                line,
+                f"{arrived} threads wait here, and {lanes.size} others of their blocks never came: "
+                f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
+                "passes only because of that",
+                self.naming.threads(lanes + self.first_lane),
+                "",
+                None,
+                "warning",
+                count=blocks,
+            )
+        )

@@ -14,8 +14,13 @@ from attn_course.engine.events import Buffer, Launch
 from .elements import Array, Element, element
 
 KINDS = (
-    "out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier", "bad-launch",
-)  # fmt: skip
+    "out-of-bounds",
+    "misaligned",
+    "uninitialised-read",
+    "race",
+    "divergent-barrier",
+    "bad-launch",
+)
 REMEDIES = {
     "out-of-bounds": "guard the access with a bounds check, or mend the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
@@ -133,9 +138,7 @@ class Naming:
 
     def buffer(self, space: str, address: int) -> Buffer | None:
         """The smallest buffer of the space that holds the byte address."""
-        holding = [
-            b for b in self.buffers.get(space, ()) if b.start <= address < b.start + b.size
-        ]
+        holding = [b for b in self.buffers.get(space, ()) if b.start <= address < b.start + b.size]
         return min(holding, key=lambda b: b.size, default=None)
 
     def array(self, buffer: Buffer, size: int) -> Array:

@@ -24,9 +24,13 @@ class GlobalMemory(SharedState):
     )
 
     def __init__(
-        self, image: np.ndarray, naming: Naming, findings: Findings, lines: list[int],
+        self,
+        image: np.ndarray,
+        naming: Naming,
+        findings: Findings,
+        lines: list[int],
         unwritten: Iterable[Buffer],
-    ):  # fmt: skip
+    ):
         super().__init__(Shadow(image.size, HOST, image), naming, findings, lines)
         self.per_block = naming.per_block
         self.publications = Publications(naming.per_block)

@@ -68,13 +68,20 @@ class LocalMemory:
         else:
             name, index, valid = "local memory", byte - frame[0] if frame else byte, ""
             text = f"{access.size} bytes at byte {index} of its local memory"
-        self.findings.add(Finding(
-            "uninitialised-read", line,
-            f"{describe_thread(self.naming.thread(every[0]))} reads {text}, which it has not "
-            "written yet",
-            self.naming.threads(every), name, index, valid_range=valid, count=int(places.size),
-            remedy="give the local array or variable a value before it is used",
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "uninitialised-read",
+                line,
+                f"{describe_thread(self.naming.thread(every[0]))} reads {text}, which it has not "
+                "written yet",
+                self.naming.threads(every),
+                name,
+                index,
+                valid_range=valid,
+                count=int(places.size),
+                remedy="give the local array or variable a value before it is used",
+            )
+        )
 
     # -- frames ---------------------------------------------------------------------------------
     def frames(self) -> list[tuple[int, int]]:
@@ -105,12 +112,19 @@ class LocalMemory:
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
         verb = {"load": "reads", "store": "writes", "atomic": "updates"}[access.kind]
         name, index, text, valid = self.meant(byte, access, event, line)
-        self.findings.add(Finding(
-            "out-of-bounds", line,
-            f"{describe_thread(self.naming.thread(every[0]))} {verb} {text}",
-            self.naming.threads(every), name, index, count=int(wrong.size), valid_range=valid,
-            remedy="make the local array long enough, or split the work so that it fits",
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "out-of-bounds",
+                line,
+                f"{describe_thread(self.naming.thread(every[0]))} {verb} {text}",
+                self.naming.threads(every),
+                name,
+                index,
+                count=int(wrong.size),
+                valid_range=valid,
+                remedy="make the local array long enough, or split the work so that it fits",
+            )
+        )
 
     def meant(self, byte: int, access: Access, event, line: int) -> tuple:
         """(array, index, what it is in words, valid range) of a byte between two frames."""

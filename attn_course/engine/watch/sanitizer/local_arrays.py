@@ -43,9 +43,8 @@ class LocalArrays:
                 start, size = variable.struct
                 structs.append(range(frame + start, frame + start + size))
         return [
-            holding(arrays, byte) is None and any(byte in one for one in structs)
-            for byte in bytes_
-        ]  # fmt: skip
+            holding(arrays, byte) is None and any(byte in one for one in structs) for byte in bytes_
+        ]
 
     @staticmethod
     def calls(event: InstructionEvent) -> Iterator[tuple]:
@@ -74,9 +73,14 @@ class LocalArrays:
 def _array(variable, start: int) -> Array:
     item = np.dtype(variable.dtype).itemsize
     return Array(
-        variable.name, start, item * prod(variable.shape), item, variable.shape,
-        len(variable.shape) > variable.type.count("["), not variable.shape,
-    )  # fmt: skip
+        variable.name,
+        start,
+        item * prod(variable.shape),
+        item,
+        variable.shape,
+        len(variable.shape) > variable.type.count("["),
+        not variable.shape,
+    )
 
 
 def holding(arrays: list[Array], byte: int) -> Array | None:

@@ -133,15 +133,21 @@ class SharedState:
         unit = int(touch.unit[places[0]])
         element = self.naming.element(self.space, self.address_of(unit), access.size)
         thread = self.naming.thread(lane_of(touch.stamp[places[:1]])[0])
-        self.findings.add(Finding(
-            "uninitialised-read", context.line,
-            f"{describe_thread(thread)} reads {element.text}, which nothing has "
-            f"written yet: its value is whatever was in {self.space} memory before",
-            self.naming.threads(lane_of(touch.stamp[places])), element.array, element.index,
-            valid_range=element.valid, count=int(places.size),
-            remedy=f"write {element.array} before it is read, for example zero, or skip the first "
-            "read",
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "uninitialised-read",
+                context.line,
+                f"{describe_thread(thread)} reads {element.text}, which nothing has "
+                f"written yet: its value is whatever was in {self.space} memory before",
+                self.naming.threads(lane_of(touch.stamp[places])),
+                element.array,
+                element.index,
+                valid_range=element.valid,
+                count=int(places.size),
+                remedy=f"write {element.array} before it is read, for example zero, or skip "
+                "the first read",
+            )
+        )
 
     # -- conflicts ------------------------------------------------------------------------------
     def check(self, hazard: str, prior, touch: Touch, access: Access, context: Context) -> None:
@@ -185,11 +191,21 @@ class SharedState:
             message += "; both write the same value, so the result stands"
         elif severity == "warning":
             message += "; only a shuffle or vote lies between, and those do not order memory"
-        self.findings.add(Finding(
-            "race", context.line, message,
-            (self.naming.thread(earlier), self.naming.thread(later)), element.array, element.index,
-            level, valid_range=element.valid, count=count, remedy=self.remedy, other_line=before,
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "race",
+                context.line,
+                message,
+                (self.naming.thread(earlier), self.naming.thread(later)),
+                element.array,
+                element.index,
+                level,
+                valid_range=element.valid,
+                count=count,
+                remedy=self.remedy,
+                other_line=before,
+            )
+        )
 
     @staticmethod
     def example(places, stamps, touch: Touch) -> int:

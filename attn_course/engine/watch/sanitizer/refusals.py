@@ -19,7 +19,7 @@ _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in
 
 def refused(
     access: Access, line: int, naming: Naming, first_lane: int, local: Sequence[Array]
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     """Findings for the lanes whose access was refused, at most one of each kind.
 
     first_lane: of the chunk, to count lanes through the grid; local: the Arrays in the
@@ -37,7 +37,7 @@ def refused(
 
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
-) -> Finding:  # fmt: skip
+) -> Finding:
     who = f"{describe_thread(naming.thread(int(lanes[0])))} {_VERBS[access.kind]}"
     threads, count = naming.threads(lanes), int(lanes.size)
     where = element(meant, address) if meant is not None else Element("", address, "", "")
@@ -53,8 +53,9 @@ def _finding(
                 ". A negative index: an int gives one when it passes 2^31; compute the index in "
                 "64 bits (size_t)"
             )
-    return Finding(kind, line, text, threads, where.array, where.index,
-                   valid_range=where.valid, count=count)  # fmt: skip
+    return Finding(
+        kind, line, text, threads, where.array, where.index, valid_range=where.valid, count=count
+    )
 
 
 def outside(where: Element) -> str:

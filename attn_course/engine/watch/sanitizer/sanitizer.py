@@ -181,7 +181,8 @@ class Sanitizer(Observer):
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             self._global = GlobalMemory(
-                chunk.memory.bytes, self._naming, self.found, self._lines, unwritten)  # fmt: skip
+                chunk.memory.bytes, self._naming, self.found, self._lines, unwritten
+            )
         self._chunks[id(chunk)] = _ChunkState(chunk, self._naming, self.found, self._lines)
 
     def chunk_finished(self, chunk) -> None:
@@ -256,7 +257,8 @@ class Sanitizer(Observer):
             lanes = state.lanes_of(access.lanes)
             values = partial(stored_bytes, event, access)
             context = Context(
-                self._last_line, time, state.order, lanes, strong, nature.swap, values)  # fmt: skip
+                self._last_line, time, state.order, lanes, strong, nature.swap, values
+            )
             if strong:
                 self._publish(access, state, time)
             if is_global:
@@ -302,14 +304,20 @@ class Sanitizer(Observer):
             return
         lanes = event.lanes[inactive] + self._chunks[id(event.chunk)].order.first_lane
         thread = self._naming.thread(int(lanes[0]))
-        self.found.add(Finding(
-            "uninitialised-read", self._last_line,
-            f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the value of "
-            "a lane that does not take part in the shuffle: the value is undefined",
-            self._naming.threads(lanes), "", None, count=int(lanes.size),
-            remedy="let all lanes that the mask names reach the shuffle; give those without data "
-            "a neutral value (0 for a sum, -infinity for a maximum)",
-        ))  # fmt: skip
+        self.found.add(
+            Finding(
+                "uninitialised-read",
+                self._last_line,
+                f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the value "
+                "of a lane that does not take part in the shuffle: the value is undefined",
+                self._naming.threads(lanes),
+                "",
+                None,
+                count=int(lanes.size),
+                remedy="let all lanes that the mask names reach the shuffle; give those without "
+                "data a neutral value (0 for a sum, -infinity for a maximum)",
+            )
+        )
 
     # -- barriers and faults --------------------------------------------------------------------
     def barrier(self, event: BarrierEvent) -> None:
@@ -357,12 +365,19 @@ class Sanitizer(Observer):
             f"{who.size} threads at line {line}"
             for (_, who), line in zip(members, lines, strict=True)
         )
-        self.found.add(Finding(
-            "divergent-barrier", lines[0],
-            f"threads of one block meet at different barriers: {waits}; which threads pass "
-            "together is then an accident",
-            self._naming.threads(lanes), "", None, count=blocks, other_line=lines[-1],
-        ))  # fmt: skip
+        self.found.add(
+            Finding(
+                "divergent-barrier",
+                lines[0],
+                f"threads of one block meet at different barriers: {waits}; which threads pass "
+                "together is then an accident",
+                self._naming.threads(lanes),
+                "",
+                None,
+                count=blocks,
+                other_line=lines[-1],
+            )
+        )
 
     def fault(self, event: FaultEvent) -> None:
         """Refused accesses are told of when their instruction comes, with every lane's address."""
@@ -373,16 +388,24 @@ class Sanitizer(Observer):
         line = event.line
         if event.kind != "bad-launch":
             line = line or self._line_of_fault(event)
-        self.found.add(Finding(
-            event.kind, line, event.message, tuple(event.threads), event.array, event.index))
+        self.found.add(
+            Finding(event.kind, line, event.message, tuple(event.threads), event.array, event.index)
+        )
 
     def _tell_pending(self) -> None:
         """A refused access whose instruction was never told of."""
         event, self._pending = self._pending, None
         if event is not None:
-            self.found.add(Finding(
-                event.kind, event.line or self._line_of_fault(event), event.message,
-                tuple(event.threads), event.array, event.index))  # fmt: skip
+            self.found.add(
+                Finding(
+                    event.kind,
+                    event.line or self._line_of_fault(event),
+                    event.message,
+                    tuple(event.threads),
+                    event.array,
+                    event.index,
+                )
+            )
 
     def _line_of_fault(self, event: FaultEvent) -> int:
         """The call that leads to a fault in a header's function; the first, if there are more."""

@@ -58,15 +58,22 @@ class SharedMemory(SharedState):
         copied = int(time_of(self.shadow.writer[touch.unit[first : first + 1]])[0])
         thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
         verb = "reads" if access.kind == "load" else "writes"
-        self.findings.add(Finding(
-            "race", context.line,
-            f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
-            f"line {self.lines[copied]} may still be copying it",
-            self.naming.threads(lane_of(touch.stamp[early])), element.array, element.index,
-            valid_range=element.valid, count=int(early.size), other_line=self.lines[copied],
-            remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier "
-            "where another thread's copy is used",
-        ))  # fmt: skip
+        self.findings.add(
+            Finding(
+                "race",
+                context.line,
+                f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
+                f"line {self.lines[copied]} may still be copying it",
+                self.naming.threads(lane_of(touch.stamp[early])),
+                element.array,
+                element.index,
+                valid_range=element.valid,
+                count=int(early.size),
+                other_line=self.lines[copied],
+                remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a "
+                "barrier where another thread's copy is used",
+            )
+        )
 
     def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
         if self.one_block:

@@ -1,0 +1,1 @@
+"""Records one block step by step, and shows it in the stepper."""

@@ -28,9 +28,15 @@ class Recorder:
         self.program, self.limit = launch.program, limit
         self.memory = TracedBlock(launch, block)
         self.recording = Recording(
-            launch.kernel, launch.grid, launch.block, block, warp, launch.source_name,
-            launch.source_lines, self.memory.arrays,
-        )  # fmt: skip
+            launch.kernel,
+            launch.grid,
+            launch.block,
+            block,
+            warp,
+            launch.source_name,
+            launch.source_lines,
+            self.memory.arrays,
+        )
         self.threads = launch.threads
         self.first_thread = 0 if warp is None else 32 * warp
         self.end_thread = self.threads if warp is None else min(self.threads, 32 * warp + 32)
@@ -97,19 +103,28 @@ class Recorder:
 
     def open_frame(self, line: int, threads: list[int]) -> None:
         self.frame = {
-            "step": len(self.recording.frames), "line": line, "function": "", "threads": threads,
-            "variables": {}, "shared": self.elsewhere, "global": [], "barrier": None,
+            "step": len(self.recording.frames),
+            "line": line,
+            "function": "",
+            "threads": threads,
+            "variables": {},
+            "shared": self.elsewhere,
+            "global": [],
+            "barrier": None,
             "finding": None,
-        }  # fmt: skip
+        }
         self.ran, self.elsewhere, self.last = set(), [], None
 
     def attach_finding(self, stops: bool) -> None:
         fault, self.finding = self.finding, None
         index = fault.index if isinstance(fault.index, (int, type(None))) else str(fault.index)
         self.frame["finding"] = {
-            "kind": fault.kind, "message": fault.message, "array": fault.array, "index": index,
+            "kind": fault.kind,
+            "message": fault.message,
+            "array": fault.array,
+            "index": index,
             "stops": stops,
-        }  # fmt: skip
+        }
 
     def close_frame(self) -> None:
         frame, self.frame = self.frame, None
@@ -132,8 +147,9 @@ class Recorder:
     def record_stop(self, fault: FaultEvent) -> None:
         """The frame of an instruction that ended the run, so that its own event never came."""
         x, y, _ = self.recording.block_shape
-        threads = [t[0] + x * (t[1] + y * t[2]) for b, t in fault.threads
-                   if b == self.recording.block]  # fmt: skip
+        threads = [
+            t[0] + x * (t[1] + y * t[2]) for b, t in fault.threads if b == self.recording.block
+        ]
         self.open_frame(fault.line, sorted(threads))
         self.attach_finding(stops=True)
         frame, self.frame = self.frame, None

@@ -45,8 +45,19 @@ class Recording:
 
     def plain(self) -> dict:
         """Everything as JSON-able data, for the stepper."""
-        names = ("kernel", "grid", "block_shape", "block", "warp", "source_name", "lines",
-                 "arrays", "variables", "frames", "truncated")  # fmt: skip
+        names = (
+            "kernel",
+            "grid",
+            "block_shape",
+            "block",
+            "warp",
+            "source_name",
+            "lines",
+            "arrays",
+            "variables",
+            "frames",
+            "truncated",
+        )
         return {name: getattr(self, name) for name in names}
 
     # -- moments --------------------------------------------------------------------------------
@@ -77,10 +88,12 @@ class Recording:
                 if frame["line"] == finding.line and threads & set(frame["threads"]):
                     index = finding.index
                     frame["finding"] = frame["finding"] or {
-                        "kind": finding.kind, "message": finding.message, "array": finding.array,
+                        "kind": finding.kind,
+                        "message": finding.message,
+                        "array": finding.array,
                         "index": index if isinstance(index, (int, type(None))) else str(index),
                         "stops": False,
-                    }  # fmt: skip
+                    }
                     marked += 1
                     break
         return marked
@@ -216,6 +229,5 @@ def plain_values(array: np.ndarray) -> list:
     if array.dtype == np.float64 and finite.all():
         return array.tolist()
     return [
-        float(str(value)) if ok else str(value)
-        for value, ok in zip(array, finite, strict=True)
+        float(str(value)) if ok else str(value) for value, ok in zip(array, finite, strict=True)
     ]

@@ -1,6 +1,6 @@
 """The step-through view of a trace: a notebook widget, a page of its own, and a plain table.
 
-All logic is in static/stepper/*.js, which get the recordings as one compressed string, so the
+All logic is in stepper_page/*.js, which get the recordings as one compressed string, so the
 widget works without a running kernel too.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import anywidget
 import traitlets
 
-_STATIC = Path(__file__).parent / "static" / "stepper"
+_STATIC = Path(__file__).parent / "stepper_page"
 _ROWS_IN_TABLE = 200
 _STYLE = (_STATIC / "stepper.css").read_text(encoding="utf-8")
 _SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a second file
@@ -101,7 +101,7 @@ def fragment(recordings, step: int = 0) -> str:
     """HTML that shows the table until its script replaces it with the stepper."""
     name = f"stepper-{uuid.uuid4().hex}"
     return (
-        f"<style>{_STYLE}</style>\n<div id=\"{name}\">{table(recordings)}</div>\n"
+        f'<style>{_STYLE}</style>\n<div id="{name}">{table(recordings)}</div>\n'
         f'<script type="module">\n{_SCRIPT}\n'
         f'mount(document.getElementById("{name}"), "{pack(recordings)}", {{ step: {step} }});\n'
         "</script>"

@@ -60,14 +60,16 @@ class TracedBlock:
             each = max(1, access.size // dtype.itemsize)
             first = (address[inside] - buffer.start) // dtype.itemsize
             index = (first[:, None] + np.arange(each)).ravel()
-            found.append({
-                "array": buffer.name,
-                "kind": _KINDS.get(access.kind, "update"),
-                "size": access.size,
-                "threads": threads[inside].tolist(),
-                "index": index.tolist(),
-                "values": plain_values(self.elements(buffer, chunk, dtype)[index]),
-            })
+            found.append(
+                {
+                    "array": buffer.name,
+                    "kind": _KINDS.get(access.kind, "update"),
+                    "size": access.size,
+                    "threads": threads[inside].tolist(),
+                    "index": index.tolist(),
+                    "values": plain_values(self.elements(buffer, chunk, dtype)[index]),
+                }
+            )
         return found
 
     def elements(self, buffer: Buffer, chunk, dtype: np.dtype) -> np.ndarray:

@@ -68,7 +68,7 @@ class Tracer(Observer):
         return getattr(self.recording, name)
 
     def show(self, **options):
-        """The stepper, for a notebook; see attn_course.stepper.show."""
+        """The stepper, for a notebook; see stepper.show."""
         return _stepper().show(self, **options)
 
     def to_html(self, path=None, **options) -> str:
@@ -117,7 +117,7 @@ class Tracer(Observer):
 
 def _stepper():
     """Observers stand below the stepper, so it is looked up when somebody asks for it."""
-    return importlib.import_module("attn_course.stepper")
+    return importlib.import_module("attn_course.engine.watch.tracer.stepper")
 
 
 def _extents(block) -> tuple[int, int, int]:

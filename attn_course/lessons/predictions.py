@@ -1,0 +1,165 @@
+"""Predictions: the learner commits to an answer before a cell runs.
+
+A learner commits to an answer with :func:`predict` before a cell runs and sees it beside the
+machine's with :func:`reveal`. An answer of None means "not yet": a lesson runs from top to bottom
+without any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+
+import numpy as np
+
+Answer = float | int | str
+NO_ANSWER = "none yet"
+
+
+@dataclass
+class Question:
+    """One prediction and, once it is revealed, the machine's answer."""
+
+    name: str
+    guess: Answer | None
+    options: Mapping[str, str] | None = None
+    answer: Answer | None = None
+    unit: str = ""
+
+    def describe(self, value: Answer | None) -> str:
+        """A guess or an answer in words: '1,024 threads', 'b: 4 times'."""
+        if value is None:
+            return NO_ANSWER
+        if self.options is not None:
+            return f"{value}: {self.options[value]}"
+        return f"{_number(value)} {self.unit}".rstrip()
+
+    def verdict(self) -> str:
+        """How the guess stands to the answer, in a few words; '' without a guess."""
+        if self.guess is None or self.answer is None:
+            return ""
+        if self.options is not None:
+            return "as predicted" if self.guess == self.answer else "not as predicted"
+        return _distance(float(self.guess), float(self.answer))
+
+
+_questions: dict[str, Question] = {}
+
+
+def predict(
+    question: str,
+    guess: Answer | None,
+    options: Mapping[str, str] | None = None,
+    *,
+    listed: bool = True,
+) -> None:
+    """Commit to an answer before the cell that finds it out.
+
+    Args:
+        question: what is asked, in a few words; `reveal` names it again.
+        guess: a number, a key of ``options`` (0 for "0"), or None for no prediction yet.
+        options: key -> its meaning, where there is a choice.
+        listed: print the options; off where an earlier question has listed them.
+
+    Raises:
+        ValueError: a guess that is none of the options, or is not a finite number.
+        TypeError: a guess that is no number where there are no options.
+    """
+    if options is not None and isinstance(guess, (str, Integral)):
+        guess = str(guess).strip().lower()
+    found = Question(question, guess, dict(options) if options is not None else None)
+    _check(found, "the prediction", guess)
+    _questions[question] = found
+    for key, meaning in (found.options or {} if listed else {}).items():
+        print(f"  {key}: {meaning}")
+    print(f"{question}: your prediction is {found.describe(guess)}")
+
+
+def reveal(question: str, answer: Answer, unit: str = "") -> None:
+    """Print the machine's answer beside the prediction.
+
+    Args:
+        question: as it was given to `predict`.
+        answer: what the run gave: a number, or a key of the options.
+        unit: of a number, such as "threads".
+
+    Raises:
+        KeyError: nothing was asked under this name; the message lists what was.
+        ValueError, TypeError: an answer that does not fit the question.
+    """
+    if question not in _questions:
+        known = ", ".join(_questions) or "none yet"
+        raise KeyError(
+            f"no prediction named {question!r}; there are: {known}. "
+            "Run the cell that predicts it first"
+        )
+    found = _questions[question]
+    _check(found, "the answer", answer)
+    found.answer, found.unit = answer, unit
+    print(question)
+    print(f"  your prediction  {found.describe(found.guess)}")
+    judged = found.verdict()
+    print(f"  this run         {found.describe(answer)}" + (f"   ({judged})" if judged else ""))
+
+
+def scorecard() -> None:
+    """Every prediction of the lesson beside its answer, in the order in which they were made."""
+    heads = ("question", "your prediction", "this run", "")
+    rows = [
+        (
+            q.name,
+            q.describe(q.guess),
+            q.describe(q.answer) if q.answer is not None else "not run",
+            q.verdict(),
+        )
+        for q in _questions.values()
+    ]
+    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+    rule = tuple("-" * width for width in widths)
+    for row in (heads, rule, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def begin() -> None:
+    """Forget all predictions: a lesson's first cell calls this, so that it can be run again."""
+    _questions.clear()
+
+
+def _check(question: Question, what: str, value: Answer | None) -> None:
+    if value is None and what == "the prediction":
+        return
+    if question.options is not None:
+        if not isinstance(value, str) or value not in question.options:
+            known = ", ".join(map(repr, question.options))
+            raise ValueError(
+                f"{question.name}: {what} is {value!r}; choose one of: {known}, with its quotes"
+            )
+        return
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        raise TypeError(
+            f"{question.name}: {what} is {value!r}; it must be a number, without quotes"
+        )
+    if not math.isfinite(value):
+        raise ValueError(f"{question.name}: {what} is {value!r}; it must be finite")
+
+
+def _number(value: Real) -> str:
+    """12345 -> '12,345'; 0.70711 -> '0.7071'."""
+    if isinstance(value, Integral) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{float(value):,.4g}"
+
+
+def _distance(guess: float, answer: float) -> str:
+    if guess == answer:
+        return "exactly"
+    if math.isclose(guess, answer, rel_tol=0.05):
+        return "within 5 %"
+    if guess * answer <= 0:
+        return f"off by {_number(guess - answer)}"
+    ratio = max(guess / answer, answer / guess)
+    side = "high" if abs(guess) > abs(answer) else "low"
+    return f"{ratio:,.3g} times too {side}"

@@ -1,0 +1,123 @@
+"""What a lesson shows around its kernels: source, steps of a trace, facts of the machine."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+
+import numpy as np
+
+from attn_course.engine.backend import gpu_count, resolve_backend
+from attn_course.ladder.headers import kernel_path
+
+
+class Listing:
+    """Text that a notebook shows as a highlighted code block, and a terminal as it is."""
+
+    def __init__(self, text: str, language: str):
+        self.text = text
+        self.language = language
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        return f"```{self.language}\n{self.text}\n```"
+
+
+def show_source(kernel: str, start: str, end: str | None = None) -> Listing:
+    """Lines of a kernel file with their numbers.
+
+    Args:
+        kernel: as in ``"01_scores_naive"``.
+        start: text of the first line to show; the first line that holds it counts.
+        end: text of the last line, looked for from there on; default: one line only.
+
+    Raises:
+        ValueError: no line holds the text.
+    """
+    lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
+    first = _line_with(lines, start, 0, kernel)
+    last = first if end is None else _line_with(lines, end, first, kernel)
+    chosen = (f"{n + 1:3}  {lines[n]}".rstrip() for n in range(first, last + 1))
+    return Listing("\n".join(chosen), "cpp")
+
+
+def _line_with(lines: list[str], text: str, after: int, kernel: str) -> int:
+    for number in range(after, len(lines)):
+        if text in lines[number]:
+            return number
+    raise ValueError(f"{kernel}: no line from {after + 1} on holds {text!r}")
+
+
+def show_diff(before: str, after: str, *, context: int = 1) -> Listing:
+    """What changes from one kernel to another, as a unified diff of their code.
+
+    Header comments are left out: they say the same in words.
+    """
+    texts = [
+        _without_header(kernel_path(name).read_text(encoding="utf-8")) for name in (before, after)
+    ]
+    lines = difflib.unified_diff(*texts, f"{before}.cu", f"{after}.cu", n=context, lineterm="")
+    # A hunk's line numbers would be those of the files without their headers.
+    shown = ("@@" if line.startswith("@@") else line.rstrip() for line in lines)
+    return Listing("\n".join(shown), "diff")
+
+
+def _without_header(text: str) -> list[str]:
+    lines = text.splitlines()
+    first = next((n for n, line in enumerate(lines) if line.strip() and line[:2] != "//"), 0)
+    return lines[first:]
+
+
+def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 64) -> Listing:
+    """The steps of a trace as a table: line, its source text, and what the first thread saw.
+
+    Args:
+        trace: a Tracer after a run, or one of its recordings.
+        first, last: steps to show, both included; default: to the end.
+        width: characters of source text; longer lines are cut.
+    """
+    heads = ("step", "line", "source", "what happened")
+    chosen = trace.rows()[first : None if last is None else last + 1]
+    cut = [
+        (step, line, _shortened(text.split("  //")[0], width), seen)
+        for step, line, text, seen in chosen
+    ]
+    widths = [max(len(row[i]) for row in (heads, *cut)) for i in range(3)]
+    lines = []
+    for step, line, text, seen in (heads, *cut):
+        numbers = f"{step:>{widths[0]}}  {line:>{widths[1]}}"
+        lines.append(f"{numbers}  {text:<{widths[2]}}  {seen}".rstrip())
+    return Listing("\n".join(lines), "text")
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
+def machine_facts(backend: str | None = None) -> dict[str, str]:
+    """What the course runs on here: backend, device, and the versions that matter."""
+    import cupy
+    from cupy.cuda import nvrtc
+
+    chosen = resolve_backend(backend)
+    device = "this CPU, through the simulator"
+    if chosen == "gpu":
+        name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
+        device = name.decode() if isinstance(name, bytes) else str(name)
+    return {
+        "backend": chosen,
+        "kernels run on": device,
+        "GPUs that CuPy sees": str(gpu_count()),
+        "CUDA compiler": "NVRTC " + ".".join(map(str, nvrtc.getVersion())),
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "CuPy": cupy.__version__,
+    }
+
+
+def show_machine(backend: str | None = None) -> None:
+    """Print :func:`machine_facts`, one a line."""
+    for name, value in machine_facts(backend).items():
+        print(f"{name:<20} {value}")
