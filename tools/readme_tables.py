@@ -103,8 +103,8 @@ def bench() -> str:
                 [
                     f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
                     "",
-                    "| B, H, L, D | `auto` takes | us | best backend of SDPA | us | its time / ours "
-                    "|",
+                    "| B, H, L, D | `auto` takes | us | best backend of SDPA | us "
+                    "| its time / ours |",
                     "|---|---|--:|---|--:|--:|",
                     *rows,
                 ]

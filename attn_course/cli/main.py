@@ -56,7 +56,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"attn-course: {error}", file=sys.stderr)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

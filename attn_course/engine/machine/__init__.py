@@ -16,7 +16,6 @@ from .errors import (
     Trap,
     UnsupportedKernel,
 )
-from .launch import launch
 
 __all__ = [
     "Entry",
@@ -28,5 +27,4 @@ __all__ = [
     "SimulatorError",
     "Trap",
     "UnsupportedKernel",
-    "launch",
 ]

@@ -308,8 +308,8 @@ class Sanitizer(Observer):
             Finding(
                 "uninitialised-read",
                 self._last_line,
-                f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the value "
-                "of a lane that does not take part in the shuffle: the value is undefined",
+                f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
+                "value of a lane that does not take part in the shuffle: the value is undefined",
                 self._naming.threads(lanes),
                 "",
                 None,

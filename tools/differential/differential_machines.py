@@ -14,7 +14,7 @@ from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Machine:

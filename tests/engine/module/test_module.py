@@ -130,20 +130,6 @@ def test_public_names_come_from_their_homes():
         _ = attn_course.RawModul
 
 
-def test_a_name_shared_by_function_and_module_is_the_function():
-    package = types.ModuleType("attn_course")
-    package.__class__ = type(attn_course)
-    home = types.ModuleType("attn_course.attention")
-    home.attention = lambda: "called"
-    package.attention = home
-    assert package.attention() == "called"
-    package.module = home  # any other submodule stays what it is
-    assert package.module is home
-
-
-# -- running --------------------------------------------------------------------------------------
-
-
 def test_a_kernel_runs_and_writes_in_place():
     module = simulated(AXPY)
     kernel = module.get_function("axpy")

@@ -1,20 +1,16 @@
 """Random kernels on the simulator against an oracle in plain Python, in both builds."""
 
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_kernels import random_kernel
+from random_operations import OPERATIONS, rounded, wrap
+from random_tree import Apply, Assign, Const, Together, Var
 
 from attn_course.engine.module import RawModule
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from random_kernels import random_kernel  # noqa: E402
-from random_operations import OPERATIONS, rounded, wrap  # noqa: E402
-from random_tree import Apply, Assign, Const, Together, Var  # noqa: E402
 
 BUILDS = ("optimised", "debug")
 NAMES = ("words", "numbers", "counters", "tallies", "out")
