@@ -1,7 +1,7 @@
 """Holds the simulator against a GPU, bit for bit, and records what came out.
 
-    python3 tools/differential/differential.py --out results             on a machine with a GPU and CuPy
-    python3 tools/differential/differential.py --self-test               without one: simulator against simulator
+    python3 tools/differential/differential.py --out results  on a machine with a GPU and CuPy
+    python3 tools/differential/differential.py --self-test  without one: simulator against simulator
 
 Five sections: every opcode of the operation table; random kernels, against an independent oracle
 too; warp operations, atomics, memory and conversions; the mathematical functions; the ladder's
