@@ -14,6 +14,7 @@ import numpy as np
 
 from .backend import array_module, resolve_backend
 from .choice import choose, current_device
+from .compile import file_stamp
 from .ladder import EXPERIMENTS, Launch, Problem, Step, step
 from .module import RawModule
 from .shapes import MAX_GRID_YZ
@@ -219,12 +220,12 @@ def prepared(row: Step, launch: Launch, options: Sequence[str] = (), backend: st
 def compiled(path, options=(), *, entry: str, backend: str | None = None):
     """The kernel ``entry`` of a file, compiled once for each set of options and backend."""
     # None may mean another backend later, and an edited file another kernel: both are in the key.
-    modified = path.stat().st_mtime_ns
-    return _module(path, modified, tuple(options), resolve_backend(backend)).get_function(entry)
+    stamp = file_stamp(path)
+    return _module(path, stamp, tuple(options), resolve_backend(backend)).get_function(entry)
 
 
 @lru_cache(maxsize=64)
-def _module(path, modified, options, backend):
+def _module(path, stamp, options, backend):
     return RawModule(path=str(path), options=options, backend=backend)
 
 

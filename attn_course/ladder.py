@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from .compile import file_stamp
 from .shapes import (
     LARGEST_D,
     MAX_GRID_YZ,
@@ -100,13 +101,13 @@ class Step:
         Raises:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
-        edited = self.path.stat().st_mtime_ns  # a new default of a constant is a new launch
-        return _launch(self, problem, tuple(options), device or Device(), edited)
+        stamp = file_stamp(self.path)  # a new default of a constant is a new launch
+        return _launch(self, problem, tuple(options), device or Device(), stamp)
 
 
 @lru_cache(maxsize=512)
 def _launch(row: Step, problem: Problem, options: tuple[str, ...], device: Device,
-            edited: int) -> Launch:
+            stamp: tuple) -> Launch:
     """Step.launch(), worked out once: a call of attention() asks for it every time."""
     tuned = row.tune(problem, device) if row.tune else {}
     constants = row.constants() | tuned | row._given(options)
