@@ -17,7 +17,9 @@ _QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTI
 Closure = tuple[tuple[str, str], ...]
 
 
-def include_closure(source: str, folder: str | Path | None, search: tuple[str, ...] = ()) -> Closure:
+def include_closure(
+    source: str, folder: str | Path | None, search: tuple[str, ...] = ()
+) -> Closure:
     """Return (name, text) of every header that a source includes, directly or through others.
 
     A header is looked for beside the file that includes it, then in `folder`, then in the folders
