@@ -26,10 +26,11 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_atomic": (7,),
     "rows_warp": (8,),
     "rows_online": (9,),
-    "rows_split": (10,),
+    "flash_rows": (10,),
     "flash_fp32": (11,),
     "flash_async": (12,),
     "flash_split": (19,),
+    "rows_split": (20,),
 }
 AUTO = "auto"  # the method that choose() names
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
