@@ -7,6 +7,7 @@ from differential_bounds import max_ulp, ulps
 
 from attn_course import reference
 from attn_course.attention import step_arguments
+from attn_course.compile import with_headers
 from attn_course.data import seeded_qkv
 from attn_course.ladder import Problem, step
 from attn_course.results import kernel_hash
@@ -81,7 +82,7 @@ def run_case(machine, case: Case) -> np.ndarray:
     problem = Problem(batch * heads, n, n, d)
     launch = row.launch(problem, case.options)
     arguments = step_arguments(row, problem, data, 1 / np.sqrt(d))
-    module = machine.load(row.path.read_text(), case.options)
+    module = machine.load(with_headers(row.path.read_text(), row.path.parent), case.options)
     out = machine.run(module, launch.entry, launch.grid, launch.block, arguments,
                       launch.shared_bytes)  # fmt: skip
     arrays = [name for name in row.arguments if name in data]

@@ -13,6 +13,7 @@ from .. import reference
 from ..attention import NULL
 from ..backend import array_module, asnumpy, resolve_backend
 from ..compare import Comparison, compare, poisoned
+from ..compile import with_headers
 from ..events import observe
 from ..ladder import Device, Launch, Problem
 from ..module import RawModule
@@ -66,7 +67,9 @@ def prepare(path: Path, case: Case, *, code: str | None = None, backend: str | N
     scale = 1 / math.sqrt(case.problem.d)
     inputs = _make_inputs(how, case, seed)
     arrays = _on_device(how, case, inputs, poison, array_module(backend))
-    source = {"path": str(path)} if code is None else {"code": code}
+    source = {"path": str(path)}
+    if code is not None:
+        source = {"code": with_headers(code, path.parent)}
     kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .errors import CompileError, CompilerMissingError
 from .include_paths import cuda_major, include_folders, include_options, package_name
-from .includes import Closure, closure_hash, file_stamp, include_closure
+from .includes import Closure, closure_hash, file_stamp, include_closure, with_headers
 from .messages import describe_failure
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "requested_arch",
     "required_arch",
     "standard_options",
+    "with_headers",
 ]
 
 DEFAULT_ARCH = "compute_80"

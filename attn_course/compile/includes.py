@@ -33,6 +33,31 @@ def include_closure(
                  for path in _headers(source, os.path.abspath(folder), search))
 
 
+def with_headers(source: str, folder: str | Path) -> str:
+    """Return the source as one text: headers that it includes by quotes stand in their places.
+
+    A header that several files include stands where it is included first. The text compiles
+    without the headers' folder; it is for sources that are edited in memory.
+    """
+    texts = dict(include_closure(source, folder))
+    root, done = os.path.abspath(folder), set()
+
+    def expanded(text: str, beside: str) -> str:
+        def replacement(match: re.Match) -> str:
+            for place in (beside, root):
+                path = os.path.normpath(os.path.join(place, match[1]))
+                name = os.path.relpath(path, root).replace(os.sep, "/")
+                if name in texts:
+                    first = name not in done
+                    done.add(name)
+                    return expanded(texts[name], os.path.dirname(path)).strip() if first else ""
+            return match[0]
+
+        return _QUOTED_INCLUDE.sub(replacement, text.replace("#pragma once\n", ""))
+
+    return expanded(source, root)
+
+
 def _headers(source: str, folder: str, search: tuple[str, ...]) -> list[str]:
     """Return the absolute paths of the headers in the order of first inclusion."""
     found: dict[str, None] = {}

@@ -107,7 +107,7 @@ def _times(record: dict, shape: Shape, keys: int) -> Iterable[tuple[str, dict, i
 
 
 def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
-    """Kernel 10 by rows a cluster: (clusters, blocks, microseconds), most rows first.
+    """Kernel 20 by rows a cluster: (clusters, blocks, microseconds), most rows first.
 
     Of the tiles timed those with as many keys as the fastest has, so that only the rows differ.
     """
@@ -119,7 +119,7 @@ def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
 
 
 def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
-    """Times of kernel 10 by rows a cluster, and the time of a round if so many clusters fit."""
+    """Times of kernel 20 by rows a cluster, and the time of a round if so many clusters fit."""
     heads = "".join(f"{f'us a round if {fit} fit':>23}" for fit in fitting)
     lines = [f"rows a cluster  clusters  blocks  {'us':>5}{heads}"]
     for rows, (clusters, blocks, time) in split_rows(record, shape).items():
@@ -129,7 +129,7 @@ def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
 
 
 def sectors_and_time(a_block: Sequence[float], at: Times | None) -> str:
-    """Kernel 09 over kernel 10: sectors a block loads (a_block: of both), and recorded times."""
+    """Kernel 09 over kernel 20: sectors a block loads (a_block: of both), and recorded times."""
     line = f"09 over 10: sectors a block {a_block[0] / a_block[1]:.2f}"
     if at is None or "rows_split" not in at.median_us:
         return f"{line}; no time of it is recorded"

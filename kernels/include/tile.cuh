@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_tile(float* tile,       // (count, stride),
     constexpr int STEP = threads / LANES;  // rows the block loads at once
     const int col = threadIdx.x % LANES * 4;
     int row = threadIdx.x / LANES;
-    if (row == STEP) return;  // where threads is no multiple of LANES, the last threads are left
+    if (row == STEP) return;  // where LANES does not divide threads, the last ones are left
     src += (long long)row * d + col;
     for (; row < count; row += STEP, src += STEP * d) {
         float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

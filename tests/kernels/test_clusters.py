@@ -1,4 +1,4 @@
-"""Clusters and barriers of kernels 10, 11, 12 and 19 under the Sanitizer, always on the simulator.
+"""Clusters and barriers of kernels 11, 12, 19 and 20 under the Sanitizer, always on the simulator.
 
 What a result cannot show: a place read before it is written, a store that overtakes a read. Each
 kernel must be clean where blocks of a cluster have no keys, no columns or no rows of their own, and
@@ -15,7 +15,7 @@ import pytest
 from attn_course import Sanitizer, observe, reference
 from attn_course.attention import attention, problem_of, step_arguments
 from attn_course.compare import assert_agrees, poisoned
-from attn_course.compile import CompileError
+from attn_course.compile import CompileError, with_headers
 from attn_course.data import seeded_qkv
 from attn_course.ladder import step
 from attn_course.module import RawModule
@@ -163,7 +163,8 @@ def findings(method, source):
 @pytest.mark.parametrize("method", SINGLE)
 def test_every_barrier_is_needed(method):
     """Without it the Sanitizer finds a race, at the least; so none waits for nothing."""
-    source = step(method).path.read_text()
+    path = step(method).path
+    source = with_headers(path.read_text(), path.parent)
     assert not findings(method, source)
     body = source.index('extern "C"')
     waits = [found for found in WAITS.finditer(source, body)
@@ -186,12 +187,13 @@ def test_every_barrier_is_needed(method):
     ("flash_split", {"CLUSTER": 3}, "1, 2, 4 or 8 blocks"),
     ("flash_split", {"D": 48}, "32 columns at once"),
     ("flash_split", {"ROW_WARPS": 8, "KEY_WARPS": 5}, "at most 32 warps"),
-    ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is loaded at once"),
+    ("flash_split", {"D": 256, "KEY_WARPS": 1}, "a row of a tile is copied at once"),
     ("flash_async", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
     ("flash_fp32", {"ROWS": 8, "KEY_WARPS": 2, "KEYS": 4}, "parts are joined"),
 ], ids=str)  # fmt: skip
 def test_constants_that_a_kernel_cannot_take_do_not_compile(method, constants, message):
-    source = step(method).path.read_text()
+    path = step(method).path
+    source = with_headers(path.read_text(), path.parent)
     with pytest.raises(CompileError, match=message):
         RawModule(code=source, options=as_options(constants)).compile()
 

@@ -27,6 +27,7 @@ from attn_course.attention import (
 from attn_course.backend import array_module, resolve_backend
 from attn_course.choice import choose, current_device
 from attn_course.compare import assert_agrees, poisoned
+from attn_course.compile import with_headers
 from attn_course.data import seeded_qkv
 from attn_course.ladder import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.module import LaunchError, RawModule
@@ -201,7 +202,7 @@ def test_unaligned_arrays(method, shift=2):
     size = q.size
     block = poisoned(shift + size, np.float32, xp)
     # The kernel moves its own pointers, so that they are unaligned wherever the arrays begin.
-    moved = row.path.read_text().replace(
+    moved = with_headers(row.path.read_text(), row.path.parent).replace(
         "float scale, int causal)\n{",
         f"float scale, int causal)\n{{ q += {shift}; k += {shift}; v += {shift}; out += {shift};")
     assert f"out += {shift};" in moved

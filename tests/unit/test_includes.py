@@ -5,7 +5,13 @@ import hashlib
 import pytest
 
 from attn_course.attention import compiled
-from attn_course.compile import closure_hash, compile_ptx, file_stamp, include_closure
+from attn_course.compile import (
+    closure_hash,
+    compile_ptx,
+    file_stamp,
+    include_closure,
+    with_headers,
+)
 from attn_course.results import is_current, kernel_hash
 
 KERNEL = '#include "include/outer.cuh"\nextern "C" __global__ void k(int* x) { x[0] = SIZE; }\n'
@@ -86,3 +92,12 @@ def test_the_hash_of_a_file_without_headers_is_that_of_its_text(tmp_path):
     (tmp_path / "k.cu").write_text("int x;\n")
     assert kernel_hash("k", tmp_path) == hashlib.sha256(b"int x;\n").hexdigest()
     assert closure_hash("a", (("h", "x"),)) != closure_hash("a", (("g", "x"),))
+
+
+def test_one_text_holds_the_headers_once(folder):
+    source = f'#include <mma.h>\n{KERNEL}#include "include/inner.cuh"\n#include "missing.cuh"\n'
+    text = with_headers(source, folder)
+    assert text.count("#define SIZE 1234") == 1 and "#pragma once" not in text
+    assert text.startswith("#include <mma.h>\n") and '#include "missing.cuh"' in text
+    assert with_headers("int x;\n", folder) == "int x;\n"
+    assert "1234" in compile_ptx(with_headers(KERNEL, folder)).ptx
