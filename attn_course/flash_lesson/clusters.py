@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from .. import tile_times
+from ..events import InstructionEvent, Observer
 from ..experiments import Times
 from ..ladder import Problem, step
 from ..observers.counters import Counters
@@ -43,13 +44,21 @@ def cluster_use(which: int | str, q, k, v, options: Sequence[str] = (),
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen = Counters()
-    run(which, q, k, v, seen, options=(*launch.options, *options))
+    seen, waits = Counters(), _ClusterWaits()
+    run(which, q, k, v, seen, waits, options=(*launch.options, *options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
-    waits = sum(line["instructions"] for line in seen.by_line.rows()
-                if "barrier.cluster.wait" in line.text)
     return ClusterUse(prod(launch.grid), seen.totals["global_load_sectors"],
-                      seen.totals["cluster_shared_requests"], waits // warps)
+                      seen.totals["cluster_shared_requests"], waits.count // warps)
+
+
+class _ClusterWaits(Observer):
+    """Counts how often a warp waits at a barrier of its cluster."""
+
+    count = 0
+
+    def instruction(self, event: InstructionEvent) -> None:
+        if event.instruction.opcode.startswith("barrier.cluster.wait"):
+            self.count += np.unique(event.warps).size
 
 
 def use_table(rows: Mapping[str, ClusterUse]) -> str:

@@ -1,5 +1,6 @@
 // Idea:          Four floats at a time: one 16-byte load where there would be four of 4 bytes.
-// Used by:       parts.cuh, register_tile.cuh, 20_rows_split.cu
+// Used by:       10_flash_rows.cu, include/cluster_sum.cuh, include/parts.cuh,
+//                include/register_tile.cuh
 // Explained in:  03_memory_traffic
 #pragma once
 

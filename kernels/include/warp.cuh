@@ -1,6 +1,6 @@
 // Idea:          Lanes of a warp exchange values by shuffles: log2 of their number steps, no shared
 //                memory, no barrier.
-// Used by:       online_softmax.cuh, 10_flash_rows.cu, 20_rows_split.cu
+// Used by:       10_flash_rows.cu, include/online_softmax.cuh
 // Explained in:  06_softmax_and_reductions
 #pragma once
 
