@@ -1,5 +1,5 @@
-// Idea:          Flash attention as in the textbook: a block has a tile of query rows, one a warp, and
-//                streams K and V through shared memory, 32 keys at a time for all of its rows.
+// Idea:          Flash attention as in the textbook: a block has a tile of query rows, one a warp,
+//                and streams K and V through shared memory, 32 keys at a time for all its rows.
 // Changes from:  09_rows_online.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;

@@ -1,4 +1,4 @@
-"""Clusters and barriers of kernels 10, 11, 12, 19 and 20 under the Sanitizer, always on the simulator.
+"""Clusters and barriers of kernels 10, 11, 12, 19, 20 under the Sanitizer, on the simulator only.
 
 What a result cannot show: a place read before it is written, a store that overtakes a read. Each
 kernel must be clean where blocks of a cluster have no keys, no columns or no rows of their own, and
