@@ -29,8 +29,8 @@ REPORT_SHAPES: tuple[Shape, ...] = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64
                                     (1, 1, 16, 8192))
 SHAPES: tuple[Shape, ...] = (*REPORT_SHAPES, (1, 4, 64, 64))
 TILE_SHAPE: Shape = (4, 16, 2048, 64)
-ROW_METHODS = ("rows_atomic", "rows_warp", "rows_online", "rows_split", "flash_fp32", "flash_async",
-               "flash_split")
+ROW_METHODS = ("rows_atomic", "rows_warp", "rows_online", "flash_rows", "flash_fp32", "flash_async",
+               "flash_split", "rows_split")
 
 Options = tuple[str, ...]
 

@@ -10,7 +10,7 @@
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
 //                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads
 // Expect:        K and V are read once for BR queries; reads q, k and v and writes out, nothing of
-//                size n x m; FFMA bound at n = 2048
+//                size n x m; FFMA bound at n = 2048; an error that does not grow with m
 // Limits:        K and V are loaded, waited for, then used: nothing overlaps (see 12);
 //                ceil(n/BR) <= 65535
 
@@ -30,6 +30,7 @@
 #define KEY_WARPS 1  // warps along the keys: they share rows and join what they found at the end
 #endif
 
+#include "include/long_rows.cuh"
 #include "include/online_softmax.cuh"
 #include "include/output.cuh"
 #include "include/parts.cuh"
@@ -100,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_fp32(
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
     float row_m[ROWS];            // maximum of the scores so far
     float row_l[ROWS];            // sum of exp(score - row_m) so far, over this lane's keys
+    SpanSums<ROWS, COLS> spans;   // o, row_m and row_l of the spans of tiles before this one
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_m[i] = MINUS_INFINITY;
@@ -127,8 +129,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_fp32(
         __syncwarp();  // barrier: a fast lane would read weights that are not stored yet
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
+        const int tile = key0 / TILE;
+        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
     }
 
+    if (last_key > (SPAN - 1) * TILE) add_spans(spans, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

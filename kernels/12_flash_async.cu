@@ -32,6 +32,7 @@
 #endif
 
 #include "include/async_copy.cuh"
+#include "include/long_rows.cuh"
 #include "include/online_softmax.cuh"
 #include "include/output.cuh"
 #include "include/parts.cuh"
@@ -101,6 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_async(
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
     float row_m[ROWS];            // maximum of the scores so far
     float row_l[ROWS];            // sum of exp(score - row_m) so far, over this lane's keys
+    SpanSums<ROWS, COLS> spans;   // o, row_m and row_l of the spans of tiles before this one
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_m[i] = MINUS_INFINITY;
@@ -133,9 +135,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_async(
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
+        const int tile = key0 / TILE;
+        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
 
+    if (last_key > (SPAN - 1) * TILE) add_spans(spans, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

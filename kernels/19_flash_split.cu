@@ -36,6 +36,7 @@
 #endif
 #include "include/async_copy.cuh"
 #include "include/cluster.cuh"
+#include "include/long_rows.cuh"
 #include "include/online_softmax.cuh"
 #include "include/output.cuh"
 #include "include/parts.cuh"
@@ -129,6 +130,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
     float row_m[ROWS];            // maximum of the scores so far
     float row_l[ROWS];            // sum of exp(score - row_m) so far, over this lane's keys
+    SpanSums<ROWS, COLS> spans;   // o, row_m and row_l of the spans of tiles before this one
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_m[i] = MINUS_INFINITY;
@@ -164,6 +166,8 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
+        const int tile = key0 / (CLUSTER * TILE);
+        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
     // All that others ever store into this block is parts, which it does not touch before the last
@@ -171,6 +175,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     // with keys of its own or without.
     cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
+    if (last_key > key1 + (SPAN - 1) * CLUSTER * TILE) add_spans(spans, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

@@ -207,3 +207,28 @@ def test_11_and_12_give_the_same_bits(key_warps):
     first, second = (attention(q, k, v, method=method, causal=True, options=as_options(constants))
                      for method in ("flash_fp32", "flash_async"))
     np.testing.assert_array_equal(first, second)
+
+
+# -- long rows -----------------------------------------------------------------------------------
+ONE_WARP = {"D": 32, "ROWS": 1, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 1}  # tiles of 8 keys
+LONG = {"flash_fp32": ONE_WARP, "flash_async": ONE_WARP, "flash_split": ONE_WARP | {"CLUSTER": 2}}
+
+
+@pytest.mark.parametrize("method", LONG)
+def test_long_rows_keep_their_digits(method):
+    """One float32 sum over as many keys would have four times this error, or more."""
+    q, k, v = seeded_qkv((1, 1, 1, 8), kv_length=12_003, seed=3)
+    v += 1
+    out = attention(q, k, v, method=method, options=as_options(LONG[method]))
+    expected = reference.attention(q, k, v)
+    assert np.linalg.norm(out - expected) < 3e-7 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("keys", [8 * 63, 8 * 63 + 1, 1030])
+@pytest.mark.parametrize("method", LONG)
+def test_rows_that_end_about_where_a_span_does(method, keys):
+    """Spans are 64 tiles of 8 keys; -inf hides all keys of the first one, in some rows."""
+    q, k, v = seeded_qkv((1, 1, 5, 20), kv_length=keys, seed=keys)
+    bias = np.zeros((5, keys), np.float32)
+    bias[1, :520] = bias[2] = -np.inf
+    check(method, LONG[method], q, k, v, bias=bias, causal=True)
