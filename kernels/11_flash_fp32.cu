@@ -10,7 +10,7 @@
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
 //                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads
 // Expect:        K and V are read once for BR queries; reads q, k and v and writes out, nothing of
-//                size n x m; FFMA bound at n = 2048; an error that does not grow with m
+//                size n x m; FFMA bound at n = 2048; long rows as exact as short ones
 // Limits:        K and V are loaded, waited for, then used: nothing overlaps (see 12);
 //                ceil(n/BR) <= 65535
 

@@ -1,5 +1,5 @@
-// Idea:          A float32 sum of many terms loses a digit with each factor of 10 in their number. A
-//                long row is summed in spans, and a second sum, in local memory, adds up the spans.
+// Idea:          The rounding error of a float32 sum grows with its number of terms. A long row is
+//                summed in spans, and a second sum, in local memory, adds up the spans.
 // Used by:       11_flash_fp32.cu, 12_flash_async.cu, 19_flash_split.cu
 // Explained in:  09_flash_attention
 #pragma once
@@ -42,7 +42,7 @@ __device__ __forceinline__ void add_spans(SpanSums<rows, cols>& sums, float (&o)
     }
 }
 
-// Ends a span: its sums and those of the spans before it are set aside, and new ones begin at zero.
+// Ends a span: sets its sums and those of the spans before it aside; new ones begin at zero.
 template <int rows, int cols>
 __device__ __forceinline__ void end_span(SpanSums<rows, cols>& sums, bool first,
                                          float (&o)[rows][cols][4], const float (&row_m)[rows],
