@@ -2,8 +2,10 @@
 
 import hashlib
 
+import numpy as np
 import pytest
 
+from attn_course import Counters, RawModule, Sanitizer, observe
 from attn_course.attention import compiled
 from attn_course.compile import (
     closure_hash,
@@ -13,6 +15,7 @@ from attn_course.compile import (
     with_headers,
 )
 from attn_course.results import is_current, kernel_hash
+from attn_course.simulator.errors import MemoryFault
 
 KERNEL = '#include "include/outer.cuh"\nextern "C" __global__ void k(int* x) { x[0] = SIZE; }\n'
 
@@ -101,3 +104,44 @@ def test_one_text_holds_the_headers_once(folder):
     assert text.startswith("#include <mma.h>\n") and '#include "missing.cuh"' in text
     assert with_headers("int x;\n", folder) == "int x;\n"
     assert "1234" in compile_ptx(with_headers(KERNEL, folder)).ptx
+
+
+# -- lines ---------------------------------------------------------------------------------------
+CALLS = """#include "store.cuh"
+extern "C" __global__ void k(float* x, int n)
+{
+    store(x, n);
+}
+"""
+STORES = """#pragma once
+__device__ __forceinline__ void store(float* x, int n)
+{
+    x[threadIdx.x + n] = 1.0f;
+}
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    (tmp_path / "k.cu").write_text(CALLS)
+    (tmp_path / "store.cuh").write_text(STORES)
+    return RawModule(path=tmp_path / "k.cu", backend="simulator").get_function("k")
+
+
+def test_a_finding_in_a_header_names_the_call_and_the_headers_line(kernel):
+    with observe(Sanitizer()) as report:
+        kernel((1,), (32,), (np.zeros(40, np.float32), np.int32(20)))
+    (found,) = report.findings
+    assert (found.kind, found.line, found.line_text) == ("out-of-bounds", 4, "store(x, n);")
+    assert found.header == "store.cuh:4 `x[threadIdx.x + n] = 1.0f;`" and found.header in str(found)
+
+
+def test_a_fault_in_a_header_names_both_lines(kernel):
+    with pytest.raises(MemoryFault, match=r"k\.cu:4 `store\(x, n\);` \(in store\.cuh:4 `x\[thr"):
+        kernel((1,), (32,), (np.zeros(40, np.float32), np.int32(20)))
+
+
+def test_counts_of_a_header_stand_on_the_line_of_the_call(kernel):
+    with observe(Counters()) as seen:
+        kernel((1,), (32,), (np.zeros(40, np.float32), np.int32(0)))
+    assert seen.by_line[4]["global_store_requests"] == 1
