@@ -11,6 +11,7 @@ import numpy as np
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
@@ -77,7 +78,9 @@ def prepare(
     scale = 1 / math.sqrt(case.problem.d)
     inputs = _make_inputs(how, case, seed)
     arrays = _on_device(how, case, inputs, poison, array_module(backend))
-    source = {"path": str(path)} if code is None else {"code": code}
+    source = {"path": str(path)}
+    if code is not None:
+        source = {"code": with_headers(code, path.parent)}
     kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes

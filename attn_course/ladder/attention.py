@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.compile import file_stamp
 from attn_course.engine.module import RawModule
 
 from .choose import choose, current_device
@@ -26,10 +27,11 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_atomic": (7,),
     "rows_warp": (8,),
     "rows_online": (9,),
-    "rows_split": (10,),
+    "flash_rows": (10,),
     "flash_fp32": (11,),
     "flash_async": (12,),
     "flash_split": (19,),
+    "rows_split": (20,),
 }
 AUTO = "auto"  # the method that choose() names
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
@@ -245,12 +247,12 @@ def prepared(row: Step, launch: Launch, options: Sequence[str] = (), backend: st
 def compiled(path, options=(), *, entry: str, backend: str | None = None):
     """The kernel ``entry`` of a file, compiled once for each set of options and backend."""
     # None may mean another backend later, and an edited file another kernel: both are in the key.
-    modified = path.stat().st_mtime_ns
-    return _module(path, modified, tuple(options), resolve_backend(backend)).get_function(entry)
+    stamp = file_stamp(path)
+    return _module(path, stamp, tuple(options), resolve_backend(backend)).get_function(entry)
 
 
 @lru_cache(maxsize=64)
-def _module(path, modified, options, backend):
+def _module(path, stamp, options, backend):
     return RawModule(path=str(path), options=options, backend=backend)
 
 

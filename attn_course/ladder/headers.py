@@ -139,12 +139,13 @@ def read_entries(path_or_text: str | Path) -> tuple[str, ...]:
 def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
     """The file of a kernel: ``"02_scores_tiled"`` -> ``.../kernels/02_scores_tiled.cu``.
 
-    ``name`` may carry the ``.cu`` ending and a subfolder (``"broken/no_barrier"``).
+    ``name`` may carry its ending and a subfolder (``"broken/no_barrier"``,
+    ``"include/warp.cuh"``).
 
     Raises:
         FileNotFoundError: no such kernel; the message lists those that exist.
     """
-    path = folder / (name if name.endswith(".cu") else f"{name}.cu")
+    path = folder / (name if name.endswith((".cu", ".cuh")) else f"{name}.cu")
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
         raise FileNotFoundError(f"no kernel {name!r} in {folder}; there are: {known}")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from attn_course.engine.compile import file_stamp
+
 from .headers import Header, kernel_path, read_constants, read_header
 from .problem import (
     LARGEST_D,
@@ -24,6 +26,7 @@ from .tiles import (
     cluster_config,
     flash_config,
     flash_shared_bytes,
+    row_config,
     split_config,
     split_shared_bytes,
 )
@@ -109,13 +112,13 @@ class Step:
         Raises:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
-        edited = self.path.stat().st_mtime_ns  # a new default of a constant is a new launch
-        return _launch(self, problem, tuple(options), device or Device(), edited)
+        stamp = file_stamp(self.path)  # a new default of a constant is a new launch
+        return _launch(self, problem, tuple(options), device or Device(), stamp)
 
 
 @lru_cache(maxsize=512)
 def _launch(
-    row: Step, problem: Problem, options: tuple[str, ...], device: Device, edited: int
+    row: Step, problem: Problem, options: tuple[str, ...], device: Device, stamp: tuple
 ) -> Launch:
     """Step.launch(), worked out once: a call of attention() asks for it every time."""
     tuned = row.tune(problem, device) if row.tune else {}
@@ -230,7 +233,13 @@ def _split(entry, problem, constants):
     return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
 
-def _flash(entry, problem, constants):
+def _warp_a_row(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
+    grid = _grid_of_row_tiles(entry, problem, constants, constants["WARPS"])
+    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1))
+
+
+def _refuse_wide_heads(entry, problem, constants):
     if problem.d > min(constants["D"], LARGEST_D):
         refuse(
             entry,
@@ -238,6 +247,10 @@ def _flash(entry, problem, constants):
             f"{min(constants['D'], LARGEST_D)}",
             "rows_split or rows_online, which take more",
         )
+
+
+def _flash(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
     rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
     grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
@@ -313,10 +326,11 @@ LADDER = (
     _fused(7, "07_rows_atomic", _scores_of_a_row),
     _fused(8, "08_rows_warp", _scores_of_a_row),
     _fused(9, "09_rows_online", _output_of_a_row),
-    _fused(10, "10_rows_split", _split, split_config),
+    _fused(10, "10_flash_rows", _warp_a_row, row_config),
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
     _fused(19, "19_flash_split", _flash, cluster_config),
+    _fused(20, "20_rows_split", _split, split_config),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -1,9 +1,9 @@
 """Kernels 12 and 19 with one idea taken away at a time: what each idea is worth.
 
-An ablation is a kernel's own source with a few exact replacements. It computes the same attention,
-so whatever differs from the whole kernel, in counters or in time, is the idea's. Counters come
-from the simulator; times come from a GPU, where all variants of a problem take turns, or from its
-record. `ablation_edits` holds the replacements.
+An ablation is a kernel's own source, headers included, with a few exact replacements. It computes
+the same attention, so whatever differs from the whole kernel, in counters or in time, is the
+idea's. Counters come from the simulator; times come from a GPU, where all variants of a problem
+take turns, or from its record. `ablation_edits` holds the replacements.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import problem_of, step_arguments
 from attn_course.ladder.choose import current_device
@@ -77,12 +78,13 @@ def all_variants() -> tuple[Ablation, ...]:
 
 
 def source(one: Ablation) -> str:
-    """The kernel's text with the edits made.
+    """The kernel's text, its headers in their places, with the edits made.
 
     Raises:
         AblationError: a text to be replaced is not there exactly once.
     """
-    text = step(one.kernel).path.read_text(encoding="utf-8")
+    path = step(one.kernel).path
+    text = with_headers(path.read_text(encoding="utf-8"), path.parent)
     for old, new in one.edits:
         if text.count(old) != 1:
             raise AblationError(
@@ -97,7 +99,7 @@ def difference(one: Ablation) -> str:
     """The edits as a unified diff without context; the options instead where there are no edits."""
     if not one.edits:
         return " ".join(one.options)
-    before = step(one.kernel).path.read_text(encoding="utf-8").splitlines()
+    before = source(whole(one.kernel)).splitlines()
     lines = list(difflib.unified_diff(before, source(one).splitlines(), lineterm="", n=0))[2:]
     return "\n".join("..." if line.startswith("@@") else line for line in lines)
 

@@ -38,10 +38,11 @@ ROW_METHODS = (
     "rows_atomic",
     "rows_warp",
     "rows_online",
-    "rows_split",
+    "flash_rows",
     "flash_fp32",
     "flash_async",
     "flash_split",
+    "rows_split",
 )
 
 Options = tuple[str, ...]

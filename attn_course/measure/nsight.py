@@ -2,7 +2,7 @@
 
 `collect` runs ncu once over a small Python process that launches every target once, and gives back
 its metrics target by target. Hardware counters are not open to everyone on a rented GPU, so
-profiles are kept under results/ (see :mod:`attn_course.results`).
+profiles are kept under results/ (see :mod:`attn_course.measure.records`).
 """
 
 from __future__ import annotations

@@ -168,3 +168,63 @@ def test_kernel_path():
     assert kernel_path("02_scores_tiled").is_file()
     with pytest.raises(FileNotFoundError, match="01_scores_naive"):
         kernel_path("99_missing")
+
+
+# -- headers that kernels include ------------------------------------------------------------------
+INCLUDES = sorted((KERNEL_FOLDER / "include").glob("*.cuh"))
+INCLUDE_FIELDS = ("Idea", "Used by", "Explained in")
+
+
+def include_fields(text):
+    """The leading // lines of an include file as field -> text; continuation lines are joined."""
+    found, current = {}, None
+    for line in text.splitlines():
+        if not line.startswith("//"):
+            break
+        field = re.match(r"// ([A-Z][a-z ]+):\s+(.*)", line)
+        if field:
+            current = field[1]
+            found[current] = field[2]
+        else:
+            found[current] += " " + line.removeprefix("//").strip()
+    return found
+
+
+def includers(path):
+    """Names, below the kernels' folder, of the files that include a header directly."""
+    files = [*KERNEL_FOLDER.rglob("*.cu"), *INCLUDES]
+    return {
+        file.relative_to(KERNEL_FOLDER).as_posix()
+        for file in files
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
+        if (file.parent / name).resolve() == path
+    }
+
+
+@pytest.mark.parametrize("path", INCLUDES, ids=short_name)
+def test_an_include_file_says_what_it_is(path):
+    text = path.read_text()
+    fields = include_fields(text)
+    assert tuple(fields) == INCLUDE_FIELDS
+    assert set(fields["Used by"].split(", ")) == includers(path)
+    notebooks = KERNEL_FOLDER.parent / "notebooks"
+    for lesson in fields["Explained in"].split(", "):
+        assert (notebooks / f"{lesson}.ipynb").is_file(), lesson
+    assert text.count("#pragma once\n") == 1
+
+
+@pytest.mark.parametrize("path", INCLUDES, ids=short_name)
+def test_an_include_file_has_no_constants_and_no_kernels(path):
+    """Constants that a launch sets are in the .cu file alone, where its header names them."""
+    assert not read_constants(path) and not read_entries(path)
+    for line in path.read_text().splitlines():
+        assert "__syncthreads()" not in line or "// barrier:" in line, line
+
+
+def test_every_include_file_is_used():
+    assert INCLUDES and all(includers(path) for path in INCLUDES)
+
+
+@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
+def test_a_kernel_is_readable_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= (120 if path.stem == "10_flash_rows" else 216)

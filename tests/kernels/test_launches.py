@@ -224,9 +224,9 @@ def test_more_multiprocessors_never_take_longer():
 
 def test_callers_may_change_the_constants_they_get():
     problem, gpu = Problem(4, 50, 50, 300), Device()
-    config = step(10).tune(problem, gpu)
+    config = step(20).tune(problem, gpu)
     config["ROWS"] = 99
-    assert step(10).tune(problem, gpu)["ROWS"] == best_split(problem, gpu)[1]["ROWS"] != 99
+    assert step(20).tune(problem, gpu)["ROWS"] == best_split(problem, gpu)[1]["ROWS"] != 99
 
 
 # -- asked for at every call ---------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder.attention import (
     AUTO,
@@ -217,7 +218,7 @@ def test_unaligned_arrays(method, shift=2):
     size = q.size
     block = poisoned(shift + size, np.float32, xp)
     # The kernel moves its own pointers, so that they are unaligned wherever the arrays begin.
-    moved = row.path.read_text().replace(
+    moved = with_headers(row.path.read_text(), row.path.parent).replace(
         "float scale, int causal)\n{",
         f"float scale, int causal)\n{{ q += {shift}; k += {shift}; v += {shift}; out += {shift};",
     )

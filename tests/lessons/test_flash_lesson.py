@@ -55,6 +55,7 @@ def test_kernel_11_has_the_row_in_eight_lanes(traced):
     assert len(states) == 3
     for state, block in zip(states, blocks, strict=True):
         np.testing.assert_allclose(state["new_m"], block["new_m"], rtol=1e-6)
+        np.testing.assert_allclose(state["rescale"], block["rescale"], rtol=1e-5)
         np.testing.assert_allclose(state["row_l"].sum(), block["row_l"], rtol=1e-5)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from differential_bounds import max_ulp, ulps
 
 from attn_course import reference
+from attn_course.engine.compile import with_headers
 from attn_course.ladder.attention import step_arguments
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
@@ -84,7 +85,7 @@ def run_case(machine, case: Case) -> np.ndarray:
     problem = Problem(batch * heads, n, n, d)
     launch = row.launch(problem, case.options)
     arguments = step_arguments(row, problem, data, 1 / np.sqrt(d))
-    module = machine.load(row.path.read_text(), case.options)
+    module = machine.load(with_headers(row.path.read_text(), row.path.parent), case.options)
     out = machine.run(
         module, launch.entry, launch.grid, launch.block, arguments, launch.shared_bytes
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from .closure import Closure, closure_hash, file_stamp, include_closure, with_headers
 from .errors import CompileError, CompilerMissingError
 from .includes import cuda_major, include_folders, include_options, package_name
 from .messages import describe_failure
@@ -21,15 +22,19 @@ __all__ = [
     "CompileError",
     "Compiled",
     "CompilerMissingError",
+    "closure_hash",
     "compile_cubin",
     "compile_ptx",
     "default_arch",
-    "header_stamp",
+    "file_stamp",
+    "headers_of",
+    "include_closure",
     "include_folders",
     "include_options",
     "requested_arch",
     "required_arch",
     "standard_options",
+    "with_headers",
 ]
 
 DEFAULT_ARCH = "compute_80"
@@ -42,7 +47,7 @@ _NEEDS = re.compile(r"^\s*//\s*Needs:(.*)$", re.MULTILINE)
 _ARCH_NAME = re.compile(r"\bsm_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"^(?:-arch|--gpu-architecture|-gpu-architecture)(?:=(.*))?$")
 _STD_OPTION = re.compile(r"^--?std\b")
-_QUOTED_INCLUDE = re.compile(r'^\s*#\s*include\s+"', re.MULTILINE)
+_INCLUDE_OPTION = re.compile(r"^(?:-I|--?include-path)(?:=?(.+))?$")
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,8 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
         *build_options,
         f"-arch={target}",
     )
-    stamp = header_stamp(source, folder)
-    return _run_nvrtc(source, name, arguments, target, name_expressions, stamp)
+    headers = headers_of(source, folder, options)  # an edited header is another compilation
+    return _run_nvrtc(source, name, arguments, target, name_expressions, headers)
 
 
 def standard_options(options: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,17 +171,21 @@ def _without_arch(options: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def header_stamp(source: str, folder: str | None) -> tuple:
-    """Times of the headers beside the source: an edited header must not meet a cached result."""
-    if not folder or not _QUOTED_INCLUDE.search(source):
-        return ()
-    endings = ("*.h", "*.cuh", "*.hpp", "*.inl")
-    headers = [path for ending in endings for path in Path(folder).glob(ending)]
-    return tuple((str(path), path.stat().st_mtime_ns) for path in sorted(headers))
+def headers_of(source: str, folder: str | None, options: tuple[str, ...] = ()) -> Closure:
+    """Return (name, text) of all headers that a source includes by quotes.
+
+    They are looked for beside the source and in the folders that the options name (`-I`).
+    """
+    search = []
+    for position, option in enumerate(options):
+        match = _INCLUDE_OPTION.match(option)
+        if match:
+            search.append(match.group(1) or "".join(options[position + 1 : position + 2]))
+    return include_closure(source, folder, tuple(search))
 
 
 @lru_cache(maxsize=256)
-def _run_nvrtc(source, name, arguments, target, name_expressions, stamp) -> Compiled:
+def _run_nvrtc(source, name, arguments, target, name_expressions, headers) -> Compiled:
     nvrtc = _load_nvrtc()
     program = nvrtc.createProgram(source, name, (), ())
     try:

@@ -15,6 +15,7 @@ from attn_course.engine.compile import (
     CompileError,
     compile_ptx,
     default_arch,
+    headers_of,
     requested_arch,
 )
 
@@ -160,12 +161,14 @@ class RawModule:
         if build not in self._programs:
             from attn_course.engine.machine import Program
 
+            folder = str(self.path.parent) if self.path else None
             self._programs[build] = Program(
                 self.ptx(build),
                 source=self.code or "",
                 source_name=self.name,
                 build=build,
                 options=self.options,
+                headers=headers_of(self.code or "", folder, self.options),
             )
         return self._programs[build]
 

@@ -21,7 +21,8 @@ class Program:
 
     ptx: the module's text. source: the CUDA C text, for messages (and line text in reports).
     build: "optimised" or "debug"; a debug build keeps every register readable to its end.
-    options: the compiler's, which observers may want to know.
+    options: the compiler's, which observers may want to know. headers: (name, text) of the headers
+    that the source includes, CUDA's own aside.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Program:
         source_name: str = "kernel.cu",
         build: str = "optimised",
         options: tuple[str, ...] = (),
+        headers: tuple[tuple[str, str], ...] = (),
     ):
         self.options = tuple(options)
         self.ptx, self.source, self.source_name, self.build = ptx, source, source_name, build
         self.module: Module = parse(ptx)
         self.keep_registers = build == "debug"
         self.source_lines = tuple(source.splitlines())
+        self.headers = {name: tuple(text.splitlines()) for name, text in headers}
         self._executables: dict[str, Executable] = {}
         self.variables: dict[str, np.ndarray] = {}
         for variable in self.module.variables.values():
@@ -79,11 +82,30 @@ class Program:
         raise KeyError(f"no __device__ or __constant__ variable named {name!r}; there are: {known}")
 
     def source_line(self, position) -> str:
-        """The text of a source line, where it belongs to the kernel's own file."""
-        if position is None or not self.is_own_file(position.file):
+        """The text of a source line of the kernel's own file or of a header that it includes."""
+        if position is None:
             return ""
-        inside = 0 < position.line <= len(self.source_lines)
-        return self.source_lines[position.line - 1] if inside else ""
+        own = self.is_own_file(position.file)
+        lines = self.source_lines if own else self.headers.get(self.header_of(position.file), ())
+        return lines[position.line - 1] if 0 < position.line <= len(lines) else ""
+
+    def header_of(self, number: int) -> str:
+        """The name of the included header that a file number stands for; "" for other files."""
+        path = "/" + self.module.files.get(number, "").replace("\\", "/")
+        return next(
+            (name for name in self.headers if path.endswith("/" + name.rpartition("../")[2])), ""
+        )
+
+    def place_in_header(self, position: Position | None) -> str:
+        """ "name:line `text`" of a position in a header that the kernel includes, else "".
+
+        For code of CUDA's own headers that was inlined into such a header: the call there.
+        """
+        while position is not None and not self.is_own_file(position.file):
+            if name := self.header_of(position.file):
+                return f"{name}:{position.line} `{self.source_line(position).strip()}`"
+            position = position.inlined_at
+        return ""
 
     def text_of(self, name: str, line: int) -> str:
         """ " `text`" of a line of the kernel's own file, for messages; "" for other files."""

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from attn_course.engine.events import InstructionEvent, Observer
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.ladder.problem import Device, ceil_div
@@ -44,18 +45,25 @@ def cluster_use(
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen = Counters()
-    run(which, q, k, v, seen, options=(*launch.options, *options))
+    seen, waits = Counters(), _ClusterWaits()
+    run(which, q, k, v, seen, waits, options=(*launch.options, *options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
-    waits = sum(
-        line["instructions"] for line in seen.by_line.rows() if "barrier.cluster.wait" in line.text
-    )
     return ClusterUse(
         prod(launch.grid),
         seen.totals["global_load_sectors"],
         seen.totals["cluster_shared_requests"],
-        waits // warps,
+        waits.count // warps,
     )
+
+
+class _ClusterWaits(Observer):
+    """Counts how often a warp waits at a barrier of its cluster."""
+
+    count = 0
+
+    def instruction(self, event: InstructionEvent) -> None:
+        if event.instruction.opcode.startswith("barrier.cluster.wait"):
+            self.count += np.unique(event.warps).size
 
 
 def use_table(rows: Mapping[str, ClusterUse]) -> str:
@@ -118,7 +126,7 @@ def _times(record: dict, shape: Shape, keys: int) -> Iterable[tuple[str, dict, i
 
 
 def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
-    """Kernel 10 by rows a cluster: (clusters, blocks, microseconds), most rows first.
+    """Kernel 20 by rows a cluster: (clusters, blocks, microseconds), most rows first.
 
     Of the tiles timed those with as many keys as the fastest has, so that only the rows differ.
     """
@@ -133,7 +141,7 @@ def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
 
 
 def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
-    """Times of kernel 10 by rows a cluster, and the time of a round if so many clusters fit."""
+    """Times of kernel 20 by rows a cluster, and the time of a round if so many clusters fit."""
     heads = "".join(f"{f'us a round if {fit} fit':>23}" for fit in fitting)
     lines = [f"rows a cluster  clusters  blocks  {'us':>5}{heads}"]
     for rows, (clusters, blocks, time) in split_rows(record, shape).items():
@@ -143,7 +151,7 @@ def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
 
 
 def sectors_and_time(a_block: Sequence[float], at: Times | None) -> str:
-    """Kernel 09 over kernel 10: sectors a block loads (a_block: of both), and recorded times."""
+    """Kernel 09 over kernel 20: sectors a block loads (a_block: of both), and recorded times."""
     line = f"09 over 10: sectors a block {a_block[0] / a_block[1]:.2f}"
     if at is None or "rows_split" not in at.median_us:
         return f"{line}; no time of it is recorded"

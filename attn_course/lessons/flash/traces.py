@@ -53,23 +53,26 @@ def block_table(blocks: Sequence[Mapping]) -> str:
 def row_states(trace, row: int) -> list[dict]:
     """What a trace of kernel 11 with ROWS = 1 says of one row, tile by tile.
 
-    One dict a tile: key0, new_m, rescale, and row_l (8,), the parts of the sum that the row's eight
-    lanes have; they are joined at the end.
+    One dict a tile: key0, new_m (row_m after the tile), rescale (the factor exp(old - new) between
+    two of these), and row_l (8,), the parts of the sum that the row's eight lanes have; they are
+    joined at the end.
     """
     recording = trace.recording
     lanes = [lane for lane in range(32) if recording.history("ty", lane)[0][1] == row]
     starts = recording.history("key0", lanes[0])
-    found = []
-    for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
+    found, old_m = [], -np.inf
+    for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
         here = recording.variables_at(end)
+        new_m = float(np.ravel(here["row_m"])[lanes[0]])
         found.append(
             {
                 "key0": int(key0),
-                "new_m": _last(recording, "new_m", begin, end, lanes[0]),
-                "rescale": _last(recording, "rescale", begin, end, lanes[0]),
+                "new_m": new_m,
+                "rescale": float(np.exp(old_m - new_m)),
                 "row_l": np.ravel(here["row_l"])[lanes],
             }
         )
+        old_m = new_m
     return found
 
 

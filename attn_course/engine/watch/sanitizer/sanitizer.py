@@ -133,7 +133,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, _Nature]] = {}
+        self._natures: dict[int, tuple[object, tuple[_Nature, str]]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -194,7 +194,7 @@ class Sanitizer(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        nature = self._nature(event.instruction)
+        nature, header = self._nature(event.instruction)
         self._chunks[id(event.chunk)].exits.instruction(event)
         if nature.parameter:
             return
@@ -202,6 +202,7 @@ class Sanitizer(Observer):
             self._last_line = event.line
         elif event.accesses or nature.meeting:
             self._last_line = self._line_of_call(event) or self._last_line
+        self.found.line, self.found.header = self._last_line, header
         if event.accesses:
             self._accesses(event, nature)
         if nature.meeting:
@@ -230,10 +231,12 @@ class Sanitizer(Observer):
         lines = {line_asking(event.chunk.kernel, one, event.instruction) for one in running}
         return lines.pop() if len(lines) == 1 else 0
 
-    def _nature(self, instruction) -> _Nature:
+    def _nature(self, instruction) -> tuple[_Nature, str]:
+        """What an instruction is, and its place in a header that the kernel includes, or ""."""
         known = self._natures.get(id(instruction))
         if known is None:
-            known = (instruction, _Nature.of(instruction))  # kept, so that its id stays its own
+            header = self._naming.launch.program.place_in_header(instruction.position)
+            known = (instruction, (_Nature.of(instruction), header))  # kept: its id stays its own
             self._natures[id(instruction)] = known
         return known[1]
 
