@@ -201,7 +201,7 @@ def _run_nvrtc(source, name, arguments, target, name_expressions, stamp) -> Comp
 
 
 def _text(data: bytes | str) -> str:
-    return (data.decode() if isinstance(data, bytes) else data).rstrip("\0")
+    return (data.decode(errors="replace") if isinstance(data, bytes) else data).rstrip("\0")
 
 
 def _load_nvrtc():

@@ -61,7 +61,7 @@ def _section(tokens: Tokens, module: Module) -> None:
     tokens.expect("{")
     start = tokens.at
     while tokens.next != "}":
-        tokens.take()
+        tokens.take_any()
     module.sections[name] = tokens.words[start : tokens.at]
     tokens.expect("}")
 

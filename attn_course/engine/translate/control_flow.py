@@ -142,6 +142,22 @@ def registers_in(operand) -> Iterator[str]:
             return
 
 
+def symbols_in(operand) -> Iterator[str]:
+    """The names of variables, functions and labels in an operand, or in several."""
+    match operand:
+        case Symbol(name):
+            yield name
+        case Vector(items) | tuple(items):
+            for item in items:
+                yield from symbols_in(item)
+        case Pair(first, second):
+            yield from symbols_in((first, second))
+        case Inverted(inner):
+            yield from symbols_in(inner)
+        case Address(base, _, extra):
+            yield from symbols_in((base, *extra))
+
+
 _NO_RESULT = (
     "st",
     "red",

@@ -17,7 +17,8 @@ from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 from ..isa import table as isa
 from ..machine.errors import UnsupportedInstruction
 from ..machine.memory import LOCAL_WINDOW, SHARED_WINDOW
-from .memory_instructions import MemoryLines, memory_space
+from .control_flow import symbols_in
+from .memory_instructions import SPACES, MemoryLines, memory_space
 from .operands import type_of
 
 _NOTHING = (
@@ -49,6 +50,8 @@ class Decoder(MemoryLines):
         """The Python statement of one instruction; raises UnsupportedInstruction."""
         root = instruction.opcode.split(".")[0]
         if root in _NOTHING:
+            for name in symbols_in(instruction.operands):
+                self.instance.place_of(name)
             return "pass"
         return getattr(self, f"_{root}", self.pure)(instruction)
 
@@ -74,7 +77,8 @@ class Decoder(MemoryLines):
 
     def function(self, opcode: str, fn) -> str:
         """A name for the operation table's function, made from the opcode."""
-        name = re.sub(r"\W", "_", opcode)
+        name = opcode.replace(".", "_")
+        assert name.isidentifier() and name.isascii()
         self.names[name] = fn
         return name
 
@@ -98,7 +102,7 @@ class Decoder(MemoryLines):
 
     def _isspacep(self, instruction: Instruction) -> str:
         destination, source = instruction.operands
-        space = instruction.opcode.split(".")[1].split("::")[0]
+        space = self.mode(instruction, *SPACES)
         text = f"c.is_in({space!r}, {self.read(source, 'b64')})"
         return self.write(destination, "pred", text)
 
@@ -122,8 +126,11 @@ class Decoder(MemoryLines):
     # -- warp level -----------------------------------------------------------------------------
     @staticmethod
     def mode(instruction: Instruction, *known: str) -> str:
-        """Which of the known words the opcode contains."""
-        return next(part for part in instruction.opcode.split(".") if part in known)
+        """Which of the known words the opcode contains; UnsupportedInstruction without one."""
+        for part in instruction.opcode.split("."):
+            if part.split("::")[0] in known:
+                return part.split("::")[0]
+        raise UnsupportedInstruction(f"none of .{', .'.join(known)}")
 
     def _shfl(self, instruction: Instruction) -> str:
         destination, *sources = instruction.operands[:4]

@@ -13,14 +13,14 @@ from ..isa import atomics
 from ..machine.errors import UnsupportedInstruction
 from .operands import OperandText, code_of, type_of
 
-_SPACES = ("global", "shared", "local", "param", "const")
+SPACES = ("global", "shared", "local", "param", "const")
 
 
 def memory_space(opcode: str) -> str:
     """The state space that an opcode names; "generic" if none. Constants are global memory."""
     for part in opcode.split(".")[1:]:
         part = part.split("::")[0]
-        if part in _SPACES:
+        if part in SPACES:
             return "global" if part == "const" else part
     return "generic"
 
@@ -85,7 +85,7 @@ class MemoryLines(OperandText):
         offset = self.instance.place_of(source.base.name)[1] + source.offset
         dtype = DTYPE[kind]
         return "; ".join(
-            self.write(item, kind, f"c.parameter({at}, {code_of(dtype)})")
+            self.write(item, kind, f"c.parameter({at:d}, {code_of(dtype)})")
             for at, item in zip(itertools.count(offset, dtype.itemsize), items, strict=False)
         )
 
@@ -135,8 +135,8 @@ class MemoryLines(OperandText):
         hinted = "L2::cache_hint" in instruction.opcode
         available = self.available_bytes(size, rest, hinted)
         return (
-            f"c.copy_async({self.address(to)}, {self.address(source)}, {size.value}, {available}, "
-            f"{self.object('ins', instruction)})"
+            f"c.copy_async({self.address(to)}, {self.address(source)}, {size.value:d}, "
+            f"{available}, {self.object('ins', instruction)})"
         )
 
     def available_bytes(self, size, rest: list, hinted: bool) -> str:

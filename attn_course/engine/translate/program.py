@@ -14,6 +14,7 @@ from attn_course.engine.ptx.syntax import Function, Instruction, Module, Positio
 from ..machine.launch import launch
 from ..machine.memory import aligned
 from .executable import Executable, Parameter, parameters_of, shared_variables
+from .operands import printable
 
 
 class Program:
@@ -65,8 +66,14 @@ class Program:
         return import_module("..ptx.debug_names", __package__)
 
     def python(self, name: str) -> str:
-        """The NumPy lines that the kernel's instructions became."""
-        return "\n".join(self.executable(name).text)
+        """Return the NumPy lines of the kernel's instructions, to be read.
+
+        Each line stands below its instruction, whose text is escaped and is never executed.
+        """
+        return "\n".join(
+            f"def op{i.index}(R, c):  # {printable(i)}\n    {statement}"
+            for i, statement in self.executable(name).lines
+        )
 
     def global_variable(self, name: str) -> np.ndarray:
         """The bytes of a `__device__` or `__constant__` variable; kept from launch to launch."""
