@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from .errors import CompileError, CompilerMissingError
+from ..errors import CompileError, CompilerMissingError
 from .includes import cuda_major, include_folders, include_options, package_name
 from .messages import describe_failure
 

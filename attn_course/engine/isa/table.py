@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..errors import UnknownInstruction
 from .rows import ROWS
 
 _UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
@@ -24,10 +25,6 @@ DTYPE = {
     "f64": np.dtype(np.float64),
     "pred": np.dtype(np.bool_),
 }
-
-
-class UnknownInstruction(Exception):
-    """An instruction text that the table does not understand; says which part."""
 
 
 @dataclass(frozen=True)

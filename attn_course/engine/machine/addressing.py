@@ -8,8 +8,9 @@ from attn_course.engine.events import Access, FaultEvent
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from .errors import MemoryFault
-from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, spread
+from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS
+from ..errors import MemoryFault
+from .memory import RED_ZONE, bounds, scalar, spread
 
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]

@@ -15,7 +15,7 @@ from attn_course.engine.events import BarrierEvent, FaultEvent
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .errors import Hang
+from ..errors import Hang
 from .lanes import merged
 from .memory import spread
 

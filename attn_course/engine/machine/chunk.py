@@ -16,15 +16,16 @@ from attn_course.engine.ptx.syntax import Register
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from attn_course.engine.translate.function import call_parts
 
+from ..addresses import FUNCTION_WINDOW, aligned
+from ..errors import SimulatorError, Trap
+from ..isa.special_registers import special_registers
 from .access import MemoryInstructions
 from .async_copies import AsyncCopies
 from .barriers import Barriers, Waiting
 from .clusters import Clusters
 from .device_calls import Intrinsics
-from .errors import SimulatorError, Trap
 from .lanes import Groups
-from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
-from .special_registers import special_registers
+from .memory import FlatMemory, scalar
 from .waiting import WaitingLanes, is_warp_barrier
 
 _CLOCK_EVERY = 1024  # activations between two looks at the clock
@@ -92,7 +93,9 @@ class Chunk(Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncC
             for slot, name in self.kernel.specials.items()
             if self.home[slot] is None and name not in ("%lane", "%shared_base", "%local_base")
         }
-        for slot, value in special_registers(wanted, self, self.run_).items():
+        lane, per_block = self.home[LANE], self.warps_per_block * 32
+        block = self.first_block + lane // per_block
+        for slot, value in special_registers(wanted, lane % per_block, block, self.run_).items():
             self.home[slot] = value
         for slot, code in self.kernel.unset.items():
             if self.home[slot] is None:

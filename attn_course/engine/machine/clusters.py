@@ -10,8 +10,8 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
+from ..addresses import CLUSTER_SHIFT
 from .barriers import CLUSTER_BARRIER, Waiting
-from .memory import CLUSTER_SHIFT
 
 
 class Clusters:

@@ -6,8 +6,9 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from .errors import KernelAssertion
-from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned, spread
+from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
+from ..errors import KernelAssertion
+from .memory import spread
 from .printf import format_message
 
 _ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most

@@ -16,7 +16,7 @@ import numpy as np
 from attn_course.engine.events import FaultEvent, WarpBarrierEvent
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .errors import Hang
+from ..errors import Hang
 from .lanes import merged
 from .memory import scalar, spread
 

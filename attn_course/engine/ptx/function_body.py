@@ -6,6 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+from ..errors import ParseError
 from .syntax import (
     Address,
     Function,
@@ -20,7 +21,7 @@ from .syntax import (
     Variable,
     Vector,
 )
-from .tokens import ParseError, Tokens
+from .tokens import Tokens
 from .variables import read_variables
 
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")

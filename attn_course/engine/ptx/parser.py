@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from ..errors import ParseError
 from .function_body import FunctionBody, read_file
 from .syntax import Function, Module
-from .tokens import ParseError, Tokens
+from .tokens import Tokens
 from .variables import read_parameters, read_variables
 
 __all__ = ["ParseError", "parse"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..errors import ParseError
+
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
       | (?P<string>"(?:[^"\\]|\\.)*")
@@ -11,10 +13,6 @@ _TOKEN = re.compile(
       | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
-
-
-class ParseError(ValueError):
-    """The PTX text is not what the ISA manual (or NVRTC) writes."""
 
 
 class Tokens:

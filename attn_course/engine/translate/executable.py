@@ -14,8 +14,8 @@ from attn_course.engine.ptx.syntax import (
     Variable,
 )
 
-from ..machine.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from ..machine.memory import FUNCTION_WINDOW, aligned
+from ..addresses import FUNCTION_WINDOW, aligned
+from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, symbols_in
 from .function import Instance, call_parts, lay_out
 

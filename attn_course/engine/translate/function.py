@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from attn_course.engine.ptx.syntax import Function, Instruction, Variable
 
-from ..machine.errors import UnsupportedInstruction, UnsupportedKernel
-from ..machine.memory import aligned
-from ..machine.special_registers import check_name
+from ..addresses import aligned
+from ..errors import UnsupportedInstruction, UnsupportedKernel
+from ..isa.special_registers import is_special
 from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
@@ -115,7 +115,8 @@ class Instance:
     def slot(self, name: str) -> int:
         """A register's slot, which is made where it has none yet."""
         if name not in self.function.registers and name != "%carry":
-            check_name(name)
+            if not is_special(name):
+                raise UnsupportedInstruction(f"there is no special register {name} here")
             return self.kernel.special_slot(name)
         if name not in self.slots:
             self.slots[name] = self.kernel.new_slot(STORED[self.register_type(name)])

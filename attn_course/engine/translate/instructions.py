@@ -14,9 +14,9 @@ import numpy as np
 
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
+from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
+from ..errors import UnsupportedInstruction
 from ..isa import table as isa
-from ..machine.errors import UnsupportedInstruction
-from ..machine.memory import LOCAL_WINDOW, SHARED_WINDOW
 from .control_flow import symbols_in
 from .memory_instructions import SPACES, MemoryLines, memory_space
 from .operands import type_of

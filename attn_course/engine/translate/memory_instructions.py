@@ -9,8 +9,8 @@ import numpy as np
 from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
 
+from ..errors import UnsupportedInstruction
 from ..isa import atomics
-from ..machine.errors import UnsupportedInstruction
 from .operands import OperandText, code_of, type_of
 
 SPACES = ("global", "shared", "local", "param", "const")

@@ -24,7 +24,7 @@ from attn_course.engine.ptx.syntax import (
     format_operand,
 )
 
-from ..machine.errors import UnsupportedInstruction
+from ..errors import UnsupportedInstruction
 from .control_flow import registers_in, symbols_in
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand

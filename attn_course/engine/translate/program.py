@@ -11,8 +11,7 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
 
-from ..machine.launch import launch
-from ..machine.memory import aligned
+from ..addresses import aligned
 from .executable import Executable, Parameter, parameters_of, shared_variables
 from .operands import printable
 
@@ -111,22 +110,6 @@ class Program:
         """Line in the kernel's own file; 0 if none."""
         position = self.own_position(instruction.position)
         return position.line if position is not None else 0
-
-    def launch(
-        self, name, grid, block, arguments, shared_bytes=0, observers=(), names=(), warp_order=None
-    ):
-        """Run a kernel over its whole grid. See launches.launch."""
-        return launch(
-            self,
-            name,
-            grid,
-            block,
-            arguments,
-            shared_bytes=shared_bytes,
-            observers=observers,
-            names=names,
-            warp_order=warp_order,
-        )
 
 
 @dataclass(frozen=True)

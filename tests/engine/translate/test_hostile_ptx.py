@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule
-from attn_course.engine.machine.errors import UnsupportedInstruction, UnsupportedKernel
+from attn_course.engine.errors import UnsupportedInstruction, UnsupportedKernel
 from attn_course.engine.ptx.parser import ParseError, parse
 from attn_course.engine.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
 from attn_course.engine.translate.operands import check_words, printable
