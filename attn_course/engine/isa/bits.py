@@ -315,6 +315,22 @@ def _piece(word, index, bits, signed, like):
     return np.right_shift(word << kind(up), kind(32 - bits)).view(like.dtype)
 
 
+def pack(dtype: np.dtype, parts: tuple):
+    """Join parts into one wider value, the first in the low bits."""
+    bits = 8 * dtype.itemsize // len(parts)
+    whole = parts[0].astype(dtype)
+    for i, part in enumerate(parts[1:], 1):
+        whole = whole | (part.astype(dtype) << dtype.type(bits * i))
+    return whole
+
+
+def unpack(value, count: int) -> list:
+    """Cut a value into `count` unsigned parts, the low bits first."""
+    size = value.dtype.itemsize // count
+    kind = np.dtype(f"u{size}")
+    return [(value >> value.dtype.type(8 * size * i)).astype(kind) for i in range(count)]
+
+
 # -- rows of the table --------------------------------------------------------------------------
 _ANY = f"{BITS} {INTEGERS} f32 f64"
 _ANY_OF = _ANY.replace(" ", ",")

@@ -186,7 +186,7 @@ class Run:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
             if len(stalled) == count and self.memory.version == before:
-                raise Hang(stalled[0].describe_spinning())
+                raise Hang(stalled[0].describe_hang())
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""

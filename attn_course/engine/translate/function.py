@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from attn_course.engine.ptx.syntax import Function, Instruction, Variable
+from attn_course.engine.ptx.syntax import (
+    Function,
+    Immediate,
+    Instruction,
+    Register,
+    Variable,
+    format_operand,
+)
 
 from ..addresses import aligned
 from ..errors import UnsupportedInstruction, UnsupportedKernel
@@ -266,7 +273,8 @@ class Instance:
         """Append (instruction, statement) for each; clear registers that are not read again."""
         first = block.instructions[0] if block.instructions else None
         if first is not None and flow.is_warp_level(first.opcode):
-            block.warp_level, block.members = True, self.members(decoder, first)
+            with self.explaining(first):
+                block.warp_level, block.members = True, self.members(decoder, first)
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
             live |= self.mask(flow.reads_and_writes(block.terminator.instruction)[0])
@@ -291,7 +299,10 @@ class Instance:
         """A function that reads the member mask; None where the whole warp takes part."""
         if not flow.names_members(instruction.opcode):
             return None
-        return eval(f"lambda R, c: {decoder.read(instruction.operands[-1], 'b32')}", decoder.names)
+        mask = instruction.operands[-1]
+        if not isinstance(mask, Register | Immediate):
+            raise UnsupportedInstruction(f"member mask {format_operand(mask)}")
+        return eval(f"lambda R: {decoder.read(mask, 'b32')}", decoder.names)
 
     @contextmanager
     def explaining(self, instruction: Instruction):

@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from attn_course.engine.isa.bits import pack, unpack
 from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import (
     TYPE_BYTES,
@@ -79,7 +80,12 @@ class OperandText:
 
     def __init__(self, instance):
         self.instance = instance
-        self.names: dict[str, object] = {"np": np, **{code_of(d): d for d in DTYPE.values()}}
+        self.names: dict[str, object] = {
+            "np": np,
+            "pack": pack,
+            "unpack": unpack,
+            **{code_of(d): d for d in DTYPE.values()},
+        }
         self.names["__builtins__"] = {}
         self.constants: dict[tuple, str] = {}
 
@@ -148,7 +154,7 @@ class OperandText:
     def symbol(self, name: str, offset: int, kind: str) -> str:
         """The address of a variable within its own space."""
         place = self.constant(self.instance.place_of(name))
-        text = f"c.address_of({place}, {offset:d})"
+        text = f"c.memory.address_of({place}, {offset:d})"
         return text if TYPE_BYTES[kind] == 8 else f"np.uint32({text})"
 
     def packed(self, items: tuple, kind: str) -> str:
@@ -156,7 +162,7 @@ class OperandText:
         whole = TYPE_BYTES[kind]
         part = _PARTS[whole // len(items)]
         pieces = ", ".join(self.read(item, part) for item in items)
-        text = f"c.pack(u{whole}, ({pieces},))"
+        text = f"pack(u{whole}, ({pieces},))"
         dtype = DTYPE[kind]
         return text if dtype.kind == "u" else f"{text}.view({code_of(dtype)})"
 
@@ -175,7 +181,7 @@ class OperandText:
     def write_parts(self, items: tuple, kind: str, text: str) -> str:
         """{a, b} = one wider value: the first item gets the low bits."""
         part, whole = _PARTS[TYPE_BYTES[kind] // len(items)], f"u{TYPE_BYTES[kind]}"
-        lines = [f"t = c.unpack(({text}).view({whole}), {len(items)})"]
+        lines = [f"t = unpack(({text}).view({whole}), {len(items)})"]
         lines += [self.write(item, part, f"t[{i}]") for i, item in enumerate(items)]
         return "; ".join(lines)
 
