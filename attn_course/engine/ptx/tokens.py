@@ -53,9 +53,11 @@ class Tokens:
 
     def take(self) -> str:
         """Take the next word; raises ParseError for a string, which is never a name."""
-        if self.words[self.at].startswith('"'):
-            self.fail(f"a string where a name or a mark is expected: {ascii(self.next)}")
-        return self.take_any()
+        word = self.words[self.at]
+        if word[:1] == '"':
+            self.fail(f"a string where a name or a mark is expected: {ascii(word)}")
+        self.at += 1
+        return word
 
     def take_any(self) -> str:
         """Take the next word, which may be a string."""

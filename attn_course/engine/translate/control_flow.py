@@ -149,13 +149,15 @@ def symbols_in(operand) -> Iterator[str]:
             yield name
         case Vector(items) | tuple(items):
             for item in items:
-                yield from symbols_in(item)
+                if not isinstance(item, Register | Immediate):  # as most are: this saves time
+                    yield from symbols_in(item)
         case Pair(first, second):
             yield from symbols_in((first, second))
         case Inverted(inner):
             yield from symbols_in(inner)
         case Address(base, _, extra):
-            yield from symbols_in((base, *extra))
+            if not isinstance(base, Register) or extra:
+                yield from symbols_in((base, *extra))
 
 
 _NO_RESULT = (

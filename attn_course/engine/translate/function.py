@@ -257,10 +257,11 @@ class Instance:
             sequence.append(t.instruction)
         for instruction in sequence:
             reads, writes = flow.reads_and_writes(instruction)
+            with self.explaining(instruction):
+                check_words(instruction, reads | writes)
             if instruction.guard is not None:
                 reads.discard(instruction.guard.name)
             with self.explaining(instruction):
-                check_words(instruction)
                 uses |= self.mask(reads) & ~definitions
                 definitions |= self.mask(writes)
         if t.kind in ("branch", "return"):

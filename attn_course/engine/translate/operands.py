@@ -26,7 +26,7 @@ from attn_course.engine.ptx.syntax import (
 )
 
 from ..errors import UnsupportedInstruction
-from .control_flow import registers_in, symbols_in
+from .control_flow import symbols_in
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 
@@ -41,15 +41,15 @@ def printable(instruction: Instruction) -> str:
     return str(instruction).encode("unicode_escape").decode("ascii")
 
 
-def check_words(instruction: Instruction) -> None:
+def check_words(instruction: Instruction, registers: set[str]) -> None:
     """Raise UnsupportedInstruction unless each word of an instruction is spelled as PTX spells it.
 
-    All operands are looked at, so also those of instructions that have no effect here.
+    registers: those of its guard and operands. All operands are checked, so also those of
+    instructions that have no effect here.
     """
     if not _OPCODE.fullmatch(instruction.opcode):
         raise UnsupportedInstruction(f"opcode {ascii(instruction.opcode)}")
-    operands = (instruction.guard, *instruction.operands)
-    for name in (*registers_in(operands), *symbols_in(operands)):
+    for name in (*registers, *symbols_in(instruction.operands)):
         if not _NAME.fullmatch(name):
             raise UnsupportedInstruction(f"operand {ascii(name)}")
 

@@ -9,6 +9,7 @@ from attn_course import RawModule
 from attn_course.engine.errors import UnsupportedInstruction, UnsupportedKernel
 from attn_course.engine.ptx.parser import ParseError, parse
 from attn_course.engine.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
+from attn_course.engine.translate.control_flow import registers_in
 from attn_course.engine.translate.operands import check_words, printable
 from attn_course.engine.translate.program import Program
 
@@ -132,20 +133,25 @@ def test_a_name_of_python_means_nothing(statement):
 HOSTILE = [f"a{end}b" for end in [*LINE_ENDS, "'", '"', "\\", "(", " ", "é", "０", ""]]
 
 
+def check(instruction):
+    words = registers_in((instruction.guard, *instruction.operands))
+    check_words(instruction, set(words))
+
+
 # A module that another reader made is checked again where it is translated.
 @pytest.mark.parametrize("word", HOSTILE, ids=ascii)
 def test_the_translator_checks_each_word(word):
     good = (Register("%r1"), Address(Symbol("tile"), 4), Vector((Immediate(3),)), (Symbol("x@1"),))
-    check_words(Instruction("ld.global.L2::cache_hint.v2", good, Register("%p1")))
+    check(Instruction("ld.global.L2::cache_hint.v2", good, Register("%p1")))
     bad = [Register(word), Symbol(word), Address(Symbol(word)), Address(Register(word))]
     bad += [Vector((Symbol(word),)), (Symbol(word),), Address(None, 0, (Register(word),))]
     for operand in bad if word != "ab" else []:
         with pytest.raises(UnsupportedInstruction):
-            check_words(Instruction("prefetch", (operand,)))
+            check(Instruction("prefetch", (operand,)))
     with pytest.raises(UnsupportedInstruction):
-        check_words(Instruction(f"mov.{word}.", ()))
+        check(Instruction(f"mov.{word}.", ()))
     with pytest.raises(UnsupportedInstruction):
-        check_words(Instruction("mov.u32", (), Register(word + "\n")))
+        check(Instruction("mov.u32", (), Register(word + "\n")))
     assert len(printable(Instruction(f"mov.{word}", ())).splitlines()) == 1
 
 
