@@ -55,7 +55,7 @@ class Tally(Observer):
         # Lanes are sorted, so those of one warp stand together.
         warps = event.warps
         warps = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
-        self._by_warp[event.chunk.first_block * event.chunk.warps_per_block + warps] += 1
+        self._by_warp[event.chunk.first_block * event.chunk.lanes.warps_per_block + warps] += 1
         kind = self._kinds.get(event.instruction.opcode.split(".")[0])
         if kind:
             self.warps[kind] += warps.size

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from ..errors import CompileError, CompilerMissingError
 from .closure import Closure, closure_hash, file_stamp, include_closure, with_headers
-from .errors import CompileError, CompilerMissingError
 from .includes import cuda_major, include_folders, include_options, package_name
 from .messages import describe_failure
 
@@ -210,7 +210,7 @@ def _run_nvrtc(source, name, arguments, target, name_expressions, headers) -> Co
 
 
 def _text(data: bytes | str) -> str:
-    return (data.decode() if isinstance(data, bytes) else data).rstrip("\0")
+    return (data.decode(errors="replace") if isinstance(data, bytes) else data).rstrip("\0")
 
 
 def _load_nvrtc():

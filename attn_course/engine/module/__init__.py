@@ -19,8 +19,8 @@ from attn_course.engine.compile import (
     requested_arch,
 )
 
+from ..errors import ArgumentError, KernelNotFoundError, LaunchError
 from .cupy_side import CupyModules, newer_arch
-from .errors import ArgumentError, KernelNotFoundError, LaunchError
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import join, read_aliases, read_declarations, read_entries

@@ -12,7 +12,7 @@ import numpy as np
 
 from attn_course.engine.backend import is_device_array
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}

@@ -9,8 +9,8 @@ import numpy as np
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import FaultEvent, active_observers
 
+from ..errors import LaunchError
 from .arguments import bind
-from .errors import LaunchError
 from .limits import (
     DEFAULT_SHARED_BYTES,
     Limits,
@@ -116,7 +116,7 @@ class SimulatorKernel(Kernel):
     """A kernel on the CPU: NumPy arrays are read and written in place.
 
     `num_regs` counts the PTX's virtual registers, since ptxas has not allocated real ones.
-    `warp_order` may be set to run warps in another order than their own (see Program.launch).
+    `warp_order` may be set to run warps in another order than their own (see machine.launch).
     """
 
     backend = "simulator"
@@ -186,6 +186,8 @@ class SimulatorKernel(Kernel):
         self._max_dynamic = self._check_dynamic_size(size)
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
+        from ..machine.launch import launch  # only here: the simulator takes a while to import
+
         build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
         arguments = [
             _image(value, parameter)
@@ -193,7 +195,8 @@ class SimulatorKernel(Kernel):
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
         with self.module.shared_variables(build) as program:
-            program.launch(
+            launch(
+                program,
                 self.entry.name,
                 grid,
                 block,

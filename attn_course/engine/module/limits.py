@@ -6,7 +6,7 @@ import operator
 import re
 from dataclasses import dataclass
 
-from .errors import LaunchError
+from ..errors import LaunchError
 
 KIB = 1024
 # Shared memory a block may have after opting in, by compute capability: CUDA C++ Programming

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from ..errors import ParseError
 from .function_body import FunctionBody, read_file
 from .syntax import Function, Module
-from .tokens import ParseError, Tokens
+from .tokens import Tokens
 from .variables import read_parameters, read_variables
 
 __all__ = ["ParseError", "parse"]
@@ -61,7 +62,7 @@ def _section(tokens: Tokens, module: Module) -> None:
     tokens.expect("{")
     start = tokens.at
     while tokens.next != "}":
-        tokens.take()
+        tokens.take_any()
     module.sections[name] = tokens.words[start : tokens.at]
     tokens.expect("}")
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 
+from ..errors import ParseError
+
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
       | (?P<string>"(?:[^"\\]|\\.)*")
       | (?P<word>[\w.$%~]+(?:::[\w.$]+)*)
       | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
-
-
-class ParseError(ValueError):
-    """The PTX text is not what the ISA manual (or NVRTC) writes."""
 
 
 class Tokens:
@@ -54,7 +52,15 @@ class Tokens:
         return self.words[self.at]
 
     def take(self) -> str:
-        """The next word, which is done with now."""
+        """Take the next word; raises ParseError for a string, which is never a name."""
+        word = self.words[self.at]
+        if word[:1] == '"':
+            self.fail(f"a string where a name or a mark is expected: {ascii(word)}")
+        self.at += 1
+        return word
+
+    def take_any(self) -> str:
+        """Take the next word, which may be a string."""
         self.at += 1
         return self.words[self.at - 1]
 
@@ -76,7 +82,7 @@ class Tokens:
 
     def skip_statement(self) -> None:
         """Take everything up to and including `;`."""
-        while self.take() != ";":
+        while self.take_any() != ";":
             pass
 
     def integer(self) -> int:
@@ -87,6 +93,14 @@ class Tokens:
             return sign * int(word.rstrip("Uu"), 8 if re.fullmatch(r"0\d+U?", word) else 0)
         except ValueError:
             self.fail(f"expected an integer, found {word!r}")
+
+    def file_name(self, number: int) -> str:
+        """Last part of the name that `.file` gives a number, often at the end of the text."""
+        start = [".file", str(number)]
+        for i in range(len(self.words) - 2):
+            if self.words[i : i + 2] == start:
+                return ascii(self.words[i + 2].strip('"').rsplit("/", 1)[-1])[1:-1]
+        return "?"
 
     def error(self, place: int, message: str) -> ParseError:
         """What is wrong at a place of the text, to be raised."""

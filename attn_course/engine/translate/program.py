@@ -11,9 +11,9 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
 
-from ..machine.launch import launch
-from ..machine.memory import aligned
+from ..addresses import aligned
 from .executable import Executable, Parameter, parameters_of, shared_variables
+from .operands import printable
 
 
 class Program:
@@ -68,8 +68,14 @@ class Program:
         return import_module("..ptx.debug_names", __package__)
 
     def python(self, name: str) -> str:
-        """The NumPy lines that the kernel's instructions became."""
-        return "\n".join(self.executable(name).text)
+        """Return the NumPy lines of the kernel's instructions, to be read.
+
+        Each line stands below its instruction, whose text is escaped and is never executed.
+        """
+        return "\n".join(
+            f"def op{i.index}(R, c):  # {printable(i)}\n    {statement}"
+            for i, statement in self.executable(name).lines
+        )
 
     def global_variable(self, name: str) -> np.ndarray:
         """The bytes of a `__device__` or `__constant__` variable; kept from launch to launch."""
@@ -126,22 +132,6 @@ class Program:
         """Line in the kernel's own file; 0 if none."""
         position = self.own_position(instruction.position)
         return position.line if position is not None else 0
-
-    def launch(
-        self, name, grid, block, arguments, shared_bytes=0, observers=(), names=(), warp_order=None
-    ):
-        """Run a kernel over its whole grid. See launches.launch."""
-        return launch(
-            self,
-            name,
-            grid,
-            block,
-            arguments,
-            shared_bytes=shared_bytes,
-            observers=observers,
-            names=names,
-            warp_order=warp_order,
-        )
 
 
 @dataclass(frozen=True)

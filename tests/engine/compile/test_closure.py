@@ -13,7 +13,7 @@ from attn_course.engine.compile import (
     include_closure,
     with_headers,
 )
-from attn_course.engine.machine.errors import MemoryFault
+from attn_course.engine.errors import MemoryFault
 from attn_course.ladder.attention import compiled
 from attn_course.measure.records import is_current, kernel_hash
 

@@ -87,9 +87,9 @@ class _ChunkState:
 
     def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
         lanes = chunk.block_count * naming.per_block
-        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.alive)
-        if chunk.block_of_rank.shape[1] > 1:
-            self.order.cluster_of_block = chunk.cluster_of_block
+        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.lanes.alive)
+        if chunk.cluster.block_of_rank.shape[1] > 1:
+            self.order.cluster_of_block = chunk.cluster.of_block
         self.shared = SharedMemory(chunk, naming, findings, lines)
         self.local = LocalMemory(chunk, lanes, naming, findings)
         self.exits = Exits(chunk, lanes, naming, findings)
@@ -181,7 +181,7 @@ class Sanitizer(Observer):
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             self._global = GlobalMemory(
-                chunk.memory.bytes, self._naming, self.found, self._lines, unwritten
+                chunk.memory.globals.bytes, self._naming, self.found, self._lines, unwritten
             )
         self._chunks[id(chunk)] = _ChunkState(chunk, self._naming, self.found, self._lines)
 
@@ -224,7 +224,7 @@ class Sanitizer(Observer):
         if operands:
             order.arrive(event.lanes, value_of(event, operands[0]), self._tick())
         else:  # barrier.cluster.arrive
-            order.at_cluster().arrive(event.lanes, event.chunk.cluster_phase, self._tick())
+            order.at_cluster().arrive(event.lanes, event.chunk.cluster.phase, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         running = executing(event.chunk, event.instruction, event.lanes.size)
@@ -302,7 +302,7 @@ class Sanitizer(Observer):
         self._chunks[id(event.chunk)].shared.copies.wait(event.lanes, newer, self._tick())
 
     def _check_shuffle(self, event: InstructionEvent) -> None:
-        inactive = getattr(event.chunk, "reads_inactive", None)
+        inactive = event.chunk.warps.reads_inactive
         if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
             return
         lanes = event.lanes[inactive] + self._chunks[id(event.chunk)].order.first_lane
@@ -327,7 +327,7 @@ class Sanitizer(Observer):
         state = self._chunks[id(event.chunk)]
         if event.barrier == _CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
-                state.order.at_cluster().wait(lanes, event.chunk.cluster_phase, self._tick())
+                state.order.at_cluster().wait(lanes, event.chunk.cluster.phase, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
         state.exits.barrier(event)
