@@ -5,8 +5,7 @@ decode (instructions to lines of NumPy), executable and program; then machine (t
 groups (registers of the lanes that run), barriers, waiting, access (memory), launches.
 """
 
-from attn_course.engine.translate.executable import Parameter
-from attn_course.engine.translate.program import Entry, Program
+from attn_course.engine.translate.program import Program
 
 from .errors import (
     Hang,
@@ -18,11 +17,9 @@ from .errors import (
 )
 
 __all__ = [
-    "Entry",
     "Hang",
     "KernelAssertion",
     "MemoryFault",
-    "Parameter",
     "Program",
     "SimulatorError",
     "Trap",

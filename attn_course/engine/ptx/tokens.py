@@ -79,6 +79,13 @@ class Tokens:
         while self.take() != ";":
             pass
 
+    def skip_block(self) -> None:
+        """Take everything up to and including the `}` of a block whose `{` is taken."""
+        depth = 1
+        while depth:
+            word = self.take()
+            depth += (word == "{") - (word == "}")
+
     def integer(self) -> int:
         """Take a number: decimal, octal or hexadecimal, perhaps negative."""
         sign = -1 if self.accept("-") else 1

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from attn_course.engine import compile as compiler
 from attn_course.engine.compile import (
     CompileError,
     CompilerMissingError,
@@ -21,6 +20,7 @@ from attn_course.engine.compile import (
     requested_arch,
     required_arch,
 )
+from attn_course.engine.compile import nvrtc as compiler
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;
