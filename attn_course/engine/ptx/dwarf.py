@@ -91,6 +91,9 @@ class Reader:
                 continue
             if word in (",", ";"):
                 continue
+            if size == 1 and word.isdigit():  # most of a section
+                data.append(int(word) & 255)
+                continue
             sign = -1 if word == "-" else 1
             if word == "-":
                 word, at = tokens[at], at + 1
@@ -210,7 +213,7 @@ _ADORNED = {  # how the name of the type itself and the text of the inner one ma
 def type_of(die, members: bool = True) -> CType:
     """Return the type that a DIE's DW_AT_type names.
 
-    members: whether to read a struct's. A pointer's target has none: a list's node points to a node.
+    members: whether to read those of a struct; never of a pointer's target, which may point back.
     """
     while "DW_AT_type" not in die.attributes:
         if "DW_AT_abstract_origin" not in die.attributes:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-      | (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<word>[\w.$%~]+(?:::[\w.$]+)*)
-      | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
-    re.VERBOSE | re.DOTALL,
-)
+_SPACE = r"(?>\s+|//[^\n]*|/\*.*?\*/)*+"
+_WORD_OR_MARK = r'"(?:[^"\\]|\\.)*"|[\w.$%~]+(?:::[\w.$]+)*|[{}();:,\[\]=<>|!@+\-*&]'
+_TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL)
 
 
 class ParseError(ValueError):
@@ -29,14 +25,19 @@ class Tokens:
         self.words: list[str] = []
         self.starts: list[int] = []
         self.at = 0
-        place = 0
-        while place < len(text):
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise self.error(place, f"cannot read {text[place : place + 20]!r}")
-            if match.lastgroup != "skip":
-                self.add(match.group(), place)
-            place = match.end()
+        words, starts, end = self.words, self.starts, 0
+        for match in _TOKEN.finditer(text):
+            if match.start() != end:
+                break
+            word, end = match[1], match.end()
+            if word[0] == "." and "." in word[1:]:
+                self.add(word, match.start(1))
+            else:
+                words.append(word)
+                starts.append(match.start(1))
+        place = re.compile(_SPACE, re.DOTALL).match(text, end).end()
+        if place < len(text):
+            raise self.error(place, f"cannot read {text[place : place + 20]!r}")
         self.add("", len(text))
 
     def add(self, word: str, place: int) -> None:
