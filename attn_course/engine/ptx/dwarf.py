@@ -13,10 +13,6 @@ import inspect
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from elftools.dwarf.dwarf_expr import DWARFExprParser
-from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
-from elftools.dwarf.locationlists import LocationParser
-
 from .demangle import demangle
 from .syntax import Module
 
@@ -61,6 +57,10 @@ class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
+        from elftools.dwarf.dwarf_expr import DWARFExprParser  # only here: importing it takes time
+        from elftools.dwarf.dwarfinfo import DwarfConfig, DWARFInfo
+        from elftools.dwarf.locationlists import LocationParser
+
         self.module = module
         self.symbols: dict[str, int] = {}  # name -> its number
         self.labels = {  # a label inside braces carries the parser's suffix
@@ -70,7 +70,7 @@ class Reader:
         }
         self.files = module.files
         parts = {name: self.section(module.sections.get(f".{name}", [])) for name in _SECTIONS}
-        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_descriptors(parts))
+        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_sections(parts))
         self.locations = LocationParser(self.info.location_lists())
         self.subprograms, self.shared = {}, {}
         for unit in self.info.iter_CUs():
@@ -140,8 +140,10 @@ class Reader:
         return "local"
 
 
-def _descriptors(parts: dict[str, bytes]) -> dict:
+def _sections(parts: dict[str, bytes]) -> dict:
     """DWARFInfo's section arguments: None for what the PTX does not have."""
+    from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DWARFInfo
+
     wanted = inspect.signature(DWARFInfo).parameters
     found: dict = {name: None for name in wanted if name != "config"}
     for name, data in parts.items():

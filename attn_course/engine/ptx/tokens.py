@@ -6,7 +6,7 @@ import re
 
 _SPACE = r"(?>\s+|//[^\n]*|/\*.*?\*/)*+"
 _WORD_OR_MARK = r'"(?:[^"\\]|\\.)*"|[\w.$%~]+(?:::[\w.$]+)*|[{}();:,\[\]=<>|!@+\-*&]'
-_TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL)
+_TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL | re.ASCII)
 
 
 class ParseError(ValueError):
@@ -35,7 +35,7 @@ class Tokens:
             else:
                 words.append(word)
                 starts.append(match.start(1))
-        place = re.compile(_SPACE, re.DOTALL).match(text, end).end()
+        place = re.compile(_SPACE, re.DOTALL | re.ASCII).match(text, end).end()
         if place < len(text):
             raise self.error(place, f"cannot read {text[place : place + 20]!r}")
         self.add("", len(text))
@@ -84,8 +84,9 @@ class Tokens:
         """Take everything up to and including the `}` of a block whose `{` is taken."""
         depth = 1
         while depth:
-            word = self.take()
+            word = self.words[self.at]
             depth += (word == "{") - (word == "}")
+            self.at += 1
 
     def integer(self) -> int:
         """Take a number: decimal, octal or hexadecimal, perhaps negative."""
