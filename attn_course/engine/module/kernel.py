@@ -22,7 +22,24 @@ from .limits import (
 from .signature import Entry, Parameter
 
 
-class Kernel:
+def _of_module(name: str) -> property:
+    return property(lambda self: getattr(self.module, name), doc=f"The module's `{name}`.")
+
+
+class ModuleFacts:
+    """What a kernel has from its `module`, under CuPy's names."""
+
+    code = _of_module("code")
+    options = _of_module("options")
+    file_path = _of_module("file_path")
+    enable_cooperative_groups = _of_module("enable_cooperative_groups")
+
+    def compile(self, log_stream=None) -> None:
+        """Compile now instead of at the first use; warnings go to `log_stream`."""
+        self.module.compile(log_stream)
+
+
+class Kernel(ModuleFacts):
     """`kernel(grid, block, args, shared_mem=0)`, with CuPy's attributes; see the two subclasses.
 
     `name` is what get_function was given, `entry` its parameters (None for a cubin, whose

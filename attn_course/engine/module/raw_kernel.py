@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from .kernel import Kernel
+from .kernel import Kernel, ModuleFacts
 from .raw_module import RawModule
 
-_OF_THE_MODULE = ("backend", "code", "options", "file_path", "enable_cooperative_groups")
 _SETTABLE = ("max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout")
 
 
-class RawKernel:
+class RawKernel(ModuleFacts):
     """A kernel from CUDA C source, as with `cupy.RawKernel`.
 
     Args:
@@ -55,6 +54,11 @@ class RawKernel:
     def __repr__(self) -> str:
         return f"<RawKernel {self.name} on the {self.backend}>"
 
+    @property
+    def backend(self) -> str:
+        """Where it runs: "gpu" or "simulator"."""
+        return self.module.backend
+
     @cached_property
     def kernel(self) -> Kernel:
         """The compiled kernel that a call runs."""
@@ -66,13 +70,13 @@ class RawKernel:
 
     def compile(self, log_stream=None) -> None:
         """Compile now instead of at the first use; warnings go to `log_stream`."""
-        self.module.compile(log_stream)
-        self.kernel  # noqa: B018
+        super().compile(log_stream)
+        self.module.get_function(self.name)
 
     def __getattr__(self, name: str):
         if name.startswith("_") or name == "module":
             raise AttributeError(name)
-        return getattr(self.module if name in _OF_THE_MODULE else self.kernel, name)
+        return getattr(self.kernel, name)
 
     def __setattr__(self, name: str, value) -> None:
         if name in _SETTABLE:

@@ -610,7 +610,7 @@ def test_a_raw_kernel_is_cupys_and_compiles_at_its_first_use(monkeypatch):
     theirs = cupy.RawKernel(*arguments)
     ours = RawKernel(*arguments, "simulator")
     for name in ("name", "code", "options", "file_path", "enable_cooperative_groups"):
-        assert getattr(ours, name) == getattr(theirs, name), name
+        assert getattr(ours, name) == getattr(theirs, name) == getattr(ours.kernel, name), name
     public = {name for name in dir(cupy.RawKernel) if not name.startswith("_")}
     assert {name for name in public if not hasattr(ours, name)} == set()
     x, y = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
@@ -708,6 +708,22 @@ def test_a_gpu_that_is_too_old_is_named(fake_device, needs):
         CupyModules(module)._own_arch()
 
 
+def test_a_kernel_for_a_gpu_needs_the_debug_build_only(fake_device, monkeypatch):
+    """The optimised build of a large kernel takes NVRTC seconds, and CuPy compiles its own."""
+    builds, compiled = [], RawModule.compiled
+
+    def noted(self, build="optimised"):
+        builds.append(build)
+        return compiled(self, build)
+
+    monkeypatch.setattr(RawModule, "compiled", noted)
+    monkeypatch.setattr(CupyModules, "function", lambda self, name: None)
+    module = RawModule(AXPY, backend="gpu")
+    entry = module.get_function("axpy").entry
+    assert [p.text for p in entry.parameters] == ["float a", "const float* x", "float* y", "int n"]
+    assert module.kernels == ("axpy",) and builds == ["debug"]
+
+
 @needs_gpu
 def test_the_gpu_gives_the_simulators_bits():
     import cupy
@@ -715,10 +731,11 @@ def test_the_gpu_gives_the_simulators_bits():
     x = np.linspace(-3, 3, 1000, dtype=np.float32)
     results = []
     for backend, library in (("gpu", cupy), ("simulator", np)):
-        module = RawModule(AXPY, backend=backend)
+        kernel = RawKernel(AXPY, "axpy", backend=backend)
         y = library.asarray(x[::-1].copy())
-        module.get_function("axpy")((8,), (128,), (np.float32(0.3), library.asarray(x), y, 1000))
-        assert module.backend == backend
+        kernel((8,), (128,), (np.float32(0.3), library.asarray(x), y, 1000))
+        assert kernel.backend == backend
+        assert kernel.attributes.keys() == cupy.RawKernel(AXPY, "axpy").attributes.keys()
         results.append(asnumpy(y))
     np.testing.assert_array_equal(*results)
 
