@@ -160,8 +160,8 @@ class RawModule:
     def _described(self) -> Compiled:
         """The build whose PTX describes the kernels: the debug build, which knows their C types.
 
-        It is compiled in a small part of the optimised build's time. Code that compiles only with
-        optimisation (an asm operand that inlining makes a constant) has no C types.
+        NVRTC makes it in a small part of the time of the optimised build, which stands in where
+        the code has no debug build; then no C type is known.
         """
         try:
             return self.compiled("debug")
@@ -244,14 +244,13 @@ class RawModule:
         """
         if self.kind == ".cubin":
             return self._cupy.variable(name)
+        on_gpu = self.backend == "gpu"
         mangled = self._described.lowered_names.get(name, name)
-        variables = self._ptx_module.variables
+        variables = self._ptx_module.variables if on_gpu else self.program().variables
         if mangled not in variables:
             known = ", ".join(variables) or "none"
             raise KernelNotFoundError(f"{self.name} has no variable {name!r}; it has: {known}")
-        if self.backend == "gpu":
-            return self._cupy.variable(name)
-        return self.program().global_variable(mangled)
+        return self._cupy.variable(name) if on_gpu else variables[mangled]
 
     @contextmanager
     def shared_variables(self, build: str):
