@@ -1,4 +1,4 @@
-"""What can go wrong between CUDA C and PTX."""
+"""Errors on the way from CUDA C to PTX."""
 
 from __future__ import annotations
 

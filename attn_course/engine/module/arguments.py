@@ -1,7 +1,7 @@
 """The check and conversion of a kernel call's arguments, the same for both backends.
 
-CuPy itself passes whatever bytes a value has: a float64 array read as float, or a Python float
-(8 bytes) read as a 4-byte parameter, gives wrong numbers without a word. Here each is refused.
+CuPy passes the bytes of a value unchecked: a float64 array read as float, or a Python float
+(8 bytes) read as a 4-byte parameter, gives wrong numbers without a message. Here both are refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
 
 def bind(kernel: str, entry: Entry, arguments, backend: str) -> list:
-    """One value per parameter, ready to launch.
+    """Return one value per parameter, ready to launch.
 
-    An array stays the array; None is a null pointer; what goes by value becomes a NumPy scalar,
-    or a zero-dimensional array for a struct, of exactly the parameter's size.
-    Raises ArgumentError naming the kernel, the parameter and the way out.
+    An array stays the array; None is a null pointer; a number becomes a NumPy scalar, and a struct
+    a zero-dimensional array, of exactly the parameter's size.
+    Raises ArgumentError naming the kernel, the parameter and the remedy.
     """
     if not isinstance(arguments, (tuple, list)):
         raise ArgumentError(
@@ -112,7 +112,7 @@ def _check_place(refuse, value, backend: str) -> None:
 
 @lru_cache(maxsize=64)
 def _is_cupys(kind: type) -> bool:
-    """Whether CuPy made the type or a base of it, told without importing CuPy."""
+    """Return whether the type or a base of it is CuPy's, without importing CuPy."""
     packages = {base.__module__.split(".")[0] for base in kind.__mro__}
     return bool(packages & {"cupy", "cupy_backends"})
 
@@ -146,12 +146,12 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
 
 @lru_cache(maxsize=256)
 def _is_one_of(dtype: np.dtype, accepted: tuple[str, ...]) -> bool:
-    """Whether a dtype is accepted; a structured one always is. NumPy builds names each time"""
+    """Return whether a dtype is accepted; a structured one always is. NumPy's names are slow."""
     return (dtype.name in accepted and dtype.isnative) or bool(dtype.fields)
 
 
 def _bind_address(refuse, value, backend: str):
-    """What CuPy takes for a pointer besides arrays: a device address, or one of its own objects."""
+    """Return a pointer's value that is no array: a device address, or an object of CuPy's."""
     if backend == "gpu" and _is_cupys(type(value)):
         return value
     if backend == "gpu" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""A kernel that is called as CuPy's are, on a GPU or on the simulator."""
+"""A kernel with CuPy's call and attributes, on a GPU or on the simulator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _of_module(name: str) -> property:
 
 
 class ModuleFacts:
-    """What a kernel has from its `module`, under CuPy's names."""
+    """Attributes of a kernel that belong to its `module`, under CuPy's names."""
 
     code = _of_module("code")
     options = _of_module("options")
@@ -42,8 +42,8 @@ class ModuleFacts:
 class Kernel(ModuleFacts):
     """`kernel(grid, block, args, shared_mem=0)`, with CuPy's attributes; see the two subclasses.
 
-    `name` is what get_function was given, `entry` its parameters (None for a cubin, whose
-    arguments cannot be checked).
+    `name` is the argument of get_function; `entry` describes the parameters (None for a cubin,
+    whose arguments cannot be checked).
     """
 
     backend = ""
@@ -224,7 +224,7 @@ class SimulatorKernel(Kernel):
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:
-    """What the simulator takes: the array itself, or the bytes of a value."""
+    """Return an argument for the simulator: the array itself, or the bytes of a value."""
     if value is None:
         return bytes(parameter.size)
     if isinstance(value, np.ndarray) and not parameter.is_struct:

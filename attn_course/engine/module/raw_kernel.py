@@ -56,7 +56,7 @@ class RawKernel(ModuleFacts):
 
     @property
     def backend(self) -> str:
-        """Where it runs: "gpu" or "simulator"."""
+        """ "gpu" or "simulator"."""
         return self.module.backend
 
     @cached_property

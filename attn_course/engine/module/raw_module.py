@@ -44,7 +44,7 @@ class RawModule:
         name_expressions: template kernels to instantiate, such as ("scale<float>",).
         translate_cucomplex, enable_cooperative_groups, jitify: CuPy's own, for the GPU.
 
-    The attribute `backend` says which backend it is. Compilation happens at the first use.
+    The attribute `backend` is "gpu" or "simulator". Compilation happens at the first use.
     Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
     """
 
@@ -82,12 +82,12 @@ class RawModule:
         } | ({} if jitify is None else {"jitify": jitify})
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
-        self._refuse_what_the_simulator_lacks(translate_cucomplex)
+        self._check_backend(translate_cucomplex)
 
     def __repr__(self) -> str:
         return f"<RawModule {self.name} on the {self.backend}>"
 
-    def _refuse_what_the_simulator_lacks(self, translate_cucomplex: bool) -> None:
+    def _check_backend(self, translate_cucomplex: bool) -> None:
         if self.name_expressions and self.kind != ".cu":
             raise ValueError("name_expressions need CUDA C source, not a compiled file")
         if self.backend == "simulator" and self.kind == ".cubin":
@@ -99,10 +99,10 @@ class RawModule:
 
     @cached_property
     def arch(self) -> str:
-        """What the PTX is compiled for, as "compute_90".
+        """The architecture of the PTX, such as "compute_90".
 
-        The options' -arch, else what the header needs, else compute_80; on a GPU the GPU's own
-        architecture where that is newer.
+        The -arch of the options, else the header's `Needs:`, else compute_80; on a GPU the GPU's
+        own architecture if that is newer.
         """
         if self.kind == ".ptx":
             return self._ptx_module.target.replace("sm_", "compute_") or "compute_80"
@@ -183,7 +183,7 @@ class RawModule:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The names that get_function takes."""
+        """Names for get_function."""
         lowered = self._described.lowered_names
         return tuple(name for name in self._entries if name not in lowered.values()) + tuple(
             name for name, mangled in lowered.items() if mangled in self._entries
@@ -254,10 +254,10 @@ class RawModule:
 
     @contextmanager
     def shared_variables(self, build: str):
-        """The Program of a build, with variables holding what the optimised build's hold.
+        """Yield the Program of a build, with the values of the optimised build's variables.
 
-        Each build has memory of its own; a debug run reads what get_global wrote, and what it
-        writes is seen by the next optimised run.
+        Each build has its own memory. A debug run reads the values that get_global wrote; the next
+        optimised run reads the values that the debug run wrote.
         """
         program, main = self.program(build), self.program()
         names = program.variables.keys() & main.variables.keys() if program is not main else ()

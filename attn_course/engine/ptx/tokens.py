@@ -51,7 +51,7 @@ class Tokens:
 
     @property
     def next(self) -> str:
-        """The next word, which is not taken yet."""
+        """The next word, without taking it."""
         return self.words[self.at]
 
     def take(self) -> str:
@@ -71,7 +71,7 @@ class Tokens:
         return False
 
     def expect(self, word: str) -> None:
-        """Take the next word, which has to be this one."""
+        """Take the next word; raise ParseError if it is another one."""
         if not self.accept(word):
             self.fail(f"expected {word!r}, found {self.next!r}")
 
@@ -98,7 +98,7 @@ class Tokens:
             self.fail(f"expected an integer, found {word!r}")
 
     def error(self, place: int, message: str) -> ParseError:
-        """What is wrong at a place of the text, to be raised."""
+        """Return the error for a place of the text."""
         return ParseError(f"PTX line {self.text.count(chr(10), 0, place) + 1}: {message}")
 
     def fail(self, message: str):

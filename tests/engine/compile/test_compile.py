@@ -197,11 +197,7 @@ def test_cuda_path_is_searched(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("major", "taken", "left"),
-    [
-        (12, "cuda_runtime", "cu13"),
-        (13, "cu13", None),
-    ],
+    ("major", "taken", "left"), [(12, "cuda_runtime", "cu13"), (13, "cu13", None)]
 )
 def test_wheels_of_both_layouts_are_found(tmp_path, monkeypatch, major, taken, left):
     for name in ("cu13", "cuda_runtime"):

@@ -203,63 +203,16 @@ extern "C" __global__ void k(double* out, bool yes, signed char c, unsigned char
 """
     out = np.zeros(14)
     pair = np.array((-7, 0.25), np.dtype([("a", "i4"), ("b", "f4")]))
-    simulated(code).get_function("k")(
-        (1,),
-        (1,),
-        (
-            out,
-            True,
-            -5,
-            200,
-            np.int16(-300),
-            4000000000,
-            -(2**40),
-            np.uint64(2**50),
-            np.float32(1.5),
-            2.25,
-            np.float16(0.125),
-            pair,
-            np.array([1, 2, 3], np.int32),
-            None,
-        ),
-    )
-    assert out.tolist() == [
-        1,
-        -5,
-        200,
-        -300,
-        4000000000,
-        -(2**40),
-        2.0**50,
-        1.5,
-        2.25,
-        0.125,
-        -7,
-        0.25,
-        3,
-        1,
-    ]
+    kernel = simulated(code).get_function("k")
+    integers = (True, -5, 200, np.int16(-300), 4000000000, -(2**40), np.uint64(2**50))
+    floats = (np.float32(1.5), 2.25, np.float16(0.125))
+    kernel((1,), (1,), (out, *integers, *floats, pair, np.array([1, 2, 3], np.int32), None))
+    assert out.tolist() == [*map(int, integers), *map(float, floats), -7, 0.25, 3, 1]
     out[:] = 0
-    simulated(code).get_function("k")(
-        (1,),
-        (1,),
-        (
-            out,
-            np.bool_(False),
-            np.int8(1),
-            np.uint8(2),
-            3,
-            np.uint32(4),
-            np.int64(5),
-            6,
-            np.float32(7),
-            np.float64(8),
-            np.float16(9),
-            pair[()],
-            pair.tobytes() + bytes(4),
-            np.zeros(1, np.float32),
-        ),
-    )
+    integers = (np.bool_(False), np.int8(1), np.uint8(2), 3, np.uint32(4), np.int64(5), 6)
+    floats = (np.float32(7), np.float64(8), np.float16(9))
+    structs = (pair[()], pair.tobytes() + bytes(4), np.zeros(1, np.float32))
+    kernel((1,), (1,), (out, *integers, *floats, *structs))
     assert out.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -7, 0.25, 0, 0]
 
 
