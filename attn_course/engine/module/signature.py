@@ -7,25 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ptx.c_types import C_TYPES
 from ..ptx.dwarf import CType, Reader, attribute_of, text_of, type_of
 from ..ptx.syntax import Function
 
-# Element dtypes that a pointer takes, by its target's name; the first is the one to suggest.
-_NAMED_DTYPES = {
+# Pointers that take elements of more than one dtype; the first is the one to suggest.
+_SEVERAL_DTYPES = {
     "bool": ("bool", "uint8"),
     "char": ("int8", "uint8", "bool"),
     "unsigned char": ("uint8", "bool"),
-    "__half": ("float16",),
-    "__half2": ("float16",),
+    "float2": ("float32", "complex64"),
+    "double2": ("float64", "complex128"),
     "__nv_bfloat16": ("bfloat16", "uint16"),
     "__nv_bfloat162": ("bfloat16", "uint16"),
 }
-_VECTORS = "char int8 uchar uint8 short int16 ushort uint16 int int32 uint uint32 long int64 ulong \
-uint64 longlong int64 ulonglong uint64 float float32 double float64".split()
-for _stem, _dtype in zip(_VECTORS[::2], _VECTORS[1::2], strict=True):
-    _NAMED_DTYPES |= {f"{_stem}{n}": (_dtype,) for n in "1234"}
-_NAMED_DTYPES["float2"] += ("complex64",)
-_NAMED_DTYPES["double2"] += ("complex128",)
 
 
 @dataclass(frozen=True)
@@ -54,9 +49,10 @@ class Parameter:
         target = self.ctype.target if self.ctype else None
         if target is None or not target.name:
             return ()
-        if target.name in _NAMED_DTYPES:
-            return _NAMED_DTYPES[target.name]
-        return (np.dtype(target.dtype).name,) if target.dtype else ()
+        if target.name in _SEVERAL_DTYPES:
+            return _SEVERAL_DTYPES[target.name]
+        dtype = C_TYPES[target.name][0] if target.name in C_TYPES else target.dtype
+        return (np.dtype(dtype).name,) if dtype else ()
 
 
 @dataclass(frozen=True)
