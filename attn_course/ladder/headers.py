@@ -1,4 +1,4 @@
-"""What a kernel file says about itself: its header fields, tunable constants and entry points.
+"""What a kernel file says about itself: its header fields and tunable constants.
 
 Every file under ``kernels/`` begins with a comment of fixed fields. This module is their one
 parser; the ladder, the notebooks and the tests all read headers through it.
@@ -15,9 +15,6 @@ _FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
 _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
 _CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
-_ENTRY = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:[A-Z_]+\s+)*(?:__launch_bounds__\s*\([^;{]*?\)\s+)?(\w+)\s*\('
-)
 
 
 class HeaderError(ValueError):
@@ -128,12 +125,6 @@ def _read_constants(text: str, origin: str) -> dict[str, int]:
         if name not in constants:
             raise HeaderError(f"{origin}: '#ifndef {name}' needs '#define {name} <integer>' below")
     return constants
-
-
-def read_entries(path_or_text: str | Path) -> tuple[str, ...]:
-    """Names of the ``extern "C" __global__`` kernels, in the order of the file."""
-    text, _ = _text_and_origin(path_or_text)
-    return tuple(_ENTRY.findall(text))
 
 
 def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from attn_course.engine import RawModule
 from attn_course.ladder.headers import (
     FIELDS,
     KERNEL_FOLDER,
     HeaderError,
     kernel_path,
     read_constants,
-    read_entries,
     read_header,
 )
 from attn_course.ladder.steps import EXPERIMENTS, LADDER
@@ -59,8 +59,8 @@ def test_changes_from_names_a_file(path):
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
 def test_constants_and_entries_are_named(path):
     text = header_text(path)
-    entries = read_entries(path)
-    assert entries, 'no extern "C" __global__ kernel found'
+    entries = RawModule(path=path, backend="simulator").kernels
+    assert entries
     unnamed = [word for word in (*read_constants(path), *entries) if not names(text, word)]
     assert not unnamed, f"the header does not name {unnamed}"
 
@@ -104,12 +104,8 @@ def test_every_experiment_is_a_row():
 
 @pytest.mark.parametrize("step", [*LADDER, *EXPERIMENTS], ids=lambda step: step.file)
 def test_ladder_row_fits_its_file(step):
-    assert step.entry in read_entries(step.path)
-    source = step.path.read_text()
-    parameters = re.search(rf"{step.entry}\((.*?)\)\s*\{{", source, re.DOTALL).group(1)
-    parameters = re.sub(r"//.*", "", parameters)
-    declared = [part.split()[-1].lstrip("*") for part in parameters.split(",")]
-    assert declared == list(step.arguments)
+    kernel = RawModule(path=step.path, backend="simulator").get_function(step.entry)
+    assert [parameter.name for parameter in kernel.entry.parameters] == list(step.arguments)
     assert step.idea == step.header.idea and step.needs == step.header.needs
 
 
@@ -152,15 +148,6 @@ def test_constants():
     assert read_constants(text) == {"TILE": 16, "PAD": 1}
     with pytest.raises(HeaderError, match="#ifndef TILE"):
         read_constants("#ifndef TILE\n#define SIZE 3\n#endif\n")
-
-
-def test_entries():
-    text = (
-        'extern "C" __global__ void one(int n) {}\n'
-        'extern "C" __global__ void __launch_bounds__(TILE * (2 + 1))\n    two(int n) {}\n'
-        "__device__ void helper(int n) {}\n"
-    )
-    assert read_entries(text) == ("one", "two")
 
 
 def test_kernel_path():
@@ -216,7 +203,7 @@ def test_an_include_file_says_what_it_is(path):
 @pytest.mark.parametrize("path", INCLUDES, ids=short_name)
 def test_an_include_file_has_no_constants_and_no_kernels(path):
     """Constants that a launch sets are in the .cu file alone, where its header names them."""
-    assert not read_constants(path) and not read_entries(path)
+    assert not read_constants(path) and "__global__" not in path.read_text()
     for line in path.read_text().splitlines():
         assert "__syncthreads()" not in line or "// barrier:" in line, line
 

@@ -4,8 +4,7 @@ Start with launch (one launch and its chunks of blocks) and chunk (the run loop)
 (registers), memory and access, warps, barriers, clusters, scheduler, device_calls, reports.
 """
 
-from attn_course.engine.translate.executable import Parameter
-from attn_course.engine.translate.program import Entry, Program
+from attn_course.engine.translate.program import Program
 
 from ..errors import (
     Hang,
@@ -17,11 +16,9 @@ from ..errors import (
 )
 
 __all__ = [
-    "Entry",
     "Hang",
     "KernelAssertion",
     "MemoryFault",
-    "Parameter",
     "Program",
     "SimulatorError",
     "Trap",

@@ -1,4 +1,4 @@
-"""The CuPy side of a RawModule: which `cupy.RawModule` to make, and with which options."""
+"""The CuPy side of a RawModule: the `cupy.RawModule` behind it, and its options."""
 
 from __future__ import annotations
 

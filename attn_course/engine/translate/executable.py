@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import (
     Function,
@@ -23,16 +21,6 @@ _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE
 MAX_CALL_DEPTH = 256
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A kernel parameter; size and align in bytes, type as PTX writes it ("u64", "f32", "b8")."""
-
-    name: str
-    type: str
-    size: int
-    align: int
-
-
 class Executable:
     """One kernel of a program, decoded on first use and kept."""
 
@@ -48,7 +36,7 @@ class Executable:
         self.local_bytes = self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
-        self.parameters = parameters_of(function)
+        self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = list(self.module.functions)  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
@@ -157,10 +145,6 @@ class Executable:
         name = self.module.files.get(position.file, "?").rsplit("/", 1)[-1]
         line = self.program.source_line(position).strip()
         return f"{name}:{position.line}" + (f" `{line}`" if line else "")
-
-
-def parameters_of(function: Function) -> tuple[Parameter, ...]:
-    return tuple(Parameter(p.name, p.type, p.size, p.align) for p in function.parameters)
 
 
 def references(module: Module) -> dict[str, set[str]]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
-from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
+from attn_course.engine.ptx.syntax import Instruction, Module, Position
 
 from ..addresses import aligned
-from .executable import Executable, Parameter, parameters_of, shared_variables
+from .executable import Executable, shared_variables
 from .operands import printable
 
 
@@ -50,11 +50,13 @@ class Program:
                     data[:] = np.frombuffer(variable.initial, np.uint8)[: variable.size]
                 self.variables[variable.name] = data
 
-    @property
-    def entries(self) -> dict[str, Entry]:
-        """The kernels by name."""
-        kernels = (f for f in self.module.functions.values() if f.is_entry)
-        return {f.name: Entry.of(self.module, f) for f in kernels}
+    def resources(self, name: str) -> Resources:
+        """What a kernel takes up, known without decoding it."""
+        function, shared = self.module.functions[name], 0
+        for variable in shared_variables(self.module, function):
+            shared = aligned(shared, max(variable.align, 1)) + variable.size
+        local = sum(v.size for v in function.variables.values() if v.space == "local")
+        return Resources(shared, local, len(function.registers))
 
     def executable(self, name: str) -> Executable:
         if name not in self._executables:
@@ -135,28 +137,9 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What is known of a kernel without decoding it."""
+class Resources:
+    """What a kernel takes up: shared bytes a block, local bytes and PTX registers a thread."""
 
-    name: str
-    parameters: tuple[Parameter, ...]
     shared_bytes: int
     local_bytes: int
-    max_threads: int
-    register_count: int
-
-    @classmethod
-    def of(cls, module: Module, function: Function) -> Entry:
-        shared = 0
-        for variable in shared_variables(module, function):
-            shared = aligned(shared, max(variable.align, 1)) + variable.size
-        local = sum(v.size for v in function.variables.values() if v.space == "local")
-        limit = function.limits.get("maxntid") or function.limits.get("reqntid") or (1024,)
-        return cls(
-            function.name,
-            parameters_of(function),
-            shared,
-            local,
-            int(np.prod(limit)),
-            len(function.registers),
-        )
+    registers: int
