@@ -45,7 +45,7 @@ def cluster_use(
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
     seen = Counters()
-    run(which, q, k, v, seen, options=(*launch.options, *options))
+    run(which, q, k, v, seen, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
     waits = sum(
         line["instructions"] for line in seen.by_line.rows() if "barrier.cluster.wait" in line.text
