@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
-class Graph:
-    """Launches captured on a GPU; a call replays them on CuPy's current stream.
+@dataclass(frozen=True)
+class GraphLaunch:
+    """A captured graph; a call launches it on CuPy's current stream.
 
-    `keeps` is the call that was captured: it keeps alive the arrays whose addresses the graph has.
+    `keeps` keeps alive the arrays whose addresses the graph has.
     """
 
-    def __init__(self, graph, keeps: Callable[[], object]):
-        self._launch = graph.launch
-        self.keeps = keeps
+    launch: Callable[[], object]
+    keeps: object
 
     def __call__(self) -> None:
-        self._launch()
+        self.launch()
 
 
-def capture_graph(call: Callable[[], object], calls: int = 1) -> Graph:
+def capture_graph(call: Callable[[], object], calls: int = 1) -> GraphLaunch:
     """Capture `calls` runs of a call into one CUDA graph.
 
-    The call runs once before the capture, so that kernels are compiled and loaded, and the GPU is
+    The call runs once before the capture, so that kernels are compiled and loaded; the GPU is
     idle before and after that run. It must only launch work on CuPy's current stream: no
     allocation, no synchronisation. Needs a GPU.
     """
@@ -37,4 +38,4 @@ def capture_graph(call: Callable[[], object], calls: int = 1) -> Graph:
         for _ in range(calls):
             call()
         graph = stream.end_capture()
-    return Graph(graph, call)
+    return GraphLaunch(graph.launch, call)
