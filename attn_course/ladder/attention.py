@@ -123,28 +123,17 @@ def attention(
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
     backend = resolve_backend(backend)
-    form = _form(backend, q, k, v, method, causal, scale, bias, return_lse, out, options)
+    asked = (q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
+    form = _form(*asked)
     ready = _ready.get(form)
-    if ready is None or not ready.is_current():
-        call = call_method(
-            q,
-            k,
-            v,
-            method,
-            causal,
-            scale,
-            backend,
-            bias=bias,
-            return_lse=return_lse,
-            out=out,
-            options=options,
-        )
+    if ready is not None and ready.is_current():
+        call = ready.call_on(q, k, v, bias, return_lse, out)
+        call.run()
+    else:
+        call = call_method(*asked)
         call.run()
         if form is not None:
             _keep(form, Ready(call))
-    else:
-        call = ready.call_on(q, k, v, bias, return_lse, out)
-        call.run()
     arrays = call.arrays
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
@@ -173,19 +162,7 @@ def plan(
     >>> q[...] = new_q; out = step()  # doctest: +SKIP
     """
     return Plan(
-        call_method(
-            q,
-            k,
-            v,
-            method,
-            causal,
-            scale,
-            backend,
-            bias=bias,
-            return_lse=return_lse,
-            out=out,
-            options=options,
-        )
+        call_method(q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
     )
 
 
@@ -200,7 +177,6 @@ def call_method(
     causal=False,
     scale=None,
     backend=None,
-    *,
     bias=None,
     return_lse=False,
     out=None,
@@ -323,7 +299,7 @@ def _keep(form: tuple, ready: Ready) -> None:
     _ready[form] = ready
 
 
-def _form(backend, q, k, v, method, causal, scale, bias, return_lse, out, options) -> tuple | None:
+def _form(q, k, v, method, causal, scale, backend, bias, return_lse, out, options) -> tuple | None:
     """All that the checks and the launches depend on, except addresses; None: not to be kept."""
     try:
         form = (
