@@ -125,22 +125,22 @@ def _launch(
     return replace(geometry, constants=MappingProxyType(chosen))
 
 
-def _tiles_of_scores(entry, problem, constants):
-    tile = constants["TILE"]
-    grid = (ceil_div(problem.m, tile), ceil_div(problem.n, tile), problem.bh)
+def _tiles(entry, problem, tile, columns, side):
+    """A block of tile x tile threads for each tile of side x side elements of (BH, n, columns)."""
+    grid = (ceil_div(columns, side), ceil_div(problem.n, side), problem.bh)
     return Geometry(entry, grid, (tile, tile, 1))
+
+
+def _tiles_of_scores(entry, problem, constants):
+    return _tiles(entry, problem, constants["TILE"], problem.m, constants["TILE"])
 
 
 def _blocks_of_scores(entry, problem, constants):
-    tile, side = constants["TILE"], 4 * constants["TILE"]
-    grid = (ceil_div(problem.m, side), ceil_div(problem.n, side), problem.bh)
-    return Geometry(entry, grid, (tile, tile, 1))
+    return _tiles(entry, problem, constants["TILE"], problem.m, 4 * constants["TILE"])
 
 
 def _tiles_of_output(entry, problem, constants):
-    tile = constants["TILE"]
-    grid = (ceil_div(problem.d, tile), ceil_div(problem.n, tile), problem.bh)
-    return Geometry(entry, grid, (tile, tile, 1))
+    return _tiles(entry, problem, constants["TILE"], problem.d, constants["TILE"])
 
 
 def _thread_a_row(entry, problem, constants):
@@ -245,72 +245,40 @@ def _flash(entry, problem, constants):
     return Geometry(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
 
 
-_SCORES = ("q", "k", "s", "n", "m", "d")
-_ATTENTION = (
-    "q",
-    "k",
-    "v",
-    "bias",
-    "out",
-    "lse",
-    "heads",
-    "kv_heads",
-    "n",
-    "m",
-    "d",
-    "bias_batch",
-    "bias_head",
-    "scale",
-    "causal",
-)
+_SCORES = "q k s n m d"
+_ATTENTION = "q k v bias out lse heads kv_heads n m d bias_batch bias_head scale causal"
 FUSED = "out = softmax(scale q k^T + bias) v"
 
 
-def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
-    """A step that does all of attention in one kernel, which bears the file's name."""
+def _step(number, file, computes, arguments, writes, geometry, **more) -> Step:
+    """A step whose kernel bears the file's name; arguments and writes separated by blanks."""
     entry = file.rpartition("/")[2].lstrip("0123456789_")
-    return Step(number, file, entry, FUSED, _ATTENTION, ("out",), geometry, tune, relative)
+    names = tuple(arguments.split()), tuple(writes.split())
+    return Step(number, file, entry, computes, *names, geometry, **more)
+
+
+def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
+    """A step that does all of attention in one kernel."""
+    how = {"tune": tune, "relative": relative}
+    return _step(number, file, FUSED, _ATTENTION, "out", geometry, **how)
 
 
 LADDER = (
-    Step(1, "01_scores_naive", "scores_naive", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
-    Step(2, "02_scores_tiled", "scores_tiled", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
-    Step(
-        3,
-        "03_scores_register_blocked",
-        "scores_register_blocked",
-        "s = q k^T",
-        _SCORES,
-        ("s",),
-        _blocks_of_scores,
-    ),
-    Step(
+    _step(1, "01_scores_naive", "s = q k^T", _SCORES, "s", _tiles_of_scores),
+    _step(2, "02_scores_tiled", "s = q k^T", _SCORES, "s", _tiles_of_scores),
+    _step(3, "03_scores_register_blocked", "s = q k^T", _SCORES, "s", _blocks_of_scores),
+    _step(
         4,
         "04_softmax_output_serial",
-        "softmax_output_serial",
         "s = softmax(scale s), out = s v",
-        ("s", "v", "out", "rows", "n", "m", "d", "scale"),
-        ("s", "out"),
+        "s v out rows n m d scale",
+        "s out",
         _thread_a_row,
     ),
-    Step(
-        5,
-        "05_softmax_warp",
-        "softmax_warp",
-        "p = softmax(scale s)",
-        ("s", "p", "rows", "m", "scale"),
-        ("p",),
-        _warp_or_block_a_row,
+    _step(
+        5, "05_softmax_warp", "p = softmax(scale s)", "s p rows m scale", "p", _warp_or_block_a_row
     ),
-    Step(
-        6,
-        "06_output_tiled",
-        "output_tiled",
-        "out = p v",
-        ("p", "v", "out", "n", "m", "d"),
-        ("out",),
-        _tiles_of_output,
-    ),
+    _step(6, "06_output_tiled", "out = p v", "p v out n m d", "out", _tiles_of_output),
     _fused(7, "07_rows_atomic", _scores_of_a_row),
     _fused(8, "08_rows_warp", _scores_of_a_row),
     _fused(9, "09_rows_online", _output_of_a_row),
