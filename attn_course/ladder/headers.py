@@ -5,6 +5,7 @@ parser; the ladder, the notebooks and the tests all read headers through it.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -125,6 +126,25 @@ def _read_constants(text: str, origin: str) -> dict[str, int]:
         if name not in constants:
             raise HeaderError(f"{origin}: '#ifndef {name}' needs '#define {name} <integer>' below")
     return constants
+
+
+def chosen_constants(
+    defaults: Mapping[str, int], tuned: Mapping[str, int], options: Iterable[str]
+) -> dict[str, int]:
+    """Return the constants that are set: those tuned, and over them those in compiler options.
+
+    defaults: all constants of the file, as :func:`read_constants` finds them; ``-DNAME=value`` of
+    another name is not a constant of the file and is left to the compiler.
+
+    >>> chosen_constants({"TILE": 16, "PAD": 1}, {"TILE": 32}, ("-DTILE=8", "-DOTHER"))
+    {'TILE': 8}
+    """
+    chosen = dict(tuned)
+    for option in options:
+        name, _, value = option.removeprefix("-D").partition("=")
+        if option.startswith("-D") and name in defaults:
+            chosen[name] = int(value)
+    return chosen
 
 
 def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:

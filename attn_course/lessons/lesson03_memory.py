@@ -16,7 +16,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.figures import memory as memory_plots
-from attn_course.ladder.attention import run_steps
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
 from attn_course.measure import memory_levels
 

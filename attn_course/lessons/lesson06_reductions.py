@@ -14,7 +14,7 @@ import numpy as np
 from attn_course.engine.events import InstructionEvent, Launch, Observer, observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.recording import Recording
-from attn_course.ladder.attention import run_steps
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
 

@@ -12,7 +12,8 @@ import numpy as np
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.footprints import LineLookups
-from attn_course.ladder.attention import attention, run_steps
+from attn_course.ladder.attention import attention
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.pipeline_times import KERNELS, Shape
 from attn_course.measure.records import gpu_identity

@@ -19,9 +19,10 @@ import numpy as np
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import problem_of, step_arguments
+from attn_course.ladder.attention import problem_of
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.choose import current_device
-from attn_course.ladder.steps import Device, Launch, Problem, step
+from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 
@@ -119,8 +120,8 @@ class Variant:
         q, k, v: (B, H, n, d) and (B, H_kv, m, d) float32 of the backend's array module.
         options: compiler options that win over the tuning and the ablation's.
 
-    The attributes launch, kernel and out are the geometry, the compiled kernel and the output
-    (B, H, n, d), NaN until a call.
+    The attributes launch, options, kernel and out are the geometry, the compiler options, the
+    compiled kernel and the output (B, H, n, d), NaN until a call.
     Raises AblationError; ValueError where the kernel does not take the problem.
     """
 
@@ -138,18 +139,18 @@ class Variant:
         row, problem = step(one.kernel), problem_of(q, k, causal)
         self.ablation, self.relative = one, row.relative
         self.launch = tuned_launch(one, problem, current_device(backend), options)
-        self.kernel = compiled(one, self.launch.options, backend)
+        self.options = self.launch.options((*one.options, *options))
+        self.kernel = compiled(one, self.options, backend)
         if self.launch.shared_bytes > self.kernel.max_dynamic_shared_size_bytes:
             self.kernel.max_dynamic_shared_size_bytes = self.launch.shared_bytes
         self.out = array_module(backend).full(q.shape, np.nan, np.float32)
-        buffers = {"q": q, "k": k, "v": v, "out": self.out}
-        self.arguments = step_arguments(row, problem, buffers, q.shape[3] ** -0.5)
+        self._arrays = {"q": q, "k": k, "v": v, "out": self.out}
+        numbers = numbers_of(problem, q.shape[3] ** -0.5)
+        self._run = StepLaunch(row, self.launch, self.kernel, numbers).run
 
     def call(self) -> None:
         """Launch the kernel once; it writes `out`."""
-        self.kernel(
-            self.launch.grid, self.launch.block, self.arguments, shared_mem=self.launch.shared_bytes
-        )
+        self._run(self._arrays)
 
     def capture(self, calls: int) -> Replay:
         """So many calls as one CUDA graph."""
@@ -168,12 +169,9 @@ class Variant:
 
 def tuned_launch(
     one: Ablation, problem: Problem, device: Device | None = None, options: Sequence[str] = ()
-) -> Launch:
-    """Geometry and all compiler options: the tuning's, the ablation's, then those given."""
-    given = (*one.options, *options)
-    launch = step(one.kernel).launch(problem, given, device)
-    named = {option.partition("=")[0]: option for option in (*launch.options, *given)}
-    return launch.with_options(named.values())
+) -> Geometry:
+    """Return the geometry; given options win over the ablation's, these over the tuning."""
+    return step(one.kernel).launch(problem, (*one.options, *options), device)
 
 
 def options_for(
@@ -181,7 +179,8 @@ def options_for(
 ) -> tuple[str, ...]:
     """Compiler options of an ablation on a problem (B, H, n, d) with as many keys as queries."""
     b, h, n, d = shape
-    return tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device).options
+    launch = tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device)
+    return launch.options(one.options)
 
 
 def compiled(one: Ablation, options: Sequence[str], backend: str | None = None):
@@ -253,7 +252,7 @@ def _summary(one: Variant, measured, verdict: Comparison) -> dict:
     if kernel in measured.timings:  # the whole kernel's label is its entry point
         summary["over_whole"] = measured.ratio(kernel, name).record()
     return summary | {
-        "options": list(one.launch.options),
+        "options": list(one.options),
         "blocks": int(np.prod(one.launch.grid)),
         "threads": int(np.prod(one.launch.block)),
         "shared_bytes": one.launch.shared_bytes,

@@ -16,7 +16,8 @@ from attn_course import Sanitizer, observe, reference
 from attn_course.engine.compile import CompileError, with_headers
 from attn_course.engine.machine import launch as launches
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import attention, problem_of, step_arguments
+from attn_course.ladder.attention import attention, problem_of
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.steps import step
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
@@ -183,9 +184,9 @@ def findings(method, source):
     kernel = RawModule(code=source, options=options).get_function(row.entry)
     kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     buffers = {"q": q, "k": k, "v": v, "out": poisoned(q.shape)}
-    arguments = step_arguments(row, problem, buffers, 1 / math.sqrt(q.shape[3]))
+    numbers = numbers_of(problem, 1 / math.sqrt(q.shape[3]))
     with observe(Sanitizer()) as report:
-        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+        StepLaunch(row, launch, kernel, numbers).run(buffers)
     return report.findings
 
 

@@ -66,9 +66,7 @@ class Kernel(ModuleFacts):
         """
         observers = active_observers()
         self._check_observers(observers)
-        values = (
-            list(args) if self.entry is None else bind(self.name, self.entry, args, self.backend)
-        )
+        values = self.bind(args)
         try:
             grid, block, shared_mem = self._check_launch(grid, block, shared_mem)
         except LaunchError as error:
@@ -76,6 +74,23 @@ class Kernel(ModuleFacts):
                 return
             raise
         self._launch(grid, block, values, shared_mem, stream, observers)
+
+    def bind(self, args) -> list:
+        """Return the arguments as a launch takes them: checked, numbers in the parameters' types.
+
+        Raises ArgumentError naming the parameter and the remedy.
+        """
+        if self.entry is None:
+            return list(args)
+        return bind(self.name, self.entry, args, self.backend)
+
+    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
+        """Run a launch that a call has checked before, on a GPU without the checks.
+
+        values: as :meth:`bind` returned them; another array may stand in the place of an array
+        if its type, dtype and contiguity are the same. On the simulator this is a call.
+        """
+        self(grid, block, values, shared_mem=shared_mem)
 
     def _check_launch(self, grid, block, shared_mem):
         limits = self._limits()
@@ -309,6 +324,12 @@ class GpuKernel(Kernel):
         if name.startswith("_") or name == "raw":
             raise AttributeError(name)
         return getattr(self.raw, name)
+
+    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
+        """Run a launch that a call has checked before; see Kernel.launch_again."""
+        if active_observers():
+            self._check_observers(active_observers())
+        self.raw(grid, block, values, shared_mem=shared_mem)
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         keywords = {} if stream is None else {"stream": stream}

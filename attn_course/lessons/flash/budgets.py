@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
-from attn_course.ladder.attention import compiled
+from attn_course.ladder.call import compiled
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.ladder.tiles import FLASH_TILES, flash_shared_bytes

@@ -46,7 +46,7 @@ def cluster_use(
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
     seen, waits = Counters(), _ClusterWaits()
-    run(which, q, k, v, seen, waits, options=(*launch.options, *options))
+    run(which, q, k, v, seen, waits, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
     return ClusterUse(
         prod(launch.grid),

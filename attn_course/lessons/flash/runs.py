@@ -9,7 +9,7 @@ import numpy as np
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder.attention import run_steps
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import Problem, step
 
 
