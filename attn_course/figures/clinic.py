@@ -1,7 +1,4 @@
-"""Figures of the bug clinic: what a broken kernel wrote beside what it should have written.
-
-Like `plots`, they take arrays and return figures that pyplot does not know of.
-"""
+"""Results of broken kernels beside float64, with the wrong elements marked."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,4 @@
-"""Figures of the lessons on online softmax, flash attention and asynchronous copies.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know.
-"""
+"""Online softmax, tiles, windows, copies under way, shared memory and ablations."""
 
 from __future__ import annotations
 
@@ -11,14 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from .style import (
     BLUE,
     DASHED,
     GREEN,
     GREY,
-    GRID,
     INK,
     ORANGE,
     PALE,
@@ -29,8 +24,8 @@ from .style import (
     bytes_text,
     grid_lines,
     headline,
-    legend_beside,
     new_figure,
+    note,
     outline,
     require,
     rows_of_bars,
@@ -38,8 +33,6 @@ from .style import (
     with_source,
     write_values,
 )
-
-GRID = GRID
 
 
 # -- online softmax --------------------------------------------------------------------------------
@@ -82,14 +75,13 @@ def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
     axes.scatter(places, block["scores"], color=BLUE, zorder=3, s=34)
     axes.hlines(block["new_m"], start, stop, color=RED, lw=2.2, zorder=2)
-    axes.annotate(
+    note(
+        axes,
         f"row_m = {block['new_m']:g}",
         ((start + stop) / 2, block["new_m"]),
         (0, 5),
-        textcoords="offset points",
         ha="center",
         color=RED,
-        fontsize=9,
     )
 
 
@@ -97,62 +89,13 @@ def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
     kept = block["old_l"] * block["rescale"]
     axes.bar(middle, kept, width=1.3, color=GREY, zorder=2)
     axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=GREEN, zorder=2)
-    axes.annotate(
+    note(
+        axes,
         f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
         (middle, block["row_l"]),
         (0, 4),
-        textcoords="offset points",
         ha="center",
-        fontsize=9,
     )
-
-
-@styled
-def times_by_shape(
-    shapes: Sequence[str],
-    times: Mapping[str, Sequence[float | None]],
-    *,
-    source: str,
-    title: str = "",
-) -> Figure:
-    """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
-
-    times: contestant -> microseconds, None where it did not run.
-    """
-    require(
-        bool(times) and all(len(one) == len(shapes) for one in times.values()),
-        "every contestant needs a time, or None, for each shape",
-    )
-    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
-    axes = figure.subplots()
-    for number, (name, row) in enumerate(times.items()):
-        values = [np.nan if value is None else value for value in row]
-        # Contestants stand below each other within a row: equal times would hide one another.
-        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
-        axes.scatter(
-            values,
-            np.arange(len(shapes)) + step,
-            s=42,
-            label=name,
-            zorder=2,
-            color=PALETTE[number % len(PALETTE)],
-            marker="os^Dv<>P"[number % 8],
-        )
-    rows_of_bars(axes, shapes)
-    for place in range(1, len(shapes)):
-        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
-    axes.set_ylim(len(shapes) - 0.5, -0.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(
-        xlabel=with_source("microseconds (median)", source),
-        ylabel="(B, H, L, D)",
-        title=f"{title} (lower is better)".lstrip(),
-    )
-    legend_beside(axes)
-    return figure
 
 
 # -- flash attention -------------------------------------------------------------------------------
@@ -181,22 +124,14 @@ def traffic_by_tile(
     axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
     axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
     for x, y, label in zip(on_chip, counted, labels, strict=True):
-        axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
+        note(axes, label, (x, y), (6, 5))
     for value, words, colour in (
         (least, "q, k and v once", GREEN),
         (scores, "kernels 02, 05, 06: scores in memory", RED),
     ):
         axes.axhline(value, color=colour, lw=1.4, ls=DASHED, zorder=1)
         place, side = (on_chip[0], "left") if value == least else (on_chip[-1], "right")
-        axes.annotate(
-            words,
-            (place, value),
-            (0, 4),
-            textcoords="offset points",
-            ha=side,
-            color=colour,
-            fontsize=9,
-        )
+        note(axes, words, (place, value), (0, 4), ha=side, color=colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlim(right=2 * on_chip[-1])

@@ -1,8 +1,4 @@
-"""Figures of the first lessons: small matrices with their numbers, and a kernel's tiles in motion.
-
-Like `plots`, they take arrays and know nothing of kernels or backends, and return figures that are
-not registered with pyplot.
-"""
+"""Small matrices with their numbers, tiles of a matrix, and a kernel's tiles step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +19,13 @@ from .style import (
     PAPER,
     PINK,
     RED,
+    centred,
+    frameless,
+    ink_on,
     mixed,
+    new_figure,
+    outline,
+    require,
     styled,
 )
 
@@ -87,16 +89,7 @@ def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hat
             zorder=2,
         )
     )
-    axes.text(
-        x + 0.5,
-        y + 0.5,
-        text,
-        ha="center",
-        va="center",
-        fontsize=9.5,
-        zorder=4,
-        color="#7B8794" if faint else INK,
-    )
+    centred(axes, x + 0.5, y + 0.5, text, fontsize=9.5, zorder=4, color="#7B8794" if faint else INK)
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
@@ -167,15 +160,7 @@ def _draw_line(
     for item, width in zip(items, widths, strict=True):
         if isinstance(item, str):
             big = len(item) <= 1
-            axes.text(
-                x + width / 2,
-                y + height / 2,
-                item,
-                ha="center",
-                va="center",
-                fontsize=15 if big else 9,
-                color=INK,
-            )
+            centred(axes, x + width / 2, y + height / 2, item, fontsize=15 if big else 9, color=INK)
         else:
             rows, columns = np.asarray(item.values).shape
             _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
@@ -295,3 +280,98 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
         for number in range(len(steps))
     ]
     return matrix_lines(lines, labels=labels, cell_inches=0.42)
+
+
+def _label_cells(axes: Axes, values: np.ndarray, written: str, cmap, norm) -> None:
+    """The number in every cell, dark on light and light on dark."""
+    for (row, column), value in np.ndenumerate(values):
+        centred(
+            axes, column, row, format(value, written), color=ink_on(cmap(norm(value))), fontsize=10
+        )
+
+
+@styled
+def tile_grid(
+    values: np.ndarray,
+    tile: int,
+    *,
+    highlight: tuple[int, int] | None = None,
+    labels: bool | None = None,
+    written: str = "g",
+    names: tuple[str, str] = ("key", "query"),
+    title: str = "",
+    axes: Axes | None = None,
+) -> Figure:
+    """A matrix with its tile borders, a tile picked out, and what ragged tiles would reach past.
+
+    Args:
+        values: (rows, columns), any real dtype.
+        tile: rows and columns of a tile; edge tiles may be partly outside, drawn hatched.
+        highlight: (tile row, tile column) to outline, e.g. one block's tile.
+        labels: write every value in its cell; default: when there are at most 144.
+        written: format of the labels.
+        names: what columns and rows are.
+        axes: draw here instead of on a new figure.
+
+    Raises:
+        ValueError: values are not two-dimensional, or the tile or highlight does not fit.
+    """
+    values = np.asarray(values)
+    require(values.ndim == 2, f"values must be two-dimensional, not {values.shape}")
+    require(tile >= 1, f"a tile has at least one row, not {tile}")
+    rows, columns = values.shape
+    down, across = -(-rows // tile), -(-columns // tile)
+    require(
+        highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
+        f"tile {highlight} is not among {down} x {across}",
+    )
+    if axes is None:
+        size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
+        axes = new_figure(size * across / max(down, across) + 1.2, size).subplots()
+    drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
+    _draw_tile_borders(axes, (rows, columns), (down, across), tile)
+    if labels if labels is not None else values.size <= 144:
+        _label_cells(axes, values, written, drawn.cmap, drawn.norm)
+    if highlight is not None:
+        outline(
+            axes,
+            highlight[0] * tile,
+            highlight[1] * tile,
+            tile,
+            tile,
+            edgecolor=RED,
+            linewidth=3,
+            zorder=5,
+        )
+    axes.set_xlim(-0.6, across * tile - 0.4)
+    axes.set_ylim(down * tile - 0.4, -0.6)
+    axes.set(xlabel=names[0], ylabel=names[1], title=title)
+    frameless(axes)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    if max(values.shape) <= 16:
+        axes.set_xticks(range(columns))
+        axes.set_yticks(range(rows))
+    return axes.figure
+
+
+def _draw_tile_borders(
+    axes: Axes, shape: tuple[int, int], tiles: tuple[int, int], tile: int
+) -> None:
+    """Lines between tiles, and hatching over the part of edge tiles that lies outside."""
+    (rows, columns), (down, across) = shape, tiles
+    for number in range(down + 1):
+        axes.plot((-0.5, across * tile - 0.5), (number * tile - 0.5,) * 2, color=INK, lw=1.1)
+    for number in range(across + 1):
+        axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=INK, lw=1.1)
+    outside = {"facecolor": EMPTY, "edgecolor": PALE, "hatch": "////", "linewidth": 0}
+    if columns < across * tile:
+        axes.add_patch(
+            Rectangle(
+                (columns - 0.5, -0.5), across * tile - columns, down * tile, zorder=0.5, **outside
+            )
+        )
+    if rows < down * tile:
+        axes.add_patch(
+            Rectangle((-0.5, rows - 0.5), columns, down * tile - rows, zorder=0.5, **outside)
+        )

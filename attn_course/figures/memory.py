@@ -1,7 +1,4 @@
-"""Figures of memory traffic: sectors, banks, counts beside times, latency by size.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know of.
-"""
+"""Memory traffic: sectors, banks, counts beside times, latency by size."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,12 +17,14 @@ from .style import (
     PAPER,
     RED,
     bytes_text,
+    centred,
     frameless,
     grid_lines,
     headline,
     ink_on,
     mixed,
     new_figure,
+    note,
     require,
     rows_of_bars,
     styled,
@@ -80,14 +79,8 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         face = EMPTY if count == 0 else mixed(BLUE if full else RED, share)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=1))
         if count:
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                f"{int(count)}",
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=ink_on(face),
+            centred(
+                axes, column + 0.5, row + 0.5, f"{int(count)}", fontsize=6.5, color=ink_on(face)
             )
     rows, columns = used.shape
     axes.set(xlim=(0, columns), ylim=(rows, 0))
@@ -140,7 +133,7 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
         column, row = word % BANKS, (word - start) // BANKS
         face = mixed(BLUE if load[column] == 1 else RED, 0.55)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=0.4))
-        axes.text(column + 0.5, row + 0.5, str(lane), ha="center", va="center", fontsize=6)
+        centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
     axes.set(xlim=(0, BANKS), ylim=(rows, 0))
     axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
     step = max(1, rows // 8)
@@ -231,16 +224,15 @@ def latency_by_size(
         axes.axhline(shared_clocks, color=ORANGE, lw=2, label="shared memory")
     for name, size in (marks or {}).items():
         axes.axvline(size, color=GREY, lw=1, ls=DASHED)
-        axes.annotate(
+        note(
+            axes,
             name,
             (size, 0.5),
             (4, 0),
             xycoords=("data", "axes fraction"),
-            textcoords="offset points",
             rotation=90,
             ha="left",
             va="center",
-            fontsize=9,
             color=GREY,
         )
     axes.set_xscale("log", base=2)

@@ -1,7 +1,4 @@
-"""Figures of the lesson on where the time goes: Amdahl's curve, shares, a roofline, time by work.
-
-Like `plots`, they take plain numbers and return figures that pyplot does not know of.
-"""
+"""Where the time goes: Amdahl's curve, shares, a roofline, time by work."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +13,12 @@ from .style import (
     PALETTE,
     PAPER,
     RED,
+    centred,
     grid_lines,
     ink_on,
     legend_beside,
     new_figure,
+    note,
     require,
     rows_of_bars,
     styled,
@@ -63,15 +62,14 @@ def amdahl(
             label=f"{name}: {100 * share:.1f} % of the time",
         )
         axes.axhline(limit, color=colour, lw=1, ls=DASHED)
-        axes.annotate(
+        note(
+            axes,
             f"limit {limit:.3g}",
             (most, limit),
             (-2, 3),
             ha="right",
             va="bottom",
-            textcoords="offset points",
             color=colour,
-            fontsize=9,
         )
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
         axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
@@ -160,14 +158,8 @@ def _draw_shares(
             zorder=2,
         )
         if width > 5:
-            axes.text(
-                left + width / 2,
-                place,
-                f"{width:.0f} %",
-                ha="center",
-                va="center",
-                color=ink_on(colour),
-                fontsize=9.5,
+            centred(
+                axes, left + width / 2, place, f"{width:.0f} %", color=ink_on(colour), fontsize=9.5
             )
         left += width
 
@@ -202,22 +194,8 @@ def roofline(
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
     axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
-    axes.annotate(
-        f"memory: {gbps:,.0f} GB/s",
-        (low, low * gbps / 1e3),
-        (10, -2),
-        va="top",
-        textcoords="offset points",
-        fontsize=9,
-    )
-    axes.annotate(
-        f"float32: {tflops:g} TFLOP/s",
-        (high, tflops),
-        (-2, 4),
-        ha="right",
-        textcoords="offset points",
-        fontsize=9,
-    )
+    note(axes, f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1000.0), (10, -2), va="top")
+    note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * gbps / 1e3)
         colour = PALETTE[number % len(PALETTE)]

@@ -1,7 +1,4 @@
-"""Figures of profiles: predicted against measured counts, speed of light, stall reasons.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know of.
-"""
+"""Profiles: predicted against measured counts, speed of light, stall reasons."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +9,7 @@ from .style import (
     GREY,
     PALETTE,
     PAPER,
+    centred,
     frameless,
     grid_lines,
     headline,
@@ -101,12 +99,11 @@ def percentages(
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
-        axes.text(
+        centred(
+            axes,
             column,
             row,
             text,
-            ha="center",
-            va="center",
             fontsize=10,
             color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
         )

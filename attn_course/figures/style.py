@@ -1,7 +1,6 @@
-"""What the course's figures share: colours, fonts, and how axes, titles and captions are set up.
+"""Style of all figures: colours, fonts, and the set-up of axes, titles and captions.
 
-A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`;
-such figures are not registered with pyplot.
+A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`.
 """
 
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ STYLE = {
     "savefig.facecolor": PAPER,
     "savefig.bbox": "tight",
 }
-styled = rc_context(STYLE)  # a decorator: all that the function draws is in the course's style
+styled = rc_context(STYLE)  # a decorator: the function draws in the course's style
 
 
 def require(condition: bool, message: str) -> None:
@@ -106,9 +105,17 @@ def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
 def write_values(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """A text to the right of each horizontal bar. ends: where the bars end, top to bottom."""
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        axes.annotate(
-            text, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9
-        )
+        note(axes, text, (end, place), (6, 0), va="center")
+
+
+def note(axes: Axes, text: str, at: tuple, offset: tuple[float, float] = (0, 4), **style) -> None:
+    """Write a text `offset` points away from a place of the data."""
+    axes.annotate(text, at, offset, textcoords="offset points", **({"fontsize": 9} | style))
+
+
+def centred(axes: Axes, x: float, y: float, text: str, **style) -> None:
+    """Write a text centred on a place of the data."""
+    axes.text(x, y, text, ha="center", va="center", **style)
 
 
 # -- cells and colours -----------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""Figures of the lesson on timing: first calls, the spread of samples, a run under load.
-
-Like `plots`, they take plain numbers and return figures that are not registered with pyplot.
-"""
+"""Timing: first calls, the spread of samples, a run under load."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,0 +1,205 @@
+"""Kernels and methods side by side: bars, times by shape, spreads of errors."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .style import (
+    BLUE,
+    DASHED,
+    GRID,
+    INK,
+    PALE,
+    PALETTE,
+    grid_lines,
+    legend_beside,
+    new_figure,
+    note,
+    require,
+    rows_of_bars,
+    styled,
+    with_source,
+    write_values,
+)
+
+
+@styled
+def bars(
+    labels: Sequence[str],
+    values: Sequence[float],
+    *,
+    unit: str,
+    low: Sequence[float] | None = None,
+    high: Sequence[float] | None = None,
+    log: bool = False,
+    emphasis: Sequence[str] = (),
+    title: str = "",
+    source: str = "",
+) -> Figure:
+    """Horizontal bars, one a label, with the value written out and an interval where one is given.
+
+    Args:
+        labels: one a bar, top to bottom.
+        values: the bar lengths, e.g. medians.
+        unit: what the values are in; part of the axis label.
+        low, high: ends of each interval (e.g. quartiles), same length as values.
+        log: a logarithmic axis; every value must be positive.
+        emphasis: labels drawn in colour, the others in grey; none given: all in colour.
+        source: where the values come from (GPU, date), written under the axis.
+
+    Raises:
+        ValueError: lengths differ, one of low and high is missing, an interval does not hold its
+            value, or a logarithmic axis gets a value that is not positive.
+    """
+    values = np.asarray(values, float)
+    require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
+    require((low is None) == (high is None), "low and high come together")
+    require(not log or bool((values > 0).all()), "a logarithmic axis needs positive values")
+    ends = values
+    if low is not None:
+        low, ends = np.asarray(low, float), np.asarray(high, float)
+        require(len(low) == len(ends) == len(values), "low, high and values differ in length")
+        require(
+            bool(((low <= values) & (values <= ends)).all()), "an interval does not hold its value"
+        )
+    figure = new_figure(7.2, 0.9 + 0.42 * len(values) + (0.25 if source else 0))
+    axes = figure.subplots()
+    places = np.arange(len(values))
+    colours = [BLUE if not emphasis or name in emphasis else PALE for name in labels]
+    axes.barh(places, values, color=colours, height=0.66, zorder=2)
+    if low is not None:
+        axes.errorbar(
+            values,
+            places,
+            xerr=(values - low, ends - values),
+            fmt="none",
+            ecolor=INK,
+            elinewidth=1.2,
+            capsize=3,
+            zorder=3,
+        )
+    write_values(axes, ends, [_written(value) for value in values])
+    rows_of_bars(axes, labels)
+    if log:
+        axes.set_xscale("log")
+        axes.set_xlim(right=ends.max() * 2.2)
+    else:
+        axes.set_xlim(0, ends.max() * 1.2 or 1)
+        axes.xaxis.set_major_formatter("{x:,g}")
+    axes.set(title=title, xlabel=with_source(unit, source))
+    return figure
+
+
+def _written(value: float) -> str:
+    """Four digits, or every digit before the point with separators: 1.234, 16,896."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# Their number and that of the palette's colours have no common divisor: no two of the first 28
+# lines look alike, and lines that coincide show through each other's gaps.
+_DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
+
+
+@styled
+def error_profile(
+    labels: Sequence[str],
+    errors: Sequence[np.ndarray],
+    *,
+    tolerance: float | None = None,
+    title: str = "absolute error against float64",
+) -> Figure:
+    """How the errors of several runs are spread: share of elements below each size.
+
+    Args:
+        labels: one a run.
+        errors: absolute errors of each run, any shape. The axis begins where one in 200 of some
+            run's are smaller; a curve starts there at its share of those, zeros among them.
+        tolerance: a vertical line there.
+
+    Raises:
+        ValueError: lengths differ, or an error is negative or not finite.
+    """
+    require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
+    flat = [np.sort(np.asarray(one, float).ravel()) for one in errors]
+    require(
+        all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
+        "errors must be finite and not negative",
+    )
+    positive = np.concatenate([one[one > 0] for one in flat])
+    floor = positive.min() if len(positive) else 1e-12
+    figure = new_figure(8.4, 4.2)
+    axes = figure.subplots()
+    for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
+        picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
+        dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
+        axes.plot(
+            np.maximum(picked, floor),
+            np.linspace(0, 1, len(picked)),
+            label=label,
+            color=PALETTE[number % len(PALETTE)],
+            ls=_DASHES[dash],
+            lw=2.4 if dash else 3.2,
+            zorder=2 + dash / 10,
+            dash_capstyle="butt",
+        )
+    if tolerance is not None:
+        axes.axvline(tolerance, color=INK, lw=1.2, ls=DASHED)
+        note(axes, "tolerance", (tolerance, 0.04), (-4, 0), ha="right", color=INK)
+    axes.set_xscale("log")
+    axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
+    axes.set(xlabel="absolute error", ylabel="share of elements below", title=title)
+    grid_lines(axes)
+    axes.legend(
+        frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=4
+    )  # long enough to tell the dashes apart
+    return figure
+
+
+@styled
+def times_by_shape(
+    shapes: Sequence[str],
+    times: Mapping[str, Sequence[float | None]],
+    *,
+    source: str,
+    title: str = "",
+) -> Figure:
+    """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
+
+    times: contestant -> microseconds, None where it did not run.
+    """
+    require(
+        bool(times) and all(len(one) == len(shapes) for one in times.values()),
+        "every contestant needs a time, or None, for each shape",
+    )
+    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
+    axes = figure.subplots()
+    for number, (name, row) in enumerate(times.items()):
+        values = [np.nan if value is None else value for value in row]
+        # Contestants stand below each other within a row: equal times would hide one another.
+        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
+        axes.scatter(
+            values,
+            np.arange(len(shapes)) + step,
+            s=42,
+            label=name,
+            zorder=2,
+            color=PALETTE[number % len(PALETTE)],
+            marker="os^Dv<>P"[number % 8],
+        )
+    rows_of_bars(axes, shapes)
+    for place in range(1, len(shapes)):
+        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(
+        xlabel=with_source("microseconds (median)", source),
+        ylabel="(B, H, L, D)",
+        title=f"{title} (lower is better)".lstrip(),
+    )
+    legend_beside(axes)
+    return figure
