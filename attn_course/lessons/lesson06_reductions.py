@@ -1,7 +1,4 @@
-"""What lesson 06 watches: the instructions that combine values, and a warp's exchange step by step.
-
-Everything here comes from the simulator's events; nothing is timed.
-"""
+"""Lesson 06: counts of the instructions that combine values, and a warp's exchange in a trace."""
 
 from __future__ import annotations
 
@@ -110,11 +107,6 @@ class Exchange:
     offsets: tuple[int, ...]
     values: np.ndarray
 
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """After each step, how many lanes hold what all hold at the end."""
-        return tuple(int((row == self.values[-1]).sum()) for row in self.values)
-
 
 def exchange(recording: Recording, function: str) -> Exchange:
     """The butterfly of the first call of `function` ("warp_max" or "warp_sum") in a trace.
@@ -140,31 +132,3 @@ def exchange(recording: Recording, function: str) -> Exchange:
     if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
         raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
     return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))
-
-
-def known_after(offsets: Sequence[int], lane: int) -> list[set[int]]:
-    """The lanes whose values have reached a lane, before and after each step of a butterfly."""
-    known = [{one} for one in range(WARP)]
-    found = [known[lane]]
-    for offset in offsets:
-        known = [known[one] | known[one ^ offset] for one in range(WARP)]
-        found.append(known[lane])
-    return found
-
-
-# -- floats as integers ----------------------------------------------------------------------------
-def float_bits(values) -> np.ndarray:
-    """float32 -> the int32 with the same bits, as __float_as_int gives it."""
-    return np.asarray(values, np.float32).view(np.int32)
-
-
-def ordered(values) -> np.ndarray:
-    """float32 -> an int32 that orders as the float does: kernel 07's `ordered`."""
-    bits = float_bits(values)
-    return np.where(bits >= 0, bits, bits ^ np.int32(0x7FFFFFFF))
-
-
-def relative_error(found, exact) -> float:
-    """Norm of the difference over the norm of what is exact, in float64."""
-    exact = np.asarray(exact, np.float64)
-    return float(np.linalg.norm(np.asarray(found, np.float64) - exact) / np.linalg.norm(exact))

@@ -7,7 +7,6 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_course.engine.events import observe
@@ -24,7 +23,7 @@ from attn_course.measure.nsight import (
     collect,
 )
 from attn_course.measure.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.measure.records import caption, is_current, new_record, records
+from attn_course.measure.records import is_current, new_record, records
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
@@ -64,13 +63,6 @@ WAITS = {
     "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
     "its turn": ("not_selected",),
 }
-NO_COUNTERS = (
-    "no record of hardware counters yet: on a machine with a GPU and ncu, "
-    "tools/compare_counters.py makes one"
-)
-NO_PROFILE = (
-    "no record of a profile yet: on a machine with a GPU and ncu, tools/record_profile.py makes one"
-)
 
 
 # -- the simulator's side --------------------------------------------------------------------------
@@ -176,56 +168,10 @@ def counted(record: dict | None, target: Target, counter: str) -> float | None:
     return None if case is None else case["counters"].get(counter, {}).get("hardware")
 
 
-def agreement(record: dict) -> dict[str, int]:
-    """Verdict -> how many counters of all the ladder's cases got it, the most frequent first."""
-    found: dict[str, int] = {}
-    for case in record["cases"]:
-        for one in case["counters"].values():
-            verdict = one["verdict"].split(":")[0]
-            found[verdict] = found.get(verdict, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def agreement_table(record: dict) -> str:
-    """How many counters of the record got each verdict and, where it has them, the reasons."""
-    kernels = {case["file"] for case in record["cases"]}
-    tally, reasons = agreement(record), record.get("reasons", {})
-    lines = [
-        f"kernels: {len(kernels)}, launches: {len(record['cases'])}, counters: "
-        f"{sum(tally.values()):,}"
-    ]
-    for verdict, count in tally.items():
-        why = next((text for name, text in reasons.items() if verdict.startswith(name)), "")
-        lines.append(f"{count:>6,}  {verdict:<30} {why}".rstrip())
-    return "\n".join(lines)
-
-
-def equal_share(record: dict) -> float:
-    """How many in a hundred of the record's counters are the same on both sides."""
-    tally = agreement(record)
-    return 100 * tally.get("equal", 0) / sum(tally.values())
-
-
-def pairs(record: dict, counters: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
-    """Counter -> (simulator's counts, hardware's counts) over all cases that have any."""
-    found = {}
-    for name in counters:
-        both = [case["counters"][name] for case in record["cases"] if name in case["counters"]]
-        both = [one for one in both if one["simulator"] and one["hardware"]]
-        found[name] = ([one["simulator"] for one in both], [one["hardware"] for one in both])
-    return found
-
-
 def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
     """Unit -> % of its peak, for the units of UNITS that the record has."""
     values = {name: metric(target, SPEED_METRICS[name], record) for name in UNITS}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def busiest(record: dict | None, target: Target) -> str | None:
-    """The unit nearest to its peak; None without a record."""
-    found = speed_of_light(record, target)
-    return max(found, key=found.get) if found else None
 
 
 def waits(record: dict | None, target: Target) -> dict[str, float]:
@@ -241,8 +187,3 @@ def waits(record: dict | None, target: Target) -> dict[str, float]:
 def shown(value: float | None, form: str = ",.0f") -> str:
     """A figure for a table; '-' where there is none."""
     return "-" if value is None else format(value, form)
-
-
-def source_line(record: dict | None, missing: str) -> str:
-    """Where and when the record was taken, or what makes one."""
-    return caption(record) if record else missing

@@ -123,9 +123,7 @@ def test_bars_refuse_what_does_not_fit(change):
 
 
 def test_error_profile_is_the_cumulative_share():
-    figure = figures.error_profile(
-        ["one"], [np.array([[4e-7, 1e-7], [2e-7, 0.0]])], tolerance=1e-5
-    )
+    figure = figures.error_profile(["one"], [np.array([[4e-7, 1e-7], [2e-7, 0.0]])], tolerance=1e-5)
     axes = all_axes(figure)[0]
     line, tolerance = axes.lines
     np.testing.assert_allclose(line.get_xdata(), [1e-7, 1e-7, 2e-7, 4e-7])  # 0 at the left edge
