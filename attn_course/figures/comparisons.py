@@ -8,15 +8,12 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from .style import (
     BLUE,
-    DASHED,
     GRID,
-    INK,
     PALE,
     PALETTE,
     grid_lines,
     legend_beside,
     new_figure,
-    note,
     require,
     rows_of_bars,
     styled,
@@ -31,64 +28,29 @@ def bars(
     values: Sequence[float],
     *,
     unit: str,
-    low: Sequence[float] | None = None,
-    high: Sequence[float] | None = None,
-    log: bool = False,
     emphasis: Sequence[str] = (),
     title: str = "",
-    source: str = "",
 ) -> Figure:
-    """Horizontal bars, one a label, with the value written out and an interval where one is given.
+    """Draw horizontal bars, one a label, top to bottom, with the value written out.
 
     Args:
-        labels: one a bar, top to bottom.
-        values: the bar lengths, e.g. medians.
-        unit: what the values are in; part of the axis label.
-        low, high: ends of each interval (e.g. quartiles), same length as values.
-        log: a logarithmic axis; every value must be positive.
+        unit: of the values; the axis label.
         emphasis: labels drawn in colour, the others in grey; none given: all in colour.
-        source: where the values come from (GPU, date), written under the axis.
 
     Raises:
-        ValueError: lengths differ, one of low and high is missing, an interval does not hold its
-            value, or a logarithmic axis gets a value that is not positive.
+        ValueError: lengths differ, or there is nothing to draw.
     """
     values = np.asarray(values, float)
     require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
-    require((low is None) == (high is None), "low and high come together")
-    require(not log or bool((values > 0).all()), "a logarithmic axis needs positive values")
-    ends = values
-    if low is not None:
-        low, ends = np.asarray(low, float), np.asarray(high, float)
-        require(len(low) == len(ends) == len(values), "low, high and values differ in length")
-        require(
-            bool(((low <= values) & (values <= ends)).all()), "an interval does not hold its value"
-        )
-    figure = new_figure(7.2, 0.9 + 0.42 * len(values) + (0.25 if source else 0))
+    figure = new_figure(7.2, 0.9 + 0.42 * len(values))
     axes = figure.subplots()
-    places = np.arange(len(values))
     colours = [BLUE if not emphasis or name in emphasis else PALE for name in labels]
-    axes.barh(places, values, color=colours, height=0.66, zorder=2)
-    if low is not None:
-        axes.errorbar(
-            values,
-            places,
-            xerr=(values - low, ends - values),
-            fmt="none",
-            ecolor=INK,
-            elinewidth=1.2,
-            capsize=3,
-            zorder=3,
-        )
-    write_values(axes, ends, [_written(value) for value in values])
+    axes.barh(np.arange(len(values)), values, color=colours, height=0.66, zorder=2)
+    write_values(axes, values, [_written(value) for value in values])
     rows_of_bars(axes, labels)
-    if log:
-        axes.set_xscale("log")
-        axes.set_xlim(right=ends.max() * 2.2)
-    else:
-        axes.set_xlim(0, ends.max() * 1.2 or 1)
-        axes.xaxis.set_major_formatter("{x:,g}")
-    axes.set(title=title, xlabel=with_source(unit, source))
+    axes.set_xlim(0, values.max() * 1.2 or 1)
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.set(title=title, xlabel=unit)
     return figure
 
 
@@ -107,7 +69,6 @@ def error_profile(
     labels: Sequence[str],
     errors: Sequence[np.ndarray],
     *,
-    tolerance: float | None = None,
     title: str = "absolute error against float64",
 ) -> Figure:
     """How the errors of several runs are spread: share of elements below each size.
@@ -116,7 +77,6 @@ def error_profile(
         labels: one a run.
         errors: absolute errors of each run, any shape. The axis begins where one in 200 of some
             run's are smaller; a curve starts there at its share of those, zeros among them.
-        tolerance: a vertical line there.
 
     Raises:
         ValueError: lengths differ, or an error is negative or not finite.
@@ -144,9 +104,6 @@ def error_profile(
             zorder=2 + dash / 10,
             dash_capstyle="butt",
         )
-    if tolerance is not None:
-        axes.axvline(tolerance, color=INK, lw=1.2, ls=DASHED)
-        note(axes, "tolerance", (tolerance, 0.04), (-4, 0), ha="right", color=INK)
     axes.set_xscale("log")
     axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
     axes.set(xlabel="absolute error", ylabel="share of elements below", title=title)

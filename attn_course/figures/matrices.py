@@ -167,11 +167,9 @@ def _draw_line(
         x += width + 0.35
 
 
-def _line_tops(
-    lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int], y: float
-) -> list[float]:
+def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int]) -> list[float]:
     """Where each line's matrices begin, below their titles, and last where the figure ends."""
-    tops = []
+    tops, y = [], 0.0
     for line, height in zip(lines, heights, strict=True):
         notes = [item.note for item in line if not isinstance(item, str)]
         rows = max(note.count("\n") + 1 if note else 0 for note in notes)
@@ -184,7 +182,6 @@ def _line_tops(
 def matrix_lines(
     lines: Sequence[Sequence[Matrix | str]],
     *,
-    title: str = "",
     labels: Sequence[str] = (),
     cell_inches: float = 0.46,
 ) -> Figure:
@@ -206,13 +203,11 @@ def matrix_lines(
     heights = [max(_rows(item) for item in line) for line in lines]
     across = sum(widths) + 0.35 * (len(widths) - 1)
     left = max((0.2 * len(part) for label in labels for part in label.split("\n")), default=0.0)
-    *tops, bottom = _line_tops(lines, heights, 0.9 if title else 0.0)
+    *tops, bottom = _line_tops(lines, heights)
     figure = Figure(figsize=((across + left + 0.4) * cell_inches, bottom * cell_inches))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-left - 0.2, across + 0.2), ylim=(bottom, 0), aspect="equal")
     axes.axis("off")
-    if title:
-        axes.text(-left, 0.2, title, ha="left", va="top", fontweight="bold", fontsize=12)
     for line, top, height in zip(lines, tops, heights, strict=True):
         _draw_line(axes, line, top, height, widths)
     for label, top, height in zip(labels, tops, heights, strict=False):
@@ -282,36 +277,22 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
     return matrix_lines(lines, labels=labels, cell_inches=0.42)
 
 
-def _label_cells(axes: Axes, values: np.ndarray, written: str, cmap, norm) -> None:
-    """The number in every cell, dark on light and light on dark."""
-    for (row, column), value in np.ndenumerate(values):
-        centred(
-            axes, column, row, format(value, written), color=ink_on(cmap(norm(value))), fontsize=10
-        )
-
-
 @styled
 def tile_grid(
     values: np.ndarray,
     tile: int,
     *,
     highlight: tuple[int, int] | None = None,
-    labels: bool | None = None,
-    written: str = "g",
     names: tuple[str, str] = ("key", "query"),
     title: str = "",
-    axes: Axes | None = None,
 ) -> Figure:
-    """A matrix with its tile borders, a tile picked out, and what ragged tiles would reach past.
+    """Draw a matrix with its tile borders, and one tile outlined; up to 144 values are written.
 
     Args:
         values: (rows, columns), any real dtype.
         tile: rows and columns of a tile; edge tiles may be partly outside, drawn hatched.
         highlight: (tile row, tile column) to outline, e.g. one block's tile.
-        labels: write every value in its cell; default: when there are at most 144.
-        written: format of the labels.
-        names: what columns and rows are.
-        axes: draw here instead of on a new figure.
+        names: of the columns and of the rows.
 
     Raises:
         ValueError: values are not two-dimensional, or the tile or highlight does not fit.
@@ -325,24 +306,18 @@ def tile_grid(
         highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
         f"tile {highlight} is not among {down} x {across}",
     )
-    if axes is None:
-        size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
-        axes = new_figure(size * across / max(down, across) + 1.2, size).subplots()
+    size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
+    figure = new_figure(size * across / max(down, across) + 1.2, size)
+    axes = figure.subplots()
     drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
     _draw_tile_borders(axes, (rows, columns), (down, across), tile)
-    if labels if labels is not None else values.size <= 144:
-        _label_cells(axes, values, written, drawn.cmap, drawn.norm)
+    if values.size <= 144:
+        for (row, column), value in np.ndenumerate(values):
+            ink = ink_on(drawn.cmap(drawn.norm(value)))
+            centred(axes, column, row, f"{value:g}", color=ink, fontsize=10)
     if highlight is not None:
-        outline(
-            axes,
-            highlight[0] * tile,
-            highlight[1] * tile,
-            tile,
-            tile,
-            edgecolor=RED,
-            linewidth=3,
-            zorder=5,
-        )
+        row, column = highlight[0] * tile, highlight[1] * tile
+        outline(axes, row, column, tile, tile, edgecolor=RED, linewidth=3, zorder=5)
     axes.set_xlim(-0.6, across * tile - 0.4)
     axes.set_ylim(down * tile - 0.4, -0.6)
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
@@ -352,7 +327,7 @@ def tile_grid(
     if max(values.shape) <= 16:
         axes.set_xticks(range(columns))
         axes.set_yticks(range(rows))
-    return axes.figure
+    return figure
 
 
 def _draw_tile_borders(
@@ -365,13 +340,9 @@ def _draw_tile_borders(
     for number in range(across + 1):
         axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=INK, lw=1.1)
     outside = {"facecolor": EMPTY, "edgecolor": PALE, "hatch": "////", "linewidth": 0}
-    if columns < across * tile:
-        axes.add_patch(
-            Rectangle(
-                (columns - 0.5, -0.5), across * tile - columns, down * tile, zorder=0.5, **outside
-            )
-        )
-    if rows < down * tile:
-        axes.add_patch(
-            Rectangle((-0.5, rows - 0.5), columns, down * tile - rows, zorder=0.5, **outside)
-        )
+    past_columns, past_rows = across * tile - columns, down * tile - rows
+    if past_columns:
+        corner = (columns - 0.5, -0.5)
+        axes.add_patch(Rectangle(corner, past_columns, down * tile, zorder=0.5, **outside))
+    if past_rows:
+        axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, past_rows, zorder=0.5, **outside))

@@ -31,16 +31,13 @@ def amdahl(
     shares: Mapping[str, float],
     points: Mapping[str, tuple[float, float]] | None = None,
     *,
-    most: float = 100.0,
     title: str = "",
-    source: str = "",
 ) -> Figure:
     """How much faster the whole gets when a part does, a curve a share, with its limit dashed.
 
     Args:
         shares: name -> the part's share of the time, 0 to 1, below 1.
         points: name -> (factor of the part, factor of the whole) that somebody measured.
-        most: the largest factor of the part.
 
     Raises:
         ValueError: no share, or one that is out of range.
@@ -49,6 +46,7 @@ def amdahl(
         len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
         "shares must be at least 0 and below 1",
     )
+    most = 100.0  # the largest factor of the part
     factors = np.geomspace(1, most, 200)
     figure = new_figure(7.6, 4.0)
     axes = figure.subplots()
@@ -80,8 +78,8 @@ def amdahl(
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
     grid_lines(axes)
     axes.set(
-        xlabel=with_source("the part gets so many times faster", source),
-        ylabel="the whole gets",
+        xlabel="the part, times faster",
+        ylabel="the whole, times faster",
         title=title,
     )
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
@@ -97,7 +95,6 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
 def shares(
     chains: Mapping[str, Mapping[str, float]],
     *,
-    unit: str = "us",
     title: str = "",
     source: str = "",
 ) -> Figure:
@@ -118,7 +115,7 @@ def shares(
     for place, (name, parts) in enumerate(chains.items()):
         _draw_shares(axes, place, parts, colours)
         digits = 0 if totals[name] >= 100 else 1
-        axes.text(101, place, f"{totals[name]:,.{digits}f} {unit}", va="center", fontsize=10)
+        axes.text(101, place, f"{totals[name]:,.{digits}f} us", va="center", fontsize=10)
     rows_of_bars(axes, list(chains))
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 25))

@@ -96,39 +96,19 @@ def test_tile_grid_refuses_what_does_not_fit(values, tile, highlight):
         figures.tile_grid(values, tile, highlight=highlight)
 
 
-def test_bars_are_as_long_as_the_values():
-    figure = figures.bars(
-        ["a", "b"], [3.0, 40.0], unit="us", low=[2, 35], high=[4, 50], source="a record"
-    )
-    axes = all_axes(figure)[0]
-    assert [patch.get_width() for patch in axes.patches] == [3.0, 40.0]
-    assert [text.get_text() for text in axes.texts] == ["3", "40"]
-    assert axes.get_xlabel() == "us\na record"
-    (segments,) = [c.get_segments() for c in axes.collections]
-    assert [(s[0][0], s[1][0]) for s in segments] == [(2, 4), (35, 50)]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"values": [1.0]},
-        {"low": [1, 1]},
-        {"low": [5, 1], "high": [6, 9]},
-        {"values": [0.0, 1.0], "log": True},
-    ],
-)
-def test_bars_refuse_what_does_not_fit(change):
-    with pytest.raises(ValueError):
-        figures.bars(**({"labels": ["a", "b"], "values": [3.0, 4.0], "unit": "us"} | change))
+def test_bars_write_their_values():
+    axes = all_axes(figures.bars(["a", "b"], [16896, 1.5], unit="loads"))[0]
+    assert [text.get_text() for text in axes.texts] == ["16,896", "1.5"]
+    with pytest.raises(ValueError, match="2 labels for 1"):
+        figures.bars(["a", "b"], [1.0], unit="us")
 
 
 def test_error_profile_is_the_cumulative_share():
-    figure = figures.error_profile(["one"], [np.array([[4e-7, 1e-7], [2e-7, 0.0]])], tolerance=1e-5)
+    figure = figures.error_profile(["one"], [np.array([[4e-7, 1e-7], [2e-7, 0.0]])])
     axes = all_axes(figure)[0]
-    line, tolerance = axes.lines
+    (line,) = axes.lines
     np.testing.assert_allclose(line.get_xdata(), [1e-7, 1e-7, 2e-7, 4e-7])  # 0 at the left edge
     np.testing.assert_allclose(line.get_ydata(), [0, 1 / 3, 2 / 3, 1])
-    assert list(tolerance.get_xdata()) == [1e-5, 1e-5]
 
 
 def test_no_two_methods_look_alike_in_the_error_profile():
