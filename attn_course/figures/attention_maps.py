@@ -26,7 +26,7 @@ from .style import (
 def _draw_slice(
     axes: Axes, image: np.ndarray, origins: np.ndarray, chosen: int, extent: tuple[int, int]
 ) -> None:
-    """The whole slice with every window outlined and the chosen one in colour."""
+    """Draw the slice with every window outlined, the chosen one in colour."""
     axes.imshow(image, cmap="gray", interpolation="nearest")
     for number, (row, column) in enumerate(origins):
         colour, width = (ORANGE, 2.0) if number == chosen else (PAPER, 1.2)
@@ -46,7 +46,7 @@ def _draw_slice(
 
 
 def _draw_window(axes: Axes, window: np.ndarray, query_at: tuple[int, int], token: int) -> None:
-    """The chosen window enlarged, with the query token boxed."""
+    """Draw the chosen window enlarged, with the query token outlined."""
     axes.imshow(window, cmap="gray", interpolation="nearest")
     row, column = query_at
     outline(axes, row * token, column * token, token, token, edgecolor=RED, linewidth=2)
@@ -63,7 +63,7 @@ def _draw_head(
     token: int,
     title: str,
 ):
-    """One head's attention of the query over its window; returns the image for a colour bar."""
+    """Draw one head's weights of the query over its window; return the image for a colour bar."""
     overlay = np.kron(weights, np.ones((token, token)))
     axes.imshow(window, cmap="gray", interpolation="nearest")
     # Square-root scale: a softmax row has few large weights, and the small ones tell as much.
@@ -90,7 +90,7 @@ def attention_over_slice(
     token_pixels: int = 1,
     title: str = "",
 ) -> Figure:
-    """Where one query token looks, head by head, over the slice that its window was cut from.
+    """Draw the weights of one query token, head by head, over the slice of its window.
 
     Args:
         image: (rows, columns), the slice.

@@ -15,7 +15,7 @@ TOLERANCE = 1e-4  # of the larger of an element and the root mean square: far ab
 
 
 def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Where a result is not what it should be, as a bool array; NaN is always wrong.
+    """Return a bool array of the elements that differ from float64; NaN is always wrong.
 
     Raises:
         ValueError: arrays of different shapes.
@@ -30,7 +30,7 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 @styled
 def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """One line a patient: the kernel's result, float64, and which elements are wrong.
+    """Draw a line a patient: the kernel's result, float64, and the wrong elements.
 
     Args:
         patients: label -> (result, expected), both (heads, rows, columns), real. Heads are drawn

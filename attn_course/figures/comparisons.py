@@ -71,7 +71,7 @@ def error_profile(
     *,
     title: str = "absolute error against float64",
 ) -> Figure:
-    """How the errors of several runs are spread: share of elements below each size.
+    """Draw the share of elements with an error below each size, a curve a run.
 
     Args:
         labels: one a run.
@@ -122,7 +122,7 @@ def times_by_shape(
     source: str,
     title: str = "",
 ) -> Figure:
-    """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
+    """Draw a row of dots a shape, one dot a contestant, time on a logarithmic axis.
 
     times: contestant -> microseconds, None where it did not run.
     """

@@ -38,7 +38,7 @@ from .style import (
 # -- online softmax --------------------------------------------------------------------------------
 @styled
 def running_softmax(blocks: Sequence[Mapping]) -> Figure:
-    """Scores with the running maximum m above, and how the running sum l is made up below.
+    """Draw scores with the running maximum m above, and the parts of the running sum l below.
 
     blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
     """
@@ -109,7 +109,7 @@ def traffic_by_tile(
     least: float,
     scores: float,
 ) -> Figure:
-    """Bytes that loads bring on chip against the size of what stays there, both logarithmic.
+    """Draw the bytes loaded against the bytes of a tile that stay on chip, both logarithmic.
 
     Args:
         on_chip: bytes of a block's resident tile, ascending.
@@ -149,7 +149,7 @@ def traffic_by_tile(
 
 @styled
 def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int]) -> Figure:
-    """Which tiles of the scores a causal kernel computes.
+    """Draw the tiles of the scores that a causal kernel computes.
 
     visible: (n, m) bool, what the mask leaves.  visited: (row tiles, key tiles) bool, computed.
     tile: query rows and keys of a tile.
@@ -188,7 +188,7 @@ def window_bias(
     *,
     query: tuple[int, int],
 ) -> Figure:
-    """A window's regions, one query's bias over it, and its weights without and with the bias.
+    """Draw a window's regions, one query's bias, and its weights without and with the bias.
 
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
     weights: title -> (rows, columns).  query: (row, column) of the query token.
@@ -214,7 +214,7 @@ def window_bias(
 
 
 def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
-    """What the colours of a picture mean, beside all axes that share them."""
+    """Draw the colour bar of a picture beside all axes that share its colours."""
     bar = figure.colorbar(drawn, ax=places, shrink=0.75, pad=0.02)
     bar.set_label(unit, fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
@@ -224,7 +224,7 @@ def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
 # -- asynchronous copies ---------------------------------------------------------------------------
 @styled
 def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]]) -> Figure:
-    """When a warp's loads travel, above when it multiplies: one pair of lines a kernel.
+    """Draw a warp's loads under way above its multiply-adds, a pair of lines a kernel.
 
     runs: kernel -> (begin, end) of each load's travel, instruction counts of the multiply-adds,
         instructions in all.
@@ -272,7 +272,7 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
 def shared_budget(
     dims: Sequence[int], needs: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:
-    """Shared memory that kernels ask for by head dim, against what architectures grant a block.
+    """Draw the shared memory of kernels' blocks by head dim, and the limits of architectures.
 
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
     """
@@ -310,7 +310,7 @@ def shared_budget(
 def worth_of_ideas(
     found: Mapping[str, Mapping[str, tuple[float, float, float]]], *, source: str, title: str = ""
 ) -> Figure:
-    """Percent of time that a kernel without one idea takes more; a panel a problem.
+    """Draw the percent of time that each missing idea adds to a kernel, a panel a problem.
 
     found: problem -> idea -> (value, low and high end of its interval); every problem has the same
         ideas. Bars whose interval holds 0 are pale.

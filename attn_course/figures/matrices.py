@@ -67,7 +67,7 @@ def _numbers(matrix: Matrix) -> np.ndarray:
 
 
 def _shares(matrix: Matrix) -> np.ndarray:
-    """How dark each cell is, between 0 and 1."""
+    """Return the darkness of each cell, between 0 and 1."""
     values = _numbers(matrix)
     finite = np.isfinite(values)
     if not matrix.shaded:
@@ -168,7 +168,7 @@ def _draw_line(
 
 
 def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int]) -> list[float]:
-    """Where each line's matrices begin, below their titles, and last where the figure ends."""
+    """Return the top of each line's matrices, below their titles, and the end of the figure."""
     tops, y = [], 0.0
     for line, height in zip(lines, heights, strict=True):
         notes = [item.note for item in line if not isinstance(item, str)]
@@ -185,7 +185,7 @@ def matrix_lines(
     labels: Sequence[str] = (),
     cell_inches: float = 0.46,
 ) -> Figure:
-    """Lines of small matrices with their numbers, with signs such as "×" and "=" between them.
+    """Draw lines of small matrices with their numbers, and signs such as "×" between them.
 
     Args:
         lines: each a sequence of matrices and signs; the same number in every line.
@@ -218,7 +218,7 @@ def matrix_lines(
 
 
 def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
-    """Attention of a few tokens as matrices, one query's way through it outlined.
+    """Draw attention of a few tokens as matrices, with one query's row outlined.
 
     Args:
         q: (n, d).  k: (m, d).  scores: (n, m), unscaled.  weights: (n, m).
@@ -246,7 +246,7 @@ def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
 
 
 def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int) -> Figure:
-    """What a block's tiles and partial scores hold, one line a step along the head dimension.
+    """Draw a block's tiles and partial scores, one line a step along the head dimension.
 
     Args:
         q: (n, d).  k: (m, d).

@@ -39,7 +39,7 @@ SECTOR_BYTES, BANKS = 32, 32
 def sector_maps(
     maps: Mapping[str, np.ndarray], *, rows: str, columns: str, title: str = ""
 ) -> Figure:
-    """What one request touches of an array, sector by sector, one panel a layout.
+    """Draw the sectors of an array that one request touches, one panel a layout.
 
     Args:
         maps: title -> (rows, sectors of a row) bytes that the request uses of each sector, 0 for
@@ -93,7 +93,7 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
 def bank_maps(
     accesses: Mapping[str, tuple[np.ndarray, np.ndarray, int]], *, title: str = ""
 ) -> Figure:
-    """Which words of shared memory a request asks for, by bank, one panel a layout.
+    """Draw the words of shared memory that a request asks for, by bank, one panel a layout.
 
     Args:
         accesses: title -> (lanes (n,), addresses (n,) in bytes, bytes a lane). A cell is a word:
@@ -120,7 +120,7 @@ def bank_maps(
 
 
 def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -> int:
-    """Draws the words asked for; returns how many the busiest bank delivers."""
+    """Draw the words asked for; return the number that the busiest bank delivers."""
     words = np.asarray(address, np.int64)[:, None] // 4 + np.arange(size // 4)
     start = int(words.min()) // BANKS * BANKS
     owner = {
@@ -152,7 +152,7 @@ def passes_and_times(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Stacked bars of what was counted, and beside them the times that were measured.
+    """Draw stacked bars of counts, and the measured times beside them.
 
     Args:
         labels: one a kernel, top to bottom.
@@ -205,7 +205,7 @@ def latency_by_size(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Clocks of a dependent load by the memory that the chain covers: a stair with a step a level.
+    """Draw the clocks of a dependent load by the memory that the chain covers.
 
     Args:
         sizes: bytes of each chain.  clocks: a load, one a size.

@@ -33,7 +33,7 @@ def amdahl(
     *,
     title: str = "",
 ) -> Figure:
-    """How much faster the whole gets when a part does, a curve a share, with its limit dashed.
+    """Draw Amdahl's law: the gain of the pipeline by the gain of a part, a curve a share.
 
     Args:
         shares: name -> the part's share of the time, 0 to 1, below 1.
@@ -98,7 +98,7 @@ def shares(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Where each pipeline's time goes: a bar of full width each, its parts in proportion.
+    """Draw the shares of each pipeline's time, a bar of full width a pipeline.
 
     Args:
         chains: pipeline -> part -> its time; a part keeps its colour.
@@ -170,7 +170,7 @@ def roofline(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Rates of kernels under a GPU's roof.
+    """Draw the rates of kernels under a GPU's roof.
 
     Args:
         points: name -> (operations a byte, 10^12 operations a second), all positive.
@@ -226,7 +226,7 @@ def time_by_work(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Times against work, with what the arithmetic and a launch take at the least.
+    """Draw times against work, with the floors of arithmetic and of a launch.
 
     Args:
         series: name -> {10^6 operations: microseconds}.

@@ -30,7 +30,7 @@ def counts_against(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Measured over predicted counts, one colour a counter; equal ones lie on the diagonal.
+    """Draw measured over predicted counts, a colour a counter; equal ones are on the diagonal.
 
     Args:
         pairs: counter -> (predicted, measured), positive.
@@ -80,7 +80,7 @@ def counts_against(
 def percentages(
     rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "", source: str = ""
 ) -> Figure:
-    """A table of percentages as a picture, dark where a unit is near its peak.
+    """Draw a table of percentages, dark where a unit is near its peak.
 
     Args:
         rows: one a kernel.
@@ -125,7 +125,7 @@ def stacked(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Stacked horizontal bars: one row a kernel, one colour a reason, the same in all rows.
+    """Draw stacked horizontal bars: one row a kernel, one colour a reason.
 
     Args:
         rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0.

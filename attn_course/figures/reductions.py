@@ -19,7 +19,7 @@ def butterfly(
     title: str = "",
     written: str = ".1f",
 ) -> Figure:
-    """What each lane of a warp holds before an exchange and after each of its steps.
+    """Draw the values of a warp's lanes before an exchange and after each of its steps.
 
     Args:
         offsets: (steps,) lane l exchanges with lane l ^ offset.
@@ -113,7 +113,7 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
 
 @styled
 def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Figure:
-    """Floats in their order, and in the order of integers made from them; lines join the two.
+    """Draw floats in their order and in the order of integers made from them, joined by lines.
 
     Args:
         values: floats, all different.

@@ -17,7 +17,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5
 PINK, SKY, OLIVE = "#CC79A7", "#56B4E9", "#8A7500"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, OLIVE)
 INK, PAPER = "#1F2933", "#FFFFFF"
-PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # what is not in question; lines; no data
+PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # not emphasised; grid lines; no data
 QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
 DASHED = (0, (4, 3))
 
@@ -44,53 +44,53 @@ styled = rc_context(STYLE)  # a decorator: the function draws in the course's st
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ValueError with the message unless the condition holds."""
+    """Raise ValueError with the message unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
 
 # -- figures and axes ------------------------------------------------------------------------------
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of the given size in inches, laid out without overlaps."""
+    """Return an empty figure of the given size in inches, laid out without overlaps."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def headline(figure: Figure, title: str) -> None:
-    """A title over the whole figure; none where it is empty."""
+    """Write a title over the figure, none where it is empty."""
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
 
 
 def with_source(label: str, source: str) -> str:
-    """An axis label, and under it where the values come from (GPU, date), if that is given."""
+    """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
 
 
 def grid_lines(axes: Axes, axis: str = "both") -> None:
-    """Pale lines behind what is drawn. axis: "x", "y" or "both"."""
+    """Draw pale grid lines behind the data. axis: "x", "y" or "both"."""
     axes.grid(axis=axis, color=GRID, zorder=0)
 
 
 def frameless(axes: Axes, size: float | None = None) -> None:
-    """No spines and no tick marks; tick labels stay, in points if `size` is given."""
+    """Remove spines and tick marks; tick labels stay, with `size` points if given."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, **({"labelsize": size} if size else {}))
 
 
 def bare(axes: Axes) -> None:
-    """Neither spines nor ticks nor labels."""
+    """Remove spines, ticks and tick labels."""
     frameless(axes)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
 def legend_beside(axes: Axes) -> None:
-    """The legend to the right of the axes, where it hides nothing."""
+    """Put the legend to the right of the axes."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
 
 
 def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
-    """Axes of horizontal bars: vertical grid lines, and the labels from top to bottom.
+    """Set up axes of horizontal bars: vertical grid lines, labels from top to bottom.
 
     labels: None where another panel, with which these axes share the rows, has them.
     """
@@ -103,7 +103,7 @@ def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
 
 
 def write_values(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
-    """A text to the right of each horizontal bar. ends: where the bars end, top to bottom."""
+    """Write a text to the right of each horizontal bar. ends: of the bars, top to bottom."""
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
         note(axes, text, (end, place), (6, 0), va="center")
 
@@ -120,17 +120,17 @@ def centred(axes: Axes, x: float, y: float, text: str, **style) -> None:
 
 # -- cells and colours -----------------------------------------------------------------------------
 def outline(axes: Axes, row: float, column: float, height: float, width: float, **style) -> None:
-    """A rectangle round cells (row, column) to (row + height, column + width) of an image."""
+    """Outline the cells (row, column) to (row + height, column + width) of an image."""
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, **style))
 
 
 def mixed(colour: str, share: float) -> tuple[float, float, float]:
-    """The colour on white paper: share 0 is white, 1 the colour itself."""
+    """Return a colour mixed with white: share 0 is white, 1 the colour itself."""
     return tuple(1 - share * (1 - part) for part in to_rgb(colour))
 
 
 def ink_on(colour) -> str:
-    """INK or PAPER, whichever has more contrast as text on a colour (as WCAG measures it)."""
+    """Return INK or PAPER, whichever has more contrast on a colour (WCAG's measure)."""
     return max((INK, PAPER), key=lambda text: _contrast(text, colour))
 
 

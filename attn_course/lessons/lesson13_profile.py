@@ -1,4 +1,4 @@
-"""What lesson 13 reads from recorded profiles, beside what the simulator and the compiler predict.
+"""Lesson 13: counts predicted without a GPU, and access to recorded profiles.
 
 Two kinds of records: "counters" (tools/compare_counters.py: requests, sectors, wavefronts,
 occupancy limits) and KIND (tools/record_profile.py: speed of light, warps, stall reasons). Both
@@ -37,7 +37,7 @@ EXTRA = (
     "l1tex__t_sector_hit_rate.pct",
     "lts__t_sector_hit_rate.pct",
 )
-# What ncu reports of a launch without being asked for it.
+# Metrics that ncu reports of every launch, unasked.
 LIMITS = tuple(
     f"launch__occupancy_limit_{what}" for what in ("warps", "blocks", "registers", "shared_mem")
 )
@@ -94,7 +94,7 @@ def predict_target(target: Target) -> Predicted:
 
 
 def shared_bytes(target: Target) -> int:
-    """Shared memory of a block in bytes, static and dynamic."""
+    """Return the shared memory of a block in bytes, static and dynamic."""
     path, launch = kernel_path(target.file), target.launch
     kernel = compiled(path, target.options, entry=launch.entry, backend="simulator")
     return kernel.shared_size_bytes + launch.shared_bytes
@@ -102,7 +102,7 @@ def shared_bytes(target: Target) -> int:
 
 # -- the hardware's side ---------------------------------------------------------------------------
 def measure() -> dict:
-    """A record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+    """Return a record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
     metrics = (*PROFILING, *EXTRA)
     cases = []
     for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
@@ -124,12 +124,12 @@ def measure() -> dict:
 
 
 def newest(kind: str) -> dict | None:
-    """The newest record of a kind, or None."""
+    """Return the newest record of a kind, or None."""
     return next(iter(records(kind)), None)
 
 
 def case_of(record: dict | None, target: Target) -> dict | None:
-    """The record's case for a target; None where there is none, or it is stale."""
+    """Return the record's case for a target; None where there is none, or it is stale."""
     for case in record["cases"] if record else ():
         same = (case["file"], list(case["problem"]), list(case["options"])) == (
             f"{target.file}.cu",
@@ -142,7 +142,7 @@ def case_of(record: dict | None, target: Target) -> dict | None:
 
 
 def metric(target: Target, name: str, *records: dict | None) -> float | None:
-    """A metric of a target's case in the first record that has it; None where none has."""
+    """Return a metric of a target's case from the first record that has it, or None."""
     for record in records:
         case = case_of(record, target)
         if case is not None and name in case["metrics"]:
@@ -151,31 +151,31 @@ def metric(target: Target, name: str, *records: dict | None) -> float | None:
 
 
 def blocks_that_fit(target: Target, *records: dict | None) -> float | None:
-    """Blocks on a multiprocessor as the hardware's tools see it: the smallest of four limits."""
+    """Return the blocks that fit a multiprocessor by ncu: the smallest of four limits, or None."""
     limits = [metric(target, name, *records) for name in LIMITS]
     return None if None in limits else min(limits)
 
 
 def time_us(record: dict | None, target: Target) -> float | None:
-    """The time of one launch under the profiler, microseconds."""
+    """Return the time of one launch under the profiler in microseconds, or None."""
     found = metric(target, TIME, record)
     return None if found is None else found / 1000
 
 
 def counted(record: dict | None, target: Target, counter: str) -> float | None:
-    """The hardware's count by one of our counters' names, from a "counters" record."""
+    """Return the hardware's count of one of our counters from a "counters" record, or None."""
     case = case_of(record, target)
     return None if case is None else case["counters"].get(counter, {}).get("hardware")
 
 
 def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
-    """Unit -> % of its peak, for the units of UNITS that the record has."""
+    """Return unit -> % of its peak, for the units of UNITS that the record has."""
     values = {name: metric(target, SPEED_METRICS[name], record) for name in UNITS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def waits(record: dict | None, target: Target) -> dict[str, float]:
-    """What a warp waits for -> clocks an issued instruction, most first; {} without a record."""
+    """Return reason -> clocks waited an issued instruction, most first; {} without a record."""
     found = {}
     for name, reasons in WAITS.items():
         values = [metric(target, STALL_METRICS[reason], record) for reason in reasons]
@@ -185,5 +185,5 @@ def waits(record: dict | None, target: Target) -> dict[str, float]:
 
 
 def shown(value: float | None, form: str = ",.0f") -> str:
-    """A figure for a table; '-' where there is none."""
+    """Return a number as text for a table, '-' for None."""
     return "-" if value is None else format(value, form)

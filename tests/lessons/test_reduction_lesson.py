@@ -89,5 +89,5 @@ def test_lines_are_found_by_their_text():
         "04_softmax_output_serial", "float maximum", "out_row[c]", "global_load_requests"
     )
     assert whole == found.seen.totals["global_load_requests"]
-    with pytest.raises(StopIteration):
+    with pytest.raises(ValueError, match="no such text"):
         found.on_lines("04_softmax_output_serial", "no such text", "s", "instructions")
