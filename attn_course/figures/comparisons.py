@@ -11,7 +11,7 @@ from .style import (
     GRID,
     PALE,
     PALETTE,
-    grid_lines,
+    chart,
     legend_beside,
     new_figure,
     require,
@@ -106,11 +106,8 @@ def error_profile(
         )
     axes.set_xscale("log")
     axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
-    axes.set(xlabel="absolute error", ylabel="share of elements below", title=title)
-    grid_lines(axes)
-    axes.legend(
-        frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, handlelength=4
-    )  # long enough to tell the dashes apart
+    chart(axes, title, "absolute error", "share of elements below")
+    legend_beside(axes, handlelength=4)  # long enough to tell the dashes apart
     return figure
 
 

@@ -22,7 +22,7 @@ from .style import (
     RED,
     bare,
     bytes_text,
-    grid_lines,
+    chart,
     headline,
     new_figure,
     note,
@@ -137,13 +137,8 @@ def traffic_by_tile(
     axes.set_xlim(right=2 * on_chip[-1])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(
-        xlabel="bytes of q and of the output that stay on chip",
-        ylabel="bytes loaded",
-        title="what a larger tile saves",
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="upper right")
+    x = "bytes of q and of the output that stay on chip"
+    chart(axes, "bytes loaded, by tile", x, "bytes loaded", legend="upper right")
     return figure
 
 
@@ -251,10 +246,8 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
     rows_of_bars(axes, names)
     axes.set_yticks(ticks, names)
     axes.set_xlim(0, max(length for *_, length in runs.values()))
-    axes.set(
-        xlabel="instructions that the warp has executed",
-        title="one warp: is anything computed while data travels?",
-    )
+    title = "one warp: is anything computed while data travels?"
+    axes.set(xlabel="instructions that the warp has executed", title=title)
     return figure
 
 
@@ -295,13 +288,8 @@ def shared_budget(
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, dims)
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(
-        xlabel="head dim",
-        ylabel="shared memory of a block",
-        title="what is asked for, and what is granted",
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="upper left")
+    y = "shared memory of a block"
+    chart(axes, "shared memory: needed and granted", "head dim", y, legend="upper left")
     return figure
 
 

@@ -18,8 +18,8 @@ from .style import (
     RED,
     bytes_text,
     centred,
+    chart,
     frameless,
-    grid_lines,
     headline,
     ink_on,
     mixed,
@@ -239,11 +239,6 @@ def latency_by_size(
     axes.set_ylim(bottom=0)
     ticks = [size for size in sizes if size.bit_length() % 3 == 1]
     axes.set_xticks(ticks or sizes, [bytes_text(size) for size in ticks or sizes])
-    axes.set(
-        xlabel=with_source("memory that the chain covers", source),
-        ylabel="clocks a load",
-        title=title,
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="center left")
+    x = "memory that the chain covers"
+    chart(axes, title, x, "clocks a load", source=source, legend="center left")
     return figure

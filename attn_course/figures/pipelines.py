@@ -14,9 +14,8 @@ from .style import (
     PAPER,
     RED,
     centred,
-    grid_lines,
+    chart,
     ink_on,
-    legend_beside,
     new_figure,
     note,
     require,
@@ -76,12 +75,7 @@ def amdahl(
     _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
     _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
-    grid_lines(axes)
-    axes.set(
-        xlabel="the part, times faster",
-        ylabel="the whole, times faster",
-        title=title,
-    )
+    chart(axes, title, "the part, times faster", "the pipeline, times faster")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
@@ -93,10 +87,7 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
 
 @styled
 def shares(
-    chains: Mapping[str, Mapping[str, float]],
-    *,
-    title: str = "",
-    source: str = "",
+    chains: Mapping[str, Mapping[str, float]], *, title: str = "", source: str = ""
 ) -> Figure:
     """Draw the shares of each pipeline's time, a bar of full width a pipeline.
 
@@ -205,15 +196,8 @@ def roofline(
             ms=8,
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        title=title,
-        ylabel="TFLOP/s",
-        xlabel=with_source("operations a byte, each array moved once", source),
-    )
-    grid_lines(axes)
-    legend_beside(axes)
+    x = "operations a byte, each array moved once"
+    chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
     return figure
 
 
@@ -251,14 +235,7 @@ def time_by_work(
         axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
     if launch is not None:
         axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        title=title,
-        ylabel="microseconds",
-        xlabel=with_source("millions of operations", source),
-    )
+    x = "millions of operations"
+    chart(axes, title, x, "microseconds", source=source, log=True, legend="upper left")
     axes.set_xlim(*reach)
-    grid_lines(axes)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
     return figure

@@ -10,8 +10,8 @@ from .style import (
     PALETTE,
     PAPER,
     centred,
+    chart,
     frameless,
-    grid_lines,
     headline,
     ink_on,
     new_figure,
@@ -64,14 +64,8 @@ def counts_against(
             edgecolor=PAPER,
             linewidth=0.5,
         )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="predicted by the simulator",
-        ylabel=with_source("counted by the hardware", source),
-        title=title,
-    )
-    grid_lines(axes)
+    y = with_source("counted by the hardware", source)
+    chart(axes, title, "predicted by the simulator", y, log=True)
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure
 

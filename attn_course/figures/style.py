@@ -84,9 +84,25 @@ def bare(axes: Axes) -> None:
     axes.set_yticks([])
 
 
-def legend_beside(axes: Axes) -> None:
+def legend_beside(axes: Axes, **style) -> None:
     """Put the legend to the right of the axes."""
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, **style)
+
+
+def chart(
+    axes: Axes, title: str, x: str, y: str, *, source: str = "", log: bool = False, legend: str = ""
+) -> None:
+    """Set up axes of points or curves: title, labels, grid.
+
+    log: both axes logarithmic. legend: its place inside the axes, or "beside"; none where empty.
+    """
+    scale = {"xscale": "log", "yscale": "log"} if log else {}
+    axes.set(title=title, xlabel=with_source(x, source), ylabel=y, **scale)
+    grid_lines(axes)
+    if legend == "beside":
+        legend_beside(axes)
+    elif legend:
+        axes.legend(frameon=False, loc=legend)
 
 
 def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
