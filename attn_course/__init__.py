@@ -6,7 +6,7 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-_ENGINE = """RawModule observe Observer Counters Sanitizer Tracer array_module asnumpy xp
+_ENGINE = """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module asnumpy xp
     resolve_backend ArgumentError BackendError CompileError CompilerMissingError
     KernelNotFoundError LaunchError"""
 _HOMES = dict.fromkeys(_ENGINE.split(), "engine") | {"attention": "ladder"}

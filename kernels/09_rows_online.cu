@@ -10,7 +10,7 @@
 // Expect:        shared memory by d, not by m; a warp reads a row of K side by side, so each of
 //                its sectors is fetched whole; K and V are still read once for every query
 // Limits:        a block a query: batch*heads*n blocks, which with few queries leaves most of a
-//                large GPU idle (see 10); batch*heads*n < 2^31; d <= 12000 in 48 KB
+//                large GPU idle (see 20); batch*heads*n < 2^31; d <= 12000 in 48 KB
 
 #ifndef WARPS
 #define WARPS 8

@@ -9,7 +9,7 @@
 //                ((BR + 2*TILE + PARTS*OWN)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 32; CLUSTER 1, 2, 4 or 8;
 //                ROWS x KEYS scores a thread; at most 32 warps, ROW_WARPS along the rows and
-//                KEY_WARPS along the keys; MIN_BLOCKS blocks an SM; heads a multiple of kv_heads
+//                KEY_WARPS along the keys; heads a multiple of kv_heads
 // Expect:        each block reads 1/CLUSTER of the K and V that it reads in 12 with as many blocks,
 //                and uses each element for CLUSTER times the rows
 // Limits:        the cluster's two barriers and the journey of the parts are work that 12 does not
@@ -34,17 +34,13 @@
 #ifndef KEY_WARPS
 #define KEY_WARPS 4  // warps along the keys: they share rows, as the blocks of a cluster do
 #endif
-#ifndef MIN_BLOCKS
-#define MIN_BLOCKS 1  // blocks an SM that the compiler leaves registers for
-#endif
-#if CLUSTER > 1
-#define CLUSTERED __cluster_dims__(CLUSTER, 1, 1)
-#define STORE "st.shared::cluster"  // into the shared memory of any block of the cluster
-#else
-#define CLUSTERED  // a block alone: sm_80 has no clusters
-#define STORE "st.shared"
-#endif
-#define MINUS_INFINITY __int_as_float(0xff800000)  // NVRTC has no <math.h> to name it
+#include "include/async_copy.cuh"
+#include "include/cluster.cuh"
+#include "include/long_rows.cuh"
+#include "include/online_softmax.cuh"
+#include "include/output.cuh"
+#include "include/parts.cuh"
+#include "include/register_tile.cuh"
 
 constexpr int THREADS = 32 * ROW_WARPS * KEY_WARPS;
 constexpr int WARP_ROWS = 4 * ROWS;        // query rows a warp: 4 of its lanes along the rows
@@ -56,120 +52,10 @@ constexpr int OWN = (BR + CLUSTER - 1) / CLUSTER;  // rows whose parts a block j
 constexpr int COLS = D / 32;               // float4 columns of the output a thread
 constexpr int STRIDE = D + 4;              // pad: 8 rows at one column are 8 groups of 4 banks
 constexpr int P_STRIDE = BC + 8;           // pad: 4 rows x 8 keys are 32 banks (where KEYS is even)
-constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
+constexpr int PART = OWN * STRIDE;         // floats from one warp's part of a row to the next one's
 
-static_assert(8 % CLUSTER == 0, "a cluster has 1, 2, 4 or 8 blocks");
 static_assert(D % 32 == 0, "8 lanes take a float4 of an output row each: 32 columns at once");
 static_assert(THREADS <= 1024, "a block has at most 32 warps");
-static_assert(THREADS >= D / 4, "a row of a tile is loaded at once");
-
-// Starts copying rows [0, rows) of a (.., d) matrix into a tile of `count` rows; a copy that reads
-// 0 bytes fills its place with zeros. Nothing has arrived until copies_arrived().
-__device__ __forceinline__ void start_copy(float* tile,       // (count, STRIDE), shared
-                                           const float* src,  // (rows, d)
-                                           int count, int rows, int d, bool vector)
-{
-    unsigned to = (unsigned)__cvta_generic_to_shared(tile);
-    if (rows <= 0) count = 0;  // past the last tile there is nothing to copy, only a group to end
-    if (vector) {
-        constexpr int LANES = D / 4;           // threads a row
-        constexpr int STEP = THREADS / LANES;  // rows the block copies at once
-        const int col = threadIdx.x % LANES * 4;
-        int row = threadIdx.x / LANES;
-        src += (long long)row * d + col;
-        to += (row * STRIDE + col) * 4;
-        if (row == STEP) row = count;  // THREADS may be no multiple of LANES: threads are left
-        for (; row < count; row += STEP, src += STEP * d, to += STEP * STRIDE * 4) {
-            const int bytes = row < rows && col < d ? 16 : 0;
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :: "r"(to), "l"(src), "r"(bytes) : "memory");
-        }
-    } else {
-        for (int i = threadIdx.x; i < count * D; i += THREADS) {
-            const int row = i / D;
-            const int col = i % D;
-            const int bytes = row < rows && col < d ? 4 : 0;
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(src + (long long)row * d + col),
-                            "r"(bytes) : "memory");
-        }
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");  // this thread's copies, one group a call
-}
-
-// Waits until at most `newer` of this thread's groups, the newest, are still under way.
-template <int newer>
-__device__ __forceinline__ void copies_arrived()
-{
-    asm volatile("cp.async.wait_group %0;" :: "n"(newer) : "memory");
-}
-
-// Says that this block has started: others may store in its shared memory.
-__device__ __forceinline__ void cluster_started()
-{
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void cluster_arrive()
-{
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-// Waits until all threads of the cluster have arrived; what they stored before is visible then.
-__device__ __forceinline__ void cluster_wait()
-{
-#if CLUSTER > 1
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#else
-    __syncthreads();  // barrier: a cluster of one block is the block
-#endif
-}
-
-// The address of what `mine`, in shared memory, is in block `rank` of the cluster.
-__device__ __forceinline__ unsigned address_in(const float* mine, int rank)
-{
-    unsigned address = (unsigned)__cvta_generic_to_shared(mine);
-#if CLUSTER > 1
-    asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
-#endif
-    return address;
-}
-
-__device__ __forceinline__ void send4(unsigned to, float4 x)  // to: from address_in()
-{
-    asm volatile(STORE ".v4.f32 [%0], {%1, %2, %3, %4};"
-                 :: "r"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
-}
-
-__device__ __forceinline__ float row_max(float value)  // over the 8 lanes that share a query row
-{
-    for (int offset = 8; offset > 1; offset /= 2) {
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, offset));
-    }
-    return value;
-}
-
-__device__ __forceinline__ float row_sum(float value)  // over the 8 lanes that share a query row
-{
-    for (int offset = 8; offset > 1; offset /= 2) {
-        value += __shfl_xor_sync(0xffffffff, value, offset);
-    }
-    return value;
-}
-
-__device__ __forceinline__ float4 load4(const float* x)  // x[0] to x[3]; 16-byte aligned
-{
-    return *reinterpret_cast<const float4*>(x);
-}
-
-__device__ __forceinline__ float element(float4 x, int i)  // i known when compiled
-{
-    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-}
 
 // Sends what a warp found of its rows to the blocks that join them: o, then m and l in the pad.
 __device__ __forceinline__ void send_part(float* part,  // (OWN, STRIDE), shared, in each block
@@ -190,56 +76,7 @@ __device__ __forceinline__ void send_part(float* part,  // (OWN, STRIDE), shared
     }
 }
 
-// Adds up 4 columns of a row's parts, each rescaled to the largest maximum, as the main loop adds
-// up tiles; top and total become the row's m and l.
-__device__ __forceinline__ float4 join_parts(const float* first,  // (PARTS, OWN, STRIDE),
-                                             int col, float& top, float& total)  // from this row on
-{
-    top = MINUS_INFINITY;
-    total = 0.0f;
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-        top = fmaxf(top, first[p * OWN * STRIDE + D]);
-    }
-    const float shift = top == MINUS_INFINITY ? 0.0f : top;
-#pragma unroll
-    for (int p = 0; p < PARTS; ++p) {
-        const float* part = first + p * OWN * STRIDE;
-        const float rescale = exp2f((part[D] - shift) * LOG2E);
-        const float4 o4 = load4(part + col);
-        total += rescale * part[D + 1];
-        sum.x += rescale * o4.x;
-        sum.y += rescale * o4.y;
-        sum.z += rescale * o4.z;
-        sum.w += rescale * o4.w;
-    }
-    return sum;
-}
-
-// Writes 4 columns of row `at`, divided by the row's sum, and one thread the row's lse.
-__device__ __forceinline__ void write4(float* out,  // (batch*heads*n, d)
-                                       float* lse,  // (batch*heads*n) or null
-                                       long long at, int col, float4 o, float row_m, float row_l,
-                                       int d)
-{
-    const float inverse = row_l > 0.0f ? 1.0f / row_l : 0.0f;  // every key masked: zeros
-    float* to = out + at * d + col;
-    if (d % 4 == 0 && (size_t)out % 16 == 0) {
-        if (col < d) {
-            *reinterpret_cast<float4*>(to) =
-                make_float4(o.x * inverse, o.y * inverse, o.z * inverse, o.w * inverse);
-        }
-    } else {
-        if (col < d) to[0] = o.x * inverse;
-        if (col + 1 < d) to[1] = o.y * inverse;
-        if (col + 2 < d) to[2] = o.z * inverse;
-        if (col + 3 < d) to[3] = o.w * inverse;
-    }
-    if (lse && col == 0) lse[at] = row_m + logf(row_l);
-}
-
-extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flash_split(
+extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
     const float* __restrict__ q,     // (batch*heads, n, d)
     const float* __restrict__ k,     // (batch*kv_heads, m, d)
     const float* __restrict__ v,     // (batch*kv_heads, m, d)
@@ -279,20 +116,21 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
     v += (long long)kv_head * m * d;      // (m, d)
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
-    start_copy(q_tile, q, BR, n - row0, d, vector);
+    start_copy<D, STRIDE, THREADS>(q_tile, q, BR, n - row0, d, d, vector);
 
     // This thread's rows are first_row + 4*i, its keys of a tile key + 8*j, and its columns of the
     // output the 4 from 32*c + 4*tx on.
     const float* q_mine = q_tile + (row_warp * WARP_ROWS + ty) * STRIDE;  // row i at 4*i*STRIDE
     const float* k_mine = k_tile + (key_warp * BC + tx) * STRIDE;         // key j at 8*j*STRIDE
-    const float* v_mine = v_tile + key_warp * BC * STRIDE + 4 * tx;  // key j at j*STRIDE
-    float* p_tile = p_tiles + warp * WARP_ROWS * P_STRIDE;  // (WARP_ROWS, P_STRIDE), this warp's
+    const float* v_mine = v_tile + key_warp * BC * STRIDE + 4 * tx;      // key j at j*STRIDE
+    float* p_mine = p_tiles + (warp * WARP_ROWS + ty) * P_STRIDE;         // row i at 4*i*P_STRIDE
     const int first_row = row0 + row_warp * WARP_ROWS + ty;
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
     float o[ROWS][COLS][4] = {};  // the output so far, not yet divided by row_l
     float row_m[ROWS];            // maximum of the scores so far
     float row_l[ROWS];            // sum of exp(score - row_m) so far, over this lane's keys
+    SpanSums<ROWS, COLS> spans;   // o, row_m and row_l of the spans of tiles before this one
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_m[i] = MINUS_INFINITY;
@@ -301,116 +139,35 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
 
     // This block's tiles of keys are those from rank * TILE on, CLUSTER * TILE apart.
     const int key1 = rank * TILE;
-    start_copy(k_tile, k + (long long)key1 * d, TILE, last_key - key1, d, vector);
+    start_copy<D, STRIDE, THREADS>(k_tile, k + (long long)key1 * d, TILE, last_key - key1, d, d,
+                                   vector);
     for (int key0 = key1; key0 < last_key; key0 += CLUSTER * TILE) {
         copies_arrived<0>();  // Q and K are here
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
                           // and the next V tile overwrite the one that others still read
-        start_copy(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, vector);
+        start_copy<D, STRIDE, THREADS>(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, d,
+                                       vector);
 
         float s[ROWS][KEYS] = {};  // scores of this thread's rows and keys
-#pragma unroll 4
-        for (int c = 0; c < D; c += 4) {
-            float4 q4[ROWS];  // each is used KEYS times, each k4 ROWS times
-#pragma unroll
-            for (int i = 0; i < ROWS; ++i) {
-                q4[i] = load4(q_mine + 4 * i * STRIDE + c);
-            }
-#pragma unroll
-            for (int j = 0; j < KEYS; ++j) {
-                const float4 k4 = load4(k_mine + 8 * j * STRIDE + c);
-#pragma unroll
-                for (int i = 0; i < ROWS; ++i) {
-                    s[i][j] += q4[i].x * k4.x;
-                    s[i][j] += q4[i].y * k4.y;
-                    s[i][j] += q4[i].z * k4.z;
-                    s[i][j] += q4[i].w * k4.w;
-                }
-            }
-        }
-
+        scores<D, STRIDE>(s, q_mine, k_mine);
         __syncthreads();  // barrier: the next K tile would overwrite the one that others still read
         const int next = key0 + CLUSTER * TILE;
-        start_copy(k_tile, k + (long long)next * d, TILE, last_key - next, d, vector);
+        start_copy<D, STRIDE, THREADS>(k_tile, k + (long long)next * d, TILE, last_key - next, d, d,
+                                       vector);
 
         const int key = key0 + key_warp * BC + tx;
         const bool edge = key0 + TILE > m || (causal && key0 + TILE > row0 + m - n);
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) {
-            const int row = first_row + 4 * i;
-#pragma unroll
-            for (int j = 0; j < KEYS; ++j) {
-                s[i][j] *= scale;
-            }
-            if (bias && row < n) {
-                const float* bias_row = bias + (long long)row * m;  // (m,)
-#pragma unroll
-                for (int j = 0; j < KEYS; ++j) {
-                    if (key + 8 * j < m) s[i][j] += bias_row[key + 8 * j];
-                }
-            }
-            if (edge) {
-                const int keys = causal ? min(m, row + 1 + m - n) : m;  // those this row may see
-#pragma unroll
-                for (int j = 0; j < KEYS; ++j) {
-                    if (key + 8 * j >= keys) s[i][j] = MINUS_INFINITY;
-                }
-            }
-
-            float top = s[i][0];
-#pragma unroll
-            for (int j = 1; j < KEYS; ++j) {
-                top = fmaxf(top, s[i][j]);
-            }
-            const float new_m = fmaxf(row_m[i], row_max(top));
-            // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
-            const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m * LOG2E;
-            const float rescale = exp2f(row_m[i] * LOG2E - shift);  // of what was summed before
-            float sum = 0.0f;
-#pragma unroll
-            for (int j = 0; j < KEYS; ++j) {
-                const float p = exp2f(s[i][j] * LOG2E - shift);  // at most 1
-                sum += p;
-                p_tile[(4 * i + ty) * P_STRIDE + tx + 8 * j] = p;
-            }
-            row_l[i] = row_l[i] * rescale + sum;
-            row_m[i] = new_m;
-#pragma unroll
-            for (int c = 0; c < COLS; ++c) {
-#pragma unroll
-                for (int x = 0; x < 4; ++x) {
-                    o[i][c][x] *= rescale;
-                }
-            }
+            mask_scores(s[i], scale, bias, first_row + 4 * i, key, n, m, edge, causal);
+            softmax_step(s[i], p_mine + 4 * i * P_STRIDE + tx, o[i], row_m[i], row_l[i]);
         }
         copies_arrived<1>();  // V is here, the next K may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
-#pragma unroll 2
-        for (int j = 0; j < BC; j += 4) {
-            float4 p4[ROWS];  // weights of keys j to j + 3
-#pragma unroll
-            for (int i = 0; i < ROWS; ++i) {
-                p4[i] = load4(p_tile + (4 * i + ty) * P_STRIDE + j);
-            }
-#pragma unroll
-            for (int y = 0; y < 4; ++y) {
-#pragma unroll
-                for (int c = 0; c < COLS; ++c) {
-                    const float4 v4 = load4(v_mine + (j + y) * STRIDE + 32 * c);
-                    // Down the rows and up again: neighbours share v4's element, or at the turn the
-                    // weight, and so ask the register file for one value less.
-#pragma unroll
-                    for (int i = 0; i < ROWS; ++i) o[i][c][0] += element(p4[i], y) * v4.x;
-#pragma unroll
-                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][1] += element(p4[i], y) * v4.y;
-#pragma unroll
-                    for (int i = 0; i < ROWS; ++i) o[i][c][2] += element(p4[i], y) * v4.z;
-#pragma unroll
-                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][3] += element(p4[i], y) * v4.w;
-                }
-            }
-        }
+        add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
+        const int tile = key0 / (CLUSTER * TILE);
+        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
     // All that others ever store into this block is parts, which it does not touch before the last
@@ -418,9 +175,10 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
     // with keys of its own or without.
     cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
+    if (last_key > key1 + (SPAN - 1) * CLUSTER * TILE) add_spans(spans, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-        row_l[i] = row_sum(row_l[i]);
+        row_l[i] = warp_sum<8, 2>(row_l[i]);
     }
 
     const int part = rank * KEY_WARPS + key_warp;
@@ -434,7 +192,7 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, MIN_BLOCKS) flas
         const int r = rank * OWN + own;
         if (r < BR && row0 + r < n) {  // CLUSTER may not divide BR: rows past it nobody has sent
             float top, total;
-            const float4 sum = join_parts(parts + own * STRIDE, col, top, total);
+            const float4 sum = join_parts<D, PARTS, PART>(parts + own * STRIDE, col, top, total);
             write4(out, lse, (long long)bh * n + row0 + r, col, sum, top, total, d);
         }
     }

@@ -21,7 +21,7 @@ from attn_course import RawModule, observe
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table as aligned
-from attn_course.ladder.steps import LADDER, Launch, step
+from attn_course.ladder.steps import LADDER, Geometry, step
 from attn_course.measure.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.measure.records import caption, new_record
 
@@ -97,8 +97,8 @@ class Probe:
     threads: int
 
     @property
-    def launch(self) -> Launch:
-        return Launch(f"probe_{self.width}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
+    def launch(self) -> Geometry:
+        return Geometry(f"probe_{self.width}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
 
     @property
     def label(self) -> str:

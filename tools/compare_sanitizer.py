@@ -227,7 +227,7 @@ def reasons(rows: list[dict]) -> str:
 
 
 def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
-    """The record of a comparison, as attn_course.results reads it."""
+    """The record of a comparison, as attn_course.measure.records reads it."""
     files = [row["file"] for name in ("broken", "clean") for row in sections[name]]
     judged = sections["broken"] + sections["machine_code"]
     record = new_record(

@@ -22,7 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # also where the package is not installed
 
-from attn_course.ladder.attention import compiled
+from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import step
 from attn_course.ladder.tiles import PRICES, Prices

@@ -1,10 +1,7 @@
 """`attn-course check METHOD`: the sanitizer on every kernel of a method, or on a kernel file."""
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import numpy as np
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
@@ -12,15 +9,7 @@ from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder.attention import (
-    METHODS,
-    check_arrays,
-    check_options,
-    pick,
-    problem_of,
-    run_steps,
-    steps_of,
-)
+from attn_course.ladder.attention import METHODS, call_method
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
 from attn_course.reference.comparison import Comparison, compare
@@ -136,41 +125,21 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
     arguments.shape = arguments.shape or DEFAULT_SHAPE
     work = workload(arguments)
     q, k, v = work.inputs()
-    check_arrays(q, k, v)
-    problem = problem_of(q, k, work.causal)
-    method = pick(work.method, problem, "simulator")
-    check_options(method, problem)
-    flat = {
-        name: array.reshape(-1, *array.shape[2:])
-        for name, array in zip("qkv", (q, k, v), strict=True)
-    }
-    buffers = method_buffers(steps_of(method), flat, problem)
-    written = {id(array) for array in flat.values()}
+    call = call_method(q, k, v, work.method, work.causal, backend="simulator")
+    arrays = call.arrays
+    written = {id(array) for array in (q, k, v)}
     checked = []
-    for step in steps_of(method):
-        mine = [name for name in step.arguments if name in buffers]
-        unwritten = tuple(name for name in mine if id(buffers[name]) not in written)
+    for launch in call.launches:
+        step = launch.step
+        mine = [name for name in step.arguments if name in arrays]
+        unwritten = tuple(name for name in mine if id(arrays[name]) not in written)
         with observe(Sanitizer(unwritten)) as seen:
-            run_steps(
-                [step], buffers, 1 / math.sqrt(q.shape[3]), backend="simulator", problem=problem
-            )
-        written |= {id(buffers[name]) for name in step.writes if name in buffers}
+            launch.run(arrays)
+        written |= {id(arrays[name]) for name in step.writes if name in arrays}
         checked.append(Checked(step.path.name, seen.findings))
     expected = reference.attention(q, k, v, causal=work.causal)
-    relative = max(step.relative for step in steps_of(method))
-    out = buffers["out"].reshape(q.shape)
-    return checked, compare(out, expected, relative=relative, name=work.method)
-
-
-def method_buffers(chosen, flat: dict, problem: Problem) -> dict:
-    """All arrays of a method: q, k, v, the output, and the scores, replaced in place by p."""
-    used = {name for step in chosen for name in step.arguments}
-    buffers = dict(flat)
-    for name in sorted({"s", "out"} & used):
-        buffers[name] = np.empty(problem.shape(name), np.float32)
-    if "p" in used:
-        buffers["p"] = buffers["s"]
-    return buffers
+    relative = max(launch.step.relative for launch in call.launches)
+    return checked, compare(arrays["out"], expected, relative=relative, name=work.method)
 
 
 def report(name: str, checked: list[Checked], comparison: Comparison | None) -> str:

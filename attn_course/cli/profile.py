@@ -118,7 +118,7 @@ def target_of(number: int, shape: tuple[int, int, int, int], device: Device) -> 
     """A step at (B, H, L, D) with the constants that suit the device, the simulator's run too."""
     b, h, length, d = shape
     extents = (b * h, length, length, d)
-    return Target(number, extents, step(number).launch(Problem(*extents), (), device).options)
+    return Target(number, extents, step(number).launch(Problem(*extents), (), device).options())
 
 
 def plain(record: dict) -> dict:

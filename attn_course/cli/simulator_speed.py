@@ -16,9 +16,8 @@ import numpy as np
 from tqdm import tqdm
 
 from attn_course.engine.events import Observer, observe
-from attn_course.engine.module import RawModule
 from attn_course.figures import table
-from attn_course.ladder.attention import step_arguments
+from attn_course.ladder.call import call_steps
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, step
 
@@ -109,15 +108,12 @@ def _cpu_lines() -> list[str]:
 
 
 def prepare(case: Case, bh: int) -> Callable[[], None]:
-    """A call that launches the case's kernel once over `bh` heads of seeded random input."""
+    """Return a call that launches the case's kernel once over `bh` heads of random input."""
     row, problem = step(case.step), Problem(bh, case.n, case.n, case.d)
     rng = np.random.default_rng(0)
-    buffers = {name: rng.standard_normal(problem.shape(name), dtype=np.float32) for name in "qks"}
-    launch = row.launch(problem, case.options)
-    module = RawModule(path=str(row.path), options=case.options, backend="simulator")
-    kernel = module.get_function(launch.entry)
-    arguments = step_arguments(row, problem, buffers, 1.0)
-    return lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+    arrays = {name: rng.standard_normal(problem.shape(name), dtype=np.float32) for name in "qks"}
+    how = {"problem": problem, "backend": "simulator", "options": case.options}
+    return call_steps([row], arrays, 1.0, **how).run
 
 
 def count_instructions(case: Case) -> int:

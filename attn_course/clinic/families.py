@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_course import reference
-from attn_course.ladder.steps import FUSED, LADDER, Launch, Problem, Step, Tuning, ceil_div
+from attn_course.ladder.steps import FUSED, LADDER, Geometry, Problem, Step, Tuning, ceil_div
 from attn_course.ladder.verify import ORACLES
 
 from .notes import BROKEN_FOLDER, ClinicError, clean_twin
@@ -31,7 +31,7 @@ class Family:
     arguments: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    geometry: Callable[[str, Problem, Mapping[str, int]], Launch] = field(repr=False)
+    geometry: Callable[[str, Problem, Mapping[str, int]], Geometry] = field(repr=False)
     expected: Callable[[Arrays, float, bool], Arrays] = field(repr=False)
     adds: bool = False
     tune: Tuning | None = field(default=None, repr=False)
@@ -64,14 +64,14 @@ def _normalised(b: Arrays, scale: float, causal: bool) -> Arrays:
 def _block_a_row(shared: Callable[[Problem, Mapping[str, int]], int] = lambda p, c: 0):
     """A block for each query row; `shared` gives its dynamic shared memory in bytes."""
 
-    def geometry(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
-        return Launch(entry, (p.n, p.bh, 1), (c["THREADS"], 1, 1), shared(p, c))
+    def geometry(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
+        return Geometry(entry, (p.n, p.bh, 1), (c["THREADS"], 1, 1), shared(p, c))
 
     return geometry
 
 
-def _thread_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
-    return Launch(entry, (ceil_div(p.n, c["THREADS"]), p.bh, 1), (c["THREADS"], 1, 1))
+def _thread_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
+    return Geometry(entry, (ceil_div(p.n, c["THREADS"]), p.bh, 1), (c["THREADS"], 1, 1))
 
 
 def _scores_of_a_row(problem: Problem, constants: Mapping[str, int]) -> int:
@@ -84,12 +84,12 @@ def _two_tiles_of_v(problem: Problem, constants: Mapping[str, int]) -> int:
     return 2 * 4 * constants["KEYS"] * problem.d
 
 
-def _blocks_of_keys(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
-    return Launch(entry, (ceil_div(p.m, c["KEYS"]), p.n, p.bh), (c["THREADS"], 1, 1))
+def _blocks_of_keys(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
+    return Geometry(entry, (ceil_div(p.m, c["KEYS"]), p.n, p.bh), (c["THREADS"], 1, 1))
 
 
-def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Launch:
-    return Launch(entry, (p.bh * p.n, 1, 1), (32, c["WARPS"], 1))
+def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
+    return Geometry(entry, (p.bh * p.n, 1, 1), (32, c["WARPS"], 1))
 
 
 # -- families --------------------------------------------------------------------------------------

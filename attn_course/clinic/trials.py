@@ -11,13 +11,14 @@ import numpy as np
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder.attention import NULL
-from attn_course.ladder.headers import read_constants
-from attn_course.ladder.steps import Device, Launch, Problem
+from attn_course.ladder.call import numbers_of
+from attn_course.ladder.headers import chosen_constants, read_constants
+from attn_course.ladder.steps import Device, Geometry, Problem
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
 from .families import Arrays, Family, family
@@ -29,7 +30,7 @@ class Trial:
     """One launch of a kernel file, ready to be made: `run()` does it, `judge()` compares."""
 
     kernel: object
-    launch: Launch
+    launch: Geometry
     arguments: tuple
     family: Family
     inputs: Arrays
@@ -72,16 +73,19 @@ def prepare(
     """
     backend, how = resolve_backend(backend), family(path, code)
     text = path.read_text(encoding="utf-8") if code is None else code
-    options = _with_tuning(how, case.problem, options)
-    launch = _launch(how, case, _constants(text, options))
+    launch = _launch(how, case, read_constants(text), options)
+    options = launch.options(options)
     scale = 1 / math.sqrt(case.problem.d)
     inputs = _make_inputs(how, case, seed)
     arrays = _on_device(how, case, inputs, poison, array_module(backend))
-    source = {"path": str(path)} if code is None else {"code": code}
+    source = {"path": str(path)}
+    if code is not None:
+        source = {"code": with_headers(code, path.parent)}
     kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
-    arguments = tuple(_argument(name, arrays, case, scale) for name in how.arguments)
+    values = numbers_of(replace(case.problem, causal=case.causal), scale) | arrays
+    arguments = tuple(values[name] for name in how.arguments)
     outputs = {name: arrays[name] for name in how.writes}
     return Trial(kernel, launch, arguments, how, inputs, outputs, case, scale)
 
@@ -134,45 +138,20 @@ def _on_device(how: Family, case: Case, inputs: Arrays, poison: bool, xp) -> dic
     return arrays
 
 
-def _launch(how: Family, case: Case, constants: Mapping[str, int]) -> Launch:
-    launch = how.geometry(how.entry, case.problem, constants)
-    if case.grid is not None:
-        launch = replace(launch, grid=case.grid)
-    if case.shared_bytes is not None:
-        launch = replace(launch, shared_bytes=case.shared_bytes)
-    return launch
-
-
-def _with_tuning(how: Family, problem: Problem, options) -> tuple[str, ...]:
-    """The compiler options, and before them those of the family's tuning that they leave open."""
-    tuned = how.tune(problem, Device()) if how.tune else {}
-    given = {option.partition("=")[0] for option in options}
-    return (
-        *(f"-D{name}={value}" for name, value in tuned.items() if f"-D{name}" not in given),
-        *options,
-    )
+def _launch(how: Family, case: Case, defaults: Mapping[str, int], options) -> Geometry:
+    """The geometry for a case; its constants are the family's tuning and the options over it."""
+    tuned = how.tune(case.problem, Device()) if how.tune else {}
+    chosen = chosen_constants(defaults, tuned, options)
+    launch = how.geometry(how.entry, case.problem, defaults | chosen)
+    grid = launch.grid if case.grid is None else case.grid
+    shared_bytes = launch.shared_bytes if case.shared_bytes is None else case.shared_bytes
+    return replace(launch, grid=grid, shared_bytes=shared_bytes, constants=chosen)
 
 
 def _output(shape: tuple[int, ...], zeros: bool, poison: bool, xp):
     if zeros:
         return xp.zeros(shape, np.float32)
     return poisoned(shape, xp=xp) if poison else xp.empty(shape, np.float32)
-
-
-def _constants(text: str, options) -> dict[str, int]:
-    values = read_constants(text)
-    for option in options:
-        name, _, value = option.removeprefix("-D").partition("=")
-        if name in values:
-            values[name] = int(value)
-    return values
-
-
-def _argument(name: str, arrays: Mapping[str, object], case: Case, scale: float):
-    scalars = replace(case.problem, causal=case.causal).scalars() | {"scale": np.float32(scale)}
-    if name in scalars:
-        return scalars[name]
-    return None if name in NULL else arrays[name]  # no bias is given, no lse asked for
 
 
 def _shape(name: str, problem: Problem) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 _HOMES = {
     "RawModule": "module",
+    "RawKernel": "module",
     "ArgumentError": "module",
     "KernelNotFoundError": "module",
     "LaunchError": "module",

@@ -8,14 +8,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from .errors import BackendError
+
 ENVIRONMENT_VARIABLE = "ATTN_COURSE_BACKEND"
 BACKENDS = ("gpu", "simulator")
 # CuPy's own values of `backend=` name a compiler; here they leave the choice of machine open.
 CUPY_COMPILERS = ("nvrtc", "nvcc")
-
-
-class BackendError(RuntimeError):
-    """The chosen backend cannot do this: no GPU in sight, or a feature that the other one has."""
 
 
 @lru_cache(maxsize=1)

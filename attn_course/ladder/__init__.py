@@ -1,8 +1,10 @@
 """The ladder: which kernel files there are, how each is launched, and `attention()` over them."""
 
-from .attention import METHODS, attention, prepared, run_steps, step_arguments, steps_of
+from .attention import METHODS, attention, call_method, steps_of
+from .call import Call, StepLaunch, call_steps, run_steps
 from .choose import current_device
-from .problem import Device, Launch, Problem
+from .plan import Plan
+from .problem import Device, Geometry, Problem
 from .steps import EXPERIMENTS, LADDER, Step, step
 from .tiles import FLASH_TILES
 from .verify import verify_method, verify_step
@@ -12,16 +14,19 @@ __all__ = [
     "FLASH_TILES",
     "LADDER",
     "METHODS",
+    "Call",
     "Device",
-    "Launch",
+    "Geometry",
+    "Plan",
     "Problem",
     "Step",
+    "StepLaunch",
     "attention",
+    "call_method",
+    "call_steps",
     "current_device",
-    "prepared",
     "run_steps",
     "step",
-    "step_arguments",
     "steps_of",
     "verify_method",
     "verify_step",

@@ -2,22 +2,28 @@
 
 A method is a sequence of steps that share their buffers: the scores that one kernel writes are
 the scores that the next one reads. From ``rows_atomic`` on a single kernel does it all.
+
+A call with new arrays of a form that was seen before (types, shapes, dtypes, options) finds its
+launches ready: it makes the output and launches. On a GPU the kernel files are looked at again
+when the last look is LOOK_AGAIN_S old, so an edited kernel is seen after at most that time.
 """
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import lru_cache
+from time import monotonic
 
 import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.module import RawModule
 
-from .choose import choose, current_device
-from .problem import MAX_GRID_YZ
-from .steps import EXPERIMENTS, Launch, Problem, Step, step
+from .call import Call, call_steps
+from .checks import check_arrays, check_bias, check_output, check_overlap
+from .choose import choose, current_device, device_number
+from .plan import Plan
+from .problem import Problem
+from .steps import EXPERIMENTS, Step, step
 
 METHODS: dict[str, tuple[int, ...]] = {
     "naive": (1, 4),
@@ -26,12 +32,15 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_atomic": (7,),
     "rows_warp": (8,),
     "rows_online": (9,),
-    "rows_split": (10,),
+    "flash_rows": (10,),
     "flash_fp32": (11,),
     "flash_async": (12,),
     "flash_split": (19,),
+    "rows_split": (20,),
 }
 AUTO = "auto"  # the method that choose() names
+LOOK_AGAIN_S = 1.0
+MOST_READY = 256  # forms of calls that are kept
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
 OPTIONS = {
     "causal": "a causal mask",
@@ -39,8 +48,6 @@ OPTIONS = {
     "lse": "a log-sum-exp output",
     "kv_heads": "grouped heads (k and v with fewer heads than q)",
 }
-NULL = {"bias", "lse"}  # pointers that may be null
-MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +61,7 @@ class UnsupportedOption(ValueError):
 
 
 def steps_of(method: str) -> tuple[Step, ...]:
-    """The ladder steps of a method in the order in which they run; an experiment's one step.
+    """Return the ladder steps of a method in the order in which they run; an experiment's one step.
 
     Raises:
         UnknownMethod: names the methods there are.
@@ -98,7 +105,7 @@ def attention(
             H / H_kv heads of q in a row. float32, C-contiguous; NumPy arrays on the simulator,
             CuPy arrays on a GPU.
         method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype and device, and
-            the logger "attn_course.attention" says what and why.
+            the logger "attn_course.ladder.attention" says what and why.
         causal: query i sees key j only where j <= i + (m - n); the last one sees all.
         scale: defaults to 1/sqrt(d).
         backend: "gpu", "simulator" or None, as for RawModule.
@@ -117,37 +124,112 @@ def attention(
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
     backend = resolve_backend(backend)
+    asked = (q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
+    form = _form(*asked)
+    ready = _ready.get(form)
+    if ready is not None and ready.is_current():
+        call = ready.call_on(q, k, v, bias, return_lse, out)
+        call.run()
+    else:
+        call = call_method(*asked)
+        call.run()
+        if form is not None:
+            _keep(form, Ready(call))
+    arrays = call.arrays
+    return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
+
+
+def plan(
+    q,
+    k,
+    v,
+    *,
+    method="tiled",
+    causal=False,
+    scale=None,
+    backend=None,
+    bias=None,
+    return_lse=False,
+    out=None,
+    options=(),
+) -> Plan:
+    """Prepare a call of :func:`attention` on these arrays; also ``attention.plan``.
+
+    The arguments are those of attention(), and so are the errors. Each ``plan()`` reads q, k, v
+    and bias again from the same memory and writes ``plan.out``: fill the arrays in place between
+    calls. On a GPU the launches are captured into a CUDA graph, and ``plan()`` replays it.
+
+    >>> step = attention.plan(q, k, v, method="auto")  # doctest: +SKIP
+    >>> q[...] = new_q; out = step()  # doctest: +SKIP
+    """
+    return Plan(
+        call_method(q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
+    )
+
+
+attention.plan = plan
+
+
+def call_method(
+    q,
+    k,
+    v,
+    method="tiled",
+    causal=False,
+    scale=None,
+    backend=None,
+    bias=None,
+    return_lse=False,
+    out=None,
+    options=(),
+) -> Call:
+    """Check the arguments of :func:`attention` and return the call that it runs."""
+    backend = resolve_backend(backend)
     xp = array_module(backend)
     if method != AUTO:
         steps_of(method)  # an unknown method is named before any argument
     check_arrays(q, k, v, xp)
-    bias_strides = check_bias(bias, q, k, xp)
-    problem = problem_of(q, k, causal, bias_strides)
-    method = pick(method, problem, backend)
+    problem = problem_of(q, k, causal, check_bias(bias, q, k, xp))
+    method, reason = _pick(method, problem, backend)
     check_options(method, problem, bias, return_lse)
-    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
-    buffers = {"q": q, "k": k, "v": v}
-    buffers["out"] = _output(out, buffers | {"bias": bias}, xp)
-    flat = {name: _flat_heads(array) for name, array in buffers.items()}
-    if return_lse:
-        buffers["lse"] = flat["lse"] = xp.empty(q.shape[:3], dtype=np.float32)
+    arrays = {"q": q, "k": k, "v": v}
     if bias is not None:
-        flat["bias"] = bias
-    _run_method(steps_of(method), flat, problem, scale, backend=backend, options=options)
-    return (buffers["out"], buffers["lse"]) if return_lse else buffers["out"]
+        arrays["bias"] = bias
+    if out is not None:
+        check_output(out, arrays, xp)
+    _add_outputs(arrays, out, return_lse, xp)
+    scale = 1.0 / math.sqrt(problem.d) if scale is None else float(scale)
+    call = call_steps(
+        steps_of(method), arrays, scale, problem=problem, backend=backend, options=options
+    )
+    call.method, call.reason = method, reason
+    return call
+
+
+def _add_outputs(arrays: dict, out, return_lse: bool, xp) -> None:
+    """The output like q, made here where None, and the log-sum-exp where it is asked for."""
+    shape = arrays["q"].shape
+    arrays["out"] = xp.empty(shape, np.float32) if out is None else out
+    if return_lse:
+        arrays["lse"] = xp.empty(shape[:3], np.float32)
 
 
 def pick(method: str, problem: Problem, backend: str | None = None) -> str:
-    """The method itself, or what "auto" means for this problem; the logger says which and why."""
+    """Return the method, or what "auto" means for this problem; the logger says which and why."""
+    return _pick(method, problem, backend)[0]
+
+
+def _pick(method: str, problem: Problem, backend: str | None) -> tuple[str, str]:
+    """The method that runs, and why "auto" picks it."""
     if method != AUTO:
-        return method
+        return method, ""
     method, reason = choose(problem, current_device(backend))
     _log.info("auto picks %s: %s", method, reason)
-    return method
+    return method, reason
 
 
 def problem_of(q, k, causal: bool = False, bias_strides: tuple[int, int] = (0, 0)) -> Problem:
-    """The extents of a call on q (B, H, n, d) and k (B, H_kv, m, d)."""
+    """Return the extents of a call on q (B, H, n, d) and k (B, H_kv, m, d)."""
     batch, heads, n, d = q.shape
     return Problem(batch * heads, n, k.shape[2], d, heads, k.shape[1], bool(causal), bias_strides)
 
@@ -173,177 +255,73 @@ def check_options(method: str, problem: Problem, bias=None, return_lse: bool = F
             )
 
 
-def _run_method(chosen, flat: dict, problem: Problem, scale: float, *, backend, options) -> None:
-    """Run a method; one that puts heads on grid z, in slices of as many heads as that holds."""
-    if "heads" in chosen[0].arguments:  # a single kernel with all rows on grid x
-        run_steps(chosen, flat, scale, backend=backend, options=options, problem=problem)
-        return
-    for start in range(0, problem.bh, MAX_GRID_YZ):
-        part = {name: array[start : start + MAX_GRID_YZ] for name, array in flat.items()}
-        run_steps(chosen, part, scale, backend=backend, options=options)
+# -- calls of a form seen before -------------------------------------------------------------------
+class Ready:
+    """The launches of a call, kept without its arrays for calls of the same form."""
+
+    def __init__(self, call: Call):
+        self.call = replace(call, arrays={})
+        self.xp = array_module(call.backend)
+        self.steps = {launch.step.file: launch.step for launch in call.launches}.values()
+        self.edited = self._edited()
+        self.looked = monotonic()
+
+    def _edited(self) -> list[tuple]:
+        return [step.edited for step in self.steps]
+
+    def is_current(self) -> bool:
+        """Whether the kernel files are as they were; on a GPU as of the last look."""
+        now = monotonic()
+        if self.call.backend == "gpu" and now - self.looked < LOOK_AGAIN_S:
+            return True
+        self.looked = now
+        return self.edited == self._edited()
+
+    def call_on(self, q, k, v, bias, return_lse, out) -> Call:
+        """Return the call on arrays of its form."""
+        arrays = {"q": q, "k": k, "v": v}
+        if bias is not None:
+            arrays["bias"] = bias
+        if out is not None:
+            check_overlap(out, arrays, self.xp)
+        _add_outputs(arrays, out, return_lse, self.xp)
+        call = self.call.on(arrays)
+        if call.reason:
+            _log.info("auto picks %s: %s", call.method, call.reason)
+        return call
 
 
-def run_steps(
-    chosen: Sequence[Step],
-    buffers: dict,
-    scale: float,
-    *,
-    backend=None,
-    options=(),
-    problem=None,
-):
-    """Launch steps over flat heads. Returns the buffers with what the steps wrote.
+_ready: dict[tuple, Ready] = {}
 
-    buffers holds what the steps read, for whole methods q (BH, n, d), k and v (BH, m, d). The
-    scores s (BH, n, m) and out (BH, n, d) are made here unless the caller brings them; so are the
-    softmax weights p, which replace s in place. A bias and lse are used where they are given.
-    problem: the extents, where q and k do not say them all.
-    """
-    if problem is None:
-        (bh, n, d), m = buffers["q"].shape, buffers["k"].shape[1]
-        problem = Problem(bh, n, m, d)
-    if problem.bh * problem.n > MAX_ROWS:
-        raise ValueError(
-            f"{problem.bh} heads of {problem.n} queries: the kernels count {MAX_ROWS} rows at most"
+
+def _keep(form: tuple, ready: Ready) -> None:
+    while len(_ready) >= MOST_READY:
+        _ready.pop(next(iter(_ready)), None)  # the oldest
+    _ready[form] = ready
+
+
+def _form(q, k, v, method, causal, scale, backend, bias, return_lse, out, options) -> tuple | None:
+    """All that the checks and the launches depend on, except addresses; None: not to be kept."""
+    try:
+        form = (
+            backend,
+            device_number(backend),
+            method,
+            bool(causal),
+            None if scale is None else float(scale),
+            bool(return_lse),
+            tuple(options),
+            *_array_form(q),
+            *_array_form(k),
+            *_array_form(v),
+            None if bias is None else _array_form(bias),
+            None if out is None else _array_form(out),
         )
-    xp, device = array_module(backend), current_device(backend)
-    buffers = dict(buffers)
-    used = {name for row in chosen for name in row.arguments}
-    for name in ("s", "out"):
-        if name in used and name not in buffers:
-            buffers[name] = xp.empty(problem.shape(name), dtype=np.float32)
-    if "p" in used and "p" not in buffers:
-        buffers["p"] = buffers["s"]
-    for row in chosen:
-        launch = row.launch(problem, options, device)
-        kernel = prepared(row, launch, options, backend)
-        arguments = step_arguments(row, problem, buffers, scale)
-        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
-    return buffers
+        hash(form)
+    except (AttributeError, TypeError, ValueError):
+        return None  # the checks say what is wrong
+    return form
 
 
-def step_arguments(row: Step, problem: Problem, buffers: Mapping, scale: float) -> tuple:
-    """Kernel arguments in the kernel's order: arrays, integer extents, the float32 scale.
-
-    A bias or lse that is not among the buffers becomes a null pointer.
-    """
-    values = problem.scalars() | {"scale": np.float32(scale)}
-    values |= {name: None for name in NULL if name not in buffers}
-    return tuple(values[name] if name in values else buffers[name] for name in row.arguments)
-
-
-def prepared(row: Step, launch: Launch, options: Sequence[str] = (), backend: str | None = None):
-    """The step's kernel compiled for a launch, with leave to use its shared memory."""
-    given = {option.partition("=")[0] for option in options}
-    tuned = (option for option in launch.options if option.partition("=")[0] not in given)
-    kernel = compiled(row.path, (*tuned, *options), entry=launch.entry, backend=backend)
-    if launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
-    return kernel
-
-
-def compiled(path, options=(), *, entry: str, backend: str | None = None):
-    """The kernel ``entry`` of a file, compiled once for each set of options and backend."""
-    # None may mean another backend later, and an edited file another kernel: both are in the key.
-    modified = path.stat().st_mtime_ns
-    return _module(path, modified, tuple(options), resolve_backend(backend)).get_function(entry)
-
-
-@lru_cache(maxsize=64)
-def _module(path, modified, options, backend):
-    return RawModule(path=str(path), options=options, backend=backend)
-
-
-def _flat_heads(array):
-    """(B, H, L, D) -> (B*H, L, D), a view."""
-    return array.reshape(-1, *array.shape[2:])
-
-
-def _output(out, inputs: dict, xp):
-    q = inputs["q"]
-    if out is None:
-        return xp.empty(q.shape, dtype=np.float32)
-    _check_array("out", out, xp)
-    if out.shape != q.shape:
-        raise ValueError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
-    start, end = _extent(out)
-    for name, array in inputs.items():
-        if array is not None and start < _extent(array)[1] and _extent(array)[0] < end:
-            raise ValueError(
-                f"out shares memory with {name}: the kernels would overwrite what they still "
-                f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)"
-            )
-    return out
-
-
-def _extent(array) -> tuple[int, int]:
-    """First address of a contiguous array, and the one past its end."""
-    data = array.data
-    start = data.ptr if hasattr(data, "ptr") else array.__array_interface__["data"][0]
-    return start, start + array.nbytes
-
-
-def check_arrays(q, k, v, xp=np) -> None:
-    """Refuse what the kernels cannot read, naming the argument and the remedy.
-
-    Raises:
-        TypeError: not an array of ``xp``, or not float32.
-        ValueError: not four-dimensional, empty, not C-contiguous, or shapes that do not match.
-    """
-    for name, array in zip("qkv", (q, k, v), strict=True):
-        _check_array(name, array, xp)
-    for name, array in (("k", k), ("v", v)):
-        if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
-            raise ValueError(
-                f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
-                "equal; cut or pad the arrays to match"
-            )
-        if q.shape[1] % array.shape[1]:
-            raise ValueError(
-                f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
-                f"of those of {name}; repeat or cut the heads"
-            )
-    if k.shape[1] != v.shape[1]:
-        raise ValueError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
-    if k.shape[2] != v.shape[2]:
-        raise ValueError(f"k has {k.shape[2]} keys, v {v.shape[2]} values: make them equal")
-
-
-def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
-    """Floats from one element of the batch, and from one head, to the next in the bias.
-
-    Raises:
-        TypeError, ValueError: as :func:`check_arrays`; a shape that does not fit.
-    """
-    if bias is None:
-        return (0, 0)
-    _check_array("bias", bias, xp, dimensions=(2, 3, 4))
-    (batch, heads, n), m = q.shape[:3], k.shape[2]
-    extents = (1,) * (4 - bias.ndim) + bias.shape
-    if extents[0] not in (1, batch) or extents[1] not in (1, heads) or extents[2:] != (n, m):
-        raise ValueError(
-            f"bias has shape {bias.shape}, the scores {(batch, heads, n, m)}: its last two extents "
-            "must be those, batch and heads those or 1; for others pass a copy of "
-            f"{xp.__name__}.broadcast_to(bias, {(batch, heads, n, m)})"
-        )
-    return (extents[1] * n * m if extents[0] > 1 else 0, n * m if extents[1] > 1 else 0)
-
-
-def _check_array(name, array, xp, dimensions=(4,)):
-    if not isinstance(array, xp.ndarray):
-        convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
-        raise TypeError(
-            f"{name} is {type(array).__module__}.{type(array).__name__}, this backend takes "
-            f"{xp.__name__} arrays: pass {convert}({name})"
-        )
-    if array.dtype != np.float32:
-        raise TypeError(f"{name} is {array.dtype}, not float32: pass {name}.astype(numpy.float32)")
-    if array.ndim not in dimensions:
-        form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
-        raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")
-    if 0 in array.shape:
-        raise ValueError(f"{name} has shape {array.shape}: every extent must be at least 1")
-    if not array.flags.c_contiguous:
-        raise ValueError(
-            f"{name} is not C-contiguous: pass {xp.__name__}.ascontiguousarray({name})"
-        )
+def _array_form(array) -> tuple:
+    return type(array), array.shape, array.dtype, array.flags.c_contiguous

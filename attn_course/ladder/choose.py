@@ -16,12 +16,18 @@ ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
 
 def current_device(backend: str | None = None) -> Device:
-    """The GPU in use, or the simulator."""
-    if resolve_backend(backend) == "simulator":
-        return Device()
+    """Return the GPU in use, or the simulator."""
+    backend = resolve_backend(backend)
+    return Device() if backend == "simulator" else _gpu(device_number(backend))
+
+
+def device_number(backend: str) -> int:
+    """Return the number of the GPU in use; 0 on the simulator."""
+    if backend == "simulator":
+        return 0
     import cupy
 
-    return _gpu(cupy.cuda.runtime.getDevice())
+    return cupy.cuda.runtime.getDevice()
 
 
 @lru_cache(maxsize=16)

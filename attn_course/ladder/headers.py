@@ -1,10 +1,11 @@
-"""What a kernel file says about itself: its header fields, tunable constants and entry points.
+"""What a kernel file says about itself: its header fields and tunable constants.
 
 Every file under ``kernels/`` begins with a comment of fixed fields. This module is their one
 parser; the ladder, the notebooks and the tests all read headers through it.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +16,6 @@ _FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
 _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
 _CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
-_ENTRY = re.compile(
-    r'extern\s+"C"\s+__global__\s+void\s+(?:[A-Z_]+\s+)*(?:__launch_bounds__\s*\([^;{]*?\)\s+)?(\w+)\s*\('
-)
 
 
 class HeaderError(ValueError):
@@ -130,21 +128,35 @@ def _read_constants(text: str, origin: str) -> dict[str, int]:
     return constants
 
 
-def read_entries(path_or_text: str | Path) -> tuple[str, ...]:
-    """Names of the ``extern "C" __global__`` kernels, in the order of the file."""
-    text, _ = _text_and_origin(path_or_text)
-    return tuple(_ENTRY.findall(text))
+def chosen_constants(
+    defaults: Mapping[str, int], tuned: Mapping[str, int], options: Iterable[str]
+) -> dict[str, int]:
+    """Return the constants that are set: those tuned, and over them those in compiler options.
+
+    defaults: all constants of the file, as :func:`read_constants` finds them; ``-DNAME=value`` of
+    another name is not a constant of the file and is left to the compiler.
+
+    >>> chosen_constants({"TILE": 16, "PAD": 1}, {"TILE": 32}, ("-DTILE=8", "-DOTHER"))
+    {'TILE': 8}
+    """
+    chosen = dict(tuned)
+    for option in options:
+        name, _, value = option.removeprefix("-D").partition("=")
+        if option.startswith("-D") and name in defaults:
+            chosen[name] = int(value)
+    return chosen
 
 
 def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
     """The file of a kernel: ``"02_scores_tiled"`` -> ``.../kernels/02_scores_tiled.cu``.
 
-    ``name`` may carry the ``.cu`` ending and a subfolder (``"broken/no_barrier"``).
+    ``name`` may carry its ending and a subfolder (``"broken/no_barrier"``,
+    ``"include/warp.cuh"``).
 
     Raises:
         FileNotFoundError: no such kernel; the message lists those that exist.
     """
-    path = folder / (name if name.endswith(".cu") else f"{name}.cu")
+    path = folder / (name if name.endswith((".cu", ".cuh")) else f"{name}.cu")
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
         raise FileNotFoundError(f"no kernel {name!r} in {folder}; there are: {known}")

@@ -1,7 +1,7 @@
 """What a launch depends on: the problem, the device, and the tile sizes chosen for the two."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 MAX_GRID_X = 2**31 - 1
@@ -67,14 +67,25 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """Geometry of one launch; dynamic shared memory in bytes; compiler options it needs."""
+class Geometry:
+    """Geometry of one launch, and the constants for which it was worked out.
+
+    Attributes:
+        entry: name of the kernel in its file.
+        grid: blocks in x, y, z.  block: threads in x, y, z.
+        shared_bytes: dynamic shared memory of a block.
+        constants: values of the file's ``#ifndef`` constants that were tuned or given; the file's
+            own defaults are left out. Read-only.
+
+    Raises:
+        ValueError: a grid that no GPU takes.
+    """
 
     entry: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int = 0
-    options: tuple[str, ...] = ()
+    constants: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self):
         limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
@@ -85,11 +96,19 @@ class Launch:
                     "use a larger TILE or split the batch"
                 )
 
-    def with_options(self, options: Iterable[str]) -> "Launch":
-        return replace(self, options=tuple(options))
+    def options(self, others: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the compiler options of the launch: its constants, and `others` beside them.
+
+        Options among `others` that define one of the constants are left out: `Step.launch` has
+        read them, and the constants hold their values.
+        """
+        defined = {f"-D{name}": value for name, value in self.constants.items()}
+        kept = (option for option in others if option.partition("=")[0] not in defined)
+        return (*(f"{name}={value}" for name, value in defined.items()), *kept)
 
 
 def ceil_div(a: int, b: int) -> int:
+    """Return a / b rounded up."""
     return -(-a // b)
 
 

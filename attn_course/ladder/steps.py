@@ -5,17 +5,20 @@ and writes. What a step is about stands in its file's header and is read from th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
-from .headers import Header, kernel_path, read_constants, read_header
+from attn_course.engine.compile import file_stamp
+
+from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
 from .problem import (
     LARGEST_D,
     MAX_GRID_YZ,
     ROW_KEYS,
     Device,
-    Launch,
+    Geometry,
     Problem,
     ceil_div,
     refuse,
@@ -24,6 +27,7 @@ from .tiles import (
     cluster_config,
     flash_config,
     flash_shared_bytes,
+    row_config,
     split_config,
     split_shared_bytes,
 )
@@ -34,7 +38,7 @@ __all__ = [
     "LARGEST_D",
     "ROW_KEYS",
     "Device",
-    "Launch",
+    "Geometry",
     "Problem",
     "Step",
     "step",
@@ -42,7 +46,7 @@ __all__ = [
 
 LONG_ROW = 1024  # from this many keys on, a block shares a row of the softmax, not a warp
 
-Geometry = Callable[[str, Problem, Mapping[str, int]], Launch]
+GeometryRule = Callable[[str, Problem, Mapping[str, int]], Geometry]
 Tuning = Callable[[Problem, Device], Mapping[str, int]]
 
 
@@ -57,7 +61,7 @@ class Step:
         computes: the formula, for tables.
         arguments: buffers and scalars in the kernel's order; see :class:`Problem`.
         writes: the buffers among them that the kernel writes.
-        geometry: (entry, problem, constants) -> Launch.
+        geometry: (entry, problem, constants) -> Geometry.
         tune: (problem, device) -> values for the file's constants; None: its defaults.
         relative: the relative error to float64 that its precision allows.
     """
@@ -68,7 +72,7 @@ class Step:
     computes: str
     arguments: tuple[str, ...]
     writes: tuple[str, ...]
-    geometry: Geometry = field(repr=False)
+    geometry: GeometryRule = field(repr=False)
     tune: Tuning | None = field(default=None, repr=False)
     relative: float = 1e-5
 
@@ -88,75 +92,75 @@ class Step:
     def needs(self) -> str:
         return self.header.needs
 
+    @property
+    def edited(self) -> tuple:
+        """When the file and its headers last changed: an edited kernel is another kernel."""
+        return file_stamp(self.path)
+
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
-        """The file's ``#ifndef`` constants, as ``-DNAME=value`` compiler options change them."""
-        return read_constants(self.path) | self._given(options)
+        """Return the file's ``#ifndef`` constants, as options ``-DNAME=value`` set them."""
+        defaults = read_constants(self.path)
+        return defaults | chosen_constants(defaults, {}, options)
 
-    def _given(self, options: Sequence[str]) -> dict[str, int]:
-        known, found = read_constants(self.path), {}
-        for option in options:
-            name, _, value = option.removeprefix("-D").partition("=")
-            if option.startswith("-D") and name in known:
-                found[name] = int(value)
-        return found
+    def launch(
+        self, problem: Problem, options: Sequence[str] = (), device: Device | None = None
+    ) -> Geometry:
+        """Return the geometry for a problem, with the constants tuned for it.
 
-    def launch(self, problem: Problem, options: Sequence[str] = (), device=None) -> Launch:
-        """Geometry for a problem, and in ``Launch.options`` the constants tuned for it.
-
-        What ``options`` set wins over the tuning. device: where it runs, a :class:`Device`; the
-        simulator's when None.
+        options: compiler options; a constant that they set wins over the tuning.
+        device: where the kernel runs; the simulator when None.
 
         Raises:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
-        edited = self.path.stat().st_mtime_ns  # a new default of a constant is a new launch
-        return _launch(self, problem, tuple(options), device or Device(), edited)
+        return _launch(self, problem, tuple(options), device or Device(), self.edited)
 
 
 @lru_cache(maxsize=512)
 def _launch(
-    row: Step, problem: Problem, options: tuple[str, ...], device: Device, edited: int
-) -> Launch:
-    """Step.launch(), worked out once: a call of attention() asks for it every time."""
+    row: Step, problem: Problem, options: tuple[str, ...], device: Device, edited: tuple
+) -> Geometry:
+    """Step.launch(), worked out once for equal arguments."""
+    defaults = row.constants()
     tuned = row.tune(problem, device) if row.tune else {}
-    constants = row.constants() | tuned | row._given(options)
-    launch = row.geometry(row.entry, problem, constants)
-    return launch.with_options(f"-D{name}={constants[name]}" for name in tuned)
+    chosen = chosen_constants(defaults, tuned, options)
+    geometry = row.geometry(row.entry, problem, defaults | chosen)
+    return replace(geometry, constants=MappingProxyType(chosen))
+
+
+def _tiles(entry, problem, tile, columns, side):
+    """A block of tile x tile threads for each tile of side x side elements of (BH, n, columns)."""
+    grid = (ceil_div(columns, side), ceil_div(problem.n, side), problem.bh)
+    return Geometry(entry, grid, (tile, tile, 1))
 
 
 def _tiles_of_scores(entry, problem, constants):
-    tile = constants["TILE"]
-    grid = (ceil_div(problem.m, tile), ceil_div(problem.n, tile), problem.bh)
-    return Launch(entry, grid, (tile, tile, 1))
+    return _tiles(entry, problem, constants["TILE"], problem.m, constants["TILE"])
 
 
 def _blocks_of_scores(entry, problem, constants):
-    tile, side = constants["TILE"], 4 * constants["TILE"]
-    grid = (ceil_div(problem.m, side), ceil_div(problem.n, side), problem.bh)
-    return Launch(entry, grid, (tile, tile, 1))
+    return _tiles(entry, problem, constants["TILE"], problem.m, 4 * constants["TILE"])
 
 
 def _tiles_of_output(entry, problem, constants):
-    tile = constants["TILE"]
-    grid = (ceil_div(problem.d, tile), ceil_div(problem.n, tile), problem.bh)
-    return Launch(entry, grid, (tile, tile, 1))
+    return _tiles(entry, problem, constants["TILE"], problem.d, constants["TILE"])
 
 
 def _thread_a_row(entry, problem, constants):
     threads = constants["THREADS"]
-    return Launch(entry, (ceil_div(problem.bh * problem.n, threads), 1, 1), (threads, 1, 1))
+    return Geometry(entry, (ceil_div(problem.bh * problem.n, threads), 1, 1), (threads, 1, 1))
 
 
 def _warp_or_block_a_row(entry, problem, constants):
     rows, warps = problem.bh * problem.n, constants["WARPS"]
     if problem.m >= LONG_ROW:
-        return Launch("softmax_block", (rows, 1, 1), (32, warps, 1))
-    return Launch(entry, (ceil_div(rows, warps), 1, 1), (32, warps, 1))
+        return Geometry("softmax_block", (rows, 1, 1), (32, warps, 1))
+    return Geometry(entry, (ceil_div(rows, warps), 1, 1), (32, warps, 1))
 
 
 def _block_a_row(entry, problem, constants, floats):
     threads = constants.get("THREADS") or 32 * constants["WARPS"]
-    return Launch(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), _whole_vectors(floats))
+    return Geometry(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), _whole_vectors(floats))
 
 
 def _whole_vectors(floats: int) -> int:
@@ -183,7 +187,7 @@ def _query_tiles(entry, problem, constants, row_floats):
     rows = constants["QUERIES"]
     grid = (problem.bh * ceil_div(problem.n, rows), 1, 1)
     shared_bytes = _whole_vectors(rows * row_floats)
-    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
 
 def _output_tiles(entry, problem, constants):
@@ -227,10 +231,16 @@ def _split(entry, problem, constants):
         )
     grid = _grid_of_row_tiles(entry, problem, constants, 4 * constants["ROWS"])
     shared_bytes = split_shared_bytes(constants)
-    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
 
 
-def _flash(entry, problem, constants):
+def _warp_a_row(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
+    grid = _grid_of_row_tiles(entry, problem, constants, constants["WARPS"])
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1))
+
+
+def _refuse_wide_heads(entry, problem, constants):
     if problem.d > min(constants["D"], LARGEST_D):
         refuse(
             entry,
@@ -238,85 +248,58 @@ def _flash(entry, problem, constants):
             f"{min(constants['D'], LARGEST_D)}",
             "rows_split or rows_online, which take more",
         )
+
+
+def _flash(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
     rows = 4 * constants["ROWS"] * constants["ROW_WARPS"]
     grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
-    return Launch(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
+    return Geometry(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
 
 
-_SCORES = ("q", "k", "s", "n", "m", "d")
-_ATTENTION = (
-    "q",
-    "k",
-    "v",
-    "bias",
-    "out",
-    "lse",
-    "heads",
-    "kv_heads",
-    "n",
-    "m",
-    "d",
-    "bias_batch",
-    "bias_head",
-    "scale",
-    "causal",
-)
+_SCORES = "q k s n m d"
+_ATTENTION = "q k v bias out lse heads kv_heads n m d bias_batch bias_head scale causal"
 FUSED = "out = softmax(scale q k^T + bias) v"
 
 
-def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
-    """A step that does all of attention in one kernel, which bears the file's name."""
+def _step(number, file, computes, arguments, writes, geometry, **more) -> Step:
+    """A step whose kernel bears the file's name; arguments and writes separated by blanks."""
     entry = file.rpartition("/")[2].lstrip("0123456789_")
-    return Step(number, file, entry, FUSED, _ATTENTION, ("out",), geometry, tune, relative)
+    names = tuple(arguments.split()), tuple(writes.split())
+    return Step(number, file, entry, computes, *names, geometry, **more)
+
+
+def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
+    """A step that does all of attention in one kernel."""
+    how = {"tune": tune, "relative": relative}
+    return _step(number, file, FUSED, _ATTENTION, "out", geometry, **how)
 
 
 LADDER = (
-    Step(1, "01_scores_naive", "scores_naive", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
-    Step(2, "02_scores_tiled", "scores_tiled", "s = q k^T", _SCORES, ("s",), _tiles_of_scores),
-    Step(
-        3,
-        "03_scores_register_blocked",
-        "scores_register_blocked",
-        "s = q k^T",
-        _SCORES,
-        ("s",),
-        _blocks_of_scores,
-    ),
-    Step(
+    _step(1, "01_scores_naive", "s = q k^T", _SCORES, "s", _tiles_of_scores),
+    _step(2, "02_scores_tiled", "s = q k^T", _SCORES, "s", _tiles_of_scores),
+    _step(3, "03_scores_register_blocked", "s = q k^T", _SCORES, "s", _blocks_of_scores),
+    _step(
         4,
         "04_softmax_output_serial",
-        "softmax_output_serial",
         "s = softmax(scale s), out = s v",
-        ("s", "v", "out", "rows", "n", "m", "d", "scale"),
-        ("s", "out"),
+        "s v out rows n m d scale",
+        "s out",
         _thread_a_row,
     ),
-    Step(
-        5,
-        "05_softmax_warp",
-        "softmax_warp",
-        "p = softmax(scale s)",
-        ("s", "p", "rows", "m", "scale"),
-        ("p",),
-        _warp_or_block_a_row,
+    _step(
+        5, "05_softmax_warp", "p = softmax(scale s)", "s p rows m scale", "p", _warp_or_block_a_row
     ),
-    Step(
-        6,
-        "06_output_tiled",
-        "output_tiled",
-        "out = p v",
-        ("p", "v", "out", "n", "m", "d"),
-        ("out",),
-        _tiles_of_output,
-    ),
+    _step(6, "06_output_tiled", "out = p v", "p v out n m d", "out", _tiles_of_output),
     _fused(7, "07_rows_atomic", _scores_of_a_row),
     _fused(8, "08_rows_warp", _scores_of_a_row),
     _fused(9, "09_rows_online", _output_of_a_row),
-    _fused(10, "10_rows_split", _split, split_config),
+    _fused(10, "10_flash_rows", _warp_a_row, row_config),
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
     _fused(19, "19_flash_split", _flash, cluster_config),
+    _fused(20, "20_rows_split", _split, split_config),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

@@ -1,7 +1,7 @@
-"""Which constants suit a problem on a device: tiles, warps and clusters of kernels 10, 11, 12, 19.
+"""Which constants suit a problem on a device: tiles, warps, clusters of kernels 10, 11, 12, 19, 20.
 
 11, 12 and 19 have lists of tiles, from much reuse to many blocks, and a small one in each for
-devices with less shared memory. 10 has a few numbers of rows and of keys, each with
+devices with less shared memory. 20 has a few numbers of rows and of keys, each with
 each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
@@ -110,7 +110,7 @@ def flash_shared_bytes(c: Mapping[str, int]) -> int:
 
 
 def split_shared_bytes(c: Mapping[str, int]) -> int:
-    """Dynamic shared memory of 10 in bytes: tiles of Q, K and V, scores of the rows it owns, P;
+    """Dynamic shared memory of 20 in bytes: tiles of Q, K and V, scores of the rows it owns, P;
     rescale and l of every row, m and l of those it owns.
     """
     rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
@@ -190,6 +190,12 @@ def best_flash(problem: Problem, device: Device, clusters: bool = False) -> Best
     return min(timed, key=lambda found: found[0], default=None)
 
 
+def row_config(problem: Problem, device: Device) -> Constants:
+    """Return the constants of 10: the padded head dim, and as many warps as fit into 48 KB."""
+    width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
+    return {"D": width, "WARPS": 16 if (16 + 32) * (width + 4) * 4 <= 48 * 1024 else 8}
+
+
 def flash_config(problem: Problem, device: Device) -> Constants:
     """Constants of 11 and 12. Raises ValueError where no tile fits the device."""
     return _constants("flash_fp32 and flash_async", best_flash(problem, device), problem, device)
@@ -217,7 +223,7 @@ def _refuse(entry: str, problem: Problem, device: Device) -> NoReturn:
 def split_clocks(
     c: Mapping[str, int], problem: Problem, device: Device, prices: Prices = PRICES
 ) -> float:
-    """Clocks that an SM needs about for its share of the blocks of 10; see flash_clocks()."""
+    """Clocks that an SM needs about for its share of the blocks of 20; see flash_clocks()."""
     rows, keys, cols = 4 * c["ROWS"], 8 * c["KEYS"], 4 * c["COLS"]
     width = 32 * c["WARPS"] * c["COLS"]
     tiles = ceil_div(problem.m, keys)
@@ -233,7 +239,7 @@ def split_clocks(
 
 
 def split_candidates(problem: Problem, device: Device) -> list[Constants]:
-    """Constants of 10 that fit a device: the head dim over the warps of a cluster, tiles by ROWS
+    """Constants of 20 that fit a device: the head dim over the warps of a cluster, tiles by ROWS
     and KEYS, no more keys than there are.
     """
     cluster = 1 if device.capability < (9, 0) else 4 if problem.d <= 512 else 8
@@ -251,7 +257,7 @@ def split_candidates(problem: Problem, device: Device) -> list[Constants]:
 
 
 def _split_fits(c: Mapping[str, int], device: Device) -> bool:
-    """Whether constants of 10 fit the device, and the warps' scores the place of a tile of K."""
+    """Whether constants of 20 fit the device, and the warps' scores the place of a tile of K."""
     rows, keys = 4 * c["ROWS"], 8 * c["KEYS"]
     parts = c["WARPS"] * rows * (keys + 8)
     return (
@@ -263,11 +269,11 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
 
 @lru_cache(maxsize=256)
 def best_split(problem: Problem, device: Device) -> Best:
-    """Clocks and constants of 10: of those that fit, the fastest."""
+    """Clocks and constants of 20: of those that fit, the fastest."""
     timed = [(split_clocks(c, problem, device), c) for c in split_candidates(problem, device)]
     return min(timed, key=lambda found: found[0], default=None)
 
 
 def split_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 10. Raises ValueError where none fit: no clusters and a large head dim, say."""
+    """Constants of 20. Raises ValueError where none fit: no clusters and a large head dim, say."""
     return _constants("rows_split", best_split(problem, device), problem, device)

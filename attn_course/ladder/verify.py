@@ -1,7 +1,7 @@
-"""Runs steps and whole methods on one backend and holds every array they write against float64.
+"""Run steps and methods on one backend and check every array that they write against float64.
 
-The unit is a :class:`Verdict`: what ran, how it was launched, how far it is from float64 and how
-long the calls took. The command line, the notebooks and the tests read the same records.
+The result is a :class:`Verdict`: the launches, the error to float64 and the time of the calls. The
+command line, the notebooks and the tests read the same records.
 """
 
 import math
@@ -15,11 +15,11 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
-from .attention import AUTO, attention, prepared, problem_of, step_arguments, steps_of
-from .choose import choose, current_device
-from .steps import FUSED, Device, Launch, Problem, Step
+from .attention import call_method
+from .call import Call, call_steps
+from .steps import FUSED, Problem, Step
 
-Buffers = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a step or method gave on one backend, held against float64.
+    """The result of a step or method on one backend, checked against float64.
 
     Attributes:
         name: the method, or the step's file name.
@@ -45,7 +45,7 @@ class Verdict:
         seconds: wall-clock time of the calls, compilation excluded. On the simulator this is the
             time of simulating and says nothing of a GPU.
         outputs: the arrays that were written, on the host, by their names in the kernels.
-        picked: what "auto" stood for and why, "flash_fp32: ..."; else empty.
+        picked: the method that "auto" picked and why, "flash_fp32: ..."; else empty.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Verdict:
     launches: tuple[LaunchRecord, ...]
     comparison: Comparison
     seconds: float
-    outputs: Buffers
+    outputs: Arrays
     picked: str = ""
 
     @property
@@ -61,7 +61,7 @@ class Verdict:
         return self.comparison.agrees
 
 
-def _softmax(b: Buffers, scale: float) -> np.ndarray:
+def _softmax(b: Arrays, scale: float) -> np.ndarray:
     return reference.softmax(np.asarray(b["s"], np.float64) * scale)
 
 
@@ -69,27 +69,27 @@ def _product(p, v) -> np.ndarray:
     return np.asarray(p, np.float64) @ np.asarray(v, np.float64)
 
 
-def _scores(b: Buffers, scale: float) -> dict[str, np.ndarray]:
+def _scores(b: Arrays, scale: float) -> dict[str, np.ndarray]:
     return {"s": _product(b["q"], np.swapaxes(b["k"], -1, -2))}
 
 
-def _attention(b: Buffers, scale: float) -> dict[str, np.ndarray]:
+def _attention(b: Arrays, scale: float) -> dict[str, np.ndarray]:
     return {"out": reference.attention(*(b[name][None] for name in "qkv"), scale=scale)[0]}
 
 
-def _softmax_and_output(b: Buffers, scale: float) -> dict[str, np.ndarray]:
+def _softmax_and_output(b: Arrays, scale: float) -> dict[str, np.ndarray]:
     return {"s": _softmax(b, scale), "out": _product(_softmax(b, scale), b["v"])}
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """What a step reads, and its float64 result: (inputs, scale) -> the arrays it writes."""
+    """The arrays that a step reads; (inputs, scale) -> the arrays that it writes, in float64."""
 
     reads: tuple[str, ...]
-    compute: Callable[[Buffers, float], dict[str, np.ndarray]]
+    compute: Callable[[Arrays, float], dict[str, np.ndarray]]
 
 
-# By what a step computes, in the ladder's words.
+# By the formula of the step.
 ORACLES = {
     "s = q k^T": Oracle(("q", "k"), _scores),
     "s = softmax(scale s), out = s v": Oracle(("s", "v"), _softmax_and_output),
@@ -100,7 +100,7 @@ ORACLES = {
 
 
 def step_inputs(q, k, v, scale: float) -> dict[str, np.ndarray]:
-    """Every array that a step may read, from float64 and rounded once to float32.
+    """Return every array that a step may read, from float64 and rounded once to float32.
 
     q (BH, n, d), k and v (BH, m, d), s (BH, n, m) unscaled scores, p (BH, n, m) softmax weights.
     A step is judged on inputs of its own, so that one step's error is not the next one's.
@@ -133,30 +133,20 @@ def verify_step(
         CompileError, ValueError: the options or the launch do not fit the kernel.
     """
     backend = resolve_backend(backend)
-    xp = array_module(backend)
-    bh, n, d = q.shape
-    problem = Problem(bh, n, k.shape[1], d)
-    scale = 1 / math.sqrt(d) if scale is None else scale
+    scale = 1 / math.sqrt(q.shape[2]) if scale is None else scale
     inputs = step_inputs(q, k, v, scale)
     expected = ORACLES[step.computes].compute(inputs, scale)
-
-    device = current_device(backend)
-    launch = step.launch(problem, options, device)
-    kernel = prepared(step, launch, options, backend)
-    _warm_up(step, kernel, launch, (*launch.options, *options), device, xp)
-    buffers = _device_buffers(step, problem, inputs, xp)
-    arguments = step_arguments(step, problem, buffers, scale)
-    seconds = _timed(
-        lambda: kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes), xp
-    )
-    outputs = {name: asnumpy(buffers[name]) for name in step.writes}
+    problem = Problem(len(q), q.shape[1], k.shape[1], q.shape[2])
+    arrays = _device_arrays(step, problem, inputs, array_module(backend))
+    call = call_steps([step], arrays, scale, problem=problem, backend=backend, options=options)
+    _warm_up(call, options)
+    seconds = _timed(call)
+    outputs = {name: asnumpy(arrays[name]) for name in step.writes}
     found = [
         compare(outputs[name], expected[name], name=f"{step.file}: {name}", relative=step.relative)
         for name in step.writes
     ]
-    return Verdict(
-        step.file, backend, (_record(step, launch, kernel),), _worst(found), seconds, outputs
-    )
+    return Verdict(step.file, backend, _records(call), _worst(found), seconds, outputs)
 
 
 def verify_method(
@@ -178,57 +168,52 @@ def verify_method(
         UnknownMethod, UnsupportedOption, TypeError, ValueError: as ``attention`` does.
         BackendError: a GPU is asked for where there is none.
     """
-    backend = resolve_backend(backend)
-    xp, here = array_module(backend), current_device(backend)
-    problem = problem_of(q, k, causal)
-    name, picked = method, ""
-    if method == AUTO:
-        name, reason = choose(problem, here, q.dtype)
-        picked = f"{name}: {reason}"
-    chosen = steps_of(name)
-    launches = [step.launch(problem, device=here) for step in chosen]
-    options = tuple(option for launch in launches for option in launch.options)
-    device = [xp.asarray(array) for array in (q, k, v)]
-    call = {"method": name, "causal": causal, "scale": scale, "backend": backend}
-    warm = [xp.ones((1, 1, 1, 1), dtype=q.dtype) for _ in "qkv"]
-    attention(*warm, **call, options=options)  # compiles and loads, so the timed call only runs
-    result = {}
-    seconds = _timed(lambda: result.update(out=attention(*device, **call)), xp)
-    out = asnumpy(result["out"])
+    device = [array_module(backend).asarray(array) for array in (q, k, v)]
+    call = call_method(*device, method, causal, scale, backend)
+    _warm_up(call)
+    seconds = _timed(call)
+    out = asnumpy(call.arrays["out"])
     expected = reference.attention(q, k, v, causal=causal, scale=scale)
-    records = tuple(
-        _record(step, launch, prepared(step, launch, backend=backend))
-        for step, launch in zip(chosen, launches, strict=True)
-    )
-    comparison = compare(out, expected, name=method, relative=max(step.relative for step in chosen))
-    return Verdict(method, backend, records, comparison, seconds, {"out": out}, picked)
+    relative = max(launch.step.relative for launch in call.launches)
+    comparison = compare(out, expected, name=method, relative=relative)
+    picked = f"{call.method}: {call.reason}" if call.reason else ""
+    return Verdict(method, call.backend, _records(call), comparison, seconds, {"out": out}, picked)
 
 
-def _warm_up(
-    step: Step, kernel, launch: Launch, options: tuple[str, ...], device: Device, xp
-) -> None:
-    """One launch of the kernel on a single element: loading and decoding happen here, untimed."""
-    problem = Problem(1, 1, 1, 1)
-    tiny = step.launch(problem, options, device)
-    names = {*ORACLES[step.computes].reads, *step.writes}
-    buffers = {name: xp.ones(problem.shape(name), dtype=np.float32) for name in names}
-    if tiny.entry == launch.entry:  # a step may use another kernel for large problems
-        arguments = step_arguments(step, problem, buffers, 1.0)
-        kernel(tiny.grid, tiny.block, arguments, shared_mem=tiny.shared_bytes)
+def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
+    """Run the call's kernels on a single element: they are loaded and decoded here, untimed."""
+    xp, problem = array_module(call.backend), Problem(1, 1, 1, 1)
+    for launch in call.launches:
+        names = ("q", "k", "v", "s", "p", "out")
+        arrays = {name: xp.ones(problem.shape(name), dtype=np.float32) for name in names}
+        chosen = launch.geometry.options(options)
+        tiny = call_steps(
+            [launch.step], arrays, 1.0, problem=problem, backend=call.backend, options=chosen
+        )
+        if tiny.launches[0].geometry.entry == launch.geometry.entry:  # large problems may differ
+            tiny.run()
 
 
-def _device_buffers(step: Step, problem: Problem, inputs: Buffers, xp) -> dict:
+def _device_arrays(step: Step, problem: Problem, inputs: Arrays, xp) -> dict:
     """The step's arrays on its backend: copies of what it reads, poison where it only writes."""
     reads = ORACLES[step.computes].reads
-    buffers = {name: xp.asarray(inputs[name].copy()) for name in reads}
+    arrays = {name: xp.asarray(inputs[name].copy()) for name in reads}
     for name in step.writes:
-        buffers.setdefault(name, poisoned(problem.shape(name), xp=xp))
-    return buffers
+        arrays.setdefault(name, poisoned(problem.shape(name), xp=xp))
+    return arrays
 
 
-def _record(step: Step, launch: Launch, kernel) -> LaunchRecord:
-    shared_bytes = kernel.shared_size_bytes + launch.shared_bytes
-    return LaunchRecord(step.file, launch.entry, launch.grid, launch.block, shared_bytes)
+def _records(call: Call) -> tuple[LaunchRecord, ...]:
+    return tuple(
+        LaunchRecord(
+            launch.step.file,
+            launch.geometry.entry,
+            launch.geometry.grid,
+            launch.geometry.block,
+            launch.kernel.shared_size_bytes + launch.geometry.shared_bytes,
+        )
+        for launch in call.launches
+    )
 
 
 def _worst(comparisons: list[Comparison]) -> Comparison:
@@ -236,11 +221,12 @@ def _worst(comparisons: list[Comparison]) -> Comparison:
     return max(comparisons, key=lambda found: (not found.agrees, found.relative_error))
 
 
-def _timed(call: Callable[[], object], xp) -> float:
+def _timed(call: Call) -> float:
     """Wall-clock seconds of a call, with the GPU idle before and after it."""
-    synchronize = xp.cuda.Device().synchronize if hasattr(xp, "cuda") else (lambda: None)
+    xp = array_module(call.backend)
+    synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
     synchronize()
     start = time.perf_counter()
-    call()
+    call.run()
     synchronize()
     return time.perf_counter() - start

@@ -9,11 +9,11 @@ from math import prod
 
 import numpy as np
 
-from attn_course.engine.events import Observer, observe
+from attn_course.engine.events import InstructionEvent, Observer, observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Counters, Tracer
 from attn_course.figures import table
-from attn_course.ladder.attention import compiled, run_steps
+from attn_course.ladder.call import compiled, run_steps
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure import tile_model
@@ -88,19 +88,26 @@ def cluster_use(
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen = Counters()
-    run(which, q, k, v, seen, options=(*launch.options, *options))
+    seen, waits = Counters(), _ClusterWaits()
+    run(which, q, k, v, seen, waits, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
-    waits = sum(
-        line["instructions"] for line in seen.by_line.rows() if "barrier.cluster.wait" in line.text
-    )
     totals = seen.totals
     return ClusterUse(
         prod(launch.grid),
         totals["global_load_sectors"],
         totals["cluster_shared_requests"],
-        waits // warps,
+        waits.count // warps,
     )
+
+
+class _ClusterWaits(Observer):
+    """Count the waits of warps at a barrier of their cluster."""
+
+    count = 0
+
+    def instruction(self, event: InstructionEvent) -> None:
+        if event.instruction.opcode.startswith("barrier.cluster.wait"):
+            self.count += np.unique(event.lanes >> 5).size
 
 
 # -- traces ----------------------------------------------------------------------------------------
@@ -127,18 +134,19 @@ def key_blocks(trace: Tracer) -> list[dict]:
 def row_states(trace: Tracer, row: int) -> list[dict]:
     """Return the state of one row after each tile in a trace of kernel 11 with ROWS = 1.
 
-    One dict a tile: key0, new_m, rescale, and row_l (8,), the partial sums of the row's eight
-    lanes; the kernel adds them at the end.
+    One dict a tile: key0, new_m (row_m after the tile), rescale (exp(old - new) of two of them),
+    and row_l (8,), the partial sums of the row's eight lanes; the kernel adds them at the end.
     """
     recording = trace.recording
     lanes = [lane for lane in range(32) if recording.history("ty", lane)[0][1] == row]
     starts = recording.history("key0", lanes[0])
-    found = []
-    for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
-        names = ("new_m", "rescale")
-        here = {name: _last(recording, name, begin, end, lanes[0]) for name in names}
-        parts = np.ravel(recording.variables_at(end)["row_l"])[lanes]
-        found.append({"key0": int(key0), **here, "row_l": parts})
+    found, old_m = [], -np.inf
+    for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
+        here = recording.variables_at(end)
+        new_m = float(np.ravel(here["row_m"])[lanes[0]])
+        state = {"key0": int(key0), "new_m": new_m, "rescale": float(np.exp(old_m - new_m))}
+        found.append(state | {"row_l": np.ravel(here["row_l"])[lanes]})
+        old_m = new_m
     return found
 
 

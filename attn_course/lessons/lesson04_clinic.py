@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from attn_course.clinic import Broken, Trial, broken_kernels, prepare
+from attn_course.engine.errors import MemoryFault
 from attn_course.engine.events import observe
-from attn_course.engine.machine.errors import MemoryFault
 from attn_course.engine.module import LaunchError
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding

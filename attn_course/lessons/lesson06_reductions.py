@@ -11,7 +11,7 @@ import numpy as np
 from attn_course.engine.events import InstructionEvent, Launch, Observer, observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.recording import Recording
-from attn_course.ladder.attention import run_steps
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
 
 from .show import line_numbers
@@ -53,7 +53,7 @@ class Tally(Observer):
         # Lanes are sorted, so those of one warp stand together.
         warps = event.warps
         warps = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
-        self._by_warp[event.chunk.first_block * event.chunk.warps_per_block + warps] += 1
+        self._by_warp[event.chunk.first_block * event.chunk.lanes.warps_per_block + warps] += 1
         kind = self._kinds.get(event.instruction.opcode.split(".")[0])
         if kind:
             self.warps[kind] += warps.size

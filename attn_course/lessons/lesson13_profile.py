@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
-from attn_course.ladder.attention import compiled
+from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.measure.nsight import (
     PROFILING,

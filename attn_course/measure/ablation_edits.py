@@ -54,19 +54,19 @@ _LANES: Edits = (
     ),
     (
         """\
-    for (int offset = 8; offset > 1; offset /= 2) {
-        value = fmaxf(""",
+    const float rescale = weights<8, 2>(s, row_m, sum);
+""",
         """\
-    for (int offset = 4; offset > 0; offset /= 2) {
-        value = fmaxf(""",
+    const float rescale = weights<4, 1>(s, row_m, sum);
+""",
     ),
     (
         """\
-    for (int offset = 8; offset > 1; offset /= 2) {
-        value +=""",
+        row_l[i] = warp_sum<8, 2>(row_l[i]);
+""",
         """\
-    for (int offset = 4; offset > 0; offset /= 2) {
-        value +=""",
+        row_l[i] = warp_sum<4, 1>(row_l[i]);
+""",
     ),
 )
 
@@ -74,25 +74,25 @@ _LANES: Edits = (
 _TURN: Edits = (
     (
         """\
-                    // Down the rows and up again: neighbours share v4's element, or at the turn the
-                    // weight, and so ask the register file for one value less.
+                // Down the rows and up again: neighbours share v4's element, or at the turn the
+                // weight, and so ask the register file for one value less.
 #pragma unroll
-                    for (int i = 0; i < ROWS; ++i) o[i][c][0] += element(p4[i], y) * v4.x;
+                for (int i = 0; i < rows; ++i) o[i][c][0] += element(p4[i], y) * v4.x;
 #pragma unroll
-                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][1] += element(p4[i], y) * v4.y;
+                for (int i = rows - 1; i >= 0; --i) o[i][c][1] += element(p4[i], y) * v4.y;
 #pragma unroll
-                    for (int i = 0; i < ROWS; ++i) o[i][c][2] += element(p4[i], y) * v4.z;
+                for (int i = 0; i < rows; ++i) o[i][c][2] += element(p4[i], y) * v4.z;
 #pragma unroll
-                    for (int i = ROWS - 1; i >= 0; --i) o[i][c][3] += element(p4[i], y) * v4.w;
+                for (int i = rows - 1; i >= 0; --i) o[i][c][3] += element(p4[i], y) * v4.w;
 """,
         """\
 #pragma unroll
-                    for (int i = 0; i < ROWS; ++i) {
-                        o[i][c][0] += element(p4[i], y) * v4.x;
-                        o[i][c][1] += element(p4[i], y) * v4.y;
-                        o[i][c][2] += element(p4[i], y) * v4.z;
-                        o[i][c][3] += element(p4[i], y) * v4.w;
-                    }
+                for (int i = 0; i < rows; ++i) {
+                    o[i][c][0] += element(p4[i], y) * v4.x;
+                    o[i][c][1] += element(p4[i], y) * v4.y;
+                    o[i][c][2] += element(p4[i], y) * v4.z;
+                    o[i][c][3] += element(p4[i], y) * v4.w;
+                }
 """,
     ),
 )
@@ -120,26 +120,26 @@ _HEADS: Edits = (
 _POINTERS: Edits = (
     (
         """\
-        constexpr int LANES = D / 4;           // threads a row
-        constexpr int STEP = THREADS / LANES;  // rows the block copies at once
+        constexpr int LANES = width / 4;       // threads a row
+        constexpr int STEP = threads / LANES;  // rows the block copies at once
         const int col = threadIdx.x % LANES * 4;
         int row = threadIdx.x / LANES;
         src += (long long)row * d + col;
-        to += (row * STRIDE + col) * 4;
-        if (row == STEP) row = count;  // THREADS may be no multiple of LANES: threads are left
-        for (; row < count; row += STEP, src += STEP * d, to += STEP * STRIDE * 4) {
-            const int bytes = row < rows && col < d ? 16 : 0;
+        to += (row * stride + col) * 4;
+        if (row == STEP) row = count;  // where LANES does not divide threads, some are left
+        for (; row < count; row += STEP, src += STEP * d, to += STEP * stride * 4) {
+            const int bytes = row < rows && col < cols ? 16 : 0;
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                          :: "r"(to), "l"(src), "r"(bytes) : "memory");
         }
 """,
         """\
-        for (int i = threadIdx.x; i < count * (D / 4); i += THREADS) {
-            const int row = i / (D / 4);
-            const int col = i % (D / 4) * 4;
-            const int bytes = row < rows && col < d ? 16 : 0;
+        for (int i = threadIdx.x; i < count * (width / 4); i += threads) {
+            const int row = i / (width / 4);
+            const int col = i % (width / 4) * 4;
+            const int bytes = row < rows && col < cols ? 16 : 0;
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                         :: "r"(to + (row * STRIDE + col) * 4), "l"(src + (long long)row * d + col),
+                         :: "r"(to + (row * stride + col) * 4), "l"(src + (long long)row * d + col),
                             "r"(bytes) : "memory");
         }
 """,
@@ -150,16 +150,17 @@ _POINTERS: Edits = (
 _LATE_V: Edits = (
     (
         """\
-    start_copy(k_tile, k, TILE, last_key, d, vector);
+    start_copy<D, STRIDE, THREADS>(k_tile, k, TILE, last_key, d, d, vector);
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
         copies_arrived<0>();  // Q and K are here
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
                           // and the next V tile overwrite the one that others still read
-        start_copy(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, vector);
+        start_copy<D, STRIDE, THREADS>(v_tile, v + (long long)key0 * d, TILE, last_key - key0, d, d,
+                                       vector);
 """,
         """\
-    start_copy(k_tile, k, TILE, last_key, d, vector);
-    start_copy(v_tile, v, TILE, last_key, d, vector);
+    start_copy<D, STRIDE, THREADS>(k_tile, k, TILE, last_key, d, d, vector);
+    start_copy<D, STRIDE, THREADS>(v_tile, v, TILE, last_key, d, d, vector);
     for (int key0 = 0; key0 < last_key; key0 += TILE) {
         copies_arrived<1>();  // Q and K are here, V may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
@@ -172,7 +173,8 @@ _LATE_V: Edits = (
 """,
         """\
         __syncthreads();  // barrier: the next V tile would overwrite the one that others still read
-        start_copy(v_tile, v + (long long)next * d, TILE, last_key - next, d, vector);
+        start_copy<D, STRIDE, THREADS>(v_tile, v + (long long)next * d, TILE, last_key - next, d, d,
+                                       vector);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
 """,

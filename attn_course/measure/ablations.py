@@ -1,9 +1,9 @@
 """Kernels 12 and 19 with one idea taken away at a time: what each idea is worth.
 
-An ablation is a kernel's own source with a few exact replacements. It computes the same attention,
-so whatever differs from the whole kernel, in counters or in time, is the idea's. Counters come
-from the simulator; times come from a GPU, where all variants of a problem take turns, or from its
-record. `ablation_edits` holds the replacements.
+An ablation is a kernel's own source, headers included, with a few exact replacements. It computes
+the same attention, so whatever differs from the whole kernel, in counters or in time, is the
+idea's. Counters come from the simulator; times come from a GPU, where all variants of a problem
+take turns, or from its record. `ablation_edits` holds the replacements.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from functools import lru_cache
 import numpy as np
 
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import problem_of, step_arguments
+from attn_course.ladder.attention import problem_of
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.choose import current_device
-from attn_course.ladder.steps import Device, Launch, Problem, step
+from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 
@@ -77,12 +79,13 @@ def all_variants() -> tuple[Ablation, ...]:
 
 
 def source(one: Ablation) -> str:
-    """The kernel's text with the edits made.
+    """The kernel's text, its headers in their places, with the edits made.
 
     Raises:
         AblationError: a text to be replaced is not there exactly once.
     """
-    text = step(one.kernel).path.read_text(encoding="utf-8")
+    path = step(one.kernel).path
+    text = with_headers(path.read_text(encoding="utf-8"), path.parent)
     for old, new in one.edits:
         if text.count(old) != 1:
             raise AblationError(
@@ -97,7 +100,7 @@ def difference(one: Ablation) -> str:
     """The edits as a unified diff without context; the options instead where there are no edits."""
     if not one.edits:
         return " ".join(one.options)
-    before = step(one.kernel).path.read_text(encoding="utf-8").splitlines()
+    before = source(whole(one.kernel)).splitlines()
     lines = list(difflib.unified_diff(before, source(one).splitlines(), lineterm="", n=0))[2:]
     return "\n".join("..." if line.startswith("@@") else line for line in lines)
 
@@ -117,8 +120,8 @@ class Variant:
         q, k, v: (B, H, n, d) and (B, H_kv, m, d) float32 of the backend's array module.
         options: compiler options that win over the tuning and the ablation's.
 
-    The attributes launch, kernel and out are the geometry, the compiled kernel and the output
-    (B, H, n, d), NaN until a call.
+    The attributes launch, options, kernel and out are the geometry, the compiler options, the
+    compiled kernel and the output (B, H, n, d), NaN until a call.
     Raises AblationError; ValueError where the kernel does not take the problem.
     """
 
@@ -136,18 +139,18 @@ class Variant:
         row, problem = step(one.kernel), problem_of(q, k, causal)
         self.ablation, self.relative = one, row.relative
         self.launch = tuned_launch(one, problem, current_device(backend), options)
-        self.kernel = compiled(one, self.launch.options, backend)
+        self.options = self.launch.options((*one.options, *options))
+        self.kernel = compiled(one, self.options, backend)
         if self.launch.shared_bytes > self.kernel.max_dynamic_shared_size_bytes:
             self.kernel.max_dynamic_shared_size_bytes = self.launch.shared_bytes
         self.out = array_module(backend).full(q.shape, np.nan, np.float32)
-        buffers = {"q": q, "k": k, "v": v, "out": self.out}
-        self.arguments = step_arguments(row, problem, buffers, q.shape[3] ** -0.5)
+        self._arrays = {"q": q, "k": k, "v": v, "out": self.out}
+        numbers = numbers_of(problem, q.shape[3] ** -0.5)
+        self._run = StepLaunch(row, self.launch, self.kernel, numbers).run
 
     def call(self) -> None:
         """Launch the kernel once; it writes `out`."""
-        self.kernel(
-            self.launch.grid, self.launch.block, self.arguments, shared_mem=self.launch.shared_bytes
-        )
+        self._run(self._arrays)
 
     def capture(self, calls: int) -> Replay:
         """So many calls as one CUDA graph."""
@@ -166,12 +169,9 @@ class Variant:
 
 def tuned_launch(
     one: Ablation, problem: Problem, device: Device | None = None, options: Sequence[str] = ()
-) -> Launch:
-    """Geometry and all compiler options: the tuning's, the ablation's, then those given."""
-    given = (*one.options, *options)
-    launch = step(one.kernel).launch(problem, given, device)
-    named = {option.partition("=")[0]: option for option in (*launch.options, *given)}
-    return launch.with_options(named.values())
+) -> Geometry:
+    """Return the geometry; given options win over the ablation's, these over the tuning."""
+    return step(one.kernel).launch(problem, (*one.options, *options), device)
 
 
 def options_for(
@@ -179,7 +179,8 @@ def options_for(
 ) -> tuple[str, ...]:
     """Compiler options of an ablation on a problem (B, H, n, d) with as many keys as queries."""
     b, h, n, d = shape
-    return tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device).options
+    launch = tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device)
+    return launch.options(one.options)
 
 
 def compiled(one: Ablation, options: Sequence[str], backend: str | None = None):
@@ -251,7 +252,7 @@ def _summary(one: Variant, measured, verdict: Comparison) -> dict:
     if kernel in measured.timings:  # the whole kernel's label is its entry point
         summary["over_whole"] = measured.ratio(kernel, name).record()
     return summary | {
-        "options": list(one.launch.options),
+        "options": list(one.options),
         "blocks": int(np.prod(one.launch.grid)),
         "threads": int(np.prod(one.launch.block)),
         "shared_bytes": one.launch.shared_bytes,

@@ -15,7 +15,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from .timing import GRAPH_CALLS, GraphLaunch, Replay, require_gpu
+from attn_course.engine.graphs import GraphLaunch
+
+from .timing import GRAPH_CALLS, Replay, require_gpu
 
 # Our name -> the name in torch.nn.attention.SDPBackend.
 BACKENDS = {

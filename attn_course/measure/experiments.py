@@ -14,7 +14,8 @@ from math import prod
 import numpy as np
 
 from attn_course.engine.backend import BackendError, resolve_backend
-from attn_course.ladder.attention import METHODS, prepared, problem_of
+from attn_course.ladder.attention import METHODS, problem_of
+from attn_course.ladder.call import kernel_for
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
 from attn_course.reference.comparison import compare
@@ -38,10 +39,11 @@ ROW_METHODS = (
     "rows_atomic",
     "rows_warp",
     "rows_online",
-    "rows_split",
+    "flash_rows",
     "flash_fp32",
     "flash_async",
     "flash_split",
+    "rows_split",
 )
 
 Options = tuple[str, ...]
@@ -201,7 +203,7 @@ def _launch_facts(one: Ours, inputs) -> dict:
     (row,), options = one.parts[0]
     problem, device = problem_of(*inputs[:2]), current_device("gpu")
     launch = row.launch(problem, options, device)
-    kernel = prepared(row, launch, options, "gpu")
+    kernel = kernel_for(row, launch, options, "gpu")
     blocks, threads = prod(launch.grid), prod(launch.block)
     resident = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
         kernel.raw.kernel.ptr, threads, launch.shared_bytes

@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.ladder.attention import compiled, prepared, step_arguments
+from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
 from attn_course.reference.comparison import compare, poisoned
@@ -213,19 +213,14 @@ def score_times(iterations: int = 60) -> dict:
     replays = {}
     for name, (number, options) in score_variants().items():
         row = step(number)
-        launch, s = row.launch(problem, options), poisoned(problem.shape("s"), xp=xp)
-        kernel = prepared(row, launch, options, "gpu")
-        arguments = step_arguments(row, problem, buffers | {"s": s}, 1.0)
-        kernel(launch.grid, launch.block, arguments)
+        arrays = buffers | {"s": poisoned(problem.shape("s"), xp=xp)}
+        call = call_steps([row], arrays, 1.0, problem=problem, backend="gpu", options=options)
+        s = call.run()["s"]
         verdict = compare(s, expected, name=name)
         if not verdict.agrees:
             raise RuntimeError(verdict.message)
-        replays[name] = capture(_call(kernel, launch, arguments))
+        replays[name] = capture(call.run)
     return contest(replays, iterations=iterations).record() | {"shape": SHAPE}
-
-
-def _call(kernel, launch, arguments):
-    return lambda: kernel(launch.grid, launch.block, arguments)
 
 
 def measure() -> dict:

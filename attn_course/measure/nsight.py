@@ -2,7 +2,7 @@
 
 `collect` runs ncu once over a small Python process that launches every target once, and gives back
 its metrics target by target. Hardware counters are not open to everyone on a rented GPU, so
-profiles are kept under results/ (see :mod:`attn_course.results`).
+profiles are kept under results/ (see :mod:`attn_course.measure.records`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.backend import array_module
-from attn_course.ladder.attention import prepared, step_arguments
+from attn_course.ladder.call import call_steps
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.ladder.steps import Launch, Problem, step
+from attn_course.ladder.steps import Geometry, Problem, step
 
 # Our counters and the hardware metric that counts the same thing.
 COUNTER_METRICS = {
@@ -110,7 +110,7 @@ class Target:
         return step(self.step).file
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> Geometry:
         return step(self.step).launch(Problem(*self.problem), self.options)
 
     @property
@@ -119,16 +119,15 @@ class Target:
 
     def run(self, backend: str) -> None:
         """Launch the kernel once, on seeded random inputs."""
-        row, problem, launch = step(self.step), Problem(*self.problem), self.launch
+        row, problem = step(self.step), Problem(*self.problem)
         xp, rng = array_module(backend), np.random.default_rng(0)
-        buffers = {
+        arrays = {
             name: xp.asarray(rng.standard_normal(problem.shape(name), dtype=np.float32))
             for name in row.arguments
             if name in ("q", "k", "v", "s", "p", "out")
         }
-        kernel = prepared(row, launch, self.options, backend)
-        arguments = step_arguments(row, problem, buffers, problem.d**-0.5)
-        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+        how = {"problem": problem, "backend": backend, "options": self.options}
+        call_steps([row], arrays, problem.d**-0.5, **how).run()
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> li
         return run_ncu(program, launches, metrics)
 
 
-def run_ncu(program: Sequence[str], launches: Sequence[Launch], metrics, timeout=600):
+def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeout=600):
     """Profiles of a program that makes exactly these launches, in this order.
 
     Metrics that this ncu does not know are left out.
@@ -271,7 +270,7 @@ def _extents(text: str | None) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text or ""))
 
 
-def match(profiles: list[Profile], launches: Sequence[Launch]) -> list[Profile]:
+def match(profiles: list[Profile], launches: Sequence[Geometry]) -> list[Profile]:
     """The profiles, checked to be of these launches in this order."""
     names, expected = [p.kernel for p in profiles], [launch.entry for launch in launches]
     if names != expected:

@@ -1,15 +1,14 @@
 """Recorded measurements under results/<gpu>/: where they were taken, when, and of which kernels.
 
 A record is JSON: `kind`, `gpu`, `driver`, `cuda`, `date`, `commit`, `kernels` (file name -> SHA-256
-of the .cu text it was measured with) and whatever was measured. A kernel that has changed since
-makes its record stale; :func:`caption` says so, and everything that shows a record shows its
-caption.
+of the .cu text and of the headers that it includes) and whatever was measured. A kernel that has
+changed since makes its record stale; :func:`caption` says so, and everything that shows a record
+shows its caption.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from attn_course.engine.compile import closure_hash, include_closure
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
@@ -28,9 +28,13 @@ class RecordError(ValueError):
 
 
 def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
-    """SHA-256 of a kernel file's text, line ends aside: equal on every system."""
-    text = kernel_path(file, folder).read_text(encoding="utf-8")
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    """Return SHA-256 of a kernel file's text and of the headers that it includes by quotes.
+
+    Line ends do not count, so the hash is equal on every system.
+    """
+    path = kernel_path(file, folder)
+    text = path.read_text(encoding="utf-8")
+    return closure_hash(text, include_closure(text, path.parent))
 
 
 def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:

@@ -22,9 +22,9 @@ from attn_course.ladder.attention import (
     check_options,
     pick,
     problem_of,
-    run_steps,
     steps_of,
 )
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Problem, step
 from attn_course.reference.comparison import Comparison, compare

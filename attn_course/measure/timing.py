@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attn_course.engine.backend import resolve_backend
+from attn_course.engine.graphs import capture_graph
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
 ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls
@@ -45,17 +46,6 @@ class Replay(NamedTuple):
 
     launch: Callable[[], object]
     calls: int = 1
-
-
-@dataclass(frozen=True)
-class GraphLaunch:
-    """Launches a graph, and keeps alive what the graph's pointers point to."""
-
-    launch: Callable[[], object]
-    keeps: object
-
-    def __call__(self) -> None:
-        self.launch()
 
 
 @dataclass(frozen=True)
@@ -198,23 +188,13 @@ def _hold_kernel():
 
 
 def capture(call: Callable[[], object], calls: int = GRAPH_CALLS) -> Replay:
-    """Capture `calls` calls into a CUDA graph and return what replays it.
+    """Capture `calls` calls into a CUDA graph; see capture_graph().
 
-    call must only launch work on CuPy's current stream: no allocation, no synchronisation.
+    Raises:
+        TimingError: no GPU.
     """
     require_gpu()
-    import cupy
-
-    cupy.cuda.Device().synchronize()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        call()  # compile and load outside the capture
-        stream.synchronize()
-        stream.begin_capture()
-        for _ in range(calls):
-            call()
-        graph = stream.end_capture()
-    return Replay(GraphLaunch(lambda: graph.launch(cupy.cuda.get_current_stream()), call), calls)
+    return Replay(capture_graph(call, calls), calls)
 
 
 def calls_for(call_us: float) -> int:

@@ -9,6 +9,7 @@ import sanitizer_runs
 
 from attn_course import clinic
 from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels, prepare
+from attn_course.engine.compile import with_headers
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import KINDS
@@ -105,7 +106,7 @@ def test_copies_need_their_waits_and_barriers(statement, number):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "number"), [("10_rows_split", 0), ("10_rows_split", 1), ("19_flash_split", 0)]
+    ("kernel", "number"), [("20_rows_split", 0), ("20_rows_split", 1), ("19_flash_split", 0)]
 )
 def test_clusters_need_their_barriers(kernel, number):
     """Blocks send each other sums, weights or parts: without the barrier they race."""
@@ -121,7 +122,7 @@ def test_clusters_need_their_barriers(kernel, number):
 
 def test_copies_without_any_wait():
     path = next(path for path in ATTENTION if path.stem == COPIES)
-    text = path.read_text()
+    text = with_headers(path.read_text(), path.parent)
     without = re.sub(r'asm volatile\("cp\.async\.wait_group.*', "", text)
     assert without != text
     found = clinic.examine(path, SEVERAL_TILES, code=without)

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from attn_course.engine import RawModule
 from attn_course.ladder.headers import (
     FIELDS,
     KERNEL_FOLDER,
     HeaderError,
     kernel_path,
     read_constants,
-    read_entries,
     read_header,
 )
 from attn_course.ladder.steps import EXPERIMENTS, LADDER
@@ -59,8 +59,8 @@ def test_changes_from_names_a_file(path):
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
 def test_constants_and_entries_are_named(path):
     text = header_text(path)
-    entries = read_entries(path)
-    assert entries, 'no extern "C" __global__ kernel found'
+    entries = RawModule(path=path, backend="simulator").kernels
+    assert entries
     unnamed = [word for word in (*read_constants(path), *entries) if not names(text, word)]
     assert not unnamed, f"the header does not name {unnamed}"
 
@@ -104,12 +104,8 @@ def test_every_experiment_is_a_row():
 
 @pytest.mark.parametrize("step", [*LADDER, *EXPERIMENTS], ids=lambda step: step.file)
 def test_ladder_row_fits_its_file(step):
-    assert step.entry in read_entries(step.path)
-    source = step.path.read_text()
-    parameters = re.search(rf"{step.entry}\((.*?)\)\s*\{{", source, re.DOTALL).group(1)
-    parameters = re.sub(r"//.*", "", parameters)
-    declared = [part.split()[-1].lstrip("*") for part in parameters.split(",")]
-    assert declared == list(step.arguments)
+    kernel = RawModule(path=step.path, backend="simulator").get_function(step.entry)
+    assert [parameter.name for parameter in kernel.entry.parameters] == list(step.arguments)
     assert step.idea == step.header.idea and step.needs == step.header.needs
 
 
@@ -154,17 +150,68 @@ def test_constants():
         read_constants("#ifndef TILE\n#define SIZE 3\n#endif\n")
 
 
-def test_entries():
-    text = (
-        'extern "C" __global__ void one(int n) {}\n'
-        'extern "C" __global__ void __launch_bounds__(TILE * (2 + 1))\n    two(int n) {}\n'
-        "__device__ void helper(int n) {}\n"
-    )
-    assert read_entries(text) == ("one", "two")
-
-
 def test_kernel_path():
     assert kernel_path("02_scores_tiled") == kernel_path("02_scores_tiled.cu")
     assert kernel_path("02_scores_tiled").is_file()
     with pytest.raises(FileNotFoundError, match="01_scores_naive"):
         kernel_path("99_missing")
+
+
+# -- headers that kernels include ------------------------------------------------------------------
+INCLUDES = sorted((KERNEL_FOLDER / "include").glob("*.cuh"))
+INCLUDE_FIELDS = ("Idea", "Used by", "Explained in")
+
+
+def include_fields(text):
+    """The leading // lines of an include file as field -> text; continuation lines are joined."""
+    found, current = {}, None
+    for line in text.splitlines():
+        if not line.startswith("//"):
+            break
+        field = re.match(r"// ([A-Z][a-z ]+):\s+(.*)", line)
+        if field:
+            current = field[1]
+            found[current] = field[2]
+        else:
+            found[current] += " " + line.removeprefix("//").strip()
+    return found
+
+
+def includers(path):
+    """Names, below the kernels' folder, of the files that include a header directly."""
+    files = [*KERNEL_FOLDER.rglob("*.cu"), *INCLUDES]
+    return {
+        file.relative_to(KERNEL_FOLDER).as_posix()
+        for file in files
+        for name in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE)
+        if (file.parent / name).resolve() == path
+    }
+
+
+@pytest.mark.parametrize("path", INCLUDES, ids=short_name)
+def test_an_include_file_says_what_it_is(path):
+    text = path.read_text()
+    fields = include_fields(text)
+    assert tuple(fields) == INCLUDE_FIELDS
+    assert set(fields["Used by"].split(", ")) == includers(path)
+    notebooks = KERNEL_FOLDER.parent / "notebooks"
+    for lesson in fields["Explained in"].split(", "):
+        assert (notebooks / f"{lesson}.ipynb").is_file(), lesson
+    assert text.count("#pragma once\n") == 1
+
+
+@pytest.mark.parametrize("path", INCLUDES, ids=short_name)
+def test_an_include_file_has_no_constants_and_no_kernels(path):
+    """Constants that a launch sets are in the .cu file alone, where its header names them."""
+    assert not read_constants(path) and "__global__" not in path.read_text()
+    for line in path.read_text().splitlines():
+        assert "__syncthreads()" not in line or "// barrier:" in line, line
+
+
+def test_every_include_file_is_used():
+    assert INCLUDES and all(includers(path) for path in INCLUDES)
+
+
+@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
+def test_a_kernel_is_readable_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= (120 if path.stem == "10_flash_rows" else 216)

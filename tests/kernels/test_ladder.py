@@ -14,8 +14,9 @@ import pytest
 from attn_course import reference
 from attn_course.engine.backend import array_module
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import METHODS, attention, run_steps, steps_of
-from attn_course.ladder.steps import LADDER, LONG_ROW, Launch, Problem, step
+from attn_course.ladder.attention import METHODS, attention, steps_of
+from attn_course.ladder.call import StepLaunch, compiled, numbers_of, run_steps
+from attn_course.ladder.steps import LADDER, LONG_ROW, Geometry, Problem, step
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
@@ -144,9 +145,9 @@ def run_softmax(entry, s, scale, in_place, options=()):
     rows, m = s.shape[1], s.shape[2]
     warps = row.constants(options)["WARPS"]
     grid = (rows if entry == "softmax_block" else -(-rows // warps), 1, 1)
-    kernel = methods.compiled(row.path, options, entry=entry)
-    arguments = methods.step_arguments(row, Problem(1, rows, m, 1), buffers, scale)
-    kernel(grid, (32, warps, 1), arguments)
+    geometry = Geometry(entry, grid, (32, warps, 1))
+    kernel = compiled(row.path, options, entry=entry)
+    StepLaunch(row, geometry, kernel, numbers_of(Problem(1, rows, m, 1), scale)).run(buffers)
     expected = reference.softmax(s.astype(np.float64) * float(np.float32(scale)))
     out.check(expected, f"{entry} {s.shape} {options}")
 
@@ -253,7 +254,7 @@ def test_scale(scale):
 @pytest.mark.parametrize("method", METHODS)
 def test_more_heads_than_a_grid_holds(method, monkeypatch):
     """The heads go to the GPU in slices; every head of every slice is written, and no more."""
-    monkeypatch.setattr(methods, "MAX_GRID_YZ", 2)
+    monkeypatch.setattr("attn_course.ladder.call.MAX_GRID_YZ", 2)
     q, k, v = seeded_qkv((5, 1, 4, 6), kv_length=3, seed=8)
     out = Guarded(q.shape)
     given = attention(*(xp.asarray(array) for array in (q, k, v)), method=method, out=out.array)
@@ -265,8 +266,8 @@ def test_options_reach_kernel_and_geometry():
     q, k, v = seeded_qkv((1, 1, 9, 5), seed=9)
     out = attention(*(xp.asarray(array) for array in (q, k, v)), options=("-DTILE=4",))
     assert_agrees(out, reference.attention(q, k, v), name="TILE=4")
-    assert step(2).launch(Problem(1, 9, 9, 5), ("-DTILE=4",)) == Launch(
-        "scores_tiled", (3, 3, 1), (4, 4, 1)
+    assert step(2).launch(Problem(1, 9, 9, 5), ("-DTILE=4",)) == Geometry(
+        "scores_tiled", (3, 3, 1), (4, 4, 1), constants={"TILE": 4}
     )
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from attn_course import reference
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
-from attn_course.ladder.attention import attention, compiled, steps_of
+from attn_course.ladder.attention import attention, steps_of
+from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import ONLINE_BYTES, choose
-from attn_course.ladder.steps import LARGEST_D, Device, Launch, Problem, Step, ceil_div, step
+from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step, ceil_div, step
 from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
@@ -173,7 +174,7 @@ def test_launches_are_those_of_the_header(method):
     row, problem = step(method), Problem(6, 1001, 77, 200, 3, 3)
     for gpu in (Device(), GPUS[-1], Device("H200", (9, 0), 132, 227 * KB)):
         launch = row.launch(problem, device=gpu)
-        known = derived(row.path, row.constants(launch.options))
+        known = derived(row.path, row.constants(launch.options()))
         shared = header_formula(row.header, r"dynamic shared (\(.*\)\*4) bytes")
         assert launch.shared_bytes == eval(shared, {}, known)
         assert launch.block == (
@@ -224,9 +225,9 @@ def test_more_multiprocessors_never_take_longer():
 
 def test_callers_may_change_the_constants_they_get():
     problem, gpu = Problem(4, 50, 50, 300), Device()
-    config = step(10).tune(problem, gpu)
+    config = step(20).tune(problem, gpu)
     config["ROWS"] = 99
-    assert step(10).tune(problem, gpu)["ROWS"] == best_split(problem, gpu)[1]["ROWS"] != 99
+    assert step(20).tune(problem, gpu)["ROWS"] == best_split(problem, gpu)[1]["ROWS"] != 99
 
 
 # -- asked for at every call ---------------------------------------------------------------------
@@ -242,7 +243,7 @@ def counting_step(tmp_path, monkeypatch):
     def geometry(entry, problem, constants):
         if problem.m > 100:
             raise ValueError("too many keys")
-        return Launch(entry, (constants["TILE"], 1, 1), (constants["WIDE"], 1, 1))
+        return Geometry(entry, (constants["TILE"], 1, 1), (constants["WIDE"], 1, 1))
 
     monkeypatch.setattr("attn_course.ladder.steps.kernel_path", lambda name: file)
     return Step(30, "30_made_up", "made_up", "", (), (), geometry, tune), file, tuned_for

@@ -4,7 +4,6 @@ Shapes are ragged, outputs start as NaN between NaN margins, and what a mask lea
 nothing. The same tests run on the simulator and on a GPU.
 """
 
-import importlib
 import math
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder.attention import (
     AUTO,
@@ -19,13 +19,12 @@ from attn_course.ladder.attention import (
     UnknownMethod,
     UnsupportedOption,
     attention,
-    check_bias,
     problem_of,
-    run_steps,
-    step_arguments,
     steps_of,
     supports,
 )
+from attn_course.ladder.call import StepLaunch, numbers_of, run_steps
+from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
 from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.ladder.tiles import (
@@ -41,8 +40,6 @@ from attn_course.ladder.tiles import (
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
-# The package's attribute of this name is the function; this is the module.
-methods = importlib.import_module("attn_course.ladder.attention")
 xp = array_module()
 RELATIVE = 2e-6
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken
@@ -217,18 +214,17 @@ def test_unaligned_arrays(method, shift=2):
     size = q.size
     block = poisoned(shift + size, np.float32, xp)
     # The kernel moves its own pointers, so that they are unaligned wherever the arrays begin.
-    moved = row.path.read_text().replace(
+    moved = with_headers(row.path.read_text(), row.path.parent).replace(
         "float scale, int causal)\n{",
         f"float scale, int causal)\n{{ q += {shift}; k += {shift}; v += {shift}; out += {shift};",
     )
     assert f"out += {shift};" in moved
     launch = row.launch(problem, device=current_device())
-    kernel = RawModule(code=moved, options=launch.options).get_function(launch.entry)
+    kernel = RawModule(code=moved, options=launch.options()).get_function(launch.entry)
     if launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     buffers = dict(zip(("q", "k", "v", "out"), (*blocks, block), strict=True))
-    arguments = step_arguments(row, problem, buffers, 1 / math.sqrt(32))
-    kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+    StepLaunch(row, launch, kernel, numbers_of(problem, 1 / math.sqrt(32))).run(buffers)
     assert np.isnan(host(block)[:shift]).all()
     relative = max(RELATIVE, row.relative) if method in EXPERIMENT_NAMES else RELATIVE
     expected = reference.attention(q, k, v)
@@ -324,7 +320,7 @@ def test_few_rows_get_smaller_tiles_than_many():
 
 def test_options_win_over_the_tuning():
     launch = step(11).launch(Problem(1, 10, 10, 40), ("-DROWS=2", "-DROW_WARPS=1"))
-    assert "-DROWS=2" in launch.options and launch.grid == (1, 2, 1)
+    assert launch.constants["ROWS"] == 2 and launch.grid == (1, 2, 1)
     q, k, v = seeded_qkv((1, 1, 10, 40), seed=1)
     check("flash_fp32", q, k, v, options=("-DROWS=2", "-DROW_WARPS=1"))
 
@@ -465,7 +461,7 @@ def test_wrong_methods_and_heads_are_named():
 
 
 def test_too_many_rows_are_refused(monkeypatch):
-    monkeypatch.setattr(methods, "MAX_ROWS", 10)
+    monkeypatch.setattr("attn_course.ladder.call.MAX_ROWS", 10)
     q, k, v = map(device, seeded_qkv((1, 3, 4, 8)))
     with pytest.raises(ValueError, match="3 heads of 4 queries"):
         attention(q, k, v, method="rows_warp")

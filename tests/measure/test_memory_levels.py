@@ -5,7 +5,7 @@ import pytest
 
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder.attention import compiled
+from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step
 from attn_course.measure import memory_levels

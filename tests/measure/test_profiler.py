@@ -9,7 +9,7 @@ import pytest
 from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder.steps import Device, Launch, Problem, step
+from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import nsight
 from attn_course.measure import records as results
 from attn_course.measure.nsight import ProfilerError, Target, match, parse_csv, unknown_metrics
@@ -32,8 +32,8 @@ CSV = """==PROF== Connected to process 4242 (/usr/bin/python3.12)
 "(13, 13, 24)","0","9.0","29888.5","978432","1234"
 """
 LAUNCHES = [
-    Launch("scores_naive", (7, 7, 24), (32, 32, 1)),
-    Launch("scores_tiled", (13, 13, 24), (16, 16, 1)),
+    Geometry("scores_naive", (7, 7, 24), (32, 32, 1)),
+    Geometry("scores_tiled", (13, 13, 24), (16, 16, 1)),
 ]
 SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 
@@ -56,7 +56,7 @@ def test_profiles_must_be_of_the_launches_asked_for():
         match(profiles, LAUNCHES[::-1])
     with pytest.raises(ProfilerError, match="expected were"):
         match(profiles[:1], LAUNCHES)
-    wrong = [LAUNCHES[0], Launch("scores_tiled", (13, 13, 23), (16, 16, 1))]
+    wrong = [LAUNCHES[0], Geometry("scores_tiled", (13, 13, 23), (16, 16, 1))]
     with pytest.raises(ProfilerError, match="asked for was"):
         match(profiles, wrong)
     with pytest.raises(ProfilerError, match="no table"):

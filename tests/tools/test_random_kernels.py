@@ -10,6 +10,7 @@ from random_kernels import random_kernel
 from random_operations import OPERATIONS, rounded, wrap
 from random_tree import Apply, Assign, Const, Together, Var
 
+from attn_course.engine.machine.launch import launch as run
 from attn_course.engine.module import RawModule
 
 BUILDS = ("optimised", "debug")
@@ -21,8 +22,14 @@ def launch(kernel, build, warp_order=None):
     module = RawModule(code=kernel.source, options=kernel.options, backend="simulator")
     arguments = kernel.arguments()
     grid, block = ((*extents, 1, 1)[:3] for extents in (kernel.grid, kernel.block))
-    module.program(build).launch(
-        kernel.name, grid, block, arguments, shared_bytes=kernel.shared_bytes, warp_order=warp_order
+    run(
+        module.program(build),
+        kernel.name,
+        grid,
+        block,
+        arguments,
+        shared_bytes=kernel.shared_bytes,
+        warp_order=warp_order,
     )
     return arguments
 

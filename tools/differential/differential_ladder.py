@@ -6,7 +6,8 @@ import numpy as np
 from differential_bounds import max_ulp, ulps
 
 from attn_course import reference
-from attn_course.ladder.attention import step_arguments
+from attn_course.engine.compile import with_headers
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.records import kernel_hash
@@ -83,8 +84,8 @@ def run_case(machine, case: Case) -> np.ndarray:
     batch, heads, n, d = case.shape
     problem = Problem(batch * heads, n, n, d)
     launch = row.launch(problem, case.options)
-    arguments = step_arguments(row, problem, data, 1 / np.sqrt(d))
-    module = machine.load(row.path.read_text(), case.options)
+    arguments = StepLaunch(row, launch, None, numbers_of(problem, d**-0.5)).arguments(data)
+    module = machine.load(with_headers(row.path.read_text(), row.path.parent), case.options)
     out = machine.run(
         module, launch.entry, launch.grid, launch.block, arguments, launch.shared_bytes
     )

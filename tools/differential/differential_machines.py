@@ -12,6 +12,7 @@ import numpy as np
 
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
+from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,8 @@ class Machine:
         copies = [a.copy() if is_array(a) else a for a in arguments]
         if isinstance(module, Program):
             images = [a if is_array(a) else a.tobytes() for a in copies]
-            module.launch(entry, (*grid, 1, 1), (*block, 1, 1), images, warp_order=self.warp_order)
+            sizes = (*grid, 1, 1), (*block, 1, 1)
+            launch(module, entry, *sizes, images, warp_order=self.warp_order)
             return [copy for copy in copies if is_array(copy)]
         kernel = module.get_function(entry)
         kernel.warp_order = self.warp_order

@@ -1,4 +1,4 @@
-"""Where CUDA's headers are: pip wheels, a toolkit, and CuPy's own copy of the C++ library."""
+"""Folders of CUDA's headers: pip wheels, a toolkit, and CuPy's own copy of the C++ library."""
 
 from __future__ import annotations
 

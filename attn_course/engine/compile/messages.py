@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from .errors import CompileError, Diagnostic
+from ..errors import CompileError, Diagnostic
 from .includes import cuda_major, package_name
 
 _HEAD = re.compile(

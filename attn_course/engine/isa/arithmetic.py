@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import approximations, comparisons, float16, integers
+from . import comparisons, float16, integers
 from . import float32 as numerics
 from . import float64 as doubles
 from .row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
@@ -115,7 +115,7 @@ def _sign(name):
 
 def _approximate(name):
     def single(types, modifiers):
-        return approximations.approximation(name, "ftz" in modifiers)
+        return numerics.approximation(name, "ftz" in modifiers)
 
     # tanh.approx.f32 alone has no .ftz
     return Row("f32", "T -> T", single, "approx" if name == "tanh" else "approx ftz")
@@ -128,7 +128,7 @@ def _approximate_half(function, types, modifiers="approx"):
 
 def _approximate_double(name):
     def build(types, modifiers):
-        return approximations.approximation_f64(name, "ftz" in modifiers)
+        return numerics.approximation_f64(name, "ftz" in modifiers)
 
     return Row("f64", "T -> T", build, "approx ftz")
 
@@ -138,7 +138,7 @@ def _ieee_or_approximate(name):
 
     def single(types, modifiers):
         if "approx" in modifiers:
-            return approximations.approximation(name, "ftz" in modifiers)
+            return numerics.approximation(name, "ftz" in modifiers)
         return _float(name)(types, modifiers)
 
     return (
@@ -149,7 +149,7 @@ def _ieee_or_approximate(name):
 
 def _division(types, modifiers):
     if "approx" in modifiers:
-        return approximations.divide_approximately("ftz" in modifiers)
+        return numerics.divide_approximately("ftz" in modifiers)
     return _float("div")(types, modifiers)  # .full promises 2 ulp; this gives the nearest
 
 

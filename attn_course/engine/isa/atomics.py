@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..machine.errors import UnsupportedInstruction
+from ..errors import UnsupportedInstruction
 from . import table as isa
 
 _MODIFIERS = {

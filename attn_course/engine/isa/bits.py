@@ -7,6 +7,9 @@ stands beside the function. Nothing writes to its inputs.
 
 import numpy as np
 
+from .float32 import flush
+from .row import BITS, INTEGERS, WORDS, Row, plain
+
 _U32 = np.uint32
 _U64 = np.uint64
 
@@ -310,3 +313,116 @@ def _piece(word, index, bits, signed, like):
     word = word.view(np.int32 if signed else _U32)
     kind = word.dtype.type
     return np.right_shift(word << kind(up), kind(32 - bits)).view(like.dtype)
+
+
+def pack(dtype: np.dtype, parts: tuple):
+    """Join parts into one wider value, the first in the low bits."""
+    bits = 8 * dtype.itemsize // len(parts)
+    whole = parts[0].astype(dtype)
+    for i, part in enumerate(parts[1:], 1):
+        whole = whole | (part.astype(dtype) << dtype.type(bits * i))
+    return whole
+
+
+def unpack(value, count: int) -> list:
+    """Cut a value into `count` unsigned parts, the low bits first."""
+    size = value.dtype.itemsize // count
+    kind = np.dtype(f"u{size}")
+    return [(value >> value.dtype.type(8 * size * i)).astype(kind) for i in range(count)]
+
+
+# -- rows of the table --------------------------------------------------------------------------
+_ANY = f"{BITS} {INTEGERS} f32 f64"
+_ANY_OF = _ANY.replace(" ", ",")
+
+
+def _select(a, b, chosen):
+    if isinstance(chosen, np.ndarray):
+        return np.where(chosen, a, b)
+    return a if chosen else b
+
+
+def _sign_select(types, modifiers):
+    """slct: a where c >= 0 (-0.0 counts, NaN does not), else b."""
+    ftz = "ftz" in modifiers
+
+    def select(a, b, c):
+        return _select(a, b, (flush(c) if ftz else c) >= 0)
+
+    return select
+
+
+def _funnel(left, clamp):
+    return Row("b32", "T T u32 -> T", plain(funnel(left, clamp)))
+
+
+def _dot(make):
+    """dp4a and dp2a: c and the result are signed where a or b is; make(a signed, b signed)."""
+
+    def build(types, modifiers):
+        return make(*(kind == "s32" for kind in types))
+
+    return tuple(
+        Row(f"{a}/{b}", f"{a} {b} {total} -> {total}", build)
+        for a, b, total in (
+            ("s32", "s32", "s32"),
+            ("s32", "u32", "s32"),
+            ("u32", "s32", "s32"),
+            ("u32", "u32", "u32"),
+        )
+    )
+
+
+def _dot_halves(high):
+    return _dot(lambda a_signed, b_signed: dot_halves(a_signed, b_signed, high))
+
+
+def _permutations():
+    """prmt; a mode stands behind the type: prmt.b32.f4e."""
+    modes = {f"prmt.{mode}": permute(mode) for mode in PERMUTE_MODES}
+    return {
+        name: (Row("b32", "T T T -> T", plain(pick)),)
+        for name, pick in {"prmt": permute(), **modes}.items()
+    }
+
+
+def _identity(x):
+    return x
+
+
+BIT_ROWS: dict[str, tuple[Row, ...]] = {
+    "mov": (Row(f"{_ANY} pred", "T -> T", plain(_identity)),),
+    "selp": (Row(_ANY, "T T pred -> T", plain(_select)),),
+    "slct": (
+        Row(f"{_ANY_OF}/s32", "D D T -> D", _sign_select),
+        Row(f"{_ANY_OF}/f32", "D D T -> D", _sign_select, "ftz"),
+    ),
+    "popc": (Row("b32 b64", "T -> u32", plain(population)),),
+    "clz": (Row("b32 b64", "T -> u32", plain(leading_zeros)),),
+    "bfind": (Row(WORDS, "T -> u32", plain(find_leading(False))),),
+    "bfind.shiftamt": (Row(WORDS, "T -> u32", plain(find_leading(True))),),
+    "fns": (Row("b32", "b32 u32 s32 -> b32", plain(find_nth)),),
+    "brev": (Row("b32 b64", "T -> T", plain(reverse_bits)),),
+    "bfe": (Row(WORDS, "T u32 u32 -> T", plain(extract_field)),),
+    "bfi": (Row("b32 b64", "T T u32 u32 -> T", plain(insert_field)),),
+    "bmsk.clamp": (Row("b32", "u32 u32 -> T", plain(bit_mask(True))),),
+    "bmsk.wrap": (Row("b32", "u32 u32 -> T", plain(bit_mask(False))),),
+    "szext.clamp": (Row("s32 u32", "T u32 -> T", plain(extend(True))),),
+    "szext.wrap": (Row("s32 u32", "T u32 -> T", plain(extend(False))),),
+    "dp4a": _dot(dot_bytes),
+    "dp2a.lo": _dot_halves(False),
+    "dp2a.hi": _dot_halves(True),
+    "and": (Row(f"{BITS} pred", "T T -> T", plain(np.bitwise_and)),),
+    "or": (Row(f"{BITS} pred", "T T -> T", plain(np.bitwise_or)),),
+    "xor": (Row(f"{BITS} pred", "T T -> T", plain(np.bitwise_xor)),),
+    "not": (Row(f"{BITS} pred", "T -> T", plain(np.invert)),),
+    "cnot": (Row(BITS, "T -> T", plain(conditional_not)),),
+    "lop3": (Row("b32", "T T T u32 -> T", plain(logic3_lanes)),),
+    "shl": (Row(BITS, "T u32 -> T", plain(shift_left)),),
+    "shr": (Row(f"{BITS} {INTEGERS}", "T u32 -> T", plain(shift_right)),),
+    "shf.l.wrap": (_funnel(True, False),),
+    "shf.l.clamp": (_funnel(True, True),),
+    "shf.r.wrap": (_funnel(False, False),),
+    "shf.r.clamp": (_funnel(False, True),),
+    **_permutations(),
+}

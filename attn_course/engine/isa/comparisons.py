@@ -5,10 +5,13 @@ true; `num` asks that neither is NaN, `nan` that one is. lo, ls, hi and hs are t
 lt, le, gt and ge, whose types are unsigned already.
 """
 
+import itertools
+
 import numpy as np
 
 from . import float16
 from . import float32 as numerics
+from .row import Row
 
 
 def _unordered(ufunc):
@@ -196,3 +199,60 @@ def sign_operation(name, ftz):
         return numerics.canonical(ufunc(flushed))
 
     return compute
+
+
+# -- rows of the table --------------------------------------------------------------------------
+_UNSIGNED = "u16,u32,u64"
+_WHOLE = f"s16,s32,s64,{_UNSIGNED}"
+_NUMBERS = "u32,s32,f32"  # what `set` gives for a comparison of f32, f64 or integers
+
+
+def _compared_types(name):
+    """The number types that a comparison operator takes: integers, or none, and whether floats."""
+    if name in ("eq", "ne"):
+        return f"{_WHOLE},b16,b32,b64", True
+    if name in ("lt", "le", "gt", "ge"):
+        return _WHOLE, True
+    return (_UNSIGNED, False) if name in ("lo", "ls", "hi", "hs") else ("", True)
+
+
+def _setp_rows(name, combine):
+    whole, floats = _compared_types(name)
+    build = predicate(name, combine)
+    operands = f"T T{' pred' if combine else ''} -> pred pred"
+    rows = [Row(whole.replace(",", " "), operands, build)] if whole else []
+    if floats:
+        rows += [
+            Row("f32 f16 f16x2", operands, build, "ftz"),
+            Row("f64 bf16 bf16x2", operands, build),
+        ]
+    return tuple(rows)
+
+
+def _set_rows(name, combine):
+    whole, floats = _compared_types(name)
+    build = value(name, combine)
+    operands = f"T T{' pred' if combine else ''} -> D"
+    rows = [Row(f"{_NUMBERS}/{whole}", operands, build)] if whole else []
+    if floats:
+        rows += [
+            Row(f"{_NUMBERS}/f32", operands, build, "ftz"),
+            Row(f"{_NUMBERS}/f64", operands, build),
+            Row("f16,u16,s16,u32,s32/f16 f16x2,u32,s32/f16x2", operands, build, "ftz"),
+            Row("bf16,u16,s16,u32,s32/bf16 bf16x2,u32,s32/bf16x2", operands, build),
+        ]
+    return tuple(rows)
+
+
+def _comparison_rows():
+    found = {}
+    for name, combine in itertools.product(OPERATORS, COMBINERS):
+        suffix = f"{name}.{combine}" if combine else name
+        found[f"setp.{suffix}"] = _setp_rows(name, combine)
+        found[f"set.{suffix}"] = _set_rows(name, combine)
+    for name in TESTS:
+        found[f"testp.{name}"] = (Row("f32 f64", "T -> pred", test(name)),)
+    return found
+
+
+COMPARISON_ROWS: dict[str, tuple[Row, ...]] = _comparison_rows()

@@ -3,7 +3,11 @@
 ``lookup("fma.rn.ftz.f32")`` decodes an instruction once into an `Operation`; running it is then one
 call with NumPy values (an array with one element a lane, or a scalar where all lanes agree).
 Memory, control flow, barriers, shuffles, votes and special registers are not here: they need the
-machine. The table itself is rows.ROWS.
+machine.
+
+ROWS maps a name to its rows, one an instruction form. A name holds the parts of the text that
+change an instruction's meaning, as in "mul.wide"; a `Row` says which types it takes, the modifiers
+that it understands, its operands, and what builds its function.
 """
 
 import functools
@@ -12,8 +16,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .rows import ROWS
+from ..errors import UnknownInstruction
+from .arithmetic import ARITHMETIC_ROWS
+from .bits import BIT_ROWS
+from .comparisons import COMPARISON_ROWS
+from .conversions import CONVERSION_ROWS
+from .row import Row
 
+ROWS: dict[str, tuple[Row, ...]] = {
+    **ARITHMETIC_ROWS,
+    **BIT_ROWS,
+    **COMPARISON_ROWS,
+    **CONVERSION_ROWS,
+}
 _UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
 DTYPE = {
     **{prefix + width: np.dtype(kind) for prefix in "ub" for width, kind in _UNSIGNED.items()},
@@ -24,10 +39,6 @@ DTYPE = {
     "f64": np.dtype(np.float64),
     "pred": np.dtype(np.bool_),
 }
-
-
-class UnknownInstruction(Exception):
-    """An instruction text that the table does not understand; says which part."""
 
 
 @dataclass(frozen=True)

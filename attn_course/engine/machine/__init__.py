@@ -1,14 +1,12 @@
-"""Runs PTX on the CPU: every thread of a kernel, in NumPy.
+"""The simulator: runs PTX on the CPU, every thread of a kernel, in NumPy.
 
-Read in this order: syntax and parser (PTX text to data), blocks (control flow), instance and
-decode (instructions to lines of NumPy), executable and program; then machine (the run loop),
-groups (registers of the lanes that run), barriers, waiting, access (memory), launches.
+Start with launch (one launch and its chunks of blocks) and chunk (the run loop); then lanes
+(registers), memory and access, warps, barriers, clusters, scheduler, device_calls, reports.
 """
 
-from attn_course.engine.translate.executable import Parameter
-from attn_course.engine.translate.program import Entry, Program
+from attn_course.engine.translate.program import Program
 
-from .errors import (
+from ..errors import (
     Hang,
     KernelAssertion,
     MemoryFault,
@@ -18,11 +16,9 @@ from .errors import (
 )
 
 __all__ = [
-    "Entry",
     "Hang",
     "KernelAssertion",
     "MemoryFault",
-    "Parameter",
     "Program",
     "SimulatorError",
     "Trap",

@@ -1,22 +1,189 @@
-"""What a chunk does for memory and warp instructions: gather, scatter, update, exchange.
+"""Memory instructions: addresses are located or refused, items are moved, copies arrive later.
 
-The generated lines call these methods; a memory instruction names its space ("global", "shared",
-"local" or "generic") first. An item is what one lane moves at a time, 2**shift bytes of `dtype`.
+A memory instruction names its space ("global", "shared", "local" or "generic") first. An item is
+the part that one lane moves at a time, 2**shift bytes of `dtype`. Addresses are uint64, (lanes,) or
+one scalar, relative to their space; a generic address names its space by its window.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from attn_course.engine.translate.control_flow import LANE
+from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from . import warps
-from .addressing import Addressing
-from .memory import scalar, spread
+from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS, aligned
+from ..errors import SimulatorError
+from .clusters import Cluster
+from .lanes import Lanes
+from .memory import FlatMemory, bounds, scalar, spread
+from .reports import Reports
+
+MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
+_BASES = (SHARED_BASE, LOCAL_BASE)
+_GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
+_SHIFT = [np.uint64(i) for i in range(5)]
+_WORD = np.dtype("u4")
 
 
-class MemoryInstructions(Addressing):
-    """Mixed into Chunk."""
+def _flat(address, shift: int):
+    """Byte addresses as indices into a view of items of 2**shift bytes."""
+    return (address >> _SHIFT[shift]).view(np.int64)
+
+
+class Memory:
+    """The memory that a chunk's lanes see.
+
+    globals: of the launch; shared, local: one slice a block or a thread, of which `shared_size` and
+    `local_size` bytes may be used. clock_ticks: how often a clock has been read.
+    """
+
+    def __init__(self, run, lanes: Lanes, cluster: Cluster, reports: Reports):
+        self.run, self.lanes, self.cluster, self.reports = run, lanes, cluster, reports
+        self.globals = run.memory
+        self.shared_size, self.local_size = run.shared_size, run.local_stride
+        count = lanes.block_count
+        self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
+        self.local = FlatMemory("local", np.zeros(lanes.count * self.local_size, np.uint8))
+        base = (lanes.block_of_place * run.shared_stride).astype(np.uint64)
+        lanes.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
+        lanes.home[LOCAL_BASE] = self.frame_starts()
+        self.clock_ticks = 0
+
+    def frame_starts(self) -> np.ndarray:
+        return np.arange(self.lanes.count, dtype=np.uint64) * np.uint64(self.local_size)
+
+    def grow_stack(self, needed: int, where: str) -> None:
+        """Give every thread more local memory: calls are nested deeper than before."""
+        lanes, old = self.lanes, self.local_size
+        size = aligned(max(needed, 2 * old))
+        if size * lanes.count > MAX_STACK_BYTES:
+            raise SimulatorError(
+                f"the stacks of {lanes.count} threads, {size} bytes each, are too much at {where}. "
+                f"Does the recursion end? If it does, launch fewer threads"
+            )
+        frames = np.zeros((lanes.count, size), np.uint8)
+        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(-1, old)
+        self.local, self.local_size = FlatMemory("local", frames.ravel()), size
+        lanes.home[LOCAL_BASE] = self.frame_starts()
+        if lanes.places is not None:
+            lanes.R[LOCAL_BASE] = lanes.home[LOCAL_BASE][lanes.places]
+
+    # -- locating -------------------------------------------------------------------------------
+    def locate(self, space: str, address, shift: int, size: int, ins, kind: str):
+        """(memory, index, valid) of an access of `size` bytes, which observers are told of.
+
+        index: int64 places in the memory's view of items of 2**shift bytes. valid: None, or
+        (lanes,) bool, which lanes may go on where an observer lets the run continue after a fault.
+        memory is None where generic addresses of several spaces meet, see `space_parts`.
+        kind: load, store or atomic. Raises MemoryFault.
+        """
+        if space == "global":
+            return self.locate_global(address, shift, size, ins, kind)
+        if space == "generic":
+            return self.locate_generic(address, shift, size, ins, kind)
+        return self.locate_slice(space, address, shift, size, ins, kind)
+
+    def locate_global(self, address, shift: int, size: int, ins, kind: str):
+        """`locate` in global memory."""
+        low, high, bits = bounds(address)
+        memory, valid = self.globals, None
+        if bits & (size - 1) or low < memory.low or high + size > memory.high:
+            if bits & (size - 1) or not memory.covers(low, high + size):
+                address = spread(address, self.lanes.R[LANE].size)
+                valid = memory.valid(address, size) & (address & np.uint64(size - 1) == 0)
+                if valid.all():
+                    valid = None
+                else:
+                    self.refuse("global", address, valid, size, ins, kind)
+        if self.reports.accesses is not None:
+            self.reports.access("global", kind, address, size, valid)
+        return memory, _flat(address, shift), valid
+
+    def locate_slice(self, space: str, address, shift: int, size: int, ins, kind: str):
+        """Shared and local memory: each block or thread has a slice of the flat array."""
+        slot, memory, limit = (
+            (SHARED_BASE, self.shared, self.shared_size)
+            if space == "shared"
+            else (LOCAL_BASE, self.local, self.local_size)
+        )
+        base = self.lanes.R[slot]
+        if base is None:
+            self.lanes.fetch((slot,))
+            base = self.lanes.R[slot]
+        _, high, bits = bounds(address)
+        valid = None
+        if high >> CLUSTER_SHIFT and space == "shared" and self.cluster.names_block(high):
+            return self.locate_in_cluster(address, shift, size, ins, kind)
+        if bits & (size - 1) or high + size > limit:
+            address = spread(address, self.lanes.R[LANE].size)
+            fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
+            valid = fits & (address & np.uint64(size - 1) == 0)
+            self.refuse(space, address, valid, size, ins, kind)
+        if self.reports.accesses is not None:
+            self.reports.access(space, kind, address, size, valid)
+        return memory, _flat(address + base, shift), valid
+
+    def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
+        """Shared memory of any block of the cluster; observers hear which."""
+        address = spread(address, self.lanes.R[LANE].size)
+        inside, base, exists = self.cluster.base_of(address)
+        fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
+        valid = fits & exists & (inside & np.uint64(size - 1) == 0)
+        if valid.all():
+            valid = None
+        else:
+            self.refuse("shared", np.where(exists, inside, address), valid, size, ins, kind)
+        if self.reports.accesses is not None:
+            place = inside if valid is None else np.where(exists, inside, address)
+            holder = base.astype(np.int64) // max(self.run.shared_stride, 1)
+            self.reports.access("shared", kind, place, size, valid, holder)
+        return self.shared, _flat(inside + base, shift), valid
+
+    def locate_generic(self, address, shift: int, size: int, ins, kind: str):
+        """`locate` where all lanes are in one space; memory is None where they are not."""
+        low, high, _ = bounds(address)
+        for space, (start, end) in RANGES.items():
+            if start <= low and high < end:
+                relative = address - np.uint64(WINDOWS[space])
+                return self.locate_slice(space, relative, shift, size, ins, kind)
+        if high < _GLOBAL_END or low >= _GLOBAL_AGAIN:
+            return self.locate_global(address, shift, size, ins, kind)
+        return None, None, None  # lanes in different spaces
+
+    def is_in(self, space: str, address):
+        """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
+        if space in ("const", "param"):
+            return np.zeros(np.shape(address), bool)[()]
+        if space == "global":
+            return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
+        start, end = RANGES[space]
+        return (address >= np.uint64(start)) & (address < np.uint64(end))
+
+    def space_parts(self, address):
+        """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""
+        for space, start in WINDOWS.items():
+            mine = self.is_in(space, address)
+            if mine.any():
+                yield space, np.nonzero(mine)[0], address[mine] - np.uint64(start)
+
+    # -- what PTX names -------------------------------------------------------------------------
+    def address_of(self, place: tuple, offset: int) -> np.uint64:
+        """Address, within its own space, of a variable that PTX names."""
+        kind, where = place
+        if kind == "variable":
+            return np.uint64(self.run.symbols[where] + offset)
+        if kind == "parameter":
+            return np.uint64(self.run.parameter_address + where + offset)
+        if kind == "dynamic":
+            return np.uint64(self.run.dynamic_offset + offset)
+        return np.uint64(where + offset)
+
+    def parameter(self, offset: int, dtype: np.dtype):
+        """The value of a kernel's parameter at a byte offset, the same in all lanes."""
+        return np.frombuffer(self.run.parameters, dtype, 1, offset)[0]
 
     # -- loads and stores -----------------------------------------------------------------------
     def load(self, space: str, address, dtype, shift: int, count: int, ins):
@@ -38,7 +205,7 @@ class MemoryInstructions(Addressing):
         result = [np.zeros(address.size, dtype) for _ in range(count)]
         for space, places, relative in self.space_parts(address):
             arguments = (space, relative, dtype, shift, count, ins)
-            part = self.within(places, lambda a=arguments: self.load(*a))
+            part = self.lanes.narrowed(places, _BASES, lambda a=arguments: self.load(*a))
             for whole, piece in zip(result, [part] if count == 1 else part, strict=True):
                 whole[places] = piece
         return result[0] if count == 1 else result
@@ -51,10 +218,10 @@ class MemoryInstructions(Addressing):
             self.store_mixed(address, values, dtype, shift, ins)
             return
         view = memory.view[dtype]
-        if memory is not self.local and self.probe is None:
-            self.memory.version += 1  # other threads may wait for this
+        if memory is not self.local and self.lanes.probe is None:
+            self.globals.version += 1  # other threads may wait for this
         elif valid is not None or any(map(np.any, self.changes(view, index, values))):
-            self.memory.version += 1
+            self.globals.version += 1
         for i, value in enumerate(values):
             if valid is not None:
                 view[index[valid] + i] = value if scalar(value) else value[valid]
@@ -67,7 +234,7 @@ class MemoryInstructions(Addressing):
         """Generic addresses in different spaces: one space after the other."""
         for space, places, relative in self.space_parts(address):
             arguments = (space, relative, _some(values, places), dtype, shift, ins)
-            self.within(places, lambda a=arguments: self.store(*a))
+            self.lanes.narrowed(places, _BASES, lambda a=arguments: self.store(*a))
 
     @staticmethod
     def changes(view, index, values):
@@ -85,7 +252,7 @@ class MemoryInstructions(Addressing):
             return self.atomic_mixed(address, operation, operands, dtype, shift, wanted, ins)
         if memory is self.shared and operation.in_shared is not None:
             operation = operation.in_shared
-        count = self.R[LANE].size
+        count = self.lanes.R[LANE].size
         view, index = memory.view[dtype], spread(index, count)
         operands = tuple(spread(o, count) for o in operands)
         if valid is not None:
@@ -104,7 +271,7 @@ class MemoryInstructions(Addressing):
         for space, places, relative in self.space_parts(address):
             part = _some(operands, places)
             arguments = (space, relative, operation, part, dtype, shift, wanted, ins)
-            seen = self.within(places, lambda a=arguments: self.atomic(*a))
+            seen = self.lanes.narrowed(places, _BASES, lambda a=arguments: self.atomic(*a))
             if wanted:
                 old[places] = seen
         return old
@@ -115,70 +282,133 @@ class MemoryInstructions(Addressing):
             old = view.take(index)
             new = operation.fn(old, *operands)
             if (new.view(f"u{new.itemsize}") != old.view(f"u{old.itemsize}")).any():
-                self.memory.version += 1
+                self.globals.version += 1
             view[index] = new
             return old
         if not wanted and operation.in_order(view, index, operands):
-            self.memory.version += 1
+            self.globals.version += 1
             return None
         before = view.take(index)
         old = operation.update(view, index, operands)
         if (view.take(index) != before).any():
-            self.memory.version += 1
+            self.globals.version += 1
         return old
 
-    # -- values ---------------------------------------------------------------------------------
-    @staticmethod
-    def pack(dtype: np.dtype, parts: tuple):
-        """Join parts, the first in the low bits."""
-        bits = 8 * dtype.itemsize // len(parts)
-        whole = parts[0].astype(dtype)
-        for i, part in enumerate(parts[1:], 1):
-            whole = whole | (part.astype(dtype) << dtype.type(bits * i))
-        return whole
-
-    @staticmethod
-    def unpack(value, count: int) -> list:
-        """Cut a value into `count` unsigned parts, the low bits first."""
-        size = value.dtype.itemsize // count
-        kind = np.dtype(f"u{size}")
-        bits = value.dtype.type(8 * size)
-        return [(value >> value.dtype.type(int(bits) * i)).astype(kind) for i in range(count)]
-
+    # -- clocks and messages --------------------------------------------------------------------
     def clock(self, dtype: np.dtype):
         """A count that grows with every reading, as the clock registers do."""
         self.clock_ticks += 1
-        self.memory.version += 1  # time goes on: a loop that waits for it does not stand still
+        self.globals.version += 1  # time goes on: a loop that waits for it does not stand still
         return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
 
-    # -- warp level -----------------------------------------------------------------------------
-    def shuffle(self, mode, value, b, c):
-        """shfl.sync: (the source lanes' values, was the source in bounds)."""
-        if scalar(value) and self.accesses is None and mode == "bfly":
-            return value, np.bool_(True)
-        result, inside, inactive = warps.shuffle(mode, value, b, c, self.R[LANE])
-        self.reads_inactive = inactive
-        return result, inside
+    def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
+        """Report lanes whose access is not `valid`; raise unless an observer goes on."""
+        found = self.describe(space, int(address[np.argmin(valid)]), size)
+        self.reports.bad_access(found, space, address, valid, size, ins, kind)
 
-    def vote(self, mode, predicate, members):
-        return warps.vote(mode, predicate, self.R[LANE], members)
+    def describe(self, space: str, address: int, size: int) -> tuple[str, object, str]:
+        """(array, index in it, both in words) of an address, as the message about a fault says."""
+        if space == "global":
+            return self.globals.describe(address, size)
+        if space == "local":
+            text = f"byte {address} of its {self.local_size} bytes of local memory"
+            return "local memory", address, text
+        return self.describe_shared(address)
 
-    def match_any(self, value, members):
-        return warps.match_any(value, self.R[LANE], members)
-
-    def match_all(self, value, members):
-        return warps.match_all(value, self.R[LANE], members)
-
-    def redux(self, mode, value, members):
-        return warps.reduce(mode, value, self.R[LANE], members)
-
-    def elect(self, members):
-        return warps.first_active(self.R[LANE], members)
-
-    def active_mask(self):
-        return warps.ballot(np.bool_(True), self.R[LANE], np.uint32(0xFFFFFFFF))
+    def describe_shared(self, address: int) -> tuple[str, object, str]:
+        """`describe` for shared memory: which array, and which byte of it."""
+        for bits in (64, 32):  # shared addresses have either width
+            if address >> bits - 1 == 1:
+                address -= 1 << bits
+        for name, (offset, variable) in self.run.kernel.shared_places.items():
+            if offset <= address < offset + variable.size:
+                name, at = demangle(name), address - offset
+                return name, at, f"byte {at} of the shared array {name} ({variable.size} bytes)"
+        text = f"byte {address} of the block's {self.shared_size} bytes of shared memory"
+        return "shared memory", address, text
 
 
 def _some(values: tuple, chosen: np.ndarray) -> tuple:
     """The values of some of the lanes; what all lanes share stays as it is."""
     return tuple(value if scalar(value) else value[chosen] for value in values)
+
+
+@dataclass
+class _Copy:
+    """The copies of one instruction, lane by lane: (n,) arrays, data (n, words) uint32."""
+
+    places: np.ndarray
+    index: np.ndarray  # word of shared memory where each lane's data goes
+    data: np.ndarray
+    group: np.ndarray  # the lane's commit group
+
+    def part(self, chosen: np.ndarray) -> _Copy:
+        return _Copy(self.places[chosen], self.index[chosen], self.data[chosen], self.group[chosen])
+
+
+class AsyncCopies:
+    """cp.async: copies from global to shared memory that arrive when the thread waits for them.
+
+    The data is read at once and kept aside; shared memory gets it when the lane that asked for it
+    waits for its commit group. A kernel that reads too early reads the old bytes.
+    pending: copies under way; committed: (places,) groups that each lane has closed.
+    """
+
+    def __init__(self, lanes: Lanes, memory: Memory):
+        self.lanes, self.memory = lanes, memory
+        self.pending: list[_Copy] = []
+        self.committed = np.zeros(lanes.count, np.int64)
+
+    def start(self, to, source, size: int, available, ins) -> None:
+        """Issue: `available` bytes of `size` come from `source`, the rest are zeros."""
+        places = self.lanes.all_places()
+        count = places.size
+        source, available = spread(source, count), spread(available, count)
+        data = self.read(source, size, available, ins)
+        _, index, valid = self.memory.locate("shared", spread(to, count), 2, size, ins, "store")
+        copy = _Copy(places, index, data, self.committed[places])
+        self.pending.append(copy if valid is None else copy.part(valid))
+
+    def read(self, source, size: int, available, ins) -> np.ndarray:
+        """(lanes, size / 4) words from global memory; zeros where less is available."""
+        words = size // 4
+        data = np.zeros((source.size, words), _WORD)
+        whole = np.nonzero(available >= size)[0]
+        if whole.size:
+            parts = self.load_some(source, whole, _WORD, 2, words, ins)
+            data[whole] = np.stack([parts] if words == 1 else parts, axis=1)
+        partly = (available > 0) & (available < size)
+        for byte in range(size if partly.any() else 0):
+            some = np.nonzero(partly & (available > byte))[0]
+            if some.size:
+                value = self.load_some(source + np.uint64(byte), some, np.dtype("u1"), 0, 1, ins)
+                data.view(np.uint8)[some, byte] = value
+        return data
+
+    def load_some(self, address, some: np.ndarray, dtype, shift: int, count: int, ins):
+        """Memory.load, by some of the running lanes."""
+        arguments = ("generic", address[some], dtype, shift, count, ins)
+        return self.lanes.narrowed(some, _BASES, lambda: self.memory.load(*arguments))
+
+    def commit(self) -> None:
+        """Close the commit group of each running lane."""
+        self.committed[self.lanes.all_places()] += 1
+
+    def wait(self, newer) -> None:
+        """Wait for all but the `newer` newest commit groups of each lane; None: for all copies."""
+        if not self.pending:
+            return
+        waits = np.zeros(self.lanes.count, bool)
+        waits[self.lanes.all_places()] = True
+        view, kept = self.memory.shared.view[_WORD], []
+        for copy in self.pending:
+            done = waits[copy.places]
+            if newer is not None:
+                newer = newer if scalar(newer) else newer[0]
+                done &= copy.group < self.committed[copy.places] - int(newer)
+            here = copy if done.all() else copy.part(done)
+            view[here.index[:, None] + np.arange(here.data.shape[1])] = here.data
+            if not done.all():
+                kept.append(copy.part(~done))
+        self.pending = kept
+        self.memory.globals.version += 1

@@ -1,23 +1,25 @@
 """Block barriers: bar.sync, bar.arrive and bar.red, by number, as the PTX ISA says.
 
 A barrier without a thread count passes when every thread of the block that has not ended waits
-there, wherever in the program. One with a count passes when so many threads, in whole warps,
-wait or have arrived. Threads that have ended are not waited for.
+there, wherever in the program. A barrier with a count passes when that many threads, counted in
+full warps, wait or have arrived. Threads that have ended are not waited for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attn_course.engine.events import BarrierEvent, FaultEvent
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .errors import Hang
-from .lanes import merged
+from ..errors import Hang
+from .clusters import Cluster
+from .lanes import Lanes, merged
 from .memory import spread
+from .reports import Reports
+from .scheduler import Scheduler
 
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")
@@ -39,42 +41,54 @@ class Waiting:
 
     def part(self, chosen: np.ndarray) -> Waiting:
         predicate = None if self.predicate is None else self.predicate[chosen]
-        return Waiting(
-            self.places[chosen],
-            self.key,
-            self.instance,
-            self.instruction,
-            self.number[chosen],
-            self.expected,
-            self.mode,
-            predicate,
-            self.slot,
-        )
+        places, number = self.places[chosen], self.number[chosen]
+        return replace(self, places=places, number=number, predicate=predicate)
 
 
 class Barriers:
-    """Mixed into Chunk. `waiting` lists the lanes at barriers; `arrived` counts bar.arrive's."""
+    """The barriers of a chunk: `waiting` lists the lanes at them; `arrived` counts threads of
+    bar.arrive by (block, barrier).
+    """
 
-    def end_barrier(self, block: Block) -> Key | None:
+    def __init__(self, lanes: Lanes, scheduler: Scheduler, cluster: Cluster, reports: Reports):
+        self.lanes, self.scheduler, self.cluster = lanes, scheduler, cluster
+        self.reports = reports
+        self.waiting: list[Waiting] = []
+        self.arrived: dict[tuple[int, int], int] = {}
+
+    # -- arriving -------------------------------------------------------------------------------
+    def meet(self, block: Block) -> Key | None:
+        """The running group comes to the barrier that ends `block`; the key where it goes on."""
         instruction, fall = block.terminator.instruction, block.terminator.fall
-        whole = self.places is None or self.places.size == self.alive_count()
-        if whole and not self.arrived and is_plain(instruction):
+        if self.lanes.are_all() and not self.arrived and is_plain(instruction):
             number = instruction.operands[0].value if instruction.operands else 0
-            self.tell_barrier(number, [(instruction, self.R[LANE])])
+            self.reports.barrier(number, [(instruction, self.lanes.R[LANE])])
             return fall
         at = self.arrival(block)
         if "arrive" in instruction.opcode.split("."):
             self.arrive(at)
             return fall
-        self.flush(self.blocks[fall].live_in)
+        return self.wait(at)
+
+    def meet_cluster(self, block: Block) -> Key | None:
+        """The same for barrier.cluster.wait."""
+        t, lanes = block.terminator, self.lanes
+        if self.cluster.passes(lanes.R[LANE]).all():
+            self.reports.barrier(CLUSTER_BARRIER, [(t.instruction, lanes.R[LANE])])
+            return t.fall
+        places = lanes.all_places()
+        number = np.full(places.size, CLUSTER_BARRIER)
+        return self.wait(Waiting(places, t.fall, t.action, t.instruction, number, None))
+
+    def wait(self, at: Waiting) -> None:
+        self.lanes.flush(self.lanes.kernel.blocks[at.key].live_in)
         self.waiting.append(at)
-        return None
 
     def arrival(self, block: Block) -> Waiting:
         """The running group as it stands at the barrier that ends `block`."""
         instance, instruction = block.terminator.action, block.terminator.instruction
         operands = list(instruction.operands)
-        places = self.all_places()
+        places = self.lanes.all_places()
         mode, predicate, slot = "", None, -1
         parts = instruction.opcode.split(".")
         if "red" in parts:
@@ -101,8 +115,8 @@ class Barriers:
             case Immediate(value):
                 return np.uint32(value)
             case Inverted(inner):
-                return np.logical_not(self.R[instance.slot(inner.name)])
-        return self.R[instance.slot(operand.name)]
+                return np.logical_not(self.lanes.R[instance.slot(inner.name)])
+        return self.lanes.R[instance.slot(operand.name)]
 
     def arrive(self, at: Waiting) -> None:
         for number in np.unique(at.number).tolist():
@@ -113,59 +127,64 @@ class Barriers:
 
     def threads_in_warps(self, places: np.ndarray) -> np.ndarray:
         """(blocks,) 32 for each warp of the block that has a lane among `places`."""
-        warps = np.unique(self.home[LANE][places] >> 5) // self.warps_per_block
-        return 32 * np.bincount(warps, minlength=self.block_count)
+        warps = np.unique(self.lanes.at(places) >> 5) // self.lanes.warps_per_block
+        return 32 * np.bincount(warps, minlength=self.lanes.block_count)
 
     def reduce(self, mode: str, predicate: np.ndarray, places: np.ndarray) -> np.ndarray:
         """bar.red over each block's lanes at `places`: count, and, or of their predicates."""
-        block = self.block_of_place[places]
-        true = np.bincount(block, weights=predicate, minlength=self.block_count).astype(np.uint32)
+        block = self.lanes.block_of_place[places]
+        true = np.bincount(block, weights=predicate).astype(np.uint32)
         if mode == "popc":
             return true[block]
-        total = np.bincount(block, minlength=self.block_count)
+        total = np.bincount(block)
         return (true == total)[block] if mode == "and" else (true > 0)[block]
 
     # -- passing --------------------------------------------------------------------------------
-    def release_barriers(self) -> bool:
+    def release(self) -> bool:
         """Let the blocks go on whose threads have all arrived at a barrier of one number."""
         released: dict[Key, np.ndarray] = {}
-        for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
+        for number in self.numbers():
             passing, staying = self.who_passes(number)
             if passing:
                 self.pass_barrier(number, passing, released)
                 self.waiting = staying
         if released:
-            self.queue += self.split_teams(released)
+            self.scheduler.enqueue(released)
         return bool(released)
+
+    def numbers(self) -> list[int]:
+        """The numbers of the barriers at which lanes wait."""
+        return sorted({int(n) for w in self.waiting for n in np.unique(w.number)})
 
     def complete_blocks(self, number: int) -> np.ndarray:
         """(blocks,) bool: may the threads at this barrier pass?"""
-        lanes_a_block = 32 * self.warps_per_block
-        needed = np.bincount(np.nonzero(self.alive)[0] // lanes_a_block, minlength=self.block_count)
-        here, counted = [], np.zeros(self.block_count, bool)
+        count, block_of_place = self.lanes.block_count, self.lanes.block_of_place
+        living = np.nonzero(self.lanes.alive)[0] // (32 * self.lanes.warps_per_block)
+        needed = np.bincount(living, minlength=count)
+        here, counted = [], np.zeros(count, bool)
         for w in self.waiting:
             places = w.places[w.number == number]
             here.append(places)
             if w.expected is not None:
-                blocks = self.block_of_place[places]
+                blocks = block_of_place[places]
                 needed[blocks], counted[blocks] = w.expected, True
         places = np.concatenate(here)
-        lanes = np.bincount(self.block_of_place[places], minlength=self.block_count)
-        count = np.where(counted, self.threads_in_warps(places), lanes)
+        threads = np.bincount(block_of_place[places], minlength=count)
+        present = np.where(counted, self.threads_in_warps(places), threads)
         for (block, n), extra in self.arrived.items():
             if n == number:
-                count[block] += extra
-        return count >= needed
+                present[block] += extra
+        return present >= needed
 
     def who_passes(self, number: int) -> tuple[list[Waiting], list[Waiting]]:
-        """Those that may pass a barrier, and everybody else who waits."""
+        """The lanes that may pass a barrier, and all others that wait."""
         passing, staying = [], []
         complete = None if number == CLUSTER_BARRIER else self.complete_blocks(number)
         for w in self.waiting:
             if complete is None:
-                passes = self.cluster_passes(self.home[LANE][w.places])
+                passes = self.cluster.passes(self.lanes.at(w.places))
             else:
-                passes = complete[self.block_of_place[w.places]]
+                passes = complete[self.lanes.block_of_place[w.places]]
             passes = passes & (w.number == number)
             if passes.any():
                 passing.append(w.part(passes))
@@ -174,7 +193,8 @@ class Barriers:
         return passing, staying
 
     def pass_barrier(self, number: int, passing: list[Waiting], released: dict) -> None:
-        blocks = set(self.block_of_place[np.concatenate([w.places for w in passing])].tolist())
+        places = np.concatenate([w.places for w in passing])
+        blocks = set(self.lanes.block_of_place[places].tolist())
         self.arrived = {
             key: count
             for key, count in self.arrived.items()
@@ -183,7 +203,7 @@ class Barriers:
         self.store_reductions(passing)
         for w in passing:
             released[w.key] = merged(released.get(w.key), w.places)
-        self.tell_barrier(number, [(w.instruction, self.home[LANE][w.places]) for w in passing])
+        self.reports.barrier(number, [(w.instruction, self.lanes.at(w.places)) for w in passing])
 
     def store_reductions(self, passing: list[Waiting]) -> None:
         voters = [w for w in passing if w.mode]
@@ -194,59 +214,46 @@ class Barriers:
         for w in voters:
             mine = np.isin(places, w.places, assume_unique=True)
             result = self.reduce(w.mode, predicate, places)[mine]
-            self.home[w.slot] = self.scatter(self.home[w.slot], result, w.places)
-
-    def tell_barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
-        if not self.watchers:
-            return
-        lanes = np.concatenate([lanes for _, lanes in arrivals])
-        blocks = self.first_block + np.unique(lanes // (32 * self.warps_per_block))
-        event = BarrierEvent(blocks, number, tuple(arrivals), self, complete)
-        for observer in self.watchers:
-            observer.barrier(event)
+            self.lanes.scatter(w.slot, result, w.places)
 
     # -- barriers that never complete -----------------------------------------------------------
     def report_deadlock(self) -> None:
         """Raise Hang; or, where an observer wants the run to go on, let everybody pass."""
         first = self.waiting[0]
-        lanes = self.home[LANE][first.places]
-        event = FaultEvent(
-            "divergent-barrier",
-            self.describe_deadlock(),
-            first.instruction,
-            first.instance.line(first.instruction),
-            tuple(self.threads(lanes[:8])),
-        )
-        if not self.report(event):
-            raise Hang(event.message)
+        lanes, message = self.lanes.at(first.places), self.describe_deadlock()
+        where = first.instance, first.instruction
+        if self.reports.fault("divergent-barrier", message, *where, lanes) is not None:
+            raise Hang(message)
         released: dict[Key, np.ndarray] = {}
         for w in self.waiting:
             released[w.key] = merged(released.get(w.key), w.places)
-        for number in sorted({int(n) for w in self.waiting for n in np.unique(w.number)}):
+        for number in self.numbers():
             here = [
-                (w.instruction, self.home[LANE][w.places[w.number == number]]) for w in self.waiting
+                (w.instruction, self.lanes.at(w.places[w.number == number])) for w in self.waiting
             ]
             here = [(instruction, lanes) for instruction, lanes in here if lanes.size]
-            self.tell_barrier(number, here, complete=False)
+            self.reports.barrier(number, here, complete=False)
         self.waiting, self.arrived = [], {}
-        self.queue += self.split_teams(released)
+        self.scheduler.enqueue(released)
 
     def describe_deadlock(self) -> str:
         """Who waits where, in the first block (or cluster of blocks) that does not get on."""
-        first = self.cluster_of_block[self.block_of_place[self.waiting[0].places[0]]]
+        lanes = self.lanes
+        cluster_of_place = self.cluster.of_block[lanes.block_of_place]
+        first = cluster_of_place[self.waiting[0].places[0]]
         parts = []
         for w in self.waiting:
-            mine = w.places[self.cluster_of_block[self.block_of_place[w.places]] == first]
+            mine = w.places[cluster_of_place[w.places] == first]
             if mine.size:
                 number = int(w.number[np.isin(w.places, mine)][0])
-                thread = self.thread_text(self.home[LANE][mine[:1]])
+                thread = lanes.thread_text(lanes.at(mine[:1]))
                 where = w.instance.where(w.instruction)
                 name = "the cluster's" if number == CLUSTER_BARRIER else f"barrier {number}"
                 count = f" for {w.expected} threads" if w.expected is not None else ""
                 waits = "threads wait" if mine.size > 1 else "thread waits"
                 parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
         return (
-            f"{self.kernel.function.name} hangs at a barrier that never completes: "
+            f"{lanes.kernel.function.name} hangs at a barrier that never completes: "
             + "; ".join(parts)
             + ". Not all threads that it waits for arrive there: move the barrier out of the "
             "branch or loop that only some of them take"

@@ -1,30 +1,35 @@
 """Thread block clusters: blocks that meet at a barrier and read each other's shared memory.
 
 In a shared::cluster address the bits from CLUSTER_SHIFT on hold the block's rank plus one; a plain
-shared address, with zeros there, is the thread's own block's.
+shared address, with zeros there, is in the thread's own block.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from attn_course.engine.translate.control_flow import LANE, Block, Key
+from attn_course.engine.translate.control_flow import LANE
 
-from .barriers import CLUSTER_BARRIER, Waiting
-from .memory import CLUSTER_SHIFT
+from ..addresses import CLUSTER_SHIFT
+from .lanes import Lanes
 
 
-class Clusters:
-    """Mixed into Chunk. `cluster_phase` counts the arrivals of each lane at the cluster barrier."""
+class Cluster:
+    """The clusters of a chunk's blocks, which are numbered in the chunk.
 
-    def start_clusters(self) -> None:
-        blocks = self.first_block + np.arange(self.block_count)
-        cluster, self.rank_of_block = self.run_.cluster_ranks(blocks)
-        self.cluster_of_block = np.unique(cluster, return_inverse=True)[1]
-        shape = (int(self.cluster_of_block.max()) + 1, int(self.rank_of_block.max()) + 1)
+    of_block, rank_of_block: (blocks,) cluster, and rank in it; block_of_rank: (clusters, ranks).
+    phase: (lane ids,) how often each lane has arrived at the barrier of its cluster.
+    """
+
+    def __init__(self, run, lanes: Lanes):
+        self.lanes, self.shared_stride = lanes, run.shared_stride
+        blocks = lanes.first_block + np.arange(lanes.block_count)
+        cluster, self.rank_of_block = run.cluster_ranks(blocks)
+        self.of_block = np.unique(cluster, return_inverse=True)[1]
+        shape = (int(self.of_block.max()) + 1, int(self.rank_of_block.max()) + 1)
         self.block_of_rank = np.zeros(shape, np.int64)
-        self.block_of_rank[self.cluster_of_block, self.rank_of_block] = np.arange(self.block_count)
-        self.cluster_phase = np.zeros(self.alive.size, np.int64)  # by lane id
+        self.block_of_rank[self.of_block, self.rank_of_block] = np.arange(lanes.block_count)
+        self.phase = np.zeros(lanes.alive.size, np.int64)
 
     # -- shared memory of other blocks ----------------------------------------------------------
     def names_block(self, address: int) -> bool:
@@ -41,52 +46,29 @@ class Clusters:
     def rank_of_address(self, address):
         """getctarank: the block whose shared memory an address is in."""
         bits = (address >> address.dtype.type(CLUSTER_SHIFT)).astype(np.uint32) & np.uint32(0xFF)
-        own = self.rank_of_block[self.running_blocks()].astype(np.uint32)
+        own = self.rank_of_block[self.lanes.running_blocks()].astype(np.uint32)
         return np.where(bits == 0, own, bits - np.uint32(1))
 
-    def running_blocks(self) -> np.ndarray:
-        """(lanes,) number in the chunk of each running lane's block."""
-        return self.R[LANE] // (32 * self.warps_per_block)
-
-    def cluster_base(self, address) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def base_of(self, address) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(address in its block, that block's first byte, is there such a block), (lanes,) each."""
-        block = self.running_blocks()
+        block = self.lanes.running_blocks()
         rank = (address >> np.uint64(CLUSTER_SHIFT)).astype(np.int64) - 1
         rank = np.where(rank < 0, self.rank_of_block[block], rank)
         exists = rank < self.block_of_rank.shape[1]
-        holder = self.block_of_rank[self.cluster_of_block[block], np.where(exists, rank, 0)]
+        holder = self.block_of_rank[self.of_block[block], np.where(exists, rank, 0)]
         inside = address & np.uint64((1 << CLUSTER_SHIFT) - 1)
-        return inside, (holder * self.run_.shared_stride).astype(np.uint64), exists
+        return inside, (holder * self.shared_stride).astype(np.uint64), exists
 
     # -- the cluster barrier --------------------------------------------------------------------
-    def cluster_arrive(self) -> None:
-        self.cluster_phase[self.R[LANE]] += 1
+    def arrive(self) -> None:
+        """barrier.cluster.arrive."""
+        self.phase[self.lanes.R[LANE]] += 1
 
-    def end_cluster_wait(self, block: Block) -> Key | None:
-        instruction, fall = block.terminator.instruction, block.terminator.fall
-        if self.cluster_passes(self.R[LANE]).all():
-            self.tell_barrier(CLUSTER_BARRIER, [(instruction, self.R[LANE])])
-            return fall
-        self.flush(self.blocks[fall].live_in)
-        places = self.all_places()
-        number = np.full(places.size, CLUSTER_BARRIER)
-        self.waiting.append(
-            Waiting(
-                places,
-                fall,
-                block.terminator.action,
-                instruction,
-                number,
-                None,
-            )
-        )
-        return None
-
-    def cluster_passes(self, lanes: np.ndarray) -> np.ndarray:
+    def passes(self, lanes: np.ndarray) -> np.ndarray:
         """(lanes,) bool: has every thread of the lane's cluster that has not ended arrived too?"""
-        per_block = 32 * self.warps_per_block
-        living = np.nonzero(self.alive)[0]
-        cluster = self.cluster_of_block[living // per_block]
+        per_block = 32 * self.lanes.warps_per_block
+        living = np.nonzero(self.lanes.alive)[0]
+        cluster = self.of_block[living // per_block]
         slowest = np.full(self.block_of_rank.shape[0], np.iinfo(np.int64).max)
-        np.minimum.at(slowest, cluster, self.cluster_phase[living])
-        return slowest[self.cluster_of_block[lanes // per_block]] >= self.cluster_phase[lanes]
+        np.minimum.at(slowest, cluster, self.phase[living])
+        return slowest[self.of_block[lanes // per_block]] >= self.phase[lanes]

@@ -1,23 +1,28 @@
-"""Calls into the device runtime: printf, assert, malloc and free."""
+"""Calls of functions that PTX does not contain: printf, assert, malloc and free."""
 
 from __future__ import annotations
+
+import re
+import struct
 
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from .errors import KernelAssertion
-from .memory import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned, spread
-from .printf import format_message
+from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
+from ..errors import KernelAssertion
+from .access import Memory
+from .lanes import Lanes
+from .memory import spread
 
 _ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
 _LONGEST = 1 << 16  # bytes of a string
 
 
 class Heap:
-    """What malloc and free of one launch hand out. Freed memory is used again once the heap is
-    full, for requests of the same size: until then an address belongs to one thread only, which
-    is what observers that look for races go by.
+    """The memory that malloc and free of one launch hand out. Freed memory is used again once the
+    heap is full, for requests of the same size: until then an address belongs to one thread only,
+    on which observers that look for races rely.
     """
 
     def __init__(self, start: int, size: int):
@@ -43,8 +48,17 @@ class Heap:
             self.freed.setdefault(size, []).append(address)
 
 
-class Intrinsics:
-    """Mixed into Chunk: functions that PTX calls but does not contain."""
+class DeviceCalls:
+    """The functions of the device runtime, by name in `functions`: each takes the calling block."""
+
+    def __init__(self, run, lanes: Lanes, memory: Memory):
+        self.run, self.lanes, self.memory = run, lanes, memory
+        self.functions = {
+            "vprintf": self.vprintf,
+            "__assertfail": self.assert_failed,
+            "malloc": self.malloc,
+            "free": self.free,
+        }
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -52,32 +66,33 @@ class Intrinsics:
         instance, call = block.terminator.action, block.terminator.instruction
         names = [operand for operand in call.operands if isinstance(operand, tuple)][-1]
         dtype = np.dtype(dtype)
-        return self.local.view[dtype].take(self.item(instance, names[number].name, dtype))
+        return self.memory.local.view[dtype].take(self.item(instance, names[number].name, dtype))
 
     def store_result(self, block, value) -> None:
         instance, call = block.terminator.action, block.terminator.instruction
         results = call.operands[0]
         if isinstance(results, tuple) and results:
             at = self.item(instance, results[0].name, value.dtype)
-            self.local.view[value.dtype][at] = value
+            self.memory.local.view[value.dtype][at] = value
 
     def item(self, instance, name: str, dtype: np.dtype) -> np.ndarray:
         """(lanes,) where a .param variable is in local memory seen as items of `dtype`."""
-        self.fetch((LOCAL_BASE,))
+        self.lanes.fetch((LOCAL_BASE,))
         _, offset = instance.place_of(name)
-        start = spread(self.R[LOCAL_BASE], self.R[LANE].size) + np.uint64(offset)
+        R = self.lanes.R
+        start = spread(R[LOCAL_BASE], R[LANE].size) + np.uint64(offset)
         return (start // np.uint64(dtype.itemsize)).astype(np.int64)
 
     def bytes_at(self, address: int, lane: int, count: int) -> bytes:
         """Memory at a generic address of the `lane`-th running lane."""
-        memory, start = self.memory, int(address)
+        memory, start = self.memory.globals, int(address)
         for low, high, space, slot in (
-            (SHARED_WINDOW, LOCAL_WINDOW, self.shared, SHARED_BASE),
-            (LOCAL_WINDOW, FUNCTION_WINDOW, self.local, LOCAL_BASE),
+            (SHARED_WINDOW, LOCAL_WINDOW, self.memory.shared, SHARED_BASE),
+            (LOCAL_WINDOW, FUNCTION_WINDOW, self.memory.local, LOCAL_BASE),
         ):
             if low <= address < high:
-                self.fetch((slot,))
-                base = spread(self.R[slot], self.R[LANE].size)[lane]
+                self.lanes.fetch((slot,))
+                base = spread(self.lanes.R[slot], self.lanes.R[LANE].size)[lane]
                 memory, start = space, int(base) + int(address) - low
         return memory.bytes[start : start + count].tobytes()
 
@@ -108,25 +123,79 @@ class Intrinsics:
         message, file = (self.string_at(self.call_argument(block, i, "u8")[0]) for i in (0, 1))
         line = int(self.call_argument(block, 2, "u4")[0])
         name = file.rsplit("/", 1)[-1]
-        text = self.run_.program.text_of(name, line)
+        text = self.run.program.text_of(name, line)
         raise KernelAssertion(
-            f"{self.run_.kernel.function.name}: the assertion `{message}` failed at {name}:{line}"
-            f"{text}, {self.thread_text(self.R[LANE])}"
+            f"{self.run.kernel.function.name}: the assertion `{message}` failed at {name}:{line}"
+            f"{text}, {self.lanes.thread_text(self.lanes.R[LANE])}"
         )
 
     def malloc(self, block) -> None:
         """Memory from the launch's heap, 16-byte aligned; null when there is not as much."""
         sizes = self.call_argument(block, 0, "u8").tolist()
-        starts = [self.run_.heap.allocate(size) for size in sizes]
+        starts = [self.run.heap.allocate(size) for size in sizes]
         self.store_result(block, np.array(starts, np.uint64))
 
     def free(self, block) -> None:
         for address in self.call_argument(block, 0, "u8").tolist():
-            self.run_.heap.release(address)
+            self.run.heap.release(address)
 
-    intrinsics = {
-        "vprintf": vprintf,
-        "__assertfail": assert_failed,
-        "malloc": malloc,
-        "free": free,
-    }
+
+# -- printf ---------------------------------------------------------------------------------------
+_CONVERSION = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+))?"
+    r"(?P<length>hh|h|ll|l|z|t|j)?(?P<kind>[diouxXfFeEgGaAcsp%])"
+)
+
+
+_LONG = ("l", "ll", "z", "t", "j")  # lengths of 64-bit integers
+
+
+def format_message(text: str, arguments: bytes, read_string) -> str:
+    """Render one thread's message.
+
+    text: the C format; arguments: the bytes from the thread's argument buffer onwards, laid out as
+    C varargs (4-byte integers, 8-byte doubles and pointers, each at its natural alignment);
+    read_string(address) returns the string a %s pointer names.
+    """
+    varargs = _Varargs(arguments)
+    return _CONVERSION.sub(lambda match: _rendered(match, varargs, read_string), text)
+
+
+class _Varargs:
+    """Arguments one after another, each at a multiple of its size."""
+
+    def __init__(self, data: bytes):
+        self.data, self.offset = data, 0
+
+    def take(self, code: str):
+        """The next argument, of a type that `struct` knows by this letter."""
+        size = struct.calcsize(code)
+        self.offset = -(-self.offset // size) * size
+        (value,) = struct.unpack_from("<" + code, self.data, self.offset)
+        self.offset += size
+        return value
+
+
+def _rendered(match: re.Match, varargs: _Varargs, read_string) -> str:
+    """The text of one conversion; a width or precision of * is an argument of its own."""
+    flags, width, precision, length, kind = match.groups()
+    if kind == "%":
+        return "%"
+    width = str(varargs.take("i")) if width == "*" else width or ""
+    precision = str(varargs.take("i")) if precision == "*" else precision
+    shape = f"%{flags}{width}" + (f".{precision}" if precision is not None else "")
+    if kind in "di":
+        return (shape + "d") % varargs.take("q" if length in _LONG else "i")
+    if kind in "ouxX":
+        value = varargs.take("Q" if length in _LONG else "I")
+        return (shape + ("d" if kind == "u" else kind)) % value
+    if kind in "fFeEgG":
+        return (shape + kind) % varargs.take("d")
+    if kind in "aA":
+        text = re.sub(r"\.?0*p", "p", varargs.take("d").hex())  # C writes no trailing zeros
+        return (shape.split(".")[0] + "s") % (text.upper() if kind == "A" else text)
+    if kind == "c":
+        return (shape + "c") % chr(varargs.take("i") & 0xFF)
+    if kind == "p":
+        return (shape + "s") % hex(varargs.take("Q"))
+    return (shape + "s") % read_string(varargs.take("Q"))

@@ -12,10 +12,11 @@ from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.executable import Executable
 
+from ..addresses import aligned
+from ..errors import Hang, SimulatorError
 from .chunk import Chunk
 from .device_calls import Heap
-from .errors import Hang, SimulatorError
-from .memory import GlobalMemory, aligned
+from .memory import GlobalMemory
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
@@ -23,7 +24,7 @@ STACK_BYTES = 1024  # local memory a thread has at first for the functions it ca
 GRID_WORKSPACE_BYTES = 16
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
-WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for Program.launch's warp_order
+WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
 
@@ -185,7 +186,7 @@ class Run:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
             if len(stalled) == count and self.memory.version == before:
-                raise Hang(stalled[0].describe_spinning())
+                raise Hang(stalled[0].describe_hang())
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""

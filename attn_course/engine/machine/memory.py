@@ -15,17 +15,6 @@ from attn_course.engine.events import Buffer
 
 RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
 FAR = 1 << 28  # bytes: a wrong address this far from all arrays says nothing about any of them
-CLUSTER_SHIFT = 24  # in a shared address of a cluster, the bits from here on name the block
-SHARED_WINDOW = 1 << 56  # generic addresses of shared memory start here
-LOCAL_WINDOW = 1 << 57  # those of local memory here
-FUNCTION_WINDOW = 1 << 58  # and a function's address is its number from here on
-WINDOWS = {"global": 0, "shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
-# A wrong index below 0 stays in its array's space, so that messages can name it.
-_BELOW = 1 << 40
-RANGES = {
-    "shared": (SHARED_WINDOW - _BELOW, LOCAL_WINDOW - _BELOW),
-    "local": (LOCAL_WINDOW - _BELOW, FUNCTION_WINDOW - _BELOW),
-}
 _VIEWS = tuple(
     np.dtype(t)
     for t in ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")  # what ld and st name
@@ -178,8 +167,3 @@ def bounds(address) -> tuple[int, int, int]:
         value = int(address)
         return value, value, value
     return int(address.min()), int(address.max()), int(np.bitwise_or.reduce(address))
-
-
-def aligned(size: int, to: int = 16) -> int:
-    """The next multiple of `to`."""
-    return -(-size // to) * to

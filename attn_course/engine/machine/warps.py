@@ -1,4 +1,4 @@
-"""Instructions in which the lanes of a warp talk to each other: shuffles, votes, matches.
+"""Warp-level instructions: where the lanes of a warp meet, and shuffles, votes, matches.
 
 Values arrive as arrays over the active lanes; `lanes` are their sorted lane ids (32 a warp). A full
 table of 32 places a warp is filled first, so that an inactive source lane is visible as such.
@@ -6,9 +6,19 @@ table of 32 places a warp is filled first, so that an inactive source lane is vi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from .memory import spread
+from attn_course.engine.translate.control_flow import LANE, Block, Key
+
+from .lanes import Lanes, merged
+from .memory import scalar, spread
+from .reports import Reports
+from .scheduler import Scheduler
+
+_PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
+_ALL = np.uint32(0xFFFFFFFF)
 
 
 def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
@@ -131,3 +141,183 @@ def first_active(lanes: np.ndarray, members):
     lowest = active & (~active + np.uint32(1))
     leader = np.bitwise_count(lowest - np.uint32(1)).astype(np.uint32)
     return leader, leader == (lanes & 31).astype(np.uint32)
+
+
+class Warps:
+    """Warps whose lanes meet at an instruction, and the instructions that exchange values.
+
+    parked: lanes at warp-level instructions whose partners have not come;
+    awaited: (warps,) uint32, which partners were still to come when the last lanes arrived there;
+    seen: (lanes,), where in the kernel partners have been since, -1: nowhere (for observers);
+    reads_inactive: (lanes,) bool of the last shuffle, which lanes read from an inactive lane.
+    """
+
+    def __init__(self, lanes: Lanes, scheduler: Scheduler, reports: Reports):
+        self.lanes, self.scheduler, self.reports = lanes, scheduler, reports
+        self.blocks = lanes.kernel.blocks
+        self.parked: dict[Key, np.ndarray] = {}
+        self.awaited: dict[Key, np.ndarray] = {}
+        self.seen = np.full(lanes.alive.size, -1)
+        self.reads_inactive: np.ndarray | None = None
+
+    # -- values ---------------------------------------------------------------------------------
+    def shuffle(self, mode, value, b, c):
+        """shfl.sync: (the source lanes' values, was the source in bounds)."""
+        if scalar(value) and mode == "bfly" and self.reports.accesses is None:
+            return value, np.bool_(True)
+        result, inside, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
+        self.reads_inactive = inactive
+        return result, inside
+
+    def vote(self, mode, predicate, members):
+        return vote(mode, predicate, self.lanes.R[LANE], members)
+
+    def match_any(self, value, members):
+        return match_any(value, self.lanes.R[LANE], members)
+
+    def match_all(self, value, members):
+        return match_all(value, self.lanes.R[LANE], members)
+
+    def redux(self, mode, value, members):
+        return reduce(mode, value, self.lanes.R[LANE], members)
+
+    def elect(self, members):
+        return first_active(self.lanes.R[LANE], members)
+
+    def active_mask(self):
+        return ballot(np.bool_(True), self.lanes.R[LANE], _ALL)
+
+    # -- meeting --------------------------------------------------------------------------------
+    def converge(self, block: Block) -> bool:
+        """Keep the warps whose lanes, as far as the member mask names them, are all here.
+
+        Lanes of the other warps are parked until their partners come. False: nobody is left.
+        """
+        key = block.key
+        earlier = self.parked.pop(key, None)
+        lanes = self.lanes
+        if earlier is not None:
+            lanes.flush(block.live_in)
+            lanes.activate(merged(earlier, lanes.all_places()))
+        if lanes.are_all():
+            return True
+        missing = self.missing_lanes(block)
+        if not missing.any():
+            return True
+        places = lanes.places
+        late = missing[lanes.R[LANE] >> 5] != 0
+        lanes.flush(block.live_in)
+        self.parked[key], self.awaited[key] = places[late], missing
+        self.seen[np.unpackbits(missing.view(np.uint8), bitorder="little").view(bool)] = -1
+        if late.all():
+            return False
+        lanes.activate(places[~late])
+        return True
+
+    def missing_lanes(self, block: Block) -> np.ndarray:
+        """(warps,) uint32: the lanes that each warp's member masks name, and that are not here."""
+        lane, alive = self.lanes.R[LANE], self.lanes.alive
+        here = np.zeros(alive.size, bool)
+        here[lane] = True
+        absent, warp = warp_bits(alive & ~here), lane >> 5
+        incomplete = absent[warp] != 0
+        named = np.zeros(absent.size, np.uint32)
+        if incomplete.any():
+            self.lanes.fetch(block.uses)
+            members = spread(self.members_of(block), lane.size)[incomplete]
+            np.bitwise_or.at(named, warp[incomplete], members)
+        return absent & named
+
+    def force(self) -> None:
+        """Nobody else can run: lanes whose partners never come go on without them."""
+        key = min(self.parked)
+        members = self.members_at(key)
+        places = self.parked.pop(key)
+        if self.reports.observers:
+            self.tell_missing(self.blocks[key], places)
+        if is_warp_barrier(self.blocks[key]):
+            self.reports.warp_barrier(self.lanes.at(places), members)
+        self.let_pass(key, places)
+
+    def let_pass(self, key: Key, places: np.ndarray) -> None:
+        """Lanes go on from a warp-level instruction, whoever else comes there."""
+        passing = (*key, _PASSING)
+        self.blocks[passing] = replace(self.blocks[key], key=passing, warp_level=False)
+        self.scheduler.join(passing, places)
+
+    def release(self) -> bool:
+        """Let parked lanes pass whose partners have all come by now, or have ended.
+
+        bar.warp.sync waits until the lanes of its mask have executed one with that mask, at
+        whatever place; the other instructions until they are all at the same one.
+        """
+        keys = sorted(self.parked)
+        barriers = [key for key in keys if is_warp_barrier(self.blocks[key])]
+        teams = [[key] for key in keys if key not in barriers]
+        passed = [self.release_teams(keys) for keys in ([barriers] if barriers else []) + teams]
+        return any(passed)
+
+    def release_teams(self, keys: list[Key]) -> bool:
+        """Let lanes at these places pass whose masks name nobody who is alive and not there.
+
+        Lanes that have ended count as there. Where they have ended since the others came, and in
+        code behind the instruction, they went around it, which is told of.
+        """
+        places = [self.parked[key] for key in keys]
+        members = np.concatenate([self.members_at(key) for key in keys])
+        lane = self.lanes.at(np.concatenate(places))
+        team, team_of = np.unique(
+            (lane >> 5).astype(np.uint64) << np.uint64(32) | members, return_inverse=True
+        )
+        here = np.zeros(team.size, np.uint32)
+        np.bitwise_or.at(here, team_of, np.uint32(1) << (lane & 31).astype(np.uint32))
+        warp, absent = team >> np.uint64(32), team.astype(np.uint32) & ~here
+        passes = (warp_bits(self.lanes.alive)[warp] & absent == 0)[team_of]
+        if not passes.any():
+            return False
+        awaited = np.bitwise_or.reduce([self.awaited[key] for key in keys])
+        awaited &= warp_bits(self.seen > max(keys)[0])
+        around = (awaited[warp] & absent != 0)[team_of] & passes
+        if is_warp_barrier(self.blocks[keys[0]]):
+            self.reports.warp_barrier(lane[passes], members[passes])
+        for key, mine in zip(keys, places, strict=True):
+            go, passes = passes[: mine.size], passes[mine.size :]
+            missed, around = around[: mine.size], around[mine.size :]
+            if missed.any() and self.reports.observers:
+                self.tell_missing(self.blocks[key], mine[missed])
+            if go.any():
+                del self.parked[key]
+                self.let_pass(key, mine[go])
+                if not go.all():
+                    self.parked[key] = mine[~go]
+        return True
+
+    def members_at(self, key: Key) -> np.ndarray:
+        """(lanes,) uint32: the member masks of the lanes that are parked at `key`."""
+        block, places = self.blocks[key], self.parked[key]
+        self.lanes.activate(places)
+        self.lanes.fetch(block.uses)
+        return spread(self.members_of(block), places.size)
+
+    def members_of(self, block: Block):
+        """The member mask of a block's first instruction, for the running lanes."""
+        return block.members(self.lanes.R) if block.members else _ALL
+
+    def tell_missing(self, block: Block, places: np.ndarray) -> None:
+        instruction, lanes = block.instructions[0], self.lanes.at(places)
+        message = (
+            f"{self.lanes.kernel.function.name}: `{instruction.opcode}` at "
+            f"{block.instance.where(instruction)} names lanes of the warp that never come "
+            f"there; {places.size} threads wait for them (first: {self.lanes.thread_text(lanes)}). "
+            f"Move it out of the branch, or name only the lanes that take it in the mask"
+        )
+        self.reports.fault("divergent-barrier", message, block.instance, instruction, lanes)
+
+
+def warp_bits(flags: np.ndarray) -> np.ndarray:
+    """(warps,) uint32: bit i of each is the flag of the warp's lane i."""
+    return np.packbits(flags.reshape(-1, 32), axis=1, bitorder="little").view("<u4").ravel()
+
+
+def is_warp_barrier(block: Block) -> bool:
+    return block.instructions[0].opcode.startswith("bar.warp.sync")

@@ -1,7 +1,7 @@
 """The check and conversion of a kernel call's arguments, the same for both backends.
 
-CuPy itself passes whatever bytes a value has: a float64 array read as float, or a Python float
-(8 bytes) read as a 4-byte parameter, gives wrong numbers without a word. Here each is refused.
+CuPy passes the bytes of a value unchecked: a float64 array read as float, or a Python float
+(8 bytes) read as a 4-byte parameter, gives wrong numbers without a message. Here both are refused.
 """
 
 from __future__ import annotations
@@ -12,31 +12,18 @@ import numpy as np
 
 from attn_course.engine.backend import is_device_array
 
-from .errors import ArgumentError
+from ..errors import ArgumentError
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-_SIGNED = {
-    "char",
-    "signed char",
-    "short",
-    "int",
-    "long",
-    "long long",
-    "int8_t",
-    "int16_t",
-    "int32_t",
-    "int64_t",
-    "ptrdiff_t",
-}
 
 
 def bind(kernel: str, entry: Entry, arguments, backend: str) -> list:
-    """One value per parameter, ready to launch.
+    """Return one value per parameter, ready to launch.
 
-    An array stays the array; None is a null pointer; what goes by value becomes a NumPy scalar,
-    or a zero-dimensional array for a struct, of exactly the parameter's size.
-    Raises ArgumentError naming the kernel, the parameter and the way out.
+    An array stays the array; None is a null pointer; a number becomes a NumPy scalar, and a struct
+    a zero-dimensional array, of exactly the parameter's size.
+    Raises ArgumentError naming the kernel, the parameter and the remedy.
     """
     if not isinstance(arguments, (tuple, list)):
         raise ArgumentError(
@@ -72,9 +59,8 @@ def _bind_one(kernel, position, parameter, value, backend):
     is_array = (
         isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or (is_device_array(value))
     )
-    ctype = parameter.ctype
-    known_pointer = ctype is not None and ctype.pointers > 0
-    known_value = ctype is not None and ctype.pointers == 0 and bool(ctype.base)
+    known_pointer = parameter.ctype is not None and parameter.ctype.kind == "pointer"
+    known_value = parameter.ctype is not None and not known_pointer
     if parameter.kind not in ("u64", "b64", "s64"):
         known_pointer, known_value = False, True
     if known_pointer or (not known_value and (is_array or value is None)):
@@ -102,7 +88,7 @@ def _bind_pointer(refuse, parameter: Parameter, value, is_array: bool, backend: 
             f"the array (shape {value.shape}, strides {value.strides}) is not contiguous, and a "
             f"kernel sees memory, not strides. Pass {library}.ascontiguousarray(...)"
         )
-    reads_only = parameter.ctype is not None and parameter.ctype.const
+    reads_only = parameter.ctype is not None and parameter.ctype.target.const
     if isinstance(value, np.ndarray) and not value.flags.writeable and not reads_only:
         refuse(
             "the array is read-only and the kernel may write to it. Pass a copy (array.copy()), "
@@ -126,19 +112,19 @@ def _check_place(refuse, value, backend: str) -> None:
 
 @lru_cache(maxsize=64)
 def _is_cupys(kind: type) -> bool:
-    """Whether CuPy made the type or a base of it, told without importing CuPy."""
+    """Return whether the type or a base of it is CuPy's, without importing CuPy."""
     packages = {base.__module__.split(".")[0] for base in kind.__mro__}
     return bool(packages & {"cupy", "cupy_backends"})
 
 
 @lru_cache(maxsize=64)
 def _is_array_of_cupy(kind: type) -> bool:
-    """Told by the type: CuPy builds the interface anew, in microseconds, whenever it is read."""
+    """Told by the type: CuPy builds the interface, in microseconds, whenever it is read."""
     return _is_cupys(kind) and hasattr(kind, "__cuda_array_interface__")
 
 
 def _check_dtype(refuse, parameter: Parameter, value) -> None:
-    accepted = parameter.ctype.dtypes if parameter.ctype else ()
+    accepted = parameter.dtypes
     dtype = np.dtype(value.dtype)
     if not accepted or _is_one_of(dtype, accepted):
         return
@@ -160,12 +146,12 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
 
 @lru_cache(maxsize=256)
 def _is_one_of(dtype: np.dtype, accepted: tuple[str, ...]) -> bool:
-    """Whether a dtype is accepted; a structured one always is. NumPy builds names anew each time"""
+    """Return whether a dtype is accepted; a structured one always is. NumPy's names are slow."""
     return (dtype.name in accepted and dtype.isnative) or bool(dtype.fields)
 
 
 def _bind_address(refuse, value, backend: str):
-    """What CuPy takes for a pointer besides arrays: a device address, or one of its own objects."""
+    """Return a pointer's value that is no array: a device address, or an object of CuPy's."""
     if backend == "gpu" and _is_cupys(type(value)):
         return value
     if backend == "gpu" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -193,16 +179,16 @@ def _bind_struct(refuse, parameter: Parameter, value):
             f"the value has {value.nbytes} bytes (dtype {value.dtype}), "
             f"the parameter {parameter.size}"
         )
-    base = parameter.ctype.base if parameter.ctype else ""
-    if base in ("half", "__half") and value.dtype != np.float16:
+    if parameter.ctype and parameter.ctype.name == "__half" and value.dtype != np.float16:
         refuse(f"got {value.dtype}; pass np.float16(x)")
     image = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return image.view(f"V{parameter.size}").reshape(())
 
 
 def _bind_scalar(refuse, parameter: Parameter, value):
-    base = parameter.ctype.base if parameter.ctype else ""
-    kind = {"float": "f32", "double": "f64"}.get(base, parameter.kind)
+    ctype, kind = parameter.ctype, parameter.kind
+    if ctype and ctype.kind == "float":
+        kind = f"f{8 * ctype.size}"
     if not isinstance(value, (bool, int, float, complex, np.generic)):
         refuse(
             f"got {type(value).__name__}; this parameter is a single "
@@ -229,21 +215,22 @@ def _bind_float(refuse, parameter: Parameter, value, kind: str):
 
 
 @lru_cache(maxsize=64)
-def _integer_type(base: str, size: int) -> tuple[type, int, int]:
+def _integer_type(kind: str, size: int) -> tuple[type, int, int]:
     """The NumPy type of an integer parameter, and the least and the largest value it takes.
 
-    base is the type in the source, empty where it is not known: then both readings of the bits
+    kind: "signed", "unsigned" or "bool"; "" where it is not known: then both readings of the bits
     are allowed.
     """
-    wanted = np.dtype(f"{'i' if not base or base in _SIGNED else 'u'}{size}").type
+    wanted = np.dtype(f"{'i' if kind in ('', 'signed') else 'u'}{size}").type
     info = np.iinfo(wanted)
-    largest = 1 if base == "bool" else int(info.max) if base else 2 ** (8 * size) - 1
+    largest = 1 if kind == "bool" else int(info.max) if kind else 2 ** (8 * size) - 1
     return wanted, int(info.min), largest
 
 
 def _bind_integer(refuse, parameter: Parameter, value):
-    base = parameter.ctype.base if parameter.ctype else ""
-    wanted, least, largest = _integer_type(base, parameter.size)
+    ctype = parameter.ctype
+    kind = ctype.kind if ctype and ctype.name else ""  # an enumeration has no name and no sign
+    wanted, least, largest = _integer_type(kind, parameter.size)
     if isinstance(value, (float, complex, np.inexact)):
         refuse(
             f"got {value!r}; this parameter is an integer. Pass int(x) or np.{wanted.__name__}(x)"

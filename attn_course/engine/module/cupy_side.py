@@ -1,4 +1,4 @@
-"""The CuPy side of a RawModule: which `cupy.RawModule` to make, and with which options."""
+"""The CuPy side of a RawModule: the `cupy.RawModule` behind it, and its options."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from attn_course.engine.backend import BackendError
 from attn_course.engine.compile import (
+    closure_hash,
     compile_cubin,
-    header_stamp,
+    headers_of,
     include_options,
     requested_arch,
     required_arch,
@@ -137,10 +138,10 @@ class CupyModules:
     def _options(self) -> tuple[str, ...]:
         """The user's options, the C++ standard and the include folders.
 
-        CuPy's disk cache knows a kernel by its source and options, not by the headers beside it;
-        a macro with their times makes an edited header a new kernel.
+        CuPy's disk cache knows a kernel by its source and options, not by its headers; a macro
+        with the hash of their texts makes an edited header a new kernel.
         """
         options = self.module.options
-        stamp = header_stamp(self.module.code, self._folder)
-        mark = (f"-DATTN_COURSE_HEADERS={zlib.crc32(repr(stamp).encode())}",) if stamp else ()
+        headers = headers_of(self.module.code, self._folder, options)
+        mark = (f"-DATTN_COURSE_HEADERS=0x{closure_hash('', headers)[:15]}",) if headers else ()
         return (*options, *standard_options(options), *include_options(self._folder), *mark)

@@ -1,4 +1,4 @@
-"""A kernel that is called as CuPy's are, on a GPU or on the simulator."""
+"""A kernel with CuPy's call and attributes, on a GPU or on the simulator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import FaultEvent, active_observers
 
+from ..errors import LaunchError
 from .arguments import bind
-from .errors import LaunchError
 from .limits import (
     DEFAULT_SHARED_BYTES,
     Limits,
@@ -22,25 +22,41 @@ from .limits import (
 from .signature import Entry, Parameter
 
 
-class Kernel:
+def _of_module(name: str) -> property:
+    return property(lambda self: getattr(self.module, name), doc=f"The module's `{name}`.")
+
+
+class ModuleFacts:
+    """Attributes of a kernel that belong to its `module`, under CuPy's names."""
+
+    code = _of_module("code")
+    options = _of_module("options")
+    file_path = _of_module("file_path")
+    enable_cooperative_groups = _of_module("enable_cooperative_groups")
+
+    def compile(self, log_stream=None) -> None:
+        """Compile now instead of at the first use; warnings go to `log_stream`."""
+        self.module.compile(log_stream)
+
+
+class Kernel(ModuleFacts):
     """`kernel(grid, block, args, shared_mem=0)`, with CuPy's attributes; see the two subclasses.
 
-    `name` is what get_function was given, `entry` its parameters (None for a cubin, whose
-    arguments cannot be checked), `line` where the source declares it (0 when it does not).
+    `name` is the argument of get_function; `entry` describes the parameters (None for a cubin,
+    whose arguments cannot be checked).
     """
 
     backend = ""
 
-    def __init__(self, module, name: str, entry: Entry | None, line: int = 0):
+    def __init__(self, module, name: str, entry: Entry | None):
         self.module = module
         self.name = self.__name__ = name
         self.entry = entry
-        self.line = line
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.module.name} on the {self.backend}>"
 
-    def __call__(self, grid, block, args, *, shared_mem: int = 0, stream=None) -> None:
+    def __call__(self, grid, block, args, shared_mem: int = 0, stream=None) -> None:
         """Run the kernel.
 
         grid, block: tuples of one to three ints; args: a tuple with one value per parameter;
@@ -50,9 +66,7 @@ class Kernel:
         """
         observers = active_observers()
         self._check_observers(observers)
-        values = (
-            list(args) if self.entry is None else bind(self.name, self.entry, args, self.backend)
-        )
+        values = self.bind(args)
         try:
             grid, block, shared_mem = self._check_launch(grid, block, shared_mem)
         except LaunchError as error:
@@ -60,6 +74,23 @@ class Kernel:
                 return
             raise
         self._launch(grid, block, values, shared_mem, stream, observers)
+
+    def bind(self, args) -> list:
+        """Return the arguments as a launch takes them: checked, numbers in the parameters' types.
+
+        Raises ArgumentError naming the parameter and the remedy.
+        """
+        if self.entry is None:
+            return list(args)
+        return bind(self.name, self.entry, args, self.backend)
+
+    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
+        """Run a launch that a call has checked before, on a GPU without the checks.
+
+        values: as :meth:`bind` returned them; another array may stand in the place of an array
+        if its type, dtype and contiguity are the same. On the simulator this is a call.
+        """
+        self(grid, block, values, shared_mem=shared_mem)
 
     def _check_launch(self, grid, block, shared_mem):
         limits = self._limits()
@@ -81,7 +112,7 @@ class Kernel:
     def _report(self, error: LaunchError, observers) -> bool:
         """Tell the observers of an illegal launch; True when one of them wants to go on."""
         for observer in observers:
-            observer.fault(FaultEvent(error.kind, str(error), None, self.line))
+            observer.fault(FaultEvent(error.kind, str(error), None, self.entry.line))
         return any(observer.keeps_going for observer in observers)
 
     def _check_dynamic_size(self, size: int) -> int:
@@ -116,15 +147,15 @@ class SimulatorKernel(Kernel):
     """A kernel on the CPU: NumPy arrays are read and written in place.
 
     `num_regs` counts the PTX's virtual registers, since ptxas has not allocated real ones.
-    `warp_order` may be set to run warps in another order than their own (see Program.launch).
+    `warp_order` may be set to run warps in another order than their own (see machine.launch).
     """
 
     backend = "simulator"
     cache_mode_ca = 0
     preferred_shared_memory_carveout = -1
 
-    def __init__(self, module, name: str, entry: Entry, line: int = 0):
-        super().__init__(module, name, entry, line)
+    def __init__(self, module, name: str, entry: Entry):
+        super().__init__(module, name, entry)
         self.warp_order = None
         self._max_dynamic = None
         self._simulated_limits = simulated_limits(module.arch)
@@ -136,8 +167,8 @@ class SimulatorKernel(Kernel):
         """The simulator takes every observer."""
 
     @cached_property
-    def _program_entry(self):
-        return self.module.program().entries[self.entry.name]
+    def _resources(self):
+        return self.module.program().resources(self.entry.name)
 
     @property
     def max_threads_per_block(self) -> int:
@@ -147,27 +178,29 @@ class SimulatorKernel(Kernel):
     @property
     def shared_size_bytes(self) -> int:
         """Static shared memory in bytes a block."""
-        return self._program_entry.shared_bytes
+        return self._resources.shared_bytes
 
     @property
     def local_size_bytes(self) -> int:
         """Local memory in bytes a thread (the stack that the PTX declares; spills are ptxas's)."""
-        return self._program_entry.local_bytes
+        return self._resources.local_bytes
 
     @property
     def num_regs(self) -> int:
         """Virtual registers of the PTX."""
-        return self._program_entry.register_count
+        return self._resources.registers
 
     @property
     def const_size_bytes(self) -> int:
         """Bytes of the module's __constant__ variables."""
-        return self.module.constant_bytes
+        variables = self.module.program().module.variables.values()
+        return sum(variable.size for variable in variables if variable.space == "const")
 
     @property
     def ptx_version(self) -> int:
         """The version the PTX asks for, 10 * major + minor."""
-        return self.module.ptx_version
+        major, minor = self.module.program().module.version.split(".")
+        return 10 * int(major) + int(minor)
 
     @property
     def binary_version(self) -> int:
@@ -186,6 +219,8 @@ class SimulatorKernel(Kernel):
         self._max_dynamic = self._check_dynamic_size(size)
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
+        from ..machine.launch import launch  # only here: the simulator takes a while to import
+
         build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
         arguments = [
             _image(value, parameter)
@@ -193,7 +228,8 @@ class SimulatorKernel(Kernel):
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
         with self.module.shared_variables(build) as program:
-            program.launch(
+            launch(
+                program,
                 self.entry.name,
                 grid,
                 block,
@@ -206,7 +242,7 @@ class SimulatorKernel(Kernel):
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:
-    """What the simulator takes: the array itself, or the bytes of a value."""
+    """Return an argument for the simulator: the array itself, or the bytes of a value."""
     if value is None:
         return bytes(parameter.size)
     if isinstance(value, np.ndarray) and not parameter.is_struct:
@@ -219,8 +255,8 @@ class GpuKernel(Kernel):
 
     backend = "gpu"
 
-    def __init__(self, module, name: str, entry: Entry | None, raw, line: int = 0):
-        super().__init__(module, name, entry, line)
+    def __init__(self, module, name: str, entry: Entry | None, raw):
+        super().__init__(module, name, entry)
         self.raw = raw
         self._limits_of_device: dict[int, Limits] = {}
         self._constants: dict[tuple[int, str], int] = {}
@@ -288,6 +324,12 @@ class GpuKernel(Kernel):
         if name.startswith("_") or name == "raw":
             raise AttributeError(name)
         return getattr(self.raw, name)
+
+    def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
+        """Run a launch that a call has checked before; see Kernel.launch_again."""
+        if active_observers():
+            self._check_observers(active_observers())
+        self.raw(grid, block, values, shared_mem=shared_mem)
 
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         keywords = {} if stream is None else {"stream": stream}

@@ -1,4 +1,4 @@
-"""What a device accepts in a launch, and the check of a launch against it."""
+"""The limits of a device on a launch, and the check of a launch against them."""
 
 from __future__ import annotations
 
@@ -6,34 +6,13 @@ import operator
 import re
 from dataclasses import dataclass
 
-from .errors import LaunchError
+from ..errors import LaunchError
 
 KIB = 1024
-# Shared memory a block may have after opting in, by compute capability: CUDA C++ Programming
-# Guide, table "Technical Specifications per Compute Capability". The limit without opting in is
-# 48 KB everywhere.
-OPT_IN_SHARED_KIB = {
-    50: 48,
-    52: 48,
-    53: 48,
-    60: 48,
-    61: 48,
-    62: 48,
-    70: 96,
-    72: 96,
-    75: 64,
-    80: 163,
-    86: 99,
-    87: 163,
-    89: 99,
-    90: 227,
-    100: 227,
-    101: 227,
-    103: 227,
-    110: 227,
-    120: 99,
-    121: 99,
-}
+# Shared memory in KB that a block may have after opting in: CUDA C++ Programming Guide, table
+# "Technical Specifications per Compute Capability". A row holds up to the next one's capability.
+# The limit without opting in is 48 KB everywhere.
+OPT_IN_SHARED_KIB = {50: 48, 70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
 DEFAULT_SHARED_BYTES = 48 * KIB
 
 
@@ -135,11 +114,7 @@ def _size(kernel, what, sizes, value) -> int:
 
 
 def check_shared(
-    kernel: str,
-    dynamic: int,
-    static: int,
-    allowed_dynamic: int,
-    limits: Limits,
+    kernel: str, dynamic: int, static: int, allowed_dynamic: int, limits: Limits
 ) -> int:
     """The dynamic shared memory of a launch in bytes; LaunchError when there is not as much.
 

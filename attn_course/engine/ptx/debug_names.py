@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..translate.control_flow import reads_and_writes
-from ..translate.program import Program
 from .demangle import demangle
 from .dwarf import STEP, CType, Place, Reader, attribute_of, reader_of, text_of, type_of
 from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Function
+
+if TYPE_CHECKING:
+    from ..translate.program import Program
 
 
 @dataclass(frozen=True)

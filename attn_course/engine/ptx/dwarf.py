@@ -13,10 +13,7 @@ import inspect
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from elftools.dwarf.dwarf_expr import DWARFExprParser
-from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
-from elftools.dwarf.locationlists import LocationParser
-
+from .demangle import demangle
 from .syntax import Module
 
 STEP = 16  # bytes of address an instruction
@@ -60,8 +57,12 @@ class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
+        from elftools.dwarf.dwarf_expr import DWARFExprParser  # only here: importing it takes time
+        from elftools.dwarf.dwarfinfo import DwarfConfig, DWARFInfo
+        from elftools.dwarf.locationlists import LocationParser
+
         self.module = module
-        self.symbols: list[str] = []
+        self.symbols: dict[str, int] = {}  # name -> its number
         self.labels = {  # a label inside braces carries the parser's suffix
             name.partition("@")[0]: STEP * (index + 1)
             for function in module.functions.values()
@@ -69,7 +70,7 @@ class Reader:
         }
         self.files = module.files
         parts = {name: self.section(module.sections.get(f".{name}", [])) for name in _SECTIONS}
-        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_descriptors(parts))
+        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_sections(parts))
         self.locations = LocationParser(self.info.location_lists())
         self.subprograms, self.shared = {}, {}
         for unit in self.info.iter_CUs():
@@ -90,6 +91,9 @@ class Reader:
                 continue
             if word in (",", ";"):
                 continue
+            if size == 1 and word.isdigit():  # most of a section
+                data.append(int(word) & 255)
+                continue
             sign = -1 if word == "-" else 1
             if word == "-":
                 word, at = tokens[at], at + 1
@@ -107,9 +111,8 @@ class Reader:
             return self.labels[word]
         if word.startswith(".debug"):
             return 0  # each section is written once and starts at its own beginning
-        if word not in self.symbols:
-            self.symbols.append(word)
-        return _SYMBOLS + _SYMBOL_ROOM * self.symbols.index(word)
+        number = self.symbols.setdefault(word, len(self.symbols))
+        return _SYMBOLS + _SYMBOL_ROOM * number
 
     def place(self, expression: list[int]) -> Place | None:
         """The place that a DWARF expression describes; None for what it only computes."""
@@ -126,7 +129,7 @@ class Reader:
                 if operation.op_name != "DW_OP_plus_uconst":
                     return None
                 offset += operation.args[0]
-            name = self.symbols[symbol]
+            name = list(self.symbols)[symbol]
             return Place(self.space(name), name, offset)
         return None
 
@@ -137,8 +140,10 @@ class Reader:
         return "local"
 
 
-def _descriptors(parts: dict[str, bytes]) -> dict:
+def _sections(parts: dict[str, bytes]) -> dict:
     """DWARFInfo's section arguments: None for what the PTX does not have."""
+    from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DWARFInfo
+
     wanted = inspect.signature(DWARFInfo).parameters
     found: dict = {name: None for name in wanted if name != "config"}
     for name, data in parts.items():
@@ -179,56 +184,70 @@ def _linkage_name(die) -> str:
 # -- types -----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CType:
+    """A C type as the compiler describes it.
+
+    text: as the source writes it ("const real*"); name: that of the base type or struct behind
+    all typedefs ("float", "__half"), "" for others; members: (name, first byte, type) of a struct.
+    """
+
     text: str
     kind: str = ""  # "float", "signed", "unsigned", "bool", "pointer", "struct"; "" unknown
     size: int = 0  # bytes of one element
     shape: tuple[int, ...] = ()
     members: tuple[tuple[str, int, CType], ...] = ()
+    name: str = ""
+    const: bool = False
+    target: CType | None = None  # of a pointer or reference
 
     @property
     def dtype(self) -> str:
         return _SCALARS.get((self.kind, self.size), "")
 
 
-_ADORNED = {
-    "DW_TAG_const_type": "const {}",
-    "DW_TAG_volatile_type": "volatile {}",
-    "DW_TAG_restrict_type": "{}",
-    "DW_TAG_typedef": "{}",
-    "DW_TAG_enumeration_type": "{}",
+_ADORNED = {  # how the name of the type itself and the text of the inner one make a text
+    "DW_TAG_const_type": "const {1}",
+    "DW_TAG_volatile_type": "volatile {1}",
+    "DW_TAG_restrict_type": "{1}",
+    "DW_TAG_typedef": "{0}",
 }
 
 
-def type_of(die) -> CType:
-    """The type that a DIE's DW_AT_type names."""
+def type_of(die, members: bool = True) -> CType:
+    """Return the type that a DIE's DW_AT_type names.
+
+    members: whether to read those of a struct; never of a pointer's target, which may point back.
+    """
     while "DW_AT_type" not in die.attributes:
         if "DW_AT_abstract_origin" not in die.attributes:
             return CType("void")
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
     target = die.get_DIE_from_attribute("DW_AT_type")
     size, tag = attribute_of(target, "DW_AT_byte_size") or 0, target.tag
+    name = text_of(target, "DW_AT_name")
     if tag in ("DW_TAG_pointer_type", "DW_TAG_reference_type", "DW_TAG_rvalue_reference_type"):
         mark = "*" if tag == "DW_TAG_pointer_type" else "&"
-        return CType(f"{type_of(target).text}{mark}", "pointer", 8)
+        inner = type_of(target, members=False)
+        return CType(f"{inner.text}{mark}", "pointer", 8, target=inner)
     if tag == "DW_TAG_base_type":
         kind = _ENCODINGS.get(attribute_of(target, "DW_AT_encoding"), "")
-        return CType(text_of(target, "DW_AT_name"), kind, size)
+        return CType(name, kind, size, name=name)
     if tag == "DW_TAG_array_type":
-        return _array(target)
+        return _array(target, members)
     if tag in ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"):
-        name = text_of(target, "DW_AT_name") or "struct"
-        return CType(name, "struct", size, (), _members(target))
+        found = _members(target) if members else ()
+        return CType(demangle(name) or "struct", "struct", size, members=found, name=name)
     if tag == "DW_TAG_enumeration_type":
-        return CType(text_of(target, "DW_AT_name"), "signed", size)
+        return CType(name, "signed", size)
     if tag in _ADORNED:
-        inner = type_of(target)
-        name = text_of(target, "DW_AT_name") if tag == "DW_TAG_typedef" else ""
-        return replace(inner, text=name or _ADORNED[tag].format(inner.text))
-    return CType(text_of(target, "DW_AT_name") or "?")
+        inner = type_of(target, members)
+        form = "{1} const" if tag == "DW_TAG_const_type" and inner.target else _ADORNED[tag]
+        text = form.format(name, inner.text)
+        return replace(inner, text=text, const=inner.const or tag == "DW_TAG_const_type")
+    return CType(name or "?")
 
 
-def _array(die) -> CType:
-    element, extents = type_of(die), []
+def _array(die, members: bool) -> CType:
+    element, extents = type_of(die, members), []
     for child in die.iter_children():
         if child.tag == "DW_TAG_subrange_type":
             top = attribute_of(child, "DW_AT_upper_bound")

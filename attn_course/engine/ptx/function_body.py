@@ -6,6 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, field
 
+from ..errors import ParseError
 from .syntax import (
     Address,
     Function,
@@ -29,7 +30,7 @@ _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
 def read_file(tokens: Tokens, module: Module) -> None:
     """What follows `.file`: a number, the name, and perhaps a time and a size."""
     number = tokens.integer()
-    module.files[number] = tokens.take().strip('"')
+    module.files[number] = tokens.take_any().strip('"')
     if tokens.accept(","):
         tokens.integer()
         tokens.expect(",")
@@ -61,21 +62,31 @@ class FunctionBody:
 
     def read(self) -> None:
         """Everything up to and including the `}` that ends the body; raises ParseError."""
-        while self.scopes:
-            word = self.tokens.take()
-            if word == "{":
-                self.open_scope()
-            elif word == "}":
-                self.close_scope()
-            elif not word:
-                self.tokens.fail(f"function {self.function.name} does not end")
-            elif word.startswith("."):
-                self.directive(word)
-            elif self.tokens.accept(":"):
-                self.label(word)
-            elif word != ";":
-                self.tokens.put_back()
-                self.instruction()
+        try:
+            while self.scopes:
+                self.statement(self.tokens.take())
+        except ParseError as error:
+            if self.position is None:
+                raise
+            file = self.tokens.file_name(self.position.file)
+            message = f"{error} (compiled from {file}:{self.position.line})"
+            raise ParseError(message) from None
+
+    def statement(self, word: str) -> None:
+        """One directive, label, scope or instruction; `word` is its first."""
+        if word == "{":
+            self.open_scope()
+        elif word == "}":
+            self.close_scope()
+        elif not word:
+            self.tokens.fail(f"function {self.function.name} does not end")
+        elif word.startswith("."):
+            self.directive(word)
+        elif self.tokens.accept(":"):
+            self.label(word)
+        elif word != ";":
+            self.tokens.put_back()
+            self.instruction()
 
     def directive(self, word: str) -> None:
         """A statement in the body that is no instruction; `word` is its first."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
+from ..errors import ParseError
 from .function_body import FunctionBody, read_file
 from .syntax import Function, Module
-from .tokens import ParseError, Tokens
+from .tokens import Tokens
 from .variables import read_parameters, read_variables
 
 __all__ = ["ParseError", "parse"]
@@ -19,18 +20,21 @@ _LINKAGE = (".visible", ".extern", ".weak", ".common")
 _SPACES = (".global", ".const", ".shared", ".tex")
 
 
-def parse(text: str) -> Module:
-    """Parse a whole PTX module; raises ParseError naming the line of the text."""
+def parse(text: str, bodies: bool = True) -> Module:
+    """Parse a PTX module; raises ParseError naming the line of the text.
+
+    bodies: whether to read the functions' instructions; without them every `body` stays empty.
+    """
     tokens, module = Tokens(text), Module()
     try:
         while tokens.next:
-            _directive(tokens, module, tokens.take())
+            _directive(tokens, module, tokens.take(), bodies)
     except IndexError:
         tokens.fail("the text ends in the middle of a statement")
     return module
 
 
-def _directive(tokens: Tokens, module: Module, word: str) -> None:
+def _directive(tokens: Tokens, module: Module, word: str, bodies: bool) -> None:
     """One statement at the top of a module; `word` is its first."""
     if word == ".version":
         module.version = tokens.take()
@@ -47,7 +51,7 @@ def _directive(tokens: Tokens, module: Module, word: str) -> None:
     elif word in (".pragma", ".alias"):
         tokens.skip_statement()
     elif word in (".entry", ".func"):
-        _function(tokens, module, word == ".entry")
+        _function(tokens, module, word == ".entry", bodies)
     elif word in _SPACES:
         for variable in read_variables(tokens, word[1:]):
             module.variables[variable.name] = variable
@@ -61,12 +65,12 @@ def _section(tokens: Tokens, module: Module) -> None:
     tokens.expect("{")
     start = tokens.at
     while tokens.next != "}":
-        tokens.take()
+        tokens.take_any()
     module.sections[name] = tokens.words[start : tokens.at]
     tokens.expect("}")
 
 
-def _function(tokens: Tokens, module: Module, is_entry: bool) -> None:
+def _function(tokens: Tokens, module: Module, is_entry: bool, bodies: bool) -> None:
     returns = read_parameters(tokens) if not is_entry and tokens.next == "(" else []
     name = tokens.take()
     parameters = read_parameters(tokens) if tokens.next == "(" else []
@@ -82,7 +86,10 @@ def _function(tokens: Tokens, module: Module, is_entry: bool) -> None:
         tokens.fail(f"function {name} is defined twice")
     tokens.expect("{")
     function.defined = True
-    FunctionBody(tokens, module, function).read()
+    if bodies:
+        FunctionBody(tokens, module, function).read()
+    else:
+        tokens.skip_block()
     module.functions[name] = function
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import add, floordiv, lshift, mul, sub
 
+from .c_types import C_TYPES
+
 _DECLARATION = re.compile(
     r"__shared__\s+(?:(?:__align__|alignas)\s*\([^)]*\)\s*|(?:const|volatile|static|struct)\s+)*"
     r"(?P<type>[A-Za-z_][\w:]*(?:\s+(?:int|char|short|long))*)\s+(?P<names>[^;=]+);"
@@ -22,32 +24,6 @@ _CONSTANT = re.compile(
     r"(?P<name>\w+)\s*=\s*(?P<expression>[^;]+);",
     re.MULTILINE,
 )
-_ELEMENTS = {
-    "float": ("f4", ()),
-    "double": ("f8", ()),
-    "int": ("i4", ()),
-    "unsigned": ("u4", ()),
-    "unsigned int": ("u4", ()),
-    "half": ("f2", ()),
-    "__half": ("f2", ()),
-    "char": ("i1", ()),
-    "unsigned char": ("u1", ()),
-    "bool": ("?", ()),
-    "float2": ("f4", (2,)),
-    "short": ("i2", ()),
-    "float4": ("f4", (4,)),
-    "int4": ("i4", (4,)),
-    "int2": ("i4", (2,)),
-    "long long": ("i8", ()),
-    "unsigned short": ("u2", ()),
-    "half2": ("f2", (2,)),
-    "__half2": ("f2", (2,)),
-    "uint4": ("u4", (4,)),
-    "uint2": ("u4", (2,)),
-    "uint32_t": ("u4", ()),
-    "int32_t": ("i4", ()),
-    "double2": ("f8", (2,)),
-}
 
 
 @dataclass(frozen=True)
@@ -64,11 +40,11 @@ class SharedArray:
 
 
 def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArray]:
-    """What the __shared__ declarations say, where every extent can be evaluated."""
+    """Yield the arrays of the __shared__ declarations whose extents can all be evaluated."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     constants = _constants(text, options)
     for match in _DECLARATION.finditer(text):
-        dtype, inner = _ELEMENTS.get(match["type"], ("", ()))
+        dtype, inner = C_TYPES.get(match["type"], ("", ()))
         for part in match["names"].split(","):
             name, *extents = re.findall(r"\w+|\[[^\]]*\]", part)
             if name.startswith("[") or not dtype:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/)
-      | (?P<string>"(?:[^"\\]|\\.)*")
-      | (?P<word>[\w.$%~]+(?:::[\w.$]+)*)
-      | (?P<mark>[{}();:,\[\]=<>|!@+\-*&])""",
-    re.VERBOSE | re.DOTALL,
-)
+from ..errors import ParseError
 
-
-class ParseError(ValueError):
-    """The PTX text is not what the ISA manual (or NVRTC) writes."""
+_SPACE = r"(?>\s+|//[^\n]*|/\*.*?\*/)*+"
+_WORD_OR_MARK = r'"(?:[^"\\]|\\.)*"|[\w.$%~]+(?:::[\w.$]+)*|[{}();:,\[\]=<>|!@+\-*&]'
+_TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL | re.ASCII)
 
 
 class Tokens:
@@ -29,14 +23,19 @@ class Tokens:
         self.words: list[str] = []
         self.starts: list[int] = []
         self.at = 0
-        place = 0
-        while place < len(text):
-            match = _TOKEN.match(text, place)
-            if match is None:
-                raise self.error(place, f"cannot read {text[place : place + 20]!r}")
-            if match.lastgroup != "skip":
-                self.add(match.group(), place)
-            place = match.end()
+        words, starts, end = self.words, self.starts, 0
+        for match in _TOKEN.finditer(text):
+            if match.start() != end:
+                break
+            word, end = match[1], match.end()
+            if word[0] == "." and "." in word[1:]:
+                self.add(word, match.start(1))
+            else:
+                words.append(word)
+                starts.append(match.start(1))
+        place = re.compile(_SPACE, re.DOTALL | re.ASCII).match(text, end).end()
+        if place < len(text):
+            raise self.error(place, f"cannot read {text[place : place + 20]!r}")
         self.add("", len(text))
 
     def add(self, word: str, place: int) -> None:
@@ -50,11 +49,19 @@ class Tokens:
 
     @property
     def next(self) -> str:
-        """The next word, which is not taken yet."""
+        """The next word, without taking it."""
         return self.words[self.at]
 
     def take(self) -> str:
-        """The next word, which is done with now."""
+        """Take the next word; raises ParseError for a string, which is never a name."""
+        word = self.words[self.at]
+        if word[:1] == '"':
+            self.fail(f"a string where a name or a mark is expected: {ascii(word)}")
+        self.at += 1
+        return word
+
+    def take_any(self) -> str:
+        """Take the next word, which may be a string."""
         self.at += 1
         return self.words[self.at - 1]
 
@@ -70,14 +77,22 @@ class Tokens:
         return False
 
     def expect(self, word: str) -> None:
-        """Take the next word, which has to be this one."""
+        """Take the next word; raise ParseError if it is another one."""
         if not self.accept(word):
             self.fail(f"expected {word!r}, found {self.next!r}")
 
     def skip_statement(self) -> None:
         """Take everything up to and including `;`."""
-        while self.take() != ";":
+        while self.take_any() != ";":
             pass
+
+    def skip_block(self) -> None:
+        """Take everything up to and including the `}` of a block whose `{` is taken."""
+        depth = 1
+        while depth:
+            word = self.words[self.at]
+            depth += (word == "{") - (word == "}")
+            self.at += 1
 
     def integer(self) -> int:
         """Take a number: decimal, octal or hexadecimal, perhaps negative."""
@@ -88,8 +103,16 @@ class Tokens:
         except ValueError:
             self.fail(f"expected an integer, found {word!r}")
 
+    def file_name(self, number: int) -> str:
+        """Last part of the name that `.file` gives a number, often at the end of the text."""
+        start = [".file", str(number)]
+        for i in range(len(self.words) - 2):
+            if self.words[i : i + 2] == start:
+                return ascii(self.words[i + 2].strip('"').rsplit("/", 1)[-1])[1:-1]
+        return "?"
+
     def error(self, place: int, message: str) -> ParseError:
-        """What is wrong at a place of the text, to be raised."""
+        """Return the error for a place of the text."""
         return ParseError(f"PTX line {self.text.count(chr(10), 0, place) + 1}: {message}")
 
     def fail(self, message: str):

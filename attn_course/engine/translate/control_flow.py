@@ -142,6 +142,24 @@ def registers_in(operand) -> Iterator[str]:
             return
 
 
+def symbols_in(operand) -> Iterator[str]:
+    """The names of variables, functions and labels in an operand, or in several."""
+    match operand:
+        case Symbol(name):
+            yield name
+        case Vector(items) | tuple(items):
+            for item in items:
+                if not isinstance(item, Register | Immediate):  # as most are: this saves time
+                    yield from symbols_in(item)
+        case Pair(first, second):
+            yield from symbols_in((first, second))
+        case Inverted(inner):
+            yield from symbols_in(inner)
+        case Address(base, _, extra):
+            if not isinstance(base, Register) or extra:
+                yield from symbols_in((base, *extra))
+
+
 _NO_RESULT = (
     "st",
     "red",

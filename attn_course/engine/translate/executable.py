@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import (
-    Address,
     Function,
     Instruction,
     Module,
     Position,
     Symbol,
     Variable,
-    Vector,
 )
 
-from ..machine.errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from ..machine.memory import FUNCTION_WINDOW, aligned
-from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
+from ..addresses import FUNCTION_WINDOW, aligned
+from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
+from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, symbols_in
 from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A kernel parameter; size and align in bytes, type as PTX writes it ("u64", "f32", "b8")."""
-
-    name: str
-    type: str
-    size: int
-    align: int
 
 
 class Executable:
@@ -43,7 +28,7 @@ class Executable:
         self.program, self.function, self.module = program, function, program.module
         self.keep_registers = program.keep_registers
         self.blocks: dict[Key, Block] = {}
-        self.text: list[str] = []
+        self.lines: list[tuple[Instruction, str]] = []  # with its Python statement
         self.slot_types: list[str] = ["i8", "u8", "u8"]
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
@@ -51,7 +36,7 @@ class Executable:
         self.local_bytes = self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
-        self.parameters = parameters_of(function)
+        self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = list(self.module.functions)  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
@@ -162,10 +147,6 @@ class Executable:
         return f"{name}:{position.line}" + (f" `{line}`" if line else "")
 
 
-def parameters_of(function: Function) -> tuple[Parameter, ...]:
-    return tuple(Parameter(p.name, p.type, p.size, p.align) for p in function.parameters)
-
-
 def references(module: Module) -> dict[str, set[str]]:
     """Functions and variables by name -> the functions and variables that each of them names."""
     graph = {
@@ -173,22 +154,8 @@ def references(module: Module) -> dict[str, set[str]]:
         for name, variable in module.variables.items()
     }
     for name, function in module.functions.items():
-        graph[name] = {
-            symbol for i in function.body for operand in i.operands for symbol in symbols(operand)
-        }
+        graph[name] = {symbol for i in function.body for symbol in symbols_in(i.operands)}
     return {name: {n for n in named if n in graph} for name, named in graph.items()}
-
-
-def symbols(operand) -> Iterator[str]:
-    """The names of variables and functions in an operand."""
-    match operand:
-        case Symbol(name):
-            yield name
-        case Address(base):
-            yield from symbols(base)
-        case Vector(items):
-            for item in items:
-                yield from symbols(item)
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from attn_course.engine.ptx.syntax import Function, Instruction, Variable
+from attn_course.engine.ptx.syntax import (
+    Function,
+    Immediate,
+    Instruction,
+    Register,
+    Variable,
+    format_operand,
+)
 
-from ..machine.errors import UnsupportedInstruction, UnsupportedKernel
-from ..machine.memory import aligned
-from ..machine.special_registers import check_name
+from ..addresses import aligned
+from ..errors import UnsupportedInstruction, UnsupportedKernel
+from ..isa.special_registers import is_special
 from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
-from .operands import STORED
+from .operands import STORED, check_words, printable
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
@@ -115,7 +122,8 @@ class Instance:
     def slot(self, name: str) -> int:
         """A register's slot, which is made where it has none yet."""
         if name not in self.function.registers and name != "%carry":
-            check_name(name)
+            if not is_special(name):
+                raise UnsupportedInstruction(f"there is no special register {name} here")
             return self.kernel.special_slot(name)
         if name not in self.slots:
             self.slots[name] = self.kernel.new_slot(STORED[self.register_type(name)])
@@ -153,16 +161,19 @@ class Instance:
         flow.solve_liveness(built, uses, always)
         self.kernel.note_unset(built[self.key(0)].live_in & ~always)
         decoder = Decoder(self)
-        text: list[str] = []
+        lines: list[tuple[Instruction, str]] = []
         for block in built.values():
-            self.emit(decoder, block, flow.live_out(built, block, always), text)
-        self.finish(decoder, text, built, uses)
+            self.emit(decoder, block, flow.live_out(built, block, always), lines)
+        self.finish(decoder, lines, built, uses)
 
-    def finish(self, decoder: Decoder, text: list[str], built, uses) -> None:
-        """Compile the text; special registers found meanwhile are live everywhere."""
-        source = "\n".join(text)
-        exec(compile(source, f"<{self.function.name}>", "exec"), decoder.names)
-        self.kernel.text.append(source)
+    def finish(self, decoder: Decoder, lines, built, uses) -> None:
+        """Compile the lines; special registers found meanwhile are live everywhere.
+
+        The source holds numbers, names that Decoder makes, and nothing of the PTX text.
+        """
+        source = "\n".join(f"def op{i.index}(R, c):\n    {statement}" for i, statement in lines)
+        exec(compile(source, "<translated PTX>", "exec"), decoder.names)
+        self.kernel.lines.extend(lines)
         special = self.kernel.special_mask()
         for key, block in built.items():
             block.operations = [decoder.names[f"op{i.index}"] for i in block.instructions]
@@ -246,6 +257,8 @@ class Instance:
             sequence.append(t.instruction)
         for instruction in sequence:
             reads, writes = flow.reads_and_writes(instruction)
+            with self.explaining(instruction):
+                check_words(instruction, reads | writes)
             if instruction.guard is not None:
                 reads.discard(instruction.guard.name)
             with self.explaining(instruction):
@@ -257,15 +270,16 @@ class Instance:
         return uses
 
     # -- lines ----------------------------------------------------------------------------------
-    def emit(self, decoder: Decoder, block: Block, live: int, text: list[str]) -> None:
-        """Append one `def` for each instruction; registers no longer needed are let go of."""
+    def emit(self, decoder: Decoder, block: Block, live: int, lines: list) -> None:
+        """Append (instruction, statement) for each; clear registers that are not read again."""
         first = block.instructions[0] if block.instructions else None
         if first is not None and flow.is_warp_level(first.opcode):
-            block.warp_level, block.members = True, self.members(decoder, first)
+            with self.explaining(first):
+                block.warp_level, block.members = True, self.members(decoder, first)
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
             live |= self.mask(flow.reads_and_writes(block.terminator.instruction)[0])
-        lines = []
+        found = []
         for instruction in reversed(block.instructions):
             reads, writes = flow.reads_and_writes(instruction)
             self._live[instruction.index] = live
@@ -279,14 +293,17 @@ class Instance:
                 live |= 1 << slot
             if dead and not self.kernel.keep_registers:
                 statement += "; " + " = ".join(dead) + " = None"
-            lines.append(f"def op{instruction.index}(R, c):  # {instruction}\n    {statement}")
-        text.extend(reversed(lines))
+            found.append((instruction, statement))
+        lines.extend(reversed(found))
 
     def members(self, decoder: Decoder, instruction: Instruction):
         """A function that reads the member mask; None where the whole warp takes part."""
         if not flow.names_members(instruction.opcode):
             return None
-        return eval(f"lambda R, c: {decoder.read(instruction.operands[-1], 'b32')}", decoder.names)
+        mask = instruction.operands[-1]
+        if not isinstance(mask, Register | Immediate):
+            raise UnsupportedInstruction(f"member mask {format_operand(mask)}")
+        return eval(f"lambda R: {decoder.read(mask, 'b32')}", decoder.names)
 
     @contextmanager
     def explaining(self, instruction: Instruction):
@@ -323,7 +340,7 @@ class Instance:
         """Why an instruction cannot be simulated, and what to do about it."""
         where = self.where(instruction)
         return (
-            f"the simulator does not know the PTX instruction `{instruction}` ({why}), "
+            f"the simulator does not know the PTX instruction `{printable(instruction)}` ({why}), "
             f"compiled from {where}; run this kernel on a GPU, or write that line differently"
         )
 

@@ -14,10 +14,11 @@ import numpy as np
 
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
+from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
+from ..errors import UnsupportedInstruction
 from ..isa import table as isa
-from ..machine.errors import UnsupportedInstruction
-from ..machine.memory import LOCAL_WINDOW, SHARED_WINDOW
-from .memory_instructions import MemoryLines, memory_space
+from .control_flow import symbols_in
+from .memory_instructions import SPACES, MemoryLines, memory_space
 from .operands import type_of
 
 _NOTHING = (
@@ -49,6 +50,8 @@ class Decoder(MemoryLines):
         """The Python statement of one instruction; raises UnsupportedInstruction."""
         root = instruction.opcode.split(".")[0]
         if root in _NOTHING:
+            for name in symbols_in(instruction.operands):
+                self.instance.place_of(name)
             return "pass"
         return getattr(self, f"_{root}", self.pure)(instruction)
 
@@ -74,7 +77,8 @@ class Decoder(MemoryLines):
 
     def function(self, opcode: str, fn) -> str:
         """A name for the operation table's function, made from the opcode."""
-        name = re.sub(r"\W", "_", opcode)
+        name = opcode.replace(".", "_")
+        assert name.isidentifier() and name.isascii()
         self.names[name] = fn
         return name
 
@@ -82,7 +86,7 @@ class Decoder(MemoryLines):
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
-            return self.write(destination, kind, f"c.clock(u{TYPE_BYTES[kind]})")
+            return self.write(destination, kind, f"c.memory.clock(u{TYPE_BYTES[kind]})")
         return self.write(destination, kind, self.read(source, kind))
 
     def _cvta(self, instruction: Instruction) -> str:
@@ -98,45 +102,48 @@ class Decoder(MemoryLines):
 
     def _isspacep(self, instruction: Instruction) -> str:
         destination, source = instruction.operands
-        space = instruction.opcode.split(".")[1].split("::")[0]
-        text = f"c.is_in({space!r}, {self.read(source, 'b64')})"
+        space = self.mode(instruction, *SPACES)
+        text = f"c.memory.is_in({space!r}, {self.read(source, 'b64')})"
         return self.write(destination, "pred", text)
 
     # -- clusters -------------------------------------------------------------------------------
     def _barrier(self, instruction: Instruction) -> str:
         if not instruction.opcode.startswith("barrier.cluster.arrive"):
             raise UnsupportedInstruction(instruction.opcode)
-        return "c.cluster_arrive()"
+        return "c.cluster.arrive()"
 
     def _mapa(self, instruction: Instruction) -> str:
         destination, address, rank = instruction.operands
         kind = type_of(instruction.opcode)
-        text = f"c.map_address({self.read(address, kind)}, {self.read(rank, 'u32')})"
+        text = f"c.cluster.map_address({self.read(address, kind)}, {self.read(rank, 'u32')})"
         return self.write(destination, kind, text)
 
     def _getctarank(self, instruction: Instruction) -> str:
         destination, address = instruction.operands
-        text = f"c.rank_of_address({self.read(address, type_of(instruction.opcode))})"
+        text = f"c.cluster.rank_of_address({self.read(address, type_of(instruction.opcode))})"
         return self.write(destination, "u32", text)
 
     # -- warp level -----------------------------------------------------------------------------
     @staticmethod
     def mode(instruction: Instruction, *known: str) -> str:
-        """Which of the known words the opcode contains."""
-        return next(part for part in instruction.opcode.split(".") if part in known)
+        """Which of the known words the opcode contains; UnsupportedInstruction without one."""
+        for part in instruction.opcode.split("."):
+            if part.split("::")[0] in known:
+                return part.split("::")[0]
+        raise UnsupportedInstruction(f"none of .{', .'.join(known)}")
 
     def _shfl(self, instruction: Instruction) -> str:
         destination, *sources = instruction.operands[:4]
         mode = self.mode(instruction, "up", "down", "bfly", "idx")
         value, b, c = (self.read(source, "b32") for source in sources)
-        call = f"c.shuffle({mode!r}, {value}, {b}, {c})"
+        call = f"c.warps.shuffle({mode!r}, {value}, {b}, {c})"
         return self.write_pair(destination, ("b32", "pred"), call)
 
     def _vote(self, instruction: Instruction) -> str:
         destination, predicate, members = instruction.operands
         mode = self.mode(instruction, "all", "any", "uni", "ballot")
         value = self.read(predicate, "pred")
-        call = f"c.vote({mode!r}, {value}, {self.read(members, 'b32')})"
+        call = f"c.warps.vote({mode!r}, {value}, {self.read(members, 'b32')})"
         return self.write(destination, "b32" if mode == "ballot" else "pred", call)
 
     def _match(self, instruction: Instruction) -> str:
@@ -144,20 +151,20 @@ class Decoder(MemoryLines):
         value = self.read(value, type_of(instruction.opcode))
         arguments = f"{value}, {self.read(members, 'b32')}"
         if self.mode(instruction, "any", "all") == "any":
-            return self.write(destination, "b32", f"c.match_any({arguments})")
-        return self.write_pair(destination, ("b32", "pred"), f"c.match_all({arguments})")
+            return self.write(destination, "b32", f"c.warps.match_any({arguments})")
+        return self.write_pair(destination, ("b32", "pred"), f"c.warps.match_all({arguments})")
 
     def _redux(self, instruction: Instruction) -> str:
         destination, value, members = instruction.operands
         kind = type_of(instruction.opcode)
         mode = self.mode(instruction, "add", "min", "max", "and", "or", "xor")
-        call = f"c.redux({mode!r}, {self.read(value, kind)}, {self.read(members, 'b32')})"
+        call = f"c.warps.redux({mode!r}, {self.read(value, kind)}, {self.read(members, 'b32')})"
         return self.write(destination, kind, call)
 
     def _elect(self, instruction: Instruction) -> str:
         destination, members = instruction.operands
-        call = f"c.elect({self.read(members, 'b32')})"
+        call = f"c.warps.elect({self.read(members, 'b32')})"
         return self.write_pair(destination, ("b32", "pred"), call)
 
     def _activemask(self, instruction: Instruction) -> str:
-        return self.write(instruction.operands[0], "b32", "c.active_mask()")
+        return self.write(instruction.operands[0], "b32", "c.warps.active_mask()")

@@ -9,18 +9,18 @@ import numpy as np
 from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, Symbol, Vector
 
+from ..errors import UnsupportedInstruction
 from ..isa import atomics
-from ..machine.errors import UnsupportedInstruction
 from .operands import OperandText, code_of, type_of
 
-_SPACES = ("global", "shared", "local", "param", "const")
+SPACES = ("global", "shared", "local", "param", "const")
 
 
 def memory_space(opcode: str) -> str:
     """The state space that an opcode names; "generic" if none. Constants are global memory."""
     for part in opcode.split(".")[1:]:
         part = part.split("::")[0]
-        if part in _SPACES:
+        if part in SPACES:
             return "global" if part == "const" else part
     return "generic"
 
@@ -35,7 +35,7 @@ def _items(operand) -> tuple:
 
 
 class MemoryLines(OperandText):
-    """The lines of memory instructions; each calls a method of MemoryInstructions."""
+    """The lines of memory instructions; each calls a method of the machine's Memory."""
 
     def address(self, operand: Address) -> str:
         """`[base + offset]` as uint64, within its own space."""
@@ -70,7 +70,7 @@ class MemoryLines(OperandText):
         if space == "parameter":
             return self.load_parameter(source, kind, items)
         call = (
-            f"c.load({space!r}, {self.address(source)}, {_item(kind)}, {len(items)}, "
+            f"c.memory.load({space!r}, {self.address(source)}, {_item(kind)}, {len(items)}, "
             f"{self.object('ins', instruction)})"
         )
         if len(items) == 1:
@@ -85,7 +85,7 @@ class MemoryLines(OperandText):
         offset = self.instance.place_of(source.base.name)[1] + source.offset
         dtype = DTYPE[kind]
         return "; ".join(
-            self.write(item, kind, f"c.parameter({at}, {code_of(dtype)})")
+            self.write(item, kind, f"c.memory.parameter({at:d}, {code_of(dtype)})")
             for at, item in zip(itertools.count(offset, dtype.itemsize), items, strict=False)
         )
 
@@ -95,7 +95,7 @@ class MemoryLines(OperandText):
         values = ", ".join(self.read(item, kind) for item in _items(source))
         space = self.space_of(instruction, destination)
         return (
-            f"c.store({space!r}, {self.address(destination)}, ({values},), {_item(kind)}, "
+            f"c.memory.store({space!r}, {self.address(destination)}, ({values},), {_item(kind)}, "
             f"{self.object('ins', instruction)})"
         )
 
@@ -116,8 +116,8 @@ class MemoryLines(OperandText):
             slot = self.instance.slot(destination.name)
             wanted = self.instance.is_live_after(instruction, slot)
         call = (
-            f"c.atomic({space!r}, {self.address(operands[0])}, {name}, ({values}), {_item(kind)}, "
-            f"{wanted}, {self.object('ins', instruction)})"
+            f"c.memory.atomic({space!r}, {self.address(operands[0])}, {name}, ({values}), "
+            f"{_item(kind)}, {wanted}, {self.object('ins', instruction)})"
         )
         return self.write(destination, kind, call) if wanted else call
 
@@ -126,17 +126,17 @@ class MemoryLines(OperandText):
         if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async without mbarrier")
         if "commit_group" in parts:
-            return "c.commit_copies()"
+            return "c.copies.commit()"
         if "wait_all" in parts:
-            return "c.wait_copies(None)"
+            return "c.copies.wait(None)"
         if "wait_group" in parts:
-            return f"c.wait_copies({self.read(instruction.operands[0], 'u32')})"
+            return f"c.copies.wait({self.read(instruction.operands[0], 'u32')})"
         to, source, size, *rest = instruction.operands
         hinted = "L2::cache_hint" in instruction.opcode
         available = self.available_bytes(size, rest, hinted)
         return (
-            f"c.copy_async({self.address(to)}, {self.address(source)}, {size.value}, {available}, "
-            f"{self.object('ins', instruction)})"
+            f"c.copies.start({self.address(to)}, {self.address(source)}, {size.value:d}, "
+            f"{available}, {self.object('ins', instruction)})"
         )
 
     def available_bytes(self, size, rest: list, hinted: bool) -> str:

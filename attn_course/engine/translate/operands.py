@@ -7,12 +7,16 @@ a wider register than they use (`ld.u8 %r1`), which cuts or widens the value.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from attn_course.engine.isa.bits import pack, unpack
 from attn_course.engine.isa.table import DTYPE
 from attn_course.engine.ptx.syntax import (
     TYPE_BYTES,
     Immediate,
+    Instruction,
     Inverted,
     Pair,
     Register,
@@ -21,9 +25,33 @@ from attn_course.engine.ptx.syntax import (
     format_operand,
 )
 
-from ..machine.errors import UnsupportedInstruction
+from ..errors import UnsupportedInstruction
+from .control_flow import symbols_in
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
+
+
+# Words of PTX. `@` and a number follow a name that is declared in an inner scope.
+_OPCODE = re.compile(r"[a-z][a-z0-9]*(\.[A-Za-z0-9_]+(::[A-Za-z0-9_]+)*)*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9_$%.~]+(@[0-9]+)?", re.ASCII)
+
+
+def printable(instruction: Instruction) -> str:
+    """The text of an instruction on one line of ASCII, with other characters escaped."""
+    return str(instruction).encode("unicode_escape").decode("ascii")
+
+
+def check_words(instruction: Instruction, registers: set[str]) -> None:
+    """Raise UnsupportedInstruction unless each word of an instruction is spelled as PTX spells it.
+
+    registers: those of its guard and operands. All operands are checked, so also those of
+    instructions that have no effect here.
+    """
+    if not _OPCODE.fullmatch(instruction.opcode):
+        raise UnsupportedInstruction(f"opcode {ascii(instruction.opcode)}")
+    for name in (*registers, *symbols_in(instruction.operands)):
+        if not _NAME.fullmatch(name):
+            raise UnsupportedInstruction(f"operand {ascii(name)}")
 
 
 def type_of(opcode: str) -> str:
@@ -52,7 +80,13 @@ class OperandText:
 
     def __init__(self, instance):
         self.instance = instance
-        self.names: dict[str, object] = {"np": np, **{code_of(d): d for d in DTYPE.values()}}
+        self.names: dict[str, object] = {
+            "np": np,
+            "pack": pack,
+            "unpack": unpack,
+            **{code_of(d): d for d in DTYPE.values()},
+        }
+        self.names["__builtins__"] = {}
         self.constants: dict[tuple, str] = {}
 
     # -- names ----------------------------------------------------------------------------------
@@ -119,7 +153,8 @@ class OperandText:
 
     def symbol(self, name: str, offset: int, kind: str) -> str:
         """The address of a variable within its own space."""
-        text = f"c.address_of({self.instance.place_of(name)!r}, {offset})"
+        place = self.constant(self.instance.place_of(name))
+        text = f"c.memory.address_of({place}, {offset:d})"
         return text if TYPE_BYTES[kind] == 8 else f"np.uint32({text})"
 
     def packed(self, items: tuple, kind: str) -> str:
@@ -127,7 +162,7 @@ class OperandText:
         whole = TYPE_BYTES[kind]
         part = _PARTS[whole // len(items)]
         pieces = ", ".join(self.read(item, part) for item in items)
-        text = f"c.pack(u{whole}, ({pieces},))"
+        text = f"pack(u{whole}, ({pieces},))"
         dtype = DTYPE[kind]
         return text if dtype.kind == "u" else f"{text}.view({code_of(dtype)})"
 
@@ -146,7 +181,7 @@ class OperandText:
     def write_parts(self, items: tuple, kind: str, text: str) -> str:
         """{a, b} = one wider value: the first item gets the low bits."""
         part, whole = _PARTS[TYPE_BYTES[kind] // len(items)], f"u{TYPE_BYTES[kind]}"
-        lines = [f"t = c.unpack(({text}).view({whole}), {len(items)})"]
+        lines = [f"t = unpack(({text}).view({whole}), {len(items)})"]
         lines += [self.write(item, part, f"t[{i}]") for i, item in enumerate(items)]
         return "; ".join(lines)
 

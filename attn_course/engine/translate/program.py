@@ -9,11 +9,11 @@ import numpy as np
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
-from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
+from attn_course.engine.ptx.syntax import Instruction, Module, Position
 
-from ..machine.launch import launch
-from ..machine.memory import aligned
-from .executable import Executable, Parameter, parameters_of, shared_variables
+from ..addresses import aligned
+from .executable import Executable, shared_variables
+from .operands import printable
 
 
 class Program:
@@ -21,7 +21,8 @@ class Program:
 
     ptx: the module's text. source: the CUDA C text, for messages (and line text in reports).
     build: "optimised" or "debug"; a debug build keeps every register readable to its end.
-    options: the compiler's, which observers may want to know.
+    options: the compiler's, which observers may want to know. headers: (name, text) of the headers
+    that the source includes, CUDA's own aside.
     """
 
     def __init__(
@@ -32,12 +33,14 @@ class Program:
         source_name: str = "kernel.cu",
         build: str = "optimised",
         options: tuple[str, ...] = (),
+        headers: tuple[tuple[str, str], ...] = (),
     ):
         self.options = tuple(options)
         self.ptx, self.source, self.source_name, self.build = ptx, source, source_name, build
         self.module: Module = parse(ptx)
         self.keep_registers = build == "debug"
         self.source_lines = tuple(source.splitlines())
+        self.headers = {name: tuple(text.splitlines()) for name, text in headers}
         self._executables: dict[str, Executable] = {}
         self.variables: dict[str, np.ndarray] = {}
         for variable in self.module.variables.values():
@@ -47,11 +50,13 @@ class Program:
                     data[:] = np.frombuffer(variable.initial, np.uint8)[: variable.size]
                 self.variables[variable.name] = data
 
-    @property
-    def entries(self) -> dict[str, Entry]:
-        """The kernels by name."""
-        kernels = (f for f in self.module.functions.values() if f.is_entry)
-        return {f.name: Entry.of(self.module, f) for f in kernels}
+    def resources(self, name: str) -> Resources:
+        """What a kernel takes up, known without decoding it."""
+        function, shared = self.module.functions[name], 0
+        for variable in shared_variables(self.module, function):
+            shared = aligned(shared, max(variable.align, 1)) + variable.size
+        local = sum(v.size for v in function.variables.values() if v.space == "local")
+        return Resources(shared, local, len(function.registers))
 
     def executable(self, name: str) -> Executable:
         if name not in self._executables:
@@ -65,8 +70,14 @@ class Program:
         return import_module("..ptx.debug_names", __package__)
 
     def python(self, name: str) -> str:
-        """The NumPy lines that the kernel's instructions became."""
-        return "\n".join(self.executable(name).text)
+        """Return the NumPy lines of the kernel's instructions, to be read.
+
+        Each line stands below its instruction, whose text is escaped and is never executed.
+        """
+        return "\n".join(
+            f"def op{i.index}(R, c):  # {printable(i)}\n    {statement}"
+            for i, statement in self.executable(name).lines
+        )
 
     def global_variable(self, name: str) -> np.ndarray:
         """The bytes of a `__device__` or `__constant__` variable; kept from launch to launch."""
@@ -79,11 +90,30 @@ class Program:
         raise KeyError(f"no __device__ or __constant__ variable named {name!r}; there are: {known}")
 
     def source_line(self, position) -> str:
-        """The text of a source line, where it belongs to the kernel's own file."""
-        if position is None or not self.is_own_file(position.file):
+        """The text of a source line of the kernel's own file or of a header that it includes."""
+        if position is None:
             return ""
-        inside = 0 < position.line <= len(self.source_lines)
-        return self.source_lines[position.line - 1] if inside else ""
+        own = self.is_own_file(position.file)
+        lines = self.source_lines if own else self.headers.get(self.header_of(position.file), ())
+        return lines[position.line - 1] if 0 < position.line <= len(lines) else ""
+
+    def header_of(self, number: int) -> str:
+        """The name of the included header that a file number stands for; "" for other files."""
+        path = "/" + self.module.files.get(number, "").replace("\\", "/")
+        return next(
+            (name for name in self.headers if path.endswith("/" + name.rpartition("../")[2])), ""
+        )
+
+    def place_in_header(self, position: Position | None) -> str:
+        """ "name:line `text`" of a position in a header that the kernel includes, else "".
+
+        For code of CUDA's own headers that was inlined into such a header: the call there.
+        """
+        while position is not None and not self.is_own_file(position.file):
+            if name := self.header_of(position.file):
+                return f"{name}:{position.line} `{self.source_line(position).strip()}`"
+            position = position.inlined_at
+        return ""
 
     def text_of(self, name: str, line: int) -> str:
         """ " `text`" of a line of the kernel's own file, for messages; "" for other files."""
@@ -105,46 +135,11 @@ class Program:
         position = self.own_position(instruction.position)
         return position.line if position is not None else 0
 
-    def launch(
-        self, name, grid, block, arguments, shared_bytes=0, observers=(), names=(), warp_order=None
-    ):
-        """Run a kernel over its whole grid. See launches.launch."""
-        return launch(
-            self,
-            name,
-            grid,
-            block,
-            arguments,
-            shared_bytes=shared_bytes,
-            observers=observers,
-            names=names,
-            warp_order=warp_order,
-        )
-
 
 @dataclass(frozen=True)
-class Entry:
-    """What is known of a kernel without decoding it."""
+class Resources:
+    """What a kernel takes up: shared bytes a block, local bytes and PTX registers a thread."""
 
-    name: str
-    parameters: tuple[Parameter, ...]
     shared_bytes: int
     local_bytes: int
-    max_threads: int
-    register_count: int
-
-    @classmethod
-    def of(cls, module: Module, function: Function) -> Entry:
-        shared = 0
-        for variable in shared_variables(module, function):
-            shared = aligned(shared, max(variable.align, 1)) + variable.size
-        local = sum(v.size for v in function.variables.values() if v.space == "local")
-        limit = function.limits.get("maxntid") or function.limits.get("reqntid") or (1024,)
-        return cls(
-            function.name,
-            parameters_of(function),
-            shared,
-            local,
-            int(np.prod(limit)),
-            len(function.registers),
-        )
+    registers: int

@@ -127,7 +127,7 @@ class Footprints(Observer):
         if not event.accesses or key in self._seen:
             return
         first = (
-            (self.block - event.chunk.first_block) * event.chunk.warps_per_block + self.warp
+            (self.block - event.chunk.first_block) * event.chunk.lanes.warps_per_block + self.warp
         ) * 32
         for access in event.accesses:
             mine = (access.lanes >= first) & (access.lanes < first + 32)

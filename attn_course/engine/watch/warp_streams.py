@@ -90,7 +90,9 @@ class InFlight(Observer):
         return int(covered[self.products].sum())
 
     def instruction(self, event: InstructionEvent) -> None:
-        mine = (self.block - event.chunk.first_block) * event.chunk.warps_per_block + self.warp
+        mine = (
+            self.block - event.chunk.first_block
+        ) * event.chunk.lanes.warps_per_block + self.warp
         at = int(np.searchsorted(event.warps, mine))
         if self.block < event.chunk.first_block or at == event.lanes.size:
             return

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from attn_course.engine import compile as compiler
 from attn_course.engine.compile import (
     CompileError,
     CompilerMissingError,
@@ -21,6 +20,7 @@ from attn_course.engine.compile import (
     requested_arch,
     required_arch,
 )
+from attn_course.engine.compile import nvrtc as compiler
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;
@@ -197,11 +197,7 @@ def test_cuda_path_is_searched(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("major", "taken", "left"),
-    [
-        (12, "cuda_runtime", "cu13"),
-        (13, "cu13", None),
-    ],
+    ("major", "taken", "left"), [(12, "cuda_runtime", "cu13"), (13, "cu13", None)]
 )
 def test_wheels_of_both_layouts_are_found(tmp_path, monkeypatch, major, taken, left):
     for name in ("cu13", "cuda_runtime"):

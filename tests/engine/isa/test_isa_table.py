@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from attn_course.engine.isa import rows
 from attn_course.engine.isa import table as isa
 
 from . import test_isa_approximations as approximations
@@ -35,7 +34,7 @@ def test_every_row_type_and_modifier_is_tested():
         name, row, kinds, words = isa.find_row(opcode)
         types.setdefault((name, row), set()).add(kinds)
         modifiers.setdefault((name, row), set()).update(words)
-    for name, forms in rows.ROWS.items():
+    for name, forms in isa.ROWS.items():
         for row in forms:
             assert set(row.type_choices()) == types.get((name, row)), (name, row.types)
             missing = set(row.modifiers.split()) - modifiers[name, row] - {"approx"}

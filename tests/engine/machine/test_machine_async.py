@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
+from attn_course.engine.errors import LaunchError
 from attn_course.engine.machine import Hang, MemoryFault, launch
-from attn_course.engine.module.errors import LaunchError
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \

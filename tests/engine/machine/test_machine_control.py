@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, run, zeros
 
-from attn_course.engine.machine.launch import launch
+from attn_course.engine.machine import launch
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

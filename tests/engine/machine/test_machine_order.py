@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import run, zeros
 
-from attn_course.engine.machine.launch import launch
+from attn_course.engine.machine import launch
 from attn_course.ladder.attention import METHODS, attention
 from attn_course.reference.inputs import seeded_qkv
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from machine_harness import BUILDS, listen, run, zeros
 
-from attn_course.engine.machine import Hang
-from attn_course.engine.machine.launch import launch
+from attn_course.engine.machine import Hang, launch
 
 CODE = r"""
 #define SYNC(n, count) asm volatile("bar.sync " #n ", " #count ";" ::: "memory")

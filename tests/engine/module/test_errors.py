@@ -352,6 +352,8 @@ def test_static_and_dynamic_shared_memory_add_up(module):
         ("compute_70", 96),
         ("compute_120", 99),
         ("compute_88", 163),
+        ("compute_103", 227),
+        ("compute_61", 48),
     ],
 )
 def test_the_limit_is_the_architectures(arch, kilobytes):

@@ -12,17 +12,16 @@ import pytest
 import attn_course
 from attn_course.engine import backend as backends
 from attn_course.engine.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
+from attn_course.engine.compile import CompileError
 from attn_course.engine.events import Observer, observe
-from attn_course.engine.module import KernelNotFoundError, LaunchError, RawModule
-from attn_course.engine.module.cupy_side import CupyModules
-from attn_course.engine.module.signature import (
-    CType,
-    describe_type,
-    join,
-    read_aliases,
-    read_declarations,
-    read_entries,
+from attn_course.engine.module import (
+    ArgumentError,
+    KernelNotFoundError,
+    LaunchError,
+    RawKernel,
+    RawModule,
 )
+from attn_course.engine.module.cupy_side import CupyModules
 
 needs_gpu = pytest.mark.skipif(gpu_count() == 0, reason="CuPy sees no GPU")
 
@@ -204,63 +203,16 @@ extern "C" __global__ void k(double* out, bool yes, signed char c, unsigned char
 """
     out = np.zeros(14)
     pair = np.array((-7, 0.25), np.dtype([("a", "i4"), ("b", "f4")]))
-    simulated(code).get_function("k")(
-        (1,),
-        (1,),
-        (
-            out,
-            True,
-            -5,
-            200,
-            np.int16(-300),
-            4000000000,
-            -(2**40),
-            np.uint64(2**50),
-            np.float32(1.5),
-            2.25,
-            np.float16(0.125),
-            pair,
-            np.array([1, 2, 3], np.int32),
-            None,
-        ),
-    )
-    assert out.tolist() == [
-        1,
-        -5,
-        200,
-        -300,
-        4000000000,
-        -(2**40),
-        2.0**50,
-        1.5,
-        2.25,
-        0.125,
-        -7,
-        0.25,
-        3,
-        1,
-    ]
+    kernel = simulated(code).get_function("k")
+    integers = (True, -5, 200, np.int16(-300), 4000000000, -(2**40), np.uint64(2**50))
+    floats = (np.float32(1.5), 2.25, np.float16(0.125))
+    kernel((1,), (1,), (out, *integers, *floats, pair, np.array([1, 2, 3], np.int32), None))
+    assert out.tolist() == [*map(int, integers), *map(float, floats), -7, 0.25, 3, 1]
     out[:] = 0
-    simulated(code).get_function("k")(
-        (1,),
-        (1,),
-        (
-            out,
-            np.bool_(False),
-            np.int8(1),
-            np.uint8(2),
-            3,
-            np.uint32(4),
-            np.int64(5),
-            6,
-            np.float32(7),
-            np.float64(8),
-            np.float16(9),
-            pair[()],
-            pair.tobytes() + bytes(4),
-            np.zeros(1, np.float32),
-        ),
-    )
+    integers = (np.bool_(False), np.int8(1), np.uint8(2), 3, np.uint32(4), np.int64(5), 6)
+    floats = (np.float32(7), np.float64(8), np.float16(9))
+    structs = (pair[()], pair.tobytes() + bytes(4), np.zeros(1, np.float32))
+    kernel((1,), (1,), (out, *integers, *floats, *structs))
     assert out.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, -7, 0.25, 0, 0]
 
 
@@ -416,7 +368,7 @@ def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
 def test_files_are_found_from_the_projects_folder_too(tmp_path, monkeypatch):
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "axpy.cu").write_text(AXPY)
-    monkeypatch.setattr("attn_course.engine.module.PROJECT", tmp_path)
+    monkeypatch.setattr("attn_course.engine.module.raw_module.PROJECT", tmp_path)
     module = RawModule(path="kernels/axpy.cu", backend="simulator")
     assert module.name == "kernels/axpy.cu" and module.kernels == ("axpy",)
     with pytest.raises(FileNotFoundError, match=r"'kernels/axpi.cu'; that folder has: axpy.cu"):
@@ -440,7 +392,7 @@ def test_ptx_program_and_compile():
     module = simulated(AXPY)
     assert ".target sm_80, debug" in module.ptx("debug")
     assert module.program() is module.program("optimised")
-    assert "axpy" in module.program("debug").entries
+    assert "axpy" in module.program("debug").module.functions
     with pytest.raises(ValueError, match="'optimised' or 'debug'"):
         module.ptx("fast")
     log = io.StringIO()
@@ -458,74 +410,121 @@ def test_the_header_and_the_options_choose_the_architecture():
 # -- signatures -----------------------------------------------------------------------------------
 
 
+TYPES = """
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda/std/cstdint>
+#define element __nv_bfloat16
+#undef element
+#define element __half
+#ifdef DOUBLE
+typedef double real;
+#else
+typedef float real;
+#endif
+using index = long long;
+enum Colour { RED };
+struct Node { Node* next; float value; };
+template <typename T, int N> struct Row { T value[N]; };
+"""
+
+
 @pytest.mark.parametrize(
-    ("text", "name", "ctype"),
+    ("text", "name", "shown", "dtypes", "const"),
     [
-        ("const float* __restrict__ q", "q", CType("float", 1, True)),
-        ("float const *q", "q", CType("float", 1, True)),
-        ("float* const q", "q", CType("float", 1, False)),
-        ("float *__restrict__ out", "out", CType("float", 1)),
-        ("unsigned long long int n", "n", CType("unsigned long long")),
-        ("long unsigned n", "n", CType("unsigned long")),
-        ("unsigned *u", "u", CType("unsigned int", 1)),
-        ("const int n", "n", CType("int")),
-        ("float x[]", "x", CType("float", 1)),
-        ("const float x[4]", "x", CType("float", 1, True)),
-        ("float", "", CType("float")),
-        ("long long", "", CType("long long")),
-        ("float **rows", "rows", CType("float", 2)),
-        ("const __nv_bfloat16* k", "k", CType("__nv_bfloat16", 1, True)),
-        ("std::uint32_t seed", "seed", CType("uint32_t")),
-        ("Unknown<int, 3> v", "v", CType("")),
-        ("const __grid_constant__ TensorMap map", "map", CType("")),
-        ("real* r", "r", CType("double", 1)),
-        ("index i", "i", CType("long long")),
-        ("element* e", "e", CType("__half", 1)),
-        ("given* g", "g", CType("unsigned int", 1)),
-        ("float scale = 1.0f", "scale", CType("float")),
+        ("const float* __restrict__ q", "q", "const float* q", ("float32",), True),
+        ("float const *q", "q", "const float* q", ("float32",), True),
+        ("float* const q", "q", "float* const q", ("float32",), False),
+        ("unsigned *u", "u", "unsigned int* u", ("uint32",), False),
+        ("float x[]", "x", "float* x", ("float32",), False),
+        ("const float x[4]", "x", "const float* x", ("float32",), True),
+        ("float (*x)[4]", "x", "float[4]* x", ("float32",), False),
+        ("float* *rows", "rows", "float** rows", (), False),
+        ("const __half* const* rows", "rows", "const __half* const* rows", (), True),
+        ("const __nv_bfloat16* k", "k", "const __nv_bfloat16* k", ("bfloat16", "uint16"), True),
+        ("cuda::std::uint32_t* seed", "seed", "uint32_t* seed", ("uint32",), False),
+        ("size_t*", "parameter 1", "size_t*", ("uint64",), False),
+        ("const char* text", "text", "const char* text", ("int8", "uint8", "bool"), True),
+        ("const float4* q", "q", "const float4* q", ("float32",), True),
+        ("longlong2* n", "n", "longlong2* n", ("int64",), False),
+        ("Row<int, 3>* v", "v", "Row* v", (), False),
+        ("Node* first", "first", "Node* first", (), False),
+        ("Colour* c", "c", "Colour* c", (), False),
+        ("const void* any", "any", "const void* any", (), True),
+        ("void (*f)(int)", "f", "?* f", (), False),
+        ("const real* r", "r", "const real* r", ("float32",), True),
+        ("index* i", "i", "index* i", ("int64",), False),
+        ("element* e", "e", "__half* e", ("float16",), False),
+        ("given* g", "g", "unsigned int* g", ("uint32",), False),
     ],
 )
-def test_parameter_types_are_read(text, name, ctype):
-    source = "typedef double real; using index = long long;\n#define element __half\n"
-    aliases = read_aliases(source, ("-Dgiven=unsigned int", "-DTILE=4"))
-    declaration = read_declarations(f"__global__ void k({text}) {{}}")[0]
-    assert describe_type(declaration.parameters[0], aliases) == (name, ctype)
+def test_the_compiler_tells_the_types_of_pointers(text, name, shown, dtypes, const):
+    code = f'{TYPES}extern "C" __global__ void k({text}) {{}}'
+    kernel = simulated(code, options=("-Dgiven=unsigned int",)).get_function("k")
+    parameter = kernel.entry.parameters[0]
+    assert (parameter.name, parameter.text) == (name, shown)
+    assert parameter.dtypes == dtypes and parameter.ctype.target.const == const
 
 
-def test_declarations_are_found_whatever_stands_around_them():
-    source = """// __global__ void in_comment(int a);
-#define MAKE(name) __global__ void name(float* x)
-const char* s = "__global__ void in_string(int a)";
-template <typename T, int N = 4>
-__global__ __launch_bounds__(256, 2) void first(const T* x /* (n, d) */,   // rows
-    float y) {}
-extern "C" __global__ void second() {}
-extern "C" __global__ void __launch_bounds__((32 * 4)) third(void);
-static __global__ void fourth(Pair<int, float> p, int (*f)(int, int)) {}
-"""
-    found = {d.name: d for d in read_declarations(source)}
-    assert list(found) == ["first", "second", "third", "fourth"]
-    assert found["first"].line == 5 and found["first"].template == ("T", "N")
-    assert found["first"].parameter_texts == ("const T* x", "float y")
-    assert found["second"].parameters == found["third"].parameters == ()
-    assert len(found["fourth"].parameters) == 2
+@pytest.mark.parametrize(
+    ("text", "kind", "bytes_", "is_struct"),
+    [
+        ("unsigned long long int n", "unsigned", 8, False),
+        ("long signed n", "signed", 8, False),
+        ("const int n", "signed", 4, False),
+        ("bool b", "bool", 1, False),
+        ("real scale", "float", 4, False),
+        ("element h", "struct", 2, True),
+        ("int3 v", "struct", 12, True),
+        ("const __grid_constant__ Row<int, 3> v", "struct", 12, True),
+    ],
+)
+def test_the_compiler_tells_the_types_of_values(text, kind, bytes_, is_struct):
+    kernel = simulated(f'{TYPES}extern "C" __global__ void k({text}) {{}}').get_function("k")
+    parameter = kernel.entry.parameters[0]
+    assert (parameter.ctype.kind, parameter.size) == (kind, bytes_)
+    assert parameter.is_struct == is_struct and parameter.dtypes == ()
 
 
-def test_branches_of_the_preprocessor_that_disagree_leave_a_type_unknown():
-    source = """
-#ifdef HALF
-extern "C" __global__ void k(__half* x, int n) {}
-#else
-extern "C" __global__ void k(float* x, int n) {}
+def test_a_type_chosen_by_the_preprocessor_is_the_one_that_is_compiled():
+    code = f'{TYPES}extern "C" __global__ void k(real* x) {{ x[0] = sizeof(real); }}'
+    for options, dtype, other in (((), "f4", "f8"), (("-DDOUBLE",), "f8", "f4")):
+        kernel = simulated(code, options=options).get_function("k")
+        x = np.zeros(1, dtype)
+        kernel((1,), (1,), (x,))
+        assert x[0] == x.itemsize
+        with pytest.raises(ArgumentError, match=f"kernel reads {np.dtype(dtype).name}"):
+            kernel((1,), (1,), (np.zeros(1, other),))
+
+
+def test_code_that_has_no_debug_build_has_no_types():
+    code = """
+#ifdef __CUDACC_DEBUG__
+#error not with -G
 #endif
+extern "C" __global__ void k(int* x) { x[0] = 7; }
 """
-    kernel = simulated(source).get_function("k")
-    assert kernel.entry.parameters[0].ctype is None
-    assert kernel.entry.parameters[1].ctype == CType("int")
+    kernel = simulated(code).get_function("k")
+    x = np.zeros(1, np.int32)
+    kernel((1,), (1,), (x,))
+    assert x[0] == 7 and kernel.entry.parameters[0].ctype is None
 
 
-def test_ptx_entries_of_either_generation_are_read():
-    ptx = """
+def test_a_line_is_that_of_the_own_file(tmp_path):
+    (tmp_path / "other.cuh").write_text('extern "C" __global__ void there(int* x) {}\n')
+    path = tmp_path / "k.cu"
+    path.write_text('#include "other.cuh"\n\nextern "C" __global__ void here(int* x) {}\n')
+    module = RawModule(path=path, backend="simulator")
+    assert module.get_function("here").entry.line == 3
+    assert module.get_function("there").entry.line == 0
+
+
+def test_ptx_entries_of_either_generation_are_read(tmp_path):
+    path = tmp_path / "k.ptx"
+    path.write_text("""
+.version 8.0
+.target sm_90a
+.address_size 64
 .visible .entry new(
  .param .u64 .ptr .align 1 new_param_0,
  .param .u64 .ptr .global .align 16 new_param_1,
@@ -533,22 +532,84 @@ def test_ptx_entries_of_either_generation_are_read():
  .param .f32 new_param_3
 )
 .reqntid 64, 2
-{ ret; }
+{ { ret; } }
 .entry none()
 .maxntid 16, 8, 1
+.reqnctapercluster 4
 .minnctapersm 2
 { ret; }
-"""
-    entries = read_entries(ptx)
-    assert [(p.kind, p.size, p.is_struct) for p in entries["new"].parameters] == [
+""")
+    module = RawModule(path=path, backend="simulator")
+    assert module.kernels == ("new", "none") and module.arch == "compute_90a"
+    new, none = (module.get_function(name).entry for name in module.kernels)
+    assert [(p.kind, p.size, p.is_struct) for p in new.parameters] == [
         ("u64", 8, False),
         ("u64", 8, False),
         ("b8", 128, True),
         ("f32", 4, False),
     ]
-    assert entries["new"].required_block == (64, 2, 1)
-    assert entries["none"].parameters == () and entries["none"].max_threads == 128
-    assert join(entries["none"], "none", [], {}) is entries["none"]
+    assert new.parameters[0].text == "new_param_0" and new.parameters[0].dtypes == ()
+    assert new.required_block == (64, 2, 1) and new.cluster == (1, 1, 1)
+    assert none.parameters == () and none.max_threads == 128 and none.cluster == (4, 1, 1)
+
+
+# -- RawKernel ------------------------------------------------------------------------------------
+
+
+def test_a_raw_kernel_is_cupys_and_compiles_at_its_first_use(monkeypatch):
+    import cupy
+
+    arguments = (AXPY, "axpy", ("-DTILE=4",))
+    theirs = cupy.RawKernel(*arguments)
+    ours = RawKernel(*arguments, "simulator")
+    for name in ("name", "code", "options", "file_path", "enable_cooperative_groups"):
+        assert getattr(ours, name) == getattr(theirs, name) == getattr(ours.kernel, name), name
+    public = {name for name in dir(cupy.RawKernel) if not name.startswith("_")}
+    assert {name for name in public if not hasattr(ours, name)} == set()
+    x, y = np.arange(40, dtype=np.float32), np.ones(40, np.float32)
+    assert ours((2,), (32,), (np.float32(2), x, y, 40)) is None
+    np.testing.assert_array_equal(y, 1 + 2 * x)
+    assert ours.backend == ours.module.backend == ours.kernel.backend == "simulator"
+    broken = RawKernel("not CUDA", "k", backend="simulator")
+    with pytest.raises(CompileError):
+        broken.compile()
+
+
+def test_a_raw_kernel_takes_what_cupys_takes_and_refuses_what_it_refuses():
+    log = io.StringIO()
+    code = AXPY.replace("int i", "int unused; int i")
+    kernel = RawKernel(
+        code, "axpy", (), "simulator", False, enable_cooperative_groups=True, jitify=None
+    )
+    kernel.compile(log_stream=log)
+    assert "unused" in log.getvalue() and kernel.enable_cooperative_groups
+    for wrong in ((), (AXPY,), (AXPY, None), (None, "axpy"), (AXPY, "axpy", "-DA")):
+        with pytest.raises(TypeError):
+            RawKernel(*wrong)
+    with pytest.raises(KernelNotFoundError, match="it has: axpy"):
+        RawKernel(AXPY, "axpi", backend="simulator").compile()
+
+
+def test_shared_memory_is_the_fourth_argument_of_a_call():
+    code = """
+extern "C" __global__ void reverse(float* x) {
+  extern __shared__ float tile[];
+  tile[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
+}
+"""
+    x = np.arange(64, dtype=np.float32)
+    kernel = RawKernel(code, "reverse", backend="simulator")
+    kernel((1,), (64,), (x,), 256)
+    np.testing.assert_array_equal(x, np.arange(64)[::-1])
+    kernel.max_dynamic_shared_size_bytes = 100_000
+    assert kernel.attributes["max_dynamic_shared_size_bytes"] == 100_000
+    kernel.kernel((1,), (64,), (x,), 100_000)
+    np.testing.assert_array_equal(x, np.arange(64))
+    assert kernel.num_regs == kernel.kernel.num_regs > 0
+    with pytest.raises(AttributeError):
+        _ = kernel.no_such_thing
 
 
 # -- the GPU side ---------------------------------------------------------------------------------
@@ -600,6 +661,22 @@ def test_a_gpu_that_is_too_old_is_named(fake_device, needs):
         CupyModules(module)._own_arch()
 
 
+def test_a_kernel_for_a_gpu_needs_the_debug_build_only(fake_device, monkeypatch):
+    """The optimised build of a large kernel takes NVRTC seconds, and CuPy compiles its own."""
+    builds, compiled = [], RawModule.compiled
+
+    def noted(self, build="optimised"):
+        builds.append(build)
+        return compiled(self, build)
+
+    monkeypatch.setattr(RawModule, "compiled", noted)
+    monkeypatch.setattr(CupyModules, "function", lambda self, name: None)
+    module = RawModule(AXPY, backend="gpu")
+    entry = module.get_function("axpy").entry
+    assert [p.text for p in entry.parameters] == ["float a", "const float* x", "float* y", "int n"]
+    assert module.kernels == ("axpy",) and builds == ["debug"]
+
+
 @needs_gpu
 def test_the_gpu_gives_the_simulators_bits():
     import cupy
@@ -607,10 +684,11 @@ def test_the_gpu_gives_the_simulators_bits():
     x = np.linspace(-3, 3, 1000, dtype=np.float32)
     results = []
     for backend, library in (("gpu", cupy), ("simulator", np)):
-        module = RawModule(AXPY, backend=backend)
+        kernel = RawKernel(AXPY, "axpy", backend=backend)
         y = library.asarray(x[::-1].copy())
-        module.get_function("axpy")((8,), (128,), (np.float32(0.3), library.asarray(x), y, 1000))
-        assert module.backend == backend
+        kernel((8,), (128,), (np.float32(0.3), library.asarray(x), y, 1000))
+        assert kernel.backend == backend
+        assert kernel.attributes.keys() == cupy.RawKernel(AXPY, "axpy").attributes.keys()
         results.append(asnumpy(y))
     np.testing.assert_array_equal(*results)
 

@@ -174,7 +174,7 @@ def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
         out[threadIdx.x] = a[threadIdx.x];
     }"""
     program = RawModule(code=source, backend="simulator").program("debug")
-    assert program.entries["k"].shared_bytes == 32
+    assert program.resources("k").shared_bytes == 32
     assert "a" not in debug_names.shared_arrays(program, "k")
 
 

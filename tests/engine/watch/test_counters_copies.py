@@ -6,6 +6,7 @@ from test_counters import count, merges
 
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program
+from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.counters.merging import Merge
@@ -147,7 +148,8 @@ def test_joined_stores_are_counted_as_one_wide_request():
 }"""
     program = Program(ptx)
     with observe(Counters()) as seen:
-        program.launch("k", (1, 1, 1), (32, 1, 1), [np.zeros(1, np.float32)], observers=(seen,))
+        arguments = [np.zeros(1, np.float32)]
+        launch(program, "k", (1, 1, 1), (32, 1, 1), arguments, observers=(seen,))
     totals = seen.totals
     assert totals["shared_store_requests"] == 1 and totals["shared_stores_merged"] == 3
     # 128 bits a lane of neighbours: 4 passes, none too many; one by one, 4 passes each.

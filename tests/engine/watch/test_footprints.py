@@ -7,7 +7,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import Footprint, Footprints, LineLookups
-from attn_course.ladder.attention import run_steps
+from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
 
 COPY = """extern "C" __global__ void k(const float* x, float* out, int stride, int active)

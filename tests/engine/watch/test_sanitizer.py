@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from attn_course.engine.events import observe
+from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.ladder.steps import Problem, step
@@ -528,11 +529,11 @@ def test_cost(name):
     """The sanitizer costs at most 6 times the debug build without observers; 10 times where lanes
     meet in other teams again and again, and who came after whom has to be kept lane by lane."""
     limit = 10 if name == "teams that change" else 6
-    program, *launch = tiled() if name == "tiles" else warps(MASKS[name])
+    program, *arguments = tiled() if name == "tiles" else warps(MASKS[name])
 
     def seconds(observers):
         start = time.perf_counter()
-        program.launch(*launch, observers=observers, names=("a", "b", "c"))
+        launch(program, *arguments, observers=observers, names=("a", "b", "c"))
         return time.perf_counter() - start
 
     seconds(())

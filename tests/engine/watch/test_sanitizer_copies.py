@@ -17,9 +17,11 @@ class Copies:
         self.sanitizer = Sanitizer()
         bytes_ = SimpleNamespace(bytes=np.zeros(1024, np.uint8))
         self.chunk = SimpleNamespace(
-            shared=bytes_,
-            memory=SimpleNamespace(bytes=np.zeros(4096, np.uint8)),
-            local_size=0,
+            memory=SimpleNamespace(
+                shared=bytes_,
+                globals=SimpleNamespace(bytes=np.zeros(4096, np.uint8)),
+                local_size=0,
+            ),
             first_block=0,
             block_count=1,
             kernel=SimpleNamespace(
@@ -27,8 +29,8 @@ class Copies:
                 function=SimpleNamespace(body=[]),
                 module=SimpleNamespace(functions={}),
             ),
-            block_of_rank=np.zeros((1, 1), np.int64),
-            alive=np.ones(64, bool),
+            cluster=SimpleNamespace(block_of_rank=np.zeros((1, 1), np.int64)),
+            lanes=SimpleNamespace(alive=np.ones(64, bool)),
         )
         buffers = (Buffer("tile", "shared", 0, 1024), Buffer("a", "global", 512, 1024))
         lines = tuple(f"line {i}" for i in range(1, 20))

@@ -218,7 +218,7 @@ class Counters(Observer):
         self._bytes = TouchedBytes(max(ends, default=0))
 
     def chunk_started(self, chunk) -> None:
-        self._block_lanes = 32 * chunk.warps_per_block
+        self._block_lanes = 32 * chunk.lanes.warps_per_block
 
     def chunk_finished(self, chunk) -> None:
         self._mark_pending()

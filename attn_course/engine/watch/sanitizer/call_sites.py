@@ -33,8 +33,8 @@ def instances_of(kernel, instruction) -> list:
 
 def _has_registers(chunk, instance, lanes: int) -> bool:
     """Are registers of this instance there for just the active lanes?"""
-    slots = [slot for slot in instance.slots.values() if slot < len(chunk.R)]
-    values = [chunk.R[slot] for slot in slots]
+    slots = [slot for slot in instance.slots.values() if slot < len(chunk.lanes.R)]
+    values = [chunk.lanes.R[slot] for slot in slots]
     return any(isinstance(v, np.ndarray) and v.size == lanes for v in values)
 
 

@@ -66,7 +66,7 @@ class Exits:
         here = np.zeros(self.launched.size // self.naming.per_block, bool)
         here[arrived // self.naming.per_block] = True
         last = max(instructions, key=lambda one: one.index)
-        around = self.launched & ~event.chunk.alive & np.repeat(here, self.naming.per_block)
+        around = self.launched & ~event.chunk.lanes.alive & np.repeat(here, self.naming.per_block)
         if last.index == self.end:
             warps = np.zeros(self.launched.size >> 5, bool)
             warps[arrived >> 5] = True

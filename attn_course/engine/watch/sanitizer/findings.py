@@ -57,6 +57,7 @@ class Finding:
         remedy: what usually mends it.
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
+        header: "name:line `text`" of the place in a header that `line` leads to; "" elsewhere.
     """
 
     kind: str
@@ -71,9 +72,12 @@ class Finding:
     remedy: str = ""
     count: int = 1
     other_line: int = 0
+    header: str = ""
 
     def __str__(self) -> str:
         text = [f"{self.severity}: {self.kind}, line {self.line}: {self.line_text}".rstrip(": ")]
+        if self.header:
+            text.append(f"  in {self.header}")
         text.append(f"  {self.message}" + (f" ({self.count} times)" if self.count > 1 else ""))
         text.append(f"  remedy: {self.remedy}")
         return "\n".join(text)
@@ -85,6 +89,7 @@ class Findings:
     def __init__(self):
         self._found: dict[tuple, Finding] = {}
         self.source_lines: tuple[str, ...] = ()
+        self.line, self.header = 0, ""  # of the instruction that is running
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found.values())
@@ -110,6 +115,7 @@ class Findings:
         self._found[key] = replace(
             finding,
             line_text=finding.line_text or text,
+            header=self.header if finding.line == self.line else "",
             remedy=finding.remedy or REMEDIES.get(finding.kind, ""),
         )
 

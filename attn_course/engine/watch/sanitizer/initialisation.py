@@ -25,7 +25,7 @@ class LocalMemory:
 
     def __init__(self, chunk, lanes: int, naming: Naming, findings: Findings):
         self.naming, self.findings = naming, findings
-        self.stride = -(-chunk.local_size // 4)
+        self.stride = -(-chunk.memory.local_size // 4)
         self.written = np.zeros(lanes * self.stride, bool)
         self.first_lane = chunk.first_block * naming.per_block
         self.kernel = chunk.kernel

@@ -87,9 +87,9 @@ class _ChunkState:
 
     def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
         lanes = chunk.block_count * naming.per_block
-        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.alive)
-        if chunk.block_of_rank.shape[1] > 1:
-            self.order.cluster_of_block = chunk.cluster_of_block
+        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.lanes.alive)
+        if chunk.cluster.block_of_rank.shape[1] > 1:
+            self.order.cluster_of_block = chunk.cluster.of_block
         self.shared = SharedMemory(chunk, naming, findings, lines)
         self.local = LocalMemory(chunk, lanes, naming, findings)
         self.exits = Exits(chunk, lanes, naming, findings)
@@ -133,7 +133,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, _Nature]] = {}
+        self._natures: dict[int, tuple[object, tuple[_Nature, str]]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -181,7 +181,7 @@ class Sanitizer(Observer):
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             self._global = GlobalMemory(
-                chunk.memory.bytes, self._naming, self.found, self._lines, unwritten
+                chunk.memory.globals.bytes, self._naming, self.found, self._lines, unwritten
             )
         self._chunks[id(chunk)] = _ChunkState(chunk, self._naming, self.found, self._lines)
 
@@ -194,7 +194,7 @@ class Sanitizer(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        nature = self._nature(event.instruction)
+        nature, header = self._nature(event.instruction)
         self._chunks[id(event.chunk)].exits.instruction(event)
         if nature.parameter:
             return
@@ -202,6 +202,7 @@ class Sanitizer(Observer):
             self._last_line = event.line
         elif event.accesses or nature.meeting:
             self._last_line = self._line_of_call(event) or self._last_line
+        self.found.line, self.found.header = self._last_line, header
         if event.accesses:
             self._accesses(event, nature)
         if nature.meeting:
@@ -223,17 +224,19 @@ class Sanitizer(Observer):
         if operands:
             order.arrive(event.lanes, value_of(event, operands[0]), self._tick())
         else:  # barrier.cluster.arrive
-            order.at_cluster().arrive(event.lanes, event.chunk.cluster_phase, self._tick())
+            order.at_cluster().arrive(event.lanes, event.chunk.cluster.phase, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         running = executing(event.chunk, event.instruction, event.lanes.size)
         lines = {line_asking(event.chunk.kernel, one, event.instruction) for one in running}
         return lines.pop() if len(lines) == 1 else 0
 
-    def _nature(self, instruction) -> _Nature:
+    def _nature(self, instruction) -> tuple[_Nature, str]:
+        """What an instruction is, and its place in a header that the kernel includes, or ""."""
         known = self._natures.get(id(instruction))
         if known is None:
-            known = (instruction, _Nature.of(instruction))  # kept, so that its id stays its own
+            header = self._naming.launch.program.place_in_header(instruction.position)
+            known = (instruction, (_Nature.of(instruction), header))  # kept: its id stays its own
             self._natures[id(instruction)] = known
         return known[1]
 
@@ -299,7 +302,7 @@ class Sanitizer(Observer):
         self._chunks[id(event.chunk)].shared.copies.wait(event.lanes, newer, self._tick())
 
     def _check_shuffle(self, event: InstructionEvent) -> None:
-        inactive = getattr(event.chunk, "reads_inactive", None)
+        inactive = event.chunk.warps.reads_inactive
         if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
             return
         lanes = event.lanes[inactive] + self._chunks[id(event.chunk)].order.first_lane
@@ -324,7 +327,7 @@ class Sanitizer(Observer):
         state = self._chunks[id(event.chunk)]
         if event.barrier == _CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
-                state.order.at_cluster().wait(lanes, event.chunk.cluster_phase, self._tick())
+                state.order.at_cluster().wait(lanes, event.chunk.cluster.phase, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
         state.exits.barrier(event)

@@ -22,12 +22,12 @@ class SharedMemory(SharedState):
     )
 
     def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
-        image = chunk.shared.bytes
+        image = chunk.memory.shared.bytes
         super().__init__(Shadow(image.size, NEVER, image), naming, findings, lines)
         self.per_block = naming.per_block
         self.stride = image.size // max(chunk.block_count, 1)
         self.one_block = chunk.block_count == 1
-        self.clustered = chunk.block_of_rank.shape[1] > 1
+        self.clustered = chunk.cluster.block_of_rank.shape[1] > 1
         self.first_lane = chunk.first_block * self.per_block
         self.copies = AsyncCopies(self.shadow, chunk.block_count * self.per_block)
 

@@ -38,5 +38,5 @@ def value_of(event: InstructionEvent, item):
     if len(instances) != 1:
         return None  # several call sites: which one is not known
     slot = instances[0].slots.get(name)
-    value = chunk.R[slot] if slot is not None and slot < len(chunk.R) else None
+    value = chunk.lanes.R[slot] if slot is not None and slot < len(chunk.lanes.R) else None
     return value if value is not None and np.size(value) in (1, lanes) else None

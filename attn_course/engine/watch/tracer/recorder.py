@@ -219,7 +219,7 @@ class Recorder:
         if instance is None:
             return
         for name in self.names_of(instance.function)[1][event.instruction.index]:
-            value = event.chunk.R[instance.slot(name)]
+            value = event.chunk.lanes.R[instance.slot(name)]
             if value is None:
                 continue
             value = value[where] if isinstance(value, np.ndarray) else value

@@ -74,9 +74,9 @@ class TracedBlock:
 
     def elements(self, buffer: Buffer, chunk, dtype: np.dtype) -> np.ndarray:
         """A buffer as it is now, for this block."""
-        data, start = chunk.memory.bytes, buffer.start
+        data, start = chunk.memory.globals.bytes, buffer.start
         if buffer.space == "shared":
-            data = chunk.shared.bytes
+            data = chunk.memory.shared.bytes
             start += (self.number - chunk.first_block) * (data.size // chunk.block_count)
         count = buffer.size // dtype.itemsize
         return data[start : start + count * dtype.itemsize].view(dtype)
@@ -85,19 +85,21 @@ class TracedBlock:
     def mark_local(self, access: Access, chunk) -> None:
         """Remember which bytes of their frames threads have written: the rest has no value yet."""
         where, threads = self.mine(access.lanes, chunk)
-        if self.local_written.shape[1] != chunk.local_size:
-            self.local_written = np.zeros((self.threads, chunk.local_size), bool)
+        if self.local_written.shape[1] != chunk.memory.local_size:
+            self.local_written = np.zeros((self.threads, chunk.memory.local_size), bool)
         offset = access.address[where].astype(np.int64)[:, None] + np.arange(access.size)
-        inside = ((offset >= 0) & (offset < chunk.local_size)).all(axis=1)
+        inside = ((offset >= 0) & (offset < chunk.memory.local_size)).all(axis=1)
         self.local_written[threads[inside, None], offset[inside]] = True
 
     def local_bytes(self, chunk, threads: np.ndarray, start: int, size: int):
         """((threads, size) uint8, (threads,) bool: has the thread written any of them)."""
         lane = (self.number - chunk.first_block) * self.threads + threads
-        at = (lane * chunk.local_size)[:, None] + np.arange(start, start + size)
+        at = (lane * chunk.memory.local_size)[:, None] + np.arange(start, start + size)
         if self.local_written.size == 0:
-            return chunk.local.bytes[at], np.zeros(threads.size, bool)
-        return chunk.local.bytes[at], self.local_written[threads, start : start + size].any(axis=1)
+            return chunk.memory.local.bytes[at], np.zeros(threads.size, bool)
+        return chunk.memory.local.bytes[at], self.local_written[threads, start : start + size].any(
+            axis=1
+        )
 
     # -- pointers -------------------------------------------------------------------------------
     def pointers(self, chunk, addresses: np.ndarray, in_frame) -> list[str]:
@@ -106,7 +108,7 @@ class TracedBlock:
         in_frame: (offset, name, variable) of each variable in the threads' own local memory.
         """
         found = [""] * addresses.size
-        for space, places, relative in chunk.space_parts(addresses):
+        for space, places, relative in chunk.memory.space_parts(addresses):
             for place, address in zip(places.tolist(), relative.tolist(), strict=True):
                 found[place] = self.pointer(space, address, in_frame)
         return found

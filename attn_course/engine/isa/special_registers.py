@@ -1,13 +1,10 @@
-"""Special registers: %tid, %ctaid, %laneid and the like, as values over a chunk's lanes."""
+"""Special registers: %tid, %ctaid, %laneid and others, as values over lanes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from attn_course.engine.translate.control_flow import LANE
-
-from .errors import UnsupportedInstruction
-from .memory import aligned
+from ..addresses import aligned
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 # name -> value from (thread in block, block in grid, run): an array over lanes, or a number
@@ -42,24 +39,25 @@ _SHAPES = (
     "%cluster_ctaid",
     "%cluster_nctaid",
 )
+
+
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 
-def check_name(name: str) -> None:
-    """Raises UnsupportedInstruction for a register that has no value here."""
+def is_special(name: str) -> bool:
+    """Is this a special register that has a value here?"""
     base = name.partition(".")[0]
-    if base not in _VALUES and base not in _SHAPES and name not in CLOCKS:
-        raise UnsupportedInstruction(f"there is no special register {name} here")
+    return base in _VALUES or base in _SHAPES or name in CLOCKS
 
 
-def special_registers(wanted: dict[int, str], chunk, run) -> dict[int, object]:
-    """slot -> uint32 value (array over lanes, or scalar) for each wanted PTX register name."""
-    if not wanted:
-        return {}
-    lane = chunk.home[LANE]
-    per_block = chunk.warps_per_block * 32
-    thread = lane % per_block
-    block = chunk.first_block + lane // per_block
+def special_registers(
+    wanted: dict[int, str], thread: np.ndarray, block: np.ndarray, run
+) -> dict[int, object]:
+    """Return slot -> uint32 value (array over lanes, or scalar) for each wanted register name.
+
+    thread, block: (lanes,) int64, the linear number of the thread in its block and of the block in
+    the grid. run: the launch, with its geometry and sizes.
+    """
     values = {}
     for slot, name in wanted.items():
         value = np.asarray(_register(name, thread, block, run)).astype(np.uint32)
@@ -71,7 +69,7 @@ def special_registers(wanted: dict[int, str], chunk, run) -> dict[int, object]:
 def _register(name: str, thread: np.ndarray, block: np.ndarray, run):
     base, _, axis = name.partition(".")
     if name in CLOCKS or axis == "w":
-        return 0  # clocks are read anew each time, not here
+        return 0  # a clock is read where it is used
     if base not in _SHAPES:
         return _VALUES[base](thread, block, run)
     axis = _AXES[axis]

@@ -1,0 +1,108 @@
+"""The exceptions of the engine. Messages name the source line and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message of the compiler: where it points, what it says, and what it prints below."""
+
+    file: str
+    line: int
+    severity: str  # "error", "catastrophic error" or "warning"
+    message: str
+    snippet: tuple[str, ...] = ()  # the source line and the caret line
+
+
+class CompileError(RuntimeError):
+    """CUDA C that does not compile.
+
+    `diagnostics` holds the compiler's errors in order, `log` its whole output; `file` and
+    `line` are those of the first error ("" and 0 when the compiler gives none).
+    """
+
+    def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = (), log: str = ""):
+        super().__init__(message)
+        self.diagnostics = diagnostics
+        self.log = log
+        self.file = diagnostics[0].file if diagnostics else ""
+        self.line = diagnostics[0].line if diagnostics else 0
+
+
+class CompilerMissingError(RuntimeError):
+    """CuPy or NVRTC is not installed; the message names the pip package to install."""
+
+
+class ParseError(ValueError):
+    """PTX text that does not follow the ISA manual; names the line of the text."""
+
+
+class UnknownInstruction(Exception):
+    """An opcode that the operation table does not have; names the part that is not known."""
+
+
+# -- calls of a kernel --------------------------------------------------------------------------
+
+
+class BackendError(RuntimeError):
+    """The chosen backend cannot do this: no GPU is present, or only the other backend has it."""
+
+
+class KernelNotFoundError(LookupError):
+    """A module has no kernel or variable of this name; the message lists those it has."""
+
+
+class ArgumentError(TypeError):
+    """A kernel argument that does not fit its parameter: count, dtype, layout, place or value."""
+
+
+class LaunchError(ValueError):
+    """An illegal launch: grid, block or shared memory outside what the device accepts.
+
+    `kind` is the name under which a sanitizer's report files it.
+    """
+
+    kind = "bad-launch"
+
+
+# -- a kernel that runs on the simulator --------------------------------------------------------
+
+
+class SimulatorError(RuntimeError):
+    """A kernel did something that hardware refuses, or that the simulator does not know."""
+
+
+class MemoryFault(SimulatorError):
+    """An out-of-bounds or misaligned access.
+
+    kind: "out-of-bounds" or "misaligned"; array: the nearest array's name; index: the element of
+    it (or the byte); threads: ((block x, y, z), (thread x, y, z)) of the first eight that did it.
+    """
+
+    def __init__(self, message, kind, array="", index=None, threads=()):
+        super().__init__(message)
+        self.kind, self.array, self.index, self.threads = kind, array, index, threads
+
+
+class Hang(SimulatorError):
+    """The kernel can not finish: names the line it hangs on and who waits for what."""
+
+
+class Trap(SimulatorError):
+    """The kernel stopped itself with trap."""
+
+
+class KernelAssertion(SimulatorError):
+    """An assert() in the kernel failed."""
+
+
+class UnsupportedKernel(SimulatorError):
+    """The kernel uses something the simulator does not do; names the instruction and its line."""
+
+
+class UnsupportedInstruction(Exception):
+    """Raised while decoding; becomes UnsupportedKernel once the source line is known."""

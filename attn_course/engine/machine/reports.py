@@ -1,0 +1,112 @@
+"""Reports of a chunk to its observers: instructions with their accesses, barriers, faults."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attn_course.engine.events import (
+    Access,
+    BarrierEvent,
+    FaultEvent,
+    InstructionEvent,
+    WarpBarrierEvent,
+)
+from attn_course.engine.translate.control_flow import LANE, Block
+
+from ..errors import MemoryFault
+from .lanes import Lanes
+from .memory import RED_ZONE, spread
+
+_VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
+
+
+class Reports:
+    """Builds events and tells observers of them; raises errors where no observer goes on.
+
+    accesses: those of the instruction that runs; None without observers. block: the block that
+    runs, which knows the call site for messages. machine: what events carry of the chunk.
+    """
+
+    def __init__(self, observers: tuple, lanes: Lanes, machine):
+        self.observers, self.lanes, self.machine = observers, lanes, machine
+        self.kernel = lanes.kernel
+        self.accesses: list[Access] | None = [] if observers else None
+        self.block: Block | None = None
+
+    def instruction(self, instruction, taken=None, members=None) -> None:
+        """Tell of an instruction that the running lanes have executed."""
+        line = self.kernel.program.own_line(instruction)
+        lanes, accesses = self.lanes.R[LANE], tuple(self.accesses)
+        event = InstructionEvent(instruction, line, lanes, accesses, self.machine, taken, members)
+        for observer in self.observers:
+            observer.instruction(event)
+
+    def access(self, space: str, kind: str, address, size: int, valid, block=None) -> None:
+        """Note an access of the running lanes."""
+        lanes = self.lanes.R[LANE]
+        address = spread(address, lanes.size)
+        self.accesses.append(Access(space, kind, address, lanes, size, valid, block))
+
+    def barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
+        """Tell of threads that pass a barrier; arrivals: (instruction, lane ids)."""
+        if not self.observers:
+            return
+        lanes = np.concatenate([lanes for _, lanes in arrivals])
+        per_block = 32 * self.lanes.warps_per_block
+        blocks = self.lanes.first_block + np.unique(lanes // per_block)
+        event = BarrierEvent(blocks, number, tuple(arrivals), self.machine, complete)
+        for observer in self.observers:
+            observer.barrier(event)
+
+    def warp_barrier(self, lanes: np.ndarray, members) -> None:
+        """Tell of lanes that pass __syncwarp() together."""
+        if not self.observers:
+            return
+        if lanes.size > 1 and (lanes[1:] < lanes[:-1]).any():  # of several places in the program
+            order = np.argsort(lanes)
+            lanes, members = lanes[order], members[order]
+        event = WarpBarrierEvent(lanes, members, self.machine)
+        for observer in self.observers:
+            observer.warp_barrier(event)
+
+    # -- faults ---------------------------------------------------------------------------------
+    def fault(
+        self, kind: str, message: str, instance, instruction, lanes, array: str = "", index=None
+    ) -> FaultEvent | None:
+        """Tell of a fault; return the event, or None when an observer wants the run to go on."""
+        threads = tuple(self.lanes.threads(lanes[:8]))
+        line = instance.line(instruction)
+        event = FaultEvent(kind, message, instruction, line, threads, array, index)
+        for observer in self.observers:
+            observer.fault(event)
+        return None if any(observer.keeps_going for observer in self.observers) else event
+
+    def bad_access(self, found: tuple, space: str, address, valid, size: int, ins, kind: str):
+        """Report lanes whose access is not `valid`; raise MemoryFault if no observer goes on.
+
+        found: (array, index in it, place in words) of the first bad address.
+        """
+        array, index, place = found
+        bad = np.nonzero(~valid)[0]
+        first, lanes = int(address[bad[0]]), self.lanes.R[LANE][bad]
+        misaligned = first % size != 0
+        fault = "misaligned" if misaligned else "out-of-bounds"
+        what = f"{size} bytes that are not aligned to {size}: " if misaligned else ""
+        instance = self.block.instance
+        message = (
+            f"{self.kernel.function.name} at {instance.where(ins)}: "
+            f"{self.lanes.thread_text(lanes)} {_VERBS[kind]} {what}{place} "
+            f"({bad.size} of {valid.size} active threads do so). "
+            + _remedy(misaligned, space == "global" and first < RED_ZONE)
+        )
+        event = self.fault(fault, message, instance, ins, lanes, array, index)
+        if event is not None:
+            raise MemoryFault(message, fault, array, index, event.threads)
+
+
+def _remedy(misaligned: bool, is_null: bool) -> str:
+    if misaligned:
+        return "Use an address that is a multiple of the access size"
+    if is_null:
+        return "Pass an array for the argument that is None"
+    return "Guard the access with a bounds check, or correct the index"

@@ -1,0 +1,228 @@
+"""A call: steps of the ladder made ready for a problem, and the arrays on which they run.
+
+Everything that launches kernels of the ladder builds a :class:`Call`. Building it picks the
+geometry, compiles the kernels and checks the arguments; ``run()`` launches, as often as wanted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.compile import file_stamp
+from attn_course.engine.module import Kernel, RawModule
+
+from .choose import current_device
+from .problem import MAX_GRID_YZ, Geometry, Problem
+from .steps import Step
+
+OPTIONAL = ("bias", "lse")  # arrays that may be absent: the kernel gets a null pointer
+MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
+
+
+@dataclass(slots=True)
+class StepLaunch:
+    """One kernel launch of a call.
+
+    Attributes:
+        step: the row of the ladder.
+        geometry: grid, block, dynamic shared memory, constants.
+        kernel: the compiled kernel.
+        numbers: the arguments that are no arrays, by parameter name; see :func:`numbers_of`.
+        heads: the heads of q on which it works; None: all.
+    """
+
+    step: Step
+    geometry: Geometry
+    kernel: Kernel
+    numbers: dict[str, object]
+    heads: slice | None = None
+
+    def arguments(self, arrays: Mapping[str, object]) -> tuple:
+        """Return the kernel's arguments in its order, for arrays by name."""
+        if self.heads is not None:
+            arrays = {name: _part(array, self.heads) for name, array in arrays.items()}
+        return itemgetter(*self.step.arguments)({**self.numbers, **arrays})
+
+    def run(self, arrays: Mapping[str, object]) -> None:
+        """Check the launch and run it. Raises ArgumentError or LaunchError."""
+        geometry, values = self.geometry, self.arguments(arrays)
+        self.kernel(geometry.grid, geometry.block, values, shared_mem=geometry.shared_bytes)
+
+    def run_again(self, arrays: Mapping[str, object]) -> None:
+        """Run the launch as an earlier :meth:`run` on arrays of the same dtypes and shapes did.
+
+        The numbers must be in the parameters' types, as :func:`call_steps` has them.
+        """
+        geometry, values = self.geometry, self.arguments(arrays)
+        self.kernel.launch_again(geometry.grid, geometry.block, values, geometry.shared_bytes)
+
+
+@dataclass(slots=True)
+class Call:
+    """Launches in the order in which they run, and the arrays that they read and write.
+
+    Attributes:
+        problem: the extents.
+        scale: of the scores.
+        backend: "gpu" or "simulator".
+        launches: one a step; several where the heads of a step do not fit into one grid.
+        arrays: by their names in the kernels: q, k, v, s, p, out, bias, lse.
+        scratch: name -> shape of the float32 arrays that the call makes for itself.
+        method: as attention() names it; empty for steps.
+        reason: why "auto" picked the method; else empty.
+    """
+
+    problem: Problem
+    scale: float
+    backend: str
+    launches: tuple[StepLaunch, ...]
+    arrays: dict[str, object]
+    scratch: dict[str, tuple[int, ...]]
+    method: str = ""
+    reason: str = ""
+    checked: bool = False
+
+    def run(self) -> dict[str, object]:
+        """Launch the kernels and return the arrays. The first run checks every launch."""
+        arrays = self.arrays
+        if self.checked:
+            for launch in self.launches:
+                launch.run_again(arrays)
+        else:
+            for launch in self.launches:
+                launch.run(arrays)
+            self.checked = True
+        return arrays
+
+    def on(self, arrays: dict[str, object]) -> "Call":
+        """Return the same call on other arrays with the dtypes, shapes and order of the first."""
+        self._add_scratch(arrays)
+        return Call(
+            self.problem,
+            self.scale,
+            self.backend,
+            self.launches,
+            arrays,
+            self.scratch,
+            self.method,
+            self.reason,
+            self.checked,
+        )
+
+    def _add_scratch(self, arrays: dict[str, object]) -> None:
+        for name, shape in self.scratch.items():
+            arrays[name] = array_module(self.backend).empty(shape, np.float32)
+        if "s" in arrays and "p" not in arrays:
+            arrays["p"] = arrays["s"]  # the softmax replaces the scores in place
+
+
+def call_steps(
+    steps: Sequence[Step],
+    arrays: Mapping[str, object],
+    scale: float,
+    *,
+    problem: Problem | None = None,
+    backend: str | None = None,
+    options: Sequence[str] = (),
+) -> Call:
+    """Make steps ready to run on arrays.
+
+    Args:
+        steps: rows of the ladder, in the order in which they run.
+        arrays: what the steps read, by name: q (BH, n, d), k and v (BH, m, d), scores s (BH, n, m)
+            and softmax weights p (BH, n, m), float32 of the backend's array module. Scores and the
+            output out (BH, n, d) are made here where the steps need them and they are not given;
+            so are the weights, which replace s in place. bias and lse may be absent.
+        scale: of the scores.
+        problem: the extents, where q and k do not have them all.
+        options: compiler options for every step, such as ("-DTILE=16",).
+
+    Raises:
+        ValueError: extents that a kernel does not take. CompileError. ArgumentError: an array
+        that a kernel cannot read. BackendError: a GPU is asked for where there is none.
+    """
+    backend = resolve_backend(backend)
+    if problem is None:
+        (bh, n, d), m = arrays["q"].shape, arrays["k"].shape[1]
+        problem = Problem(bh, n, m, d)
+    slices = _slices(steps, problem)
+    heads = problem if len(slices) == 1 else replace(problem, bh=MAX_GRID_YZ)
+    used = {name for step in steps for name in step.arguments}
+    made = {"out": problem.shape("out"), "s": heads.shape("s")}
+    scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
+    call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
+    call._add_scratch(call.arrays)
+    call.launches = tuple(
+        _launch(step, call, part, tuple(options)) for part in slices for step in steps
+    )
+    return call
+
+
+def run_steps(steps: Sequence[Step], arrays: Mapping[str, object], scale: float, **how) -> dict:
+    """Run steps once and return the arrays with those that the steps wrote; see call_steps()."""
+    return call_steps(steps, arrays, scale, **how).run()
+
+
+def numbers_of(problem: Problem, scale: float) -> dict[str, object]:
+    """Return the arguments that are no arrays: integers, the float32 scale, None for OPTIONAL."""
+    return problem.scalars() | {"scale": np.float32(scale)} | dict.fromkeys(OPTIONAL)
+
+
+def compiled(
+    path: Path, options: Sequence[str] = (), *, entry: str, backend: str | None = None
+) -> Kernel:
+    """Return the kernel ``entry`` of a file, compiled once for equal options and backend."""
+    edited = file_stamp(path)  # an edited file or header is another kernel
+    return _module(path, edited, tuple(options), resolve_backend(backend)).get_function(entry)
+
+
+@lru_cache(maxsize=64)
+def _module(path: Path, edited: tuple, options: tuple[str, ...], backend: str) -> RawModule:
+    return RawModule(path=str(path), options=options, backend=backend)
+
+
+def kernel_for(
+    step: Step, geometry: Geometry, options: Sequence[str] = (), backend: str | None = None
+) -> Kernel:
+    """Return the step's kernel compiled for a geometry, with leave to use its shared memory."""
+    kernel = compiled(step.path, geometry.options(options), entry=geometry.entry, backend=backend)
+    if geometry.shared_bytes > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = geometry.shared_bytes
+    return kernel
+
+
+def _slices(steps: Sequence[Step], problem: Problem) -> list[slice | None]:
+    """The heads of each launch: kernels that put heads on grid z take MAX_GRID_YZ of them."""
+    on_z = any("heads" not in step.arguments and "rows" not in step.arguments for step in steps)
+    if not on_z or problem.bh <= MAX_GRID_YZ:
+        return [None]
+    starts = range(0, problem.bh, MAX_GRID_YZ)
+    return [slice(start, min(start + MAX_GRID_YZ, problem.bh)) for start in starts]
+
+
+def _part(array, heads: slice):
+    """Some heads of an array (BH, L, D) or (B, H, L, D); scratch for one launch as it is."""
+    flat = array.reshape(-1, *array.shape[-2:])
+    return flat[heads] if len(flat) >= heads.stop else flat
+
+
+def _launch(step: Step, call: Call, heads: slice | None, options: tuple[str, ...]) -> StepLaunch:
+    """One step of a call, its arguments checked and bound to the kernel's parameters."""
+    problem = call.problem
+    if heads is not None:
+        problem = replace(problem, bh=heads.stop - heads.start, heads=1, kv_heads=1)
+    if problem.bh * problem.n > MAX_ROWS:
+        raise ValueError(
+            f"{problem.bh} heads of {problem.n} queries: the kernels count {MAX_ROWS} rows at most"
+        )
+    geometry = step.launch(problem, options, current_device(call.backend))
+    kernel = kernel_for(step, geometry, options, call.backend)
+    launch = StepLaunch(step, geometry, kernel, numbers_of(problem, call.scale), heads)
+    bound = zip(step.arguments, kernel.bind(launch.arguments(call.arrays)), strict=True)
+    launch.numbers = {name: value for name, value in bound if name not in call.arrays}
+    return launch

@@ -1,0 +1,104 @@
+"""Checks of the arrays of a call: each refusal names the argument and the remedy."""
+
+import numpy as np
+
+
+def check_arrays(q, k, v, xp=np) -> None:
+    """Refuse what the kernels cannot read, naming the argument and the remedy.
+
+    Raises:
+        TypeError: not an array of ``xp``, or not float32.
+        ValueError: not four-dimensional, empty, not C-contiguous, or shapes that do not match.
+    """
+    for name, array in zip("qkv", (q, k, v), strict=True):
+        _check_array(name, array, xp)
+    for name, array in (("k", k), ("v", v)):
+        if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
+            raise ValueError(
+                f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
+                "equal; cut or pad the arrays to match"
+            )
+        if q.shape[1] % array.shape[1]:
+            raise ValueError(
+                f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
+                f"of those of {name}; repeat or cut the heads"
+            )
+    if k.shape[1] != v.shape[1]:
+        raise ValueError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
+    if k.shape[2] != v.shape[2]:
+        raise ValueError(f"k has {k.shape[2]} keys, v {v.shape[2]} values: make them equal")
+
+
+def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
+    """Return the floats from one element of the batch, and from one head, to the next in the bias.
+
+    Raises:
+        TypeError, ValueError: as :func:`check_arrays`; a shape that does not fit.
+    """
+    if bias is None:
+        return (0, 0)
+    _check_array("bias", bias, xp, dimensions=(2, 3, 4))
+    (batch, heads, n), m = q.shape[:3], k.shape[2]
+    extents = (1,) * (4 - bias.ndim) + bias.shape
+    if extents[0] not in (1, batch) or extents[1] not in (1, heads) or extents[2:] != (n, m):
+        raise ValueError(
+            f"bias has shape {bias.shape}, the scores {(batch, heads, n, m)}: its last two extents "
+            "must be those, batch and heads those or 1; for others pass a copy of "
+            f"{xp.__name__}.broadcast_to(bias, {(batch, heads, n, m)})"
+        )
+    return (extents[1] * n * m if extents[0] > 1 else 0, n * m if extents[1] > 1 else 0)
+
+
+def check_output(out, inputs: dict, xp=np) -> None:
+    """Refuse an output array that the kernels cannot write.
+
+    inputs: the arrays that they read, by name, q among them.
+
+    Raises:
+        TypeError, ValueError: as :func:`check_arrays`; not the shape of q; memory shared with an
+        input.
+    """
+    _check_array("out", out, xp)
+    q = inputs["q"]
+    if out.shape != q.shape:
+        raise ValueError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
+    check_overlap(out, inputs, xp)
+
+
+def check_overlap(out, inputs: dict, xp=np) -> None:
+    """Raise ValueError where the output shares memory with an input."""
+    start, end = _extent(out)
+    for name, array in inputs.items():
+        first, last = _extent(array)
+        if start < last and first < end:
+            raise ValueError(
+                f"out shares memory with {name}: the kernels would overwrite what they still "
+                f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)"
+            )
+
+
+def _extent(array) -> tuple[int, int]:
+    """First address of a contiguous array, and the one past its end."""
+    data = array.data
+    start = data.ptr if hasattr(data, "ptr") else array.__array_interface__["data"][0]
+    return start, start + array.nbytes
+
+
+def _check_array(name, array, xp, dimensions=(4,)):
+    if not isinstance(array, xp.ndarray):
+        convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
+        raise TypeError(
+            f"{name} is {type(array).__module__}.{type(array).__name__}, this backend takes "
+            f"{xp.__name__} arrays: pass {convert}({name})"
+        )
+    if array.dtype != np.float32:
+        raise TypeError(f"{name} is {array.dtype}, not float32: pass {name}.astype(numpy.float32)")
+    if array.ndim not in dimensions:
+        form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
+        raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")
+    if 0 in array.shape:
+        raise ValueError(f"{name} has shape {array.shape}: every extent must be at least 1")
+    if not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name} is not C-contiguous: pass {xp.__name__}.ascontiguousarray({name})"
+        )

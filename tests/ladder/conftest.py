@@ -1,0 +1,120 @@
+"""A GPU that is not there: CuPy's arrays without values, and kernels that log their launches."""
+
+import itertools
+import types
+from typing import NamedTuple
+
+import cupy
+import numpy as np
+import pytest
+
+from attn_course.engine import backend
+from attn_course.engine.module.cupy_side import CupyModules
+from attn_course.ladder import call
+
+LIMITS = {
+    "MultiProcessorCount": 132,
+    "MaxThreadsPerBlock": 1024,
+    "MaxSharedMemoryPerBlockOptin": 227 * 1024,
+    "MaxBlockDimX": 1024,
+    "MaxBlockDimY": 1024,
+    "MaxBlockDimZ": 64,
+    "MaxGridDimX": 2**31 - 1,
+    "MaxGridDimY": 65535,
+    "MaxGridDimZ": 65535,
+}
+ADDRESSES = itertools.count(1 << 40, 1 << 20)
+
+
+class Array:
+    """An array of a GPU: shape, dtype, flags and address, no values."""
+
+    __cuda_array_interface__ = {"version": 3}
+
+    def __init__(self, shape, dtype=np.float32, c_contiguous=True, pointer=None):
+        self.shape, self.dtype, self.ndim = tuple(shape), np.dtype(dtype), len(shape)
+        self.flags = types.SimpleNamespace(c_contiguous=c_contiguous)
+        self.nbytes = int(np.prod(shape)) * self.dtype.itemsize
+        self.data = types.SimpleNamespace(ptr=next(ADDRESSES) if pointer is None else pointer)
+
+
+Array.__module__ = "cupy"
+
+
+class Launched(NamedTuple):
+    grid: tuple
+    block: tuple
+    args: tuple
+    shared_mem: int
+    kernel: object
+
+
+class FakeKernel:
+    """Logs each launch instead of running it."""
+
+    max_dynamic_shared_size_bytes = 48 * 1024
+    shared_size_bytes = 0
+    max_threads_per_block = 1024
+
+    def __init__(self, log):
+        self.log = log
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        self.log.append(Launched(grid, block, args, shared_mem, self))
+
+
+class FakeStream:
+    """Captures what is launched between begin_capture and end_capture."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.synchronize = lambda: None
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def begin_capture(self):
+        self.start = len(self.log)
+
+    def end_capture(self):
+        captured = self.log[self.start :]
+        del self.log[self.start :]
+        return types.SimpleNamespace(launch=lambda: self.log.append(("graph", captured)))
+
+
+class FakeGpu:
+    """The number of the current device, and the log of launches."""
+
+    def __init__(self):
+        self.device, self.log = 0, []
+
+    array = Array
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU of capability 9.0 with 132 multiprocessors."""
+    gpu = FakeGpu()
+    log = gpu.log
+    device = types.SimpleNamespace(
+        attributes=LIMITS,
+        compute_capability="90",
+        synchronize=lambda: None,
+    )
+    monkeypatch.delenv(backend.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(backend, "gpu_count", lambda: 1)
+    monkeypatch.setattr(cupy, "ndarray", Array)
+    monkeypatch.setattr(cupy, "empty", Array)
+    monkeypatch.setattr(cupy.cuda, "Device", lambda *_: device)
+    monkeypatch.setattr(cupy.cuda, "Stream", lambda non_blocking: FakeStream(log))
+    monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: gpu.device)
+    monkeypatch.setattr(
+        cupy.cuda.runtime, "getDeviceProperties", lambda number: {"name": b"a fake GPU"}
+    )
+    monkeypatch.setattr(CupyModules, "function", lambda self, name: FakeKernel(log))
+    call._module.cache_clear()
+    yield gpu
+    call._module.cache_clear()

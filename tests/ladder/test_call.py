@@ -1,0 +1,259 @@
+"""Calls and plans: what they launch, when they look at files, and the work of a warm call."""
+
+import importlib
+import os
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from attn_course import Counters, attention, observe, reference
+from attn_course.engine.backend import BackendError
+from attn_course.engine.module import ArgumentError
+from attn_course.ladder import Plan, Problem, call_method, call_steps, run_steps, step
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.reference.comparison import assert_agrees
+from attn_course.reference.inputs import seeded_qkv
+
+# The package's attribute of this name is the function; this is the module.
+methods = importlib.import_module("attn_course.ladder.attention")
+SHAPE = (1, 2, 9, 20)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ready(monkeypatch):
+    monkeypatch.setattr(methods, "_ready", {})
+
+
+def arrays(gpu, shape=SHAPE, count=3):
+    return [gpu.array(shape) for _ in range(count)]
+
+
+def functions_called(call) -> int:
+    """How many functions a call calls, those of Python and those written in C."""
+    events = []
+    sys.setprofile(lambda frame, event, what: events.append(event))
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return sum(event in ("call", "c_call") for event in events)
+
+
+# -- a warm call on a GPU --------------------------------------------------------------------------
+def test_a_warm_call_launches_the_same_on_new_arrays(gpu):
+    first, second = arrays(gpu), arrays(gpu)
+    attention(*first, method="flash_async", causal=True, scale=0.3)
+    out, lse = attention(*second, method="flash_async", causal=True, scale=0.3, return_lse=True)
+    warm, again = (
+        attention(*pair, method="flash_async", causal=True, scale=0.3) for pair in (second, first)
+    )
+    cold, with_lse, new, old = gpu.log
+    assert with_lse.args[5] is lse and with_lse.args[4] is out and cold.args[5] is None
+    assert new.args[:5] == (*second, None, warm) and old.args[:5] == (*first, None, again)
+    assert new[:2] == cold[:2] and new.shared_mem == cold.shared_mem > 0
+    assert [type(value) for value in new.args] == [type(value) for value in cold.args]
+    assert new.args[6:] == cold.args[6:] and new.args[13] == np.float32(0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "most"), [("auto", 60), ("flash_async", 60), ("rows_warp", 60), ("tiled", 100)]
+)
+def test_a_warm_call_does_little(gpu, method, most):
+    """A function costs 0.1 to 0.3 us: so many are far below the 40 us that a call may take."""
+    inputs, bias = arrays(gpu), gpu.array(SHAPE[:3] + SHAPE[2:3])
+    options = {"bias": bias} if method == "flash_async" else {}
+    attention(*inputs, method=method, **options)
+    assert functions_called(lambda: attention(*inputs, method=method, **options)) <= most
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "rows_warp"},
+        {"causal": True},
+        {"scale": 0.5},
+        {"options": ("-DROWS=1", "-DROW_WARPS=1")},
+        {"shape": (2, 1, 9, 20)},
+        {"shape": (1, 2, 9, 24)},
+        {"bias": (9, 9)},
+        {"bias": (2, 9, 9)},
+        {"return_lse": True},
+        {"device": 1},
+    ],
+    ids=str,
+)
+def test_another_form_is_another_launch(gpu, change):
+    """Whatever changes the launch must not meet the launch of another call."""
+    asked = {"method": "flash_async"} | change
+    inputs = arrays(gpu, asked.pop("shape", SHAPE))
+    gpu.device = asked.pop("device", 0)
+    if "bias" in asked:
+        asked["bias"] = gpu.array(asked["bias"])
+    attention(*inputs, **asked)
+    expected = gpu.log.pop()
+    methods._ready.clear()
+    gpu.device = 0
+    attention(*arrays(gpu), method="flash_async")  # the usual form is ready
+    gpu.device = change.get("device", 0)
+    attention(*inputs, **asked)
+    found = gpu.log.pop()
+    assert found[:2] == expected[:2] and found.shared_mem == expected.shared_mem
+    assert found.args[6:] == expected.args[6:] and len(methods._ready) == 2
+
+
+def test_wrong_arrays_are_named_after_a_warm_call(gpu):
+    q, k, v = arrays(gpu)
+    for _ in range(2):
+        attention(q, k, v, method="flash_async")
+    for wrong, error, message in [
+        (gpu.array(SHAPE, np.float64), TypeError, "k is float64"),
+        (gpu.array(SHAPE, c_contiguous=False), ValueError, "k is not C-contiguous"),
+        (gpu.array(SHAPE[1:]), ValueError, "k has shape"),
+        (np.zeros(SHAPE, np.float32), TypeError, "k is numpy.ndarray.*cupy.asarray"),
+        (SHAPE, TypeError, "k is builtins.tuple"),
+    ]:
+        with pytest.raises(error, match=message):
+            attention(q, wrong, v, method="flash_async")
+    with pytest.raises(methods.UnknownMethod, match="flash_async"):
+        attention(q, k, v, method="flash_asink")
+    with pytest.raises(ValueError, match="float"):
+        attention(q, k, v, method="flash_async", scale="large")
+    out = gpu.array(SHAPE)
+    assert attention(q, k, v, method="flash_async", out=out) is out
+    with pytest.raises(ValueError, match="out shares memory with v"):
+        attention(q, k, v, method="flash_async", out=v)
+    assert len(gpu.log) == 3
+
+
+def test_observers_are_refused_on_a_warm_gpu(gpu):
+    inputs = arrays(gpu)
+    attention(*inputs, method="flash_async")
+    with observe(Counters()), pytest.raises(BackendError, match="Counters.*see nothing"):
+        attention(*inputs, method="flash_async")
+
+
+def test_the_number_of_forms_kept_is_bounded(gpu, monkeypatch):
+    monkeypatch.setattr(methods, "MOST_READY", 3)
+    inputs = arrays(gpu)
+    for scale in range(1, 8):
+        attention(*inputs, method="flash_async", scale=scale)
+    assert len(methods._ready) == 3
+
+
+# -- edited kernels --------------------------------------------------------------------------------
+@pytest.fixture
+def own_file(tmp_path, monkeypatch):
+    """A copy of kernel 12 that the ladder uses, and a function that edits it."""
+    row = step("flash_async")
+    path = tmp_path / row.path.name
+    shutil.copytree(KERNEL_FOLDER, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setitem(vars(row), "path", path)
+
+    def edit(old, new):
+        text, before = path.read_text(), path.stat().st_mtime_ns
+        assert old in text
+        path.write_text(text.replace(old, new))
+        os.utime(path, ns=(before + 1000, before + 1000))
+
+    return edit
+
+
+def test_an_edited_kernel_is_seen_within_a_second_on_a_gpu(gpu, own_file, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(methods, "monotonic", lambda: now)
+    inputs = arrays(gpu)
+    made = []
+    for now in (100.0, 100.5, 100.9, 101.1, 101.2):
+        if now == 100.5:
+            own_file("#define KEYS", "#define  KEYS")
+        attention(*inputs, method="flash_async")
+        made.append(gpu.log[-1].kernel)
+    assert made[0] is made[1] is made[2]
+    assert made[3] is made[4] is not made[0]
+
+
+def test_an_edited_kernel_is_seen_at_once_on_the_simulator(own_file):
+    q, k, v = seeded_qkv(SHAPE)
+    attend = {"method": "flash_async", "backend": "simulator"}
+    first = attention(q, k, v, **attend)
+    own_file("float scale, int causal)\n{", "float scale, int causal)\n{ scale = -scale;")
+    np.testing.assert_array_equal(attention(-q, k, v, **attend), first)
+
+
+# -- plans -----------------------------------------------------------------------------------------
+def test_a_plan_replays_a_graph_of_its_launches(gpu):
+    inputs, out = arrays(gpu), gpu.array(SHAPE)
+    prepared = attention.plan(*inputs, method="tiled", out=out)
+    assert isinstance(prepared, Plan) and len(gpu.log) == 3  # the run before the capture
+    assert [launch.step.number for launch in prepared.launches] == [2, 5, 6]
+    assert prepared.out is out and prepared.method == "tiled" and prepared.lse is None
+    assert prepared.problem == Problem(2, 9, 9, 20, 2, 2)
+    del gpu.log[:]
+    for _ in range(2):
+        assert prepared() is out
+    (_, captured), again = gpu.log
+    assert (
+        again == ("graph", captured) and [launch.args[-1] for launch in captured[::2]] == [20] * 2
+    )
+    assert captured[0].args[:2] == tuple(inputs[:2]) and captured[2].args[2] is out
+    assert functions_called(prepared) <= 8
+
+
+def test_a_plan_reads_its_arrays_again():
+    q, k, v = seeded_qkv(SHAPE, seed=1)
+    prepared = attention.plan(q, k, v, method="auto", return_lse=True, backend="simulator")
+    for seed in (1, 2):
+        for array, new in zip((q, k, v), seeded_qkv(SHAPE, seed=seed), strict=True):
+            array[...] = new
+        assert prepared() is prepared.out
+        assert_agrees(prepared.out, reference.attention(q, k, v), relative=2e-6)
+        expected = attention(q, k, v, method=prepared.method, return_lse=True)[1]
+        np.testing.assert_array_equal(prepared.lse, expected)
+
+
+def test_a_plan_refuses_what_attention_refuses():
+    q, k, v = seeded_qkv(SHAPE)
+    for wrong, error, message in [
+        ({"method": "fastest"}, methods.UnknownMethod, "fastest"),
+        ({"causal": True}, methods.UnsupportedOption, "causal"),
+        ({"out": q}, ValueError, "out shares memory with q"),
+        ({"bias": q}, ValueError, "bias has shape"),
+    ]:
+        with pytest.raises(error, match=message):
+            attention.plan(q, k, v, backend="simulator", **wrong)
+
+
+# -- calls of steps --------------------------------------------------------------------------------
+def test_a_call_of_steps_runs_as_often_as_wanted():
+    q, k, v = (array[0] for array in seeded_qkv(SHAPE, kv_length=7))
+    call = call_steps([step(1), step(4)], {"q": q, "k": k, "v": v}, 0.3, backend="simulator")
+    expected = reference.attention(q[None], k[None], v[None], scale=0.3)[0]
+    for _ in range(2):
+        found = call.run()
+        assert found is call.arrays and found["s"].shape == (2, 9, 7)
+        assert_agrees(found["out"], expected)
+        found["out"][...] = np.nan
+    q[...] *= 2
+    expected = run_steps([step(1), step(4)], {"q": q, "k": k, "v": v}, 0.3, backend="simulator")
+    np.testing.assert_array_equal(call.run()["out"], expected["out"])
+
+
+def test_a_call_checks_its_arrays():
+    q, k, _ = (array[0] for array in seeded_qkv(SHAPE))
+    with pytest.raises(ArgumentError, match="argument 2 .*float64"):
+        call_steps([step(1)], {"q": q, "k": k.astype(np.float64)}, 1.0, backend="simulator")
+    with pytest.raises(KeyError, match="v"):
+        call_steps([step(6)], {"q": q, "k": k, "p": q}, 1.0, backend="simulator")
+
+
+def test_options_win_over_the_tuning_of_a_call():
+    q, k, v = seeded_qkv(SHAPE)
+    options = ("-DROWS=2", "-DUNKNOWN=3")
+    call = call_method(q, k, v, "flash_async", backend="simulator", options=options)
+    (launch,) = call.launches
+    assert launch.geometry.constants["ROWS"] == 2 and "UNKNOWN" not in launch.geometry.constants
+    compiled_with = launch.kernel.module.options
+    assert compiled_with.count("-DROWS=2") == 1 and "-DUNKNOWN=3" in compiled_with
+    assert len({option.partition("=")[0] for option in compiled_with}) == len(compiled_with)
