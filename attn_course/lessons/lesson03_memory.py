@@ -1,28 +1,25 @@
 """What lesson 03 counts, and what it says of the times: sentences made from a record's figures.
 
 Nothing here holds a figure of its own: the same functions describe any record of
-:mod:`attn_course.memory_levels`, whichever way it turns out.
+:mod:`attn_course.measure.hardware.memory_levels`, whichever way it turns out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.figures import memory as memory_plots
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
-from attn_course.measure import memory_levels
+from attn_course.measure.hardware import memory_levels
+from attn_course.measure.records import measured_or_recorded, no_record
 
-NO_RECORD = (
-    "no record of these times yet: on a machine with a GPU, tools/record_memory_lesson.py makes one"
-)
+NO_RECORD = no_record("memory")
 ALIKE = 0.03  # times that differ by less are called equal
 
 
@@ -60,13 +57,9 @@ def layout_options(k_tile: int, pad: int, tile: int = 32) -> tuple[str, ...]:
     return memory_levels.score_variants()[memory_levels.variant_name(k_tile, pad, tile)][1]
 
 
-@lru_cache(maxsize=1)
 def times() -> dict | None:
-    """A record of the times: measured now where there is a GPU, else the newest; None: no record.
-
-    `memory_levels.describe` says which it is, and where and when it was taken.
-    """
-    return memory_levels.measure() if resolve_backend() == "gpu" else memory_levels.newest_record()
+    """Return a record of the times: measured now on a GPU, else the newest; None: no record."""
+    return measured_or_recorded(memory_levels.KIND, memory_levels.record)
 
 
 def predicted_us(passes: float, record: dict) -> float:

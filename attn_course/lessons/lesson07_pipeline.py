@@ -9,15 +9,13 @@ import math
 
 import numpy as np
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
 from attn_course.engine.watch.footprints import LineLookups
 from attn_course.ladder.attention import attention
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.pipeline_times import KERNELS, Shape
-from attn_course.measure.records import gpu_identity
-from attn_course.measure.roofline import PEAKS, Peak, Work, step_work
+from attn_course.measure.roofline import Work, step_work
 from attn_course.reference.inputs import seeded_qkv
 
 from .lesson06_reductions import Tally
@@ -39,31 +37,6 @@ def amdahl(share: float, factor: float) -> float:
 
 
 # -- floors ----------------------------------------------------------------------------------------
-# float32 lanes of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native Arithmetic
-# Instructions"; newer ones than listed are taken to have 128.
-_FP32_LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-
-
-def peak(gpu: str) -> Peak:
-    """A GPU's rates: the data sheet's where PEAKS has it, else from what the device says of itself.
-
-    Raises:
-        KeyError: neither is there.
-    """
-    if gpu in PEAKS:
-        return PEAKS[gpu]
-    if resolve_backend() != "gpu" or gpu_identity()["gpu"] != gpu:
-        raise KeyError(f"no peak rates for {gpu!r}: add a row to PEAKS in attn_course/roofline.py")
-    import cupy
-
-    device = cupy.cuda.Device()
-    of = device.attributes
-    lanes = _FP32_LANES.get(divmod(int(device.compute_capability), 10), 128)
-    sms, mhz = of["MultiProcessorCount"], of["ClockRate"] / 1000
-    gbps = 2 * of["MemoryClockRate"] * of["GlobalMemoryBusWidth"] / 8 / 1e6  # two a clock
-    return Peak(gpu, sms, lanes, mhz, 2 * lanes * sms * mhz / 1e6, gbps, "the device's attributes")
-
-
 def kernel_work(name: str, problem: Problem) -> Work:
     """Operations and bytes of one of KERNELS."""
     return step_work(step(KERNELS[name][0]), problem)

@@ -1,7 +1,7 @@
 """What lesson 13 reads from recorded profiles, beside what the simulator and the compiler predict.
 
-Two kinds of records: "counters" (tools/compare_counters.py: requests, sectors, wavefronts,
-occupancy limits) and KIND (tools/record_profile.py: speed of light, warps, stall reasons). Both
+Two kinds of records: "counters" (`attn-course record counters`: requests, sectors, wavefronts,
+occupancy limits) and KIND (`attn-course record profile`: speed of light, stall reasons). Both
 hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block` and `metrics`.
 """
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
+from attn_course.figures import table
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.measure.nsight import (
+from attn_course.measure.hardware.nsight import (
     PROFILING,
     SPEED_METRICS,
     STALL_METRICS,
@@ -23,8 +24,13 @@ from attn_course.measure.nsight import (
     Target,
     collect,
 )
-from attn_course.measure.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.measure.records import caption, is_current, new_record, records
+from attn_course.measure.hardware.occupancy import Occupancy, compiled_registers, occupancy
+from attn_course.measure.records import (
+    caption,
+    is_current,
+    new_record,
+    no_record,
+)
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
@@ -64,13 +70,8 @@ WAITS = {
     "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
     "its turn": ("not_selected",),
 }
-NO_COUNTERS = (
-    "no record of hardware counters yet: on a machine with a GPU and ncu, "
-    "tools/compare_counters.py makes one"
-)
-NO_PROFILE = (
-    "no record of a profile yet: on a machine with a GPU and ncu, tools/record_profile.py makes one"
-)
+NO_COUNTERS = no_record("counters", " and ncu")
+NO_PROFILE = no_record("profile", " and ncu")
 
 
 # -- the simulator's side --------------------------------------------------------------------------
@@ -109,8 +110,8 @@ def shared_bytes(target: Target) -> int:
 
 
 # -- the hardware's side ---------------------------------------------------------------------------
-def measure() -> dict:
-    """A record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+def record() -> dict:
+    """Return a record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
     metrics = (*PROFILING, *EXTRA)
     cases = []
     for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
@@ -129,11 +130,6 @@ def measure() -> dict:
             }
         )
     return new_record(KIND, {case["file"] for case in cases}, cases=cases)
-
-
-def newest(kind: str) -> dict | None:
-    """The newest record of a kind, or None."""
-    return next(iter(records(kind)), None)
 
 
 def case_of(record: dict | None, target: Target) -> dict | None:
@@ -246,3 +242,21 @@ def shown(value: float | None, form: str = ",.0f") -> str:
 def source_line(record: dict | None, missing: str) -> str:
     """Where and when the record was taken, or what makes one."""
     return caption(record) if record else missing
+
+
+def report(record: dict) -> str:
+    """Return a record as a table: times, speed of light, and the longest waits."""
+    rows = []
+    for target in TARGETS:
+        light = speed_of_light(record, target)
+        longest = list(waits(record, target).items())[:2]
+        rows.append(
+            (
+                target.label,
+                shown(time_us(record, target), ".1f"),
+                *(shown(light.get(unit), ".0f") for unit in UNITS),
+                ", ".join(f"{name} {clocks:.1f}" for name, clocks in longest),
+            )
+        )
+    heads = ("kernel", "us", *UNITS, "what warps wait for, clocks an instruction")
+    return table(heads, rows, (1, 2, 3, 4, 5))

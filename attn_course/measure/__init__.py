@@ -7,12 +7,13 @@ from importlib import import_module
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
     "first_calls": "measured",
-    "records": "caption",
-    "roofline": "attention_work method_work peak_of tflops",
-    "occupancy": "MULTIPROCESSORS compiled_registers",
+    "records": "caption newest_record",
+    "roofline": "attention_work method_work tflops",
+    "hardware.devices": "MULTIPROCESSORS peak_of",
+    "hardware.occupancy": "compiled_registers",
     "pipeline_times": "CHAINS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",
-    "nsight": "COUNTER_METRICS",
+    "hardware.nsight": "COUNTER_METRICS",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -110,31 +109,6 @@ def test_work_and_blocks_of_a_kernel():
         64,
         32,
     )
-
-
-def test_rates_come_from_the_sheet_or_from_the_device(no_gpu, monkeypatch):
-    assert lesson07_pipeline.peak("NVIDIA H200").fp32_tflops == 67
-    with pytest.raises(KeyError, match="PEAKS"):
-        lesson07_pipeline.peak("Unheard of")
-    import cupy
-
-    attributes = {
-        "MultiProcessorCount": 10,
-        "ClockRate": 2_000_000,
-        "MemoryClockRate": 10_000_000,
-        "GlobalMemoryBusWidth": 256,
-    }
-    device = types.SimpleNamespace(attributes=attributes, compute_capability="86")
-    monkeypatch.setattr(cupy.cuda, "Device", lambda: device)
-    monkeypatch.setattr(lesson07_pipeline, "resolve_backend", lambda: "gpu")
-    monkeypatch.setattr(lesson07_pipeline, "gpu_identity", lambda: {"gpu": "Unheard of"})
-    found = lesson07_pipeline.peak("Unheard of")
-    assert found.fp32_tflops == pytest.approx(10 * 128 * 2 * 2e9 / 1e12)
-    assert found.memory_gbps == pytest.approx(640)  # 10 GHz, twice a clock, 32 bytes
-    device.compute_capability = "80"
-    assert lesson07_pipeline.peak("Unheard of").fp32_lanes == 64
-    device.compute_capability = "120"
-    assert lesson07_pipeline.peak("Unheard of").fp32_lanes == 128
 
 
 # -- records ---------------------------------------------------------------------------------------

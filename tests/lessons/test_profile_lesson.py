@@ -3,7 +3,7 @@
 import pytest
 
 from attn_course.lessons import lesson13_profile
-from attn_course.measure.nsight import (
+from attn_course.measure.hardware.nsight import (
     PROFILING,
     SPEED_METRICS,
     STALL_METRICS,

@@ -12,7 +12,13 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import nsight
 from attn_course.measure import records as results
-from attn_course.measure.nsight import ProfilerError, Target, match, parse_csv, unknown_metrics
+from attn_course.measure.hardware.nsight import (
+    ProfilerError,
+    Target,
+    match,
+    parse_csv,
+    unknown_metrics,
+)
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line

@@ -1,19 +1,16 @@
 """Floors: counted by hand at small sizes, and rates that agree with themselves."""
 
+import types
+
 import numpy as np
 import pytest
 
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, Problem
 from attn_course.measure import roofline
-from attn_course.measure.roofline import (
-    PEAKS,
-    Work,
-    attention_work,
-    method_work,
-    peak_of,
-    step_work,
-)
+from attn_course.measure.hardware import devices
+from attn_course.measure.hardware.devices import GPUS, peak_of
+from attn_course.measure.roofline import Work, attention_work, method_work, step_work
 from attn_course.reference.float64 import causal_mask
 
 P = Problem(bh=6, n=5, m=7, d=3)
@@ -67,7 +64,7 @@ def test_every_step_and_method_has_its_work():
         assert work.bytes >= attention_work(P).bytes
 
 
-@pytest.mark.parametrize("peak", PEAKS.values(), ids=PEAKS)
+@pytest.mark.parametrize("peak", GPUS.values(), ids=GPUS)
 def test_the_rates_of_a_row_agree(peak):
     lanes = 2 * peak.sms * peak.fp32_lanes * peak.boost_mhz * 1e6 / 1e12
     assert peak.fp32_tflops == pytest.approx(lanes, rel=0.01)
@@ -102,6 +99,31 @@ def test_long_sequences_are_bound_by_arithmetic_short_ones_by_memory():
 
 def test_an_unknown_gpu_is_named_with_the_way_out():
     with pytest.raises(KeyError, match="Abacus 9.*NVIDIA H200.*data sheet"):
+        peak_of("Abacus 9")
+
+
+def test_rates_of_an_unlisted_gpu_are_those_that_it_reports(monkeypatch):
+    import cupy
+
+    attributes = {
+        "MultiProcessorCount": 10,
+        "ClockRate": 2_000_000,
+        "MemoryClockRate": 10_000_000,
+        "GlobalMemoryBusWidth": 256,
+    }
+    device = types.SimpleNamespace(id=0, attributes=attributes, compute_capability="86")
+    monkeypatch.setattr(cupy.cuda, "Device", lambda: device)
+    monkeypatch.setattr(
+        cupy.cuda.runtime, "getDeviceProperties", lambda number: {"name": b"Unheard of"}
+    )
+    monkeypatch.setattr(devices, "resolve_backend", lambda: "gpu")
+    found = peak_of("Unheard of")
+    assert found.fp32_tflops == pytest.approx(10 * 128 * 2 * 2e9 / 1e12)
+    assert found.memory_gbps == pytest.approx(640)  # 10 GHz, twice a clock, 32 bytes
+    for capability, lanes in (("80", 64), ("120", 128)):
+        device.compute_capability = capability
+        assert peak_of("Unheard of").fp32_lanes == lanes
+    with pytest.raises(KeyError, match="Abacus"):
         peak_of("Abacus 9")
 
 

@@ -10,7 +10,8 @@ from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.ladder.tiles import FLASH_TILES, flash_shared_bytes
 from attn_course.measure.experiments import VARIANTS, placement, tile_options
-from attn_course.measure.occupancy import MULTIPROCESSORS, compiled_registers, occupancy
+from attn_course.measure.hardware.devices import MULTIPROCESSORS
+from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
 
 from .tiles import tile_extents
 

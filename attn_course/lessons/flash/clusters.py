@@ -13,13 +13,13 @@ from attn_course.engine.watch.tracer.tracer import Tracer
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure import tile_model
-from attn_course.measure.experiments import Times
-from attn_course.measure.records import caption, records
-from attn_course.measure.suites import Shape
+from attn_course.measure.contests import Shape
+from attn_course.measure.experiments import RecordedTimes
+from attn_course.measure.records import caption, newest_record, no_record
 
 from .runs import run
 
-NO_TILES = "no record of these tiles yet: on a machine with a GPU, tools/record_tiles.py makes one"
+NO_TILES = no_record("tiles")
 
 
 # -- counted on the simulator ----------------------------------------------------------------------
@@ -102,8 +102,8 @@ def parts_table(parts: Sequence[Mapping]) -> str:
 
 # -- recorded on a GPU -----------------------------------------------------------------------------
 def tile_record() -> dict | None:
-    """The newest record of tools/record_tiles.py, None where there is none."""
-    return next(iter(records(tile_model.KIND)), None)
+    """Return the newest record of tiles, None where there is none."""
+    return newest_record(tile_model.KIND)
 
 
 def _times(record: dict, shape: Shape, keys: int) -> Iterable[tuple[str, dict, int, float]]:
@@ -142,7 +142,7 @@ def rounds_table(record: dict, shape: Shape, fitting: Sequence[int]) -> str:
     return "\n".join([*lines, caption(record)])
 
 
-def sectors_and_time(a_block: Sequence[float], at: Times | None) -> str:
+def sectors_and_time(a_block: Sequence[float], at: RecordedTimes | None) -> str:
     """Kernel 09 over kernel 10: sectors a block loads (a_block: of both), and recorded times."""
     line = f"09 over 10: sectors a block {a_block[0] / a_block[1]:.2f}"
     if at is None or "rows_split" not in at.median_us:

@@ -14,18 +14,17 @@ from attn_course.ladder.steps import step
 from attn_course.measure.ablations import (
     PROBLEMS,
     Ablation,
-    Variant,
     Worth,
-    record_caption,
+    caption,
     row_of,
+    variant,
     variants,
     worths,
 )
-from attn_course.measure.suites import Shape, shape_label
+from attn_course.measure.contests import Shape, shape_label
+from attn_course.measure.records import no_record
 
-NO_RECORD = (
-    "no record of these times yet: on a machine with a GPU, tools/record_ablations.py makes one"
-)
+NO_RECORD = no_record("ablations")
 COUNTED = {
     "shared_load_wavefronts": "passes of shared loads",
     "barriers": "barriers",
@@ -88,7 +87,7 @@ def counts(
     """Totals of Counters by label. q (BH, n, d), k and v (BH, m, d)."""
     found = {}
     for one in chosen:
-        made = Variant(one, q[None], k[None], v[None], backend="simulator", options=options)
+        made = variant(one, q[None], k[None], v[None], backend="simulator", options=options)
         with observe(Counters()) as seen:
             made.call()
         found[one.label] = seen.totals
@@ -133,7 +132,7 @@ def worth_table(found: dict | None, kernel: str) -> str:
         lines.append(
             f"{shape_label(shape, causal):<20} {time:>7}" + "".join(f"{cell:>11}" for cell in cells)
         )
-    return "\n".join([*lines, record_caption(found)])
+    return "\n".join([*lines, caption(found)])
 
 
 def _percent(one: Worth | None) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_course.ladder.steps import EXPERIMENTS, Problem, step
-from attn_course.measure.experiments import VARIANTS, Times, row_of
-from attn_course.measure.records import caption
-from attn_course.measure.roofline import Work, attention_work, peak_of, tflops
-from attn_course.measure.suites import Shape, shape_label
+from attn_course.measure.contests import Shape, shape_label
+from attn_course.measure.experiments import VARIANTS, RecordedTimes, row_of
+from attn_course.measure.hardware.devices import peak_of
+from attn_course.measure.records import caption, no_record
+from attn_course.measure.roofline import Work, attention_work, tflops
 
-NO_RECORD = (
-    "no record of these times yet: on a machine with a GPU, tools/record_experiments.py makes one"
-)
+NO_RECORD = no_record("experiments")
 # (B, H, L, D) -> microseconds before and after, and the rate (TFLOP/s) that goes with the latter,
 # as the report on large head dimensions gives them.
 REPORT = {
@@ -66,7 +65,7 @@ def experiment_outcome(entry: str) -> str:
 
 
 # -- times -----------------------------------------------------------------------------------------
-def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str:
+def time_table(found: Mapping[Shape, RecordedTimes | None], names: Sequence[str]) -> str:
     """Medians of contestants over shapes, in microseconds, with the caption of their record."""
     present = {shape: one for shape, one in found.items() if one is not None}
     if not present:
@@ -86,7 +85,7 @@ def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str
 
 
 def medians(
-    found: Mapping[Shape, Times | None], names: Sequence[str]
+    found: Mapping[Shape, RecordedTimes | None], names: Sequence[str]
 ) -> dict[str, list[float | None]]:
     """Contestant -> its median at each shape in microseconds, None where there is none."""
     return {
@@ -94,7 +93,7 @@ def medians(
     }
 
 
-def gains(found: Mapping[Shape, Times | None], slow: str, fast: str) -> str:
+def gains(found: Mapping[Shape, RecordedTimes | None], slow: str, fast: str) -> str:
     """How many times faster one contestant is than another, shape by shape."""
     present = [(shape, one.median_us) for shape, one in found.items() if one is not None]
     if not present:
