@@ -10,8 +10,8 @@ from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Launch, Problem, step
-from attn_course.measure import nsight
 from attn_course.measure import records as results
+from attn_course.measure.hardware import nsight
 from attn_course.measure.hardware.nsight import (
     ProfilerError,
     Target,
@@ -350,7 +350,7 @@ def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monke
     assert finish() == 0
     profiles[0].metrics[SECTORS] += 1
     assert finish() == 1
-    record = results.read_record(tmp_path / "counters.json")
+    record = results.read_record(tmp_path / "test" / "counters.json")
     assert record["missed"] == ["01_scores_naive (1, 9, 5, 4): global_load_sectors"]
     assert list(record["kernels"]) == ["01_scores_naive.cu"]
     row = record["cases"][0]["counters"]["global_load_sectors"]
