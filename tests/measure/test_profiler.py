@@ -165,6 +165,31 @@ def test_what_is_no_record_is_refused_by_name(project, tmp_path):
         results.read_record(broken)
 
 
+def test_a_corrupt_file_is_named_and_skipped(project, caplog):
+    _, root, record = project
+    results.write_record(record, "profile", root)
+    (root / "h200" / "cut.json").write_text('{"kind": "profile", ')
+    (root / "h200" / "half.json").write_text('{"kind": "profile", "gpu": "G"}')
+    (root / "h200" / "list.json").write_text("[1]")
+    assert results.records("profile", root) == [record]
+    assert results.newest_record("profile", root) == record
+    assert results.newest_record("times", root) is None
+    assert "cut.json is not JSON" in caplog.text and "half.json: the record has no" in caplog.text
+    assert "list.json" not in caplog.text
+
+
+def test_what_is_measured_now_is_measured_once_and_says_so(project, monkeypatch):
+    _, root, record = project
+    calls = []
+    measure = lambda: calls.append(1) or record  # noqa: E731
+    monkeypatch.setattr(results, "_measured_now", {})
+    assert results.measured_or_recorded("profile", measure, root) is None and not calls
+    monkeypatch.setattr(results, "resolve_backend", lambda: "gpu")
+    for _ in range(2):
+        found = results.measured_or_recorded("profile", measure, root)
+    assert len(calls) == 1 and caption(found) == "measured now on NVIDIA H200"
+
+
 def test_a_changed_kernel_makes_its_record_stale(project):
     kernels, _, record = project
     assert is_current(record, folder=kernels) and stale_kernels(record, kernels) == []

@@ -204,7 +204,7 @@ def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto
     records.write_record(suite_record(record_of(auto=1.0, tiled=1.0)), "bench_seeds_fp32", tmp_path)
     assert main.main([*call, "--json", str(tmp_path / "shown.json")]) == 0
     out = capsys.readouterr().out
-    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded records, no GPU here" in out
+    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded results, no GPU here" in out
     shown = json.loads((tmp_path / "shown.json").read_text())
     assert shown["results"][0]["rows"][0]["label"] == ROW.label
     assert main.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1
