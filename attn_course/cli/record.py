@@ -7,21 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from attn_course.engine.backend import gpu_count
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.lessons import lesson13_profile
-from attn_course.measure import (
-    ablations,
-    experiments,
-    first_calls,
-    pipeline_times,
-    suites,
-    tile_model,
-)
-from attn_course.measure.hardware import memory_levels
+from attn_course.measure import contestants as peers
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     RecordError,
@@ -29,6 +21,7 @@ from attn_course.measure.records import (
     newest_record,
     write_record,
 )
+from attn_course.measure.suites import SUITES, problems, run_suite
 
 from . import bench, simulator_speed
 from .arguments import positive
@@ -40,97 +33,56 @@ TAIL = 3  # lines of a failed record's output that are shown
 
 @dataclass(frozen=True)
 class Recorder:
-    """One record: its contents, what it needs, and how it is taken.
+    """One record: its contents, what it needs, and its file under results/<gpu>/.
 
-    file: under results/<gpu>/.  take: quick -> record, or None with a script of a checkout.
-    report: record -> text.  script: path and its options; quick: its options for a short run, None
-    where it has none.
+    script: of a checkout, where one takes the record; quick: its options for a short run, None
+    where it has no short run.
     """
 
     about: str
     needs: str
     file: str
-    take: Callable[[bool], dict] | None = None
-    report: Callable[[dict], str] = lambda record: ""
     script: str = ""
     quick: tuple[str, ...] | None = ()
 
 
-def _suite(name: str) -> Recorder:
-    def take(quick: bool) -> dict:
-        turns = {"iterations": 5, "warmup": 1} if quick else {}
-        return suites.run_suite(name, quick=quick, **turns)
-
-    return Recorder(suites.SUITES[name].about, "GPU", f"bench_{name}", take, bench.report)
-
-
 RECORDERS = {
-    **{name: _suite(name) for name in suites.SUITES},
-    "experiments": Recorder(
-        "kernels/experiments beside the ladder",
-        "GPU",
-        "experiments",
-        experiments.record,
-        experiments.report,
-    ),
+    **{name: Recorder(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
+    "experiments": Recorder("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": Recorder(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
         "GPU",
         "memory_lesson",
-        memory_levels.record,
-        memory_levels.report,
     ),
-    "pipeline": Recorder(
-        "the kernels of the pipelines, alone and together",
-        "GPU",
-        "pipeline",
-        pipeline_times.record,
-        pipeline_times.report,
-    ),
-    "timing": Recorder(
-        "first calls, launches, noise and clocks", "GPU", "timing_lesson", first_calls.record
-    ),
+    "pipeline": Recorder("the kernels of the pipelines, alone and together", "GPU", "pipeline"),
+    "timing": Recorder("first calls, launches, noise and clocks", "GPU", "timing_lesson"),
     "tiles": Recorder(
-        "every tile of the tuned kernels; --fit fits the model's prices to it",
-        "GPU",
-        "tiles",
-        tile_model.record,
-        tile_model.report,
+        "every tile of the tuned kernels; --fit fits the model's prices to it", "GPU", "tiles"
     ),
-    "ablations": Recorder(
-        "kernels 12 and 19 without one idea at a time",
-        "GPU",
-        "ablations",
-        ablations.record,
-        ablations.report,
-    ),
+    "ablations": Recorder("the flash kernels without one idea at a time", "GPU", "ablations"),
     "profile": Recorder(
-        "speed of light and stall reasons of kernels 01 to 06",
-        "GPU, ncu",
-        "profile_lesson",
-        lesson13_profile.record,
-        lesson13_profile.report,
+        "speed of light and stall reasons of kernels 01 to 06", "GPU, ncu", "profile_lesson"
     ),
     "counters": Recorder(
         "the simulator's counters against Nsight Compute",
         "GPU, ncu",
         "counters",
-        script="tools/compare_counters.py",
-        quick=None,
+        "tools/compare_counters.py",
+        None,
     ),
     "sanitizer": Recorder(
         "the sanitizer against compute-sanitizer",
         "GPU, compute-sanitizer",
         "sanitizer",
-        script="tools/compare_sanitizer.py",
-        quick=None,
+        "tools/compare_sanitizer.py",
+        None,
     ),
     "differential": Recorder(
         "the simulator against the GPU, bit for bit",
         "GPU",
         "differential",
-        script="tools/differential/differential.py",
-        quick=("--every", "40", "--kernels", "4"),
+        "tools/differential/differential.py",
+        ("--every", "40", "--kernels", "4"),
     ),
     "simulator_speed": Recorder(
         "lane-instructions a second of the simulator", "CPU", "simulator_speed"
@@ -204,8 +156,39 @@ def execute(arguments) -> int:
     return take_one(names[0], out, arguments.quick)
 
 
+def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
+    """Return the functions that take a record (quick -> record) and show it (record -> text)."""
+    if name in SUITES:
+        return partial(take_suite, name), bench.report
+    # Imported here: no other command waits for these modules.
+    from attn_course.lessons import lesson13_profile
+    from attn_course.measure import ablations, experiments, first_calls, pipeline_times, tile_model
+    from attn_course.measure.hardware import memory_levels
+
+    homes = {
+        "ablations": ablations,
+        "experiments": experiments,
+        "memory": memory_levels,
+        "pipeline": pipeline_times,
+        "profile": lesson13_profile,
+        "tiles": tile_model,
+        "timing": first_calls,
+    }
+    return homes[name].record, homes[name].report
+
+
+def take_suite(name: str, quick: bool) -> dict:
+    """Return the record of a suite."""
+    if not peers.available():
+        print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
+    turns = {"iterations": 5, "warmup": 1} if quick else {}
+    return run_suite(name, quick=quick, **turns)
+
+
 def fit(out: Path) -> int:
     """Fit the prices of the tile model to the newest record; print the picks and the prices."""
+    from attn_course.measure import tile_model
+
     found = newest_record(tile_model.KIND, out)
     if found is None:
         raise RecordError(f"no record of tiles in {out}: `attn-course record tiles` makes one")
@@ -223,9 +206,10 @@ def take_one(name: str, out: Path, quick: bool = False) -> int:
         path = out / "cpu" / f"{one.file}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         return simulator_speed.run(1 if quick else bench.REPEATS, path)
-    record = one.take(quick)
+    take, report = measurement(name)
+    record = take(quick)
     path = write_record(record, one.file, out)
-    print(one.report(record))
+    print(report(record))
     faults = faults_of(record)
     for line in faults:
         print(f"WRONG: {line}")
@@ -236,7 +220,7 @@ def take_one(name: str, out: Path, quick: bool = False) -> int:
 def faults_of(record: dict) -> list[str]:
     """Return the wrong outputs in a record's rows, and for a suite auto beyond its margin."""
     if "suite" in record:
-        return suites.problems(record)
+        return problems(record)
     rows = [row for row in (*record.get("rows", ()), record.get("tiles")) if row]
     return [f"{row['shape']}: {text}" for row in rows for text in row.get("wrong", {}).values()]
 

@@ -110,11 +110,15 @@ def shared_bytes(target: Target) -> int:
 
 
 # -- the hardware's side ---------------------------------------------------------------------------
-def record() -> dict:
-    """Return a record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+def record(quick: bool = False) -> dict:
+    """Return a record of kind KIND: ncu's metrics for every target; quick: for the first alone.
+
+    Needs a GPU and ncu.
+    """
+    targets = TARGETS[:1] if quick else TARGETS
     metrics = (*PROFILING, *EXTRA)
     cases = []
-    for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
+    for target, profile in zip(targets, collect(targets, metrics), strict=True):
         kept = dict.fromkeys((*metrics, *UNASKED))
         found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
         cases.append(

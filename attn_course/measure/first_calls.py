@@ -97,6 +97,13 @@ def record(quick: bool = False) -> dict:
     return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
 
 
+def report(found: dict) -> str:
+    """Return the launch times of a record, and the names of its experiments."""
+    launch = found["experiments"]["empty_launch"]["timings"]
+    times = ", ".join(f"{how} {one['median_us']:.2f} us" for how, one in launch.items())
+    return f"experiments: {', '.join(found['experiments'])}\nempty launch: {times}"
+
+
 def _inputs(shape) -> list:
     import cupy
 

@@ -6,7 +6,7 @@ import pytest
 from attn_course.ladder.problem import Device
 from attn_course.lessons import flash
 from attn_course.measure import tile_model
-from attn_course.measure.experiments import Times
+from attn_course.measure.experiments import RecordedTimes
 from attn_course.measure.tile_model import label
 from attn_course.reference.inputs import seeded_qkv
 
@@ -141,7 +141,7 @@ def test_the_fastest_tile_of_each_cluster_size():
 
 
 def test_sectors_and_time_stand_side_by_side():
-    timed = Times({"rows_online": 30.0, "rows_split": 12.0}, "")
+    timed = RecordedTimes({"rows_online": 30.0, "rows_split": 12.0}, "")
     assert flash.sectors_and_time((10, 4), timed).endswith("sectors a block 2.50, time 2.50")
-    for missing in (None, Times({"rows_online": 30.0}, "")):
+    for missing in (None, RecordedTimes({"rows_online": 30.0}, "")):
         assert "no time" in flash.sectors_and_time((10, 4), missing)

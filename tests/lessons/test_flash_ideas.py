@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from attn_course.clinic.ablations import Ablation, whole
 from attn_course.figures import flash
 from attn_course.lessons.flash import ideas
-from attn_course.measure.ablations import PROBLEMS, Ablation, all_variants, variants, whole
+from attn_course.measure.ablations import PROBLEMS, all_variants, sources, variants
 from attn_course.reference.inputs import seeded_qkv
 
 LANE = np.arange(32)
@@ -34,7 +35,7 @@ def record(**changed):
         "date": "2026-01-02",
         "commit": "a",
         "kernels": {},
-        "sources": {},
+        "sources": sources(),
         "rows": rows,
     } | changed
 
@@ -89,7 +90,7 @@ def test_an_idea_that_was_not_timed_is_a_dash():
 
 
 def test_without_a_record_the_table_says_how_to_make_one():
-    assert "tools/record_ablations.py" in ideas.worth_table(None, "flash_async")
+    assert "attn-course record ablations" in ideas.worth_table(None, "flash_async")
 
 
 def test_the_most_missed_idea_is_one_of_the_choices():

@@ -11,7 +11,7 @@ from attn_course.engine.watch.warp_streams import InFlight, WarpWork
 from attn_course.figures import attention
 from attn_course.figures import flash as flash_plots
 from attn_course.lessons import flash as flash_lesson
-from attn_course.measure.experiments import REPORT_SHAPES, TILES, Times, tile_options
+from attn_course.measure.experiments import REPORT_SHAPES, TILES, RecordedTimes, tile_options
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
@@ -132,11 +132,13 @@ def test_tensor_core_instructions_are_counted_by_their_names():
 
 def test_sentences_follow_the_record():
     shape = REPORT_SHAPES[0]
-    table = flash_lesson.time_table({shape: Times({"a": 2.0, "b": 1.0}, "there")}, ("a", "c"))
+    table = flash_lesson.time_table(
+        {shape: RecordedTimes({"a": 2.0, "b": 1.0}, "there")}, ("a", "c")
+    )
     assert "2.0" in table and table.endswith("there") and "-" in table
     assert flash_lesson.time_table({}, ("a",)) == flash_lesson.NO_RECORD
-    assert "2.00" in flash_lesson.gains({shape: Times({"a": 2.0, "b": 1.0}, "")}, "a", "b")
-    other = {shape: Times({"a": 2.0}, ""), REPORT_SHAPES[1]: None}
+    assert "2.00" in flash_lesson.gains({shape: RecordedTimes({"a": 2.0, "b": 1.0}, "")}, "a", "b")
+    other = {shape: RecordedTimes({"a": 2.0}, ""), REPORT_SHAPES[1]: None}
     assert flash_lesson.medians(other, ("a", "b")) == {"a": [2.0, None], "b": [None, None]}
     assert flash_lesson.outcome_table(None) == flash_lesson.NO_RECORD
     assert "0.04" in flash_lesson.report_table()

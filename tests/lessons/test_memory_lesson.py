@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course.lessons import lesson03_memory
-from attn_course.measure import memory_levels
-from attn_course.measure.records import kernel_hash
+from attn_course.measure.hardware import memory_levels
 
 BASE = {(0, 0): 30.0, (0, 1): 30.1, (1, 0): 112.0, (1, 1): 29.0, (2, 0): 31.0, (2, 1): 22.0}
 
@@ -38,7 +37,6 @@ def record(times=BASE, shared=23.0, device=800.0, bandwidth=(30000, 4000)):
         "date": "2026-01-02",
         "commit": "abc",
         "kernels": {},
-        "probes": kernel_hash(memory_levels.PROBES),
         "multiprocessors": 10,
         "l2_bytes": 40 << 20,
         "latencies": chains,
@@ -146,19 +144,3 @@ def test_figures_come_with_and_without_a_record():
     }
     assert len(lesson03_memory.traffic_figure(counted, None).get_axes()) == 1
     assert len(lesson03_memory.traffic_figure(counted, record()).get_axes()) == 2
-
-
-def test_without_a_gpu_the_newest_record_speaks(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    monkeypatch.setattr(memory_levels, "records", lambda kind: [record(), None])
-    lesson03_memory.times.cache_clear()
-    assert lesson03_memory.times()["gpu"] == "Test GPU"
-    monkeypatch.setattr(memory_levels, "records", lambda kind: [])
-    lesson03_memory.times.cache_clear()
-    assert lesson03_memory.times() is None
-    lesson03_memory.times.cache_clear()
-
-
-def test_a_record_of_other_probes_is_stale():
-    assert "STALE" not in memory_levels.describe(record())
-    assert "STALE" in memory_levels.describe(record() | {"probes": "other"})

@@ -164,7 +164,7 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
             **parts,
         },
     )
-    found = lesson13_profile.measure()
+    found = lesson13_profile.record()
     assert len(found["cases"]) == len(lesson13_profile.TARGETS) and len(found["kernels"]) == 6
     for target in lesson13_profile.TARGETS:
         metrics = lesson13_profile.case_of(found, target)["metrics"]
