@@ -120,7 +120,7 @@ def methods() -> str:
     """
     path = GPU_RECORDS / "bench_ladder.json"
     if not path.is_file():
-        return no_record("ladder")
+        return no_record("ladder").capitalize() + "."
     record = read_record(path)
     parts = [f"{caption(record)}, PyTorch {record['torch']}."]
     for row in record["rows"]:

@@ -32,7 +32,7 @@ TAIL = 3  # lines of a failed record's output that are shown
 
 
 @dataclass(frozen=True)
-class Recorder:
+class RecordKind:
     """One record: its contents, what it needs, and its file under results/<gpu>/.
 
     script: of a checkout, where one takes the record; quick: its options for a short run, None
@@ -46,50 +46,50 @@ class Recorder:
     quick: tuple[str, ...] | None = ()
 
 
-RECORDERS = {
-    **{name: Recorder(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
-    "experiments": Recorder("kernels/experiments beside the ladder", "GPU", "experiments"),
-    "memory": Recorder(
+KINDS = {
+    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
+    "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
+    "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
         "GPU",
         "memory_lesson",
     ),
-    "pipeline": Recorder("the kernels of the pipelines, alone and together", "GPU", "pipeline"),
-    "timing": Recorder("first calls, launches, noise and clocks", "GPU", "timing_lesson"),
-    "tiles": Recorder(
+    "pipeline": RecordKind("the kernels of the pipelines, alone and together", "GPU", "pipeline"),
+    "timing": RecordKind("first calls, launches, noise and clocks", "GPU", "timing_lesson"),
+    "tiles": RecordKind(
         "every tile of the tuned kernels; --fit fits the model's prices to it", "GPU", "tiles"
     ),
-    "ablations": Recorder("the flash kernels without one idea at a time", "GPU", "ablations"),
-    "profile": Recorder(
+    "ablations": RecordKind("the flash kernels without one idea at a time", "GPU", "ablations"),
+    "profile": RecordKind(
         "speed of light and stall reasons of kernels 01 to 06", "GPU, ncu", "profile_lesson"
     ),
-    "counters": Recorder(
+    "counters": RecordKind(
         "the simulator's counters against Nsight Compute",
         "GPU, ncu",
         "counters",
         "tools/compare_counters.py",
         None,
     ),
-    "sanitizer": Recorder(
+    "sanitizer": RecordKind(
         "the sanitizer against compute-sanitizer",
         "GPU, compute-sanitizer",
         "sanitizer",
         "tools/compare_sanitizer.py",
         None,
     ),
-    "differential": Recorder(
+    "differential": RecordKind(
         "the simulator against the GPU, bit for bit",
         "GPU",
         "differential",
         "tools/differential/differential.py",
         ("--every", "40", "--kernels", "4"),
     ),
-    "simulator_speed": Recorder(
+    "simulator_speed": RecordKind(
         "lane-instructions a second of the simulator", "CPU", "simulator_speed"
     ),
 }
 ALL = "all"
-ON_A_GPU = tuple(name for name, one in RECORDERS.items() if one.needs.startswith("GPU"))
+ON_A_GPU = tuple(name for name, one in KINDS.items() if one.needs.startswith("GPU"))
 
 
 def add(parsers) -> None:
@@ -98,15 +98,15 @@ def add(parsers) -> None:
         "record",
         help="take measurements on this machine and keep them as records",
         description="Takes measurements and writes each to DIR/<gpu>/. Records: "
-        + "; ".join(f"{name} ({one.needs}): {one.about}" for name, one in RECORDERS.items())
+        + "; ".join(f"{name} ({one.needs}): {one.about}" for name, one in KINDS.items())
         + f". {ALL}: every one that needs a GPU.",
     )
     parser.add_argument(
         "names",
         nargs="+",
-        choices=(*RECORDERS, ALL),
+        choices=(*KINDS, ALL),
         metavar="NAME",
-        help=f"{', '.join(RECORDERS)}; or {ALL}. Several run in sequence; a failure is named and "
+        help=f"{', '.join(KINDS)}; or {ALL}. Several run in sequence; a failure is named and "
         "the next one starts",
     )
     parser.add_argument(
@@ -199,7 +199,7 @@ def fit(out: Path) -> int:
 
 def take_one(name: str, out: Path, quick: bool = False) -> int:
     """Take one record in this process, print it, write it. Returns the exit status."""
-    one = RECORDERS[name]
+    one = KINDS[name]
     if one.script:
         return run_script(name, out, quick)
     if name == "simulator_speed":
@@ -231,7 +231,7 @@ def run_script(name: str, out: Path, quick: bool) -> int:
     Raises:
         RecordError: no checkout, or no quick form.
     """
-    one = RECORDERS[name]
+    one = KINDS[name]
     script = ROOT / one.script
     if not script.is_file():
         raise RecordError(f"{name} is taken by {one.script}, which is in a checkout of the project")

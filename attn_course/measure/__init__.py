@@ -14,6 +14,7 @@ _NAMES = {
     "pipeline_times": "CHAINS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",
     "hardware.nsight": "COUNTER_METRICS",
+    "hardware": "memory_levels",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
@@ -23,6 +24,8 @@ __all__ = list(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "memory_levels":  # a module, not a name inside one
+        return import_module(f"{__name__}.hardware.memory_levels")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

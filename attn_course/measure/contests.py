@@ -19,7 +19,15 @@ from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 
 from .contestants import Kernels, PeerRefuses
-from .timing import Contest, GpuClock, Replay, calls_for, contest, require_gpu
+from .timing import (
+    Contest,
+    GpuClock,
+    Replay,
+    TimingError,
+    calls_for,
+    contest,
+    require_gpu,
+)
 
 Shape = tuple[int, int, int, int]
 ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
@@ -140,6 +148,10 @@ def hold_contest(
     }
     verdicts = check(entrants, replays, expected(*host, causal=causal), clock)
     replays = {name: replays[name] for name in entrants.contestants}
+    if not replays:
+        out = entrants.refused | entrants.skipped | entrants.wrong
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
+        raise TimingError(f"{shape_label(shape, causal)}: no contestant is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,

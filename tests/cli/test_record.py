@@ -50,7 +50,7 @@ def test_a_wrong_contestant_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_p
     assert (tmp_path / "h200" / "experiments.json").is_file()
 
 
-@pytest.mark.parametrize("name", [n for n, one in record.RECORDERS.items() if not one.script])
+@pytest.mark.parametrize("name", [n for n, one in record.KINDS.items() if not one.script])
 def test_every_name_leads_to_a_measurement_that_refuses_the_simulator(
     no_gpu, name, tmp_path, capsys, monkeypatch
 ):
@@ -83,7 +83,7 @@ def test_a_call_that_cannot_run_says_why(no_gpu, arguments, words, tmp_path, cap
 
 def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
     (tmp_path / "tools" / "differential").mkdir(parents=True)
-    script = tmp_path / record.RECORDERS["differential"].script
+    script = tmp_path / record.KINDS["differential"].script
     script.write_text("import sys, attn_course; print(*sys.argv[1:]); sys.exit(3)")
     environment = record._environment()  # this package, wherever the script is
     monkeypatch.setattr(record, "_environment", lambda: environment)
@@ -94,9 +94,9 @@ def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
 
 
 def test_every_script_is_there():
-    scripts = [one.script for one in record.RECORDERS.values() if one.script]
+    scripts = [one.script for one in record.KINDS.values() if one.script]
     assert len(scripts) == 3 and all((record.ROOT / script).is_file() for script in scripts)
-    assert set(record.RECORDERS) - set(record.ON_A_GPU) == {"simulator_speed"}
+    assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed"}
 
 
 # -- several ---------------------------------------------------------------------------------------
