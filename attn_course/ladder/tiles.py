@@ -5,8 +5,9 @@ devices with less shared memory. 20 has a few numbers of rows and of keys, each 
 each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
-tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast of a time it is
-rough. It knows no causal mask, which takes about the same share of the work from every tile.
+tile on the problems of measure/tile_model.py. It ranks tiles of one problem; as a forecast of a
+time it is rough. It knows no causal mask, which takes about the same share of the work from every
+tile.
 """
 
 from __future__ import annotations
