@@ -276,7 +276,7 @@ def test_the_profile_command_never_shows_a_stale_record_as_current(tmp_path, cap
 def test_the_profile_command_selects_steps_and_says_when_there_is_no_record(tmp_path, capsys):
     arguments = ["profile", "--recorded", "--results", str(tmp_path)]
     assert main.main(arguments) == 1
-    assert "no record of a profile" in capsys.readouterr().out
+    assert "no recorded profile" in capsys.readouterr().out
     recorded_profile(tmp_path)
     assert main.main([*arguments, "2"]) == 0
     out = capsys.readouterr().out
