@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_course.engine.events import Access, FaultEvent
+from attn_course.engine.events import VERBS, Access, FaultEvent
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
@@ -13,7 +13,6 @@ from .memory import CLUSTER_SHIFT, RANGES, RED_ZONE, WINDOWS, bounds, scalar, sp
 
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
-_VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 
 
 def _flat(address, shift: int):
@@ -170,7 +169,7 @@ class Addressing:
         what = f"{size} bytes that are not aligned to {size}: " if misaligned else ""
         message = (
             f"{self.run_.kernel.function.name} at {self.block.instance.where(ins)}: "
-            f"{self.thread_text(lanes)} {_VERBS[kind]} {what}{place} "
+            f"{self.thread_text(lanes)} {VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
             + _remedy(misaligned, space == "global" and first < RED_ZONE)
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.engine.events import BarrierEvent, FaultEvent
+from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, FaultEvent
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -19,7 +19,6 @@ from .errors import Hang
 from .lanes import merged
 from .memory import spread
 
-CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")
 
 
@@ -201,7 +200,7 @@ class Barriers:
             return
         lanes = np.concatenate([lanes for _, lanes in arrivals])
         blocks = self.first_block + np.unique(lanes // (32 * self.warps_per_block))
-        event = BarrierEvent(blocks, number, tuple(arrivals), self, complete)
+        event = BarrierEvent(blocks, number, tuple(arrivals), self.view, complete)
         for observer in self.watchers:
             observer.barrier(event)
 

@@ -25,6 +25,7 @@ from .errors import SimulatorError, Trap
 from .lanes import Groups
 from .memory import FUNCTION_WINDOW, FlatMemory, aligned, scalar
 from .special_registers import special_registers
+from .view import ChunkView
 from .waiting import WaitingLanes, is_warp_barrier
 
 _CLOCK_EVERY = 1024  # activations between two looks at the clock
@@ -63,6 +64,8 @@ class Chunk(Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncC
         self.queue: list[dict[Key, np.ndarray | None]] = self.starting_groups()
         self.activations = 0
         self.block: Block = self.blocks[(0,)]  # the one that runs
+        self.reads_inactive: np.ndarray | None = None  # of the last shuffle; see warps.shuffle
+        self.view = ChunkView(self) if self.watchers else None
 
     # -- setting up -----------------------------------------------------------------------------
     def set_up_registers(self, lane: np.ndarray) -> None:
@@ -361,7 +364,7 @@ class Chunk(Groups, Barriers, Clusters, WaitingLanes, MemoryInstructions, AsyncC
     def tell(self, instruction, taken=None, members=None) -> None:
         line = self.kernel.program.own_line(instruction)
         event = InstructionEvent(
-            instruction, line, self.R[LANE], tuple(self.accesses), self, taken, members
+            instruction, line, self.R[LANE], tuple(self.accesses), self.view, taken, members
         )
         for observer in self.watchers:
             observer.instruction(event)

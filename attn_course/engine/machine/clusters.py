@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.events import CLUSTER_BARRIER
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .barriers import CLUSTER_BARRIER, Waiting
+from .barriers import Waiting
 from .memory import CLUSTER_SHIFT
 
 

@@ -114,6 +114,8 @@ class Run:
         """What observers are told of the launch."""
         program, kernel = self.program, self.kernel
         buffers = list(self.memory.buffers)
+        places = {name: offset for name, (offset, _) in kernel.shared_places.items()}
+        places |= dict.fromkeys(kernel.dynamic_names, self.dynamic_offset)
         for name, (offset, variable) in kernel.shared_places.items():
             buffers.append(Buffer(demangle(name), "shared", offset, variable.size))
         if self.dynamic_bytes:
@@ -130,6 +132,7 @@ class Run:
             program.source_lines,
             tuple(buffers),
             program,
+            places,
         )
 
     # -- chunks ---------------------------------------------------------------------------------
@@ -191,11 +194,12 @@ class Run:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
         if start:
             for observer in self.observers:
-                observer.chunk_started(chunk)
+                observer.chunk_started(chunk.view)
         if not chunk.run():
             return False
         for observer in self.observers:
-            observer.chunk_finished(chunk)
+            observer.chunk_finished(chunk.view)
+        chunk.view = None  # the two hold each other; memory is freed sooner without
         return True
 
 

@@ -173,7 +173,7 @@ class WaitingLanes:
         if lanes.size > 1 and (lanes[1:] < lanes[:-1]).any():  # of several places in the program
             order = np.argsort(lanes)
             lanes, members = lanes[order], members[order]
-        event = WarpBarrierEvent(lanes, members, self)
+        event = WarpBarrierEvent(lanes, members, self.view)
         for observer in self.watchers:
             observer.warp_barrier(event)
 

@@ -13,10 +13,6 @@ import inspect
 from dataclasses import dataclass, replace
 from io import BytesIO
 
-from elftools.dwarf.dwarf_expr import DWARFExprParser
-from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
-from elftools.dwarf.locationlists import LocationParser
-
 from .syntax import Module
 
 STEP = 16  # bytes of address an instruction
@@ -60,6 +56,10 @@ class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
+        from elftools.dwarf.dwarf_expr import DWARFExprParser  # only here: importing it takes time
+        from elftools.dwarf.dwarfinfo import DwarfConfig, DWARFInfo
+        from elftools.dwarf.locationlists import LocationParser
+
         self.module = module
         self.symbols: list[str] = []
         self.labels = {  # a label inside braces carries the parser's suffix
@@ -69,7 +69,7 @@ class Reader:
         }
         self.files = module.files
         parts = {name: self.section(module.sections.get(f".{name}", [])) for name in _SECTIONS}
-        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_descriptors(parts))
+        self.info = DWARFInfo(config=DwarfConfig(True, "x64", 8), **_sections(parts))
         self.locations = LocationParser(self.info.location_lists())
         self.subprograms, self.shared = {}, {}
         for unit in self.info.iter_CUs():
@@ -137,23 +137,15 @@ class Reader:
         return "local"
 
 
-def _descriptors(parts: dict[str, bytes]) -> dict:
+def _sections(parts: dict[str, bytes]) -> dict:
     """DWARFInfo's section arguments: None for what the PTX does not have."""
+    from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DWARFInfo
+
     wanted = inspect.signature(DWARFInfo).parameters
     found: dict = {name: None for name in wanted if name != "config"}
     for name, data in parts.items():
         found[f"{name}_sec"] = DebugSectionDescriptor(BytesIO(data), name, 0, len(data), 0)
     return found
-
-
-def reader_of(program) -> Reader | None:
-    """The reader of a Program's module, made once; None where it was not compiled with -G."""
-    if ".debug_info" not in program.module.sections:
-        return None
-    reader = getattr(program, "_debug_reader", None)
-    if reader is None:
-        reader = program._debug_reader = Reader(program.module)
-    return reader
 
 
 def text_of(die, attribute: str) -> str:

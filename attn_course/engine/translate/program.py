@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 
 import numpy as np
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
-from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position
+from attn_course.engine.ptx.source_module import SourceModule
+from attn_course.engine.ptx.syntax import Function, Module
 
 from ..machine.launch import launch
 from ..machine.memory import aligned
 from .executable import Executable, Parameter, parameters_of, shared_variables
 
 
-class Program:
+class Program(SourceModule):
     """A PTX module that can be run on the CPU.
 
     ptx: the module's text. source: the CUDA C text, for messages (and line text in reports).
@@ -33,11 +33,9 @@ class Program:
         build: str = "optimised",
         options: tuple[str, ...] = (),
     ):
-        self.options = tuple(options)
-        self.ptx, self.source, self.source_name, self.build = ptx, source, source_name, build
-        self.module: Module = parse(ptx)
+        super().__init__(parse(ptx), source, source_name, options)
+        self.ptx, self.build = ptx, build
         self.keep_registers = build == "debug"
-        self.source_lines = tuple(source.splitlines())
         self._executables: dict[str, Executable] = {}
         self.variables: dict[str, np.ndarray] = {}
         for variable in self.module.variables.values():
@@ -58,12 +56,6 @@ class Program:
             self._executables[name] = Executable(self, self.module.functions[name])
         return self._executables[name]
 
-    @property
-    def debug(self):
-        """The module that reads a debug build's names: variables(program, function), ..."""
-        # only when asked for: it takes a while
-        return import_module("..ptx.debug_names", __package__)
-
     def python(self, name: str) -> str:
         """The NumPy lines that the kernel's instructions became."""
         return "\n".join(self.executable(name).text)
@@ -77,33 +69,6 @@ class Program:
             return short[name]
         known = ", ".join(short) or "none"
         raise KeyError(f"no __device__ or __constant__ variable named {name!r}; there are: {known}")
-
-    def source_line(self, position) -> str:
-        """The text of a source line, where it belongs to the kernel's own file."""
-        if position is None or not self.is_own_file(position.file):
-            return ""
-        inside = 0 < position.line <= len(self.source_lines)
-        return self.source_lines[position.line - 1] if inside else ""
-
-    def text_of(self, name: str, line: int) -> str:
-        """ " `text`" of a line of the kernel's own file, for messages; "" for other files."""
-        inside = name == self.source_name.rsplit("/", 1)[-1] and 0 < line <= len(self.source_lines)
-        return f" `{self.source_lines[line - 1].strip()}`" if inside else ""
-
-    def is_own_file(self, number: int) -> bool:
-        name = self.module.files.get(number, "").rsplit("/", 1)[-1]
-        return name == self.source_name.rsplit("/", 1)[-1]
-
-    def own_position(self, position: Position | None) -> Position | None:
-        """Where in the kernel's own file: the call, for a header's code that was inlined there."""
-        while position is not None and not self.is_own_file(position.file):
-            position = position.inlined_at
-        return position
-
-    def own_line(self, instruction: Instruction) -> int:
-        """Line in the kernel's own file; 0 if none."""
-        position = self.own_position(instruction.position)
-        return position.line if position is not None else 0
 
     def launch(
         self, name, grid, block, arguments, shared_bytes=0, observers=(), names=(), warp_order=None

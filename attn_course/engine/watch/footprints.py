@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_course.engine.events import InstructionEvent, Launch, Observer
 
-from .counters.counters import merges_of
+from .counters.merging import merges_of
 from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
 
 LINE_BYTES = 128
@@ -106,7 +106,7 @@ class Footprints(Observer):
         self._merges: dict = {}
 
     def launch_started(self, launch: Launch) -> None:
-        self._merges = merges_of(launch.program, launch.kernel)
+        self._merges = merges_of(launch)
         self.arrays = {b.name: b.start for b in launch.buffers if b.space == "global"}
         self._seen.clear()
 
@@ -126,9 +126,7 @@ class Footprints(Observer):
         key = id(event.instruction)
         if not event.accesses or key in self._seen:
             return
-        first = (
-            (self.block - event.chunk.first_block) * event.chunk.warps_per_block + self.warp
-        ) * 32
+        first = event.machine.lane_of(self.block, self.warp)
         for access in event.accesses:
             mine = (access.lanes >= first) & (access.lanes < first + 32)
             if access.valid is not None:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from attn_course.engine.events import Buffer, Launch
+from attn_course.engine.ptx.debug_names import shared_arrays
 
 from .elements import Array, Element, element
 
@@ -22,7 +23,7 @@ KINDS = (
     "bad-launch",
 )
 REMEDIES = {
-    "out-of-bounds": "guard the access with a bounds check, or mend the index",
+    "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
     "uninitialised-read": "write the element before it is read",
     "race": "put a barrier between the two accesses, or make them atomic",
@@ -54,7 +55,7 @@ class Finding:
         line_text: the source line.
         valid_range: the elements the array has: "elements 0 to 255 of s", or with several
             extents "tile[0..31][0..32]".
-        remedy: what usually mends it.
+        remedy: the usual fix.
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
     """
@@ -132,9 +133,9 @@ class Naming:
 
     @cached_property
     def declared(self) -> dict:
-        """Arrays of the source by name, with their extents; see debug.shared_arrays."""
-        program = self.launch.program
-        return program.debug.shared_arrays(program, self.launch.kernel) if program else {}
+        """Arrays of the source by name, with their extents; see debug_names.shared_arrays."""
+        source, sizes = self.launch.source, self.launch.shared_sizes
+        return shared_arrays(source, sizes) if source else {}
 
     def buffer(self, space: str, address: int) -> Buffer | None:
         """The smallest buffer of the space that holds the byte address."""

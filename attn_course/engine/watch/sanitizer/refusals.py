@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_course.engine.events import Access
+from attn_course.engine.events import VERBS, Access
 
 from .elements import Array, Element, element
 from .findings import Finding, Naming, describe_thread
 
-_VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
 
 
@@ -38,7 +37,7 @@ def refused(
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
 ) -> Finding:
-    who = f"{describe_thread(naming.thread(int(lanes[0])))} {_VERBS[access.kind]}"
+    who = f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]}"
     threads, count = naming.threads(lanes), int(lanes.size)
     where = element(meant, address) if meant is not None else Element("", address, "", "")
     if kind == "misaligned":

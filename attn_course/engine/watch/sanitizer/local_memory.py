@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
+
 import numpy as np
 
-from attn_course.engine.events import Access, InstructionEvent
+from attn_course.engine.events import VERBS, Access, CallSite, InstructionEvent, MachineView
+from attn_course.engine.ptx.debug_names import variables
+from attn_course.engine.ptx.source_module import SourceModule
 
-from .elements import element
+from .elements import Array, element
 from .findings import Finding, Findings, Naming, describe_thread
-from .local_arrays import LocalArrays, holding
 from .refusals import named, nearest, outside
 
 
@@ -23,14 +27,13 @@ class LocalMemory:
     part.
     """
 
-    def __init__(self, chunk, lanes: int, naming: Naming, findings: Findings):
-        self.naming, self.findings = naming, findings
-        self.stride = -(-chunk.local_size // 4)
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
+        self.machine, self.naming, self.findings = machine, naming, findings
+        self.stride = -(-machine.local_bytes // 4)
         self.written = np.zeros(lanes * self.stride, bool)
-        self.first_lane = chunk.first_block * naming.per_block
-        self.kernel = chunk.kernel
-        self.known = 0
-        self.arrays = LocalArrays(chunk.kernel)
+        self.first_lane = machine.first_lane
+        self.sites: tuple[CallSite, ...] = ()  # those that `inside` knows
+        self.arrays = LocalArrays(naming.launch.source)
 
     def access(self, access: Access, event: InstructionEvent, line: int) -> None:
         address, lanes = access.address.view(np.int64), access.lanes
@@ -86,21 +89,20 @@ class LocalMemory:
     # -- frames ---------------------------------------------------------------------------------
     def frames(self) -> list[tuple[int, int]]:
         """(first byte, end) of every function's local variables, parameters of calls left out."""
-        found = []
-        for instance in self.kernel.instances.values():
-            for name, variable in instance.function.variables.items():
-                place = instance.places.get(name)
-                if variable.space == "local" and place is not None and place[0] == "local":
-                    found.append((place[1], place[1] + variable.size))
-        return found
+        return [
+            (site.frame[name], site.frame[name] + variable.size)
+            for site in self.machine.call_sites
+            for name, variable in site.function.variables.items()
+            if variable.space == "local" and name in site.frame
+        ]
 
     def frame_at(self, byte: int) -> tuple[int, int] | None:
         return next((f for f in self.frames() if f[0] <= byte < f[1]), None)
 
     def check_frames(self, address, lanes, access: Access, event, line: int) -> None:
         """An access between two frames is out of bounds although the thread's memory holds it."""
-        if len(self.kernel.instances) != self.known:
-            self.known = len(self.kernel.instances)
+        if self.machine.call_sites is not self.sites:
+            self.sites = self.machine.call_sites
             self.inside = np.zeros(self.stride * 4, bool)
             for start, end in self.frames():
                 self.inside[start:end] = True
@@ -110,13 +112,12 @@ class LocalMemory:
         if not wrong.size:
             return
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
-        verb = {"load": "reads", "store": "writes", "atomic": "updates"}[access.kind]
         name, index, text, valid = self.meant(byte, access, event, line)
         self.findings.add(
             Finding(
                 "out-of-bounds",
                 line,
-                f"{describe_thread(self.naming.thread(every[0]))} {verb} {text}",
+                f"{describe_thread(self.naming.thread(every[0]))} {VERBS[access.kind]} {text}",
                 self.naming.threads(every),
                 name,
                 index,
@@ -137,3 +138,76 @@ class LocalMemory:
         count, index = (frame[1] - frame[0]) // access.size, (byte - frame[0]) // access.size
         text = f"element {index} of its local arrays, which have {count} elements of {access.size} "
         return "local memory", index, f"{text}bytes", f"elements 0 to {count - 1}"
+
+
+class LocalArrays:
+    """Where the arrays of a kernel and of the functions that it calls are, by the debug names."""
+
+    def __init__(self, source: SourceModule):
+        self.source = source
+        self.variables: dict[str, tuple] = {}  # LocalVariables of each function met
+
+    def around(self, event: InstructionEvent) -> list[Array]:
+        """Those of the function that an instruction belongs to, then those of its callers.
+
+        Variables that have ended, or do not exist yet, come last in their function.
+        """
+        found: list[Array] = []
+        for site, index in self.calls(event):
+            arrays = [
+                (variable.place_at(index) is None, _array(variable, frame + offset))
+                for variable, frame, offset in self.placed(site)
+                if variable.dtype
+            ]
+            found += [array for _, array in sorted(arrays, key=lambda pair: pair[0])]
+        return found
+
+    def gaps(self, event: InstructionEvent, bytes_: list[int]) -> list[bool]:
+        """Which bytes are padding: in a struct, but in none of its members."""
+        arrays, structs = self.around(event), []
+        for site, _ in self.calls(event):
+            for variable, frame, _ in self.placed(site):
+                start, size = variable.struct
+                structs.append(range(frame + start, frame + start + size))
+        return [
+            holding(arrays, byte) is None and any(byte in one for one in structs) for byte in bytes_
+        ]
+
+    @staticmethod
+    def calls(event: InstructionEvent) -> Iterator[tuple[CallSite, int]]:
+        """The running call site with the index of its instruction, and then its callers'."""
+        running = event.machine.running(event.instruction, event.lanes.size)
+        site, instruction = (running[0] if running else None), event.instruction
+        while site is not None:
+            yield site, instruction.index
+            site, instruction = site.caller, site.call
+
+    def placed(self, site: CallSite) -> Iterator[tuple]:
+        """(variable, first byte of its frame, offset in it) of what is in local memory."""
+        for variable in self.of_function(site.function.name):
+            places = [piece.place for piece in variable.ranges if piece.place.kind == "local"]
+            if places and places[0].name in site.frame:
+                yield variable, site.frame[places[0].name], places[0].offset
+
+    def of_function(self, name: str) -> tuple:
+        if name not in self.variables:
+            self.variables[name] = variables(self.source, name)
+        return self.variables[name]
+
+
+def _array(variable, start: int) -> Array:
+    item = np.dtype(variable.dtype).itemsize
+    return Array(
+        variable.name,
+        start,
+        item * prod(variable.shape),
+        item,
+        variable.shape,
+        len(variable.shape) > variable.type.count("["),
+        not variable.shape,
+    )
+
+
+def holding(arrays: list[Array], byte: int) -> Array | None:
+    """The first of them that a byte is in."""
+    return next((a for a in arrays if a.start <= byte < a.start + a.size), None)
