@@ -288,17 +288,17 @@ class Counters(Observer):
         """cp.async: a load from global memory; its way into shared memory is no store."""
         row.counts["async_copy_requests"] += requests
         by_space = {access.space: access for access in accesses}
-        source, target = by_space.get("global"), by_space["shared"]
-        if source is None:  # zeros only
+        read, written = by_space.get("global"), by_space["shared"]
+        if read is None:  # zeros only
             return
         before = row.counts["global_load_sectors"]
-        self._access(row, source)
+        self._access(row, read)
         if not row.past_l1:
             return
-        kept = slice(None) if source.valid is None else source.valid
-        address, lanes = source.address[kept], source.lanes[kept]
+        kept = slice(None) if read.valid is None else read.valid
+        address, lanes = read.address[kept], read.lanes[kept]
         if lanes.size:
-            into = target.address[np.searchsorted(target.lanes, lanes)]
+            into = written.address[np.searchsorted(written.lanes, lanes)]
             pieces = count_copied_pieces(self._cut(lanes), address, into)
             row.counts["global_load_sectors"] = before + pieces
 
