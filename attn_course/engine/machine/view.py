@@ -1,4 +1,4 @@
-"""What observers may ask of a chunk, answered: the only place where the two meet."""
+"""The view of a chunk that observers are given: the only code that knows both."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Footprint:
         """(rows, sectors) bytes asked of each sector of an array.
 
         start: the array's address, at the beginning of a sector.  shape: its rows, and the bytes
-        of a row, whole sectors.  What lies outside is left out.
+        of a row, whole sectors. Bytes outside are left out.
         """
         offsets = np.arange(self.size)
         asked = np.unique(self.address[:, None].astype(np.int64) + offsets) - start
@@ -114,7 +114,7 @@ class Footprints(Observer):
         """The first access of a line, in the order of execution; one by lane, if there is any.
 
         Raises:
-            KeyError: the warp made no such access; the message lists those that it made.
+            KeyError: the warp made no such access; the message lists its accesses.
         """
         here = [f for f in self.found if (f.line, f.space, f.kind) == (line, space, kind)]
         if here:

@@ -6,7 +6,7 @@ import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
 
-from .findings import Finding, Findings, Naming, describe_thread
+from .findings import Findings, Naming, describe_thread
 
 _LEAVING = ("bra", "brx", "ret", "exit")
 
@@ -82,16 +82,14 @@ class Exits:
         thread = self.naming.thread(int(lanes[0]) + self.first_lane)
         blocks = np.unique(lanes // self.naming.per_block).size
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "divergent-barrier",
                 line,
                 f"{arrived} threads wait here, and {lanes.size} others of their blocks never came: "
                 f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
                 "passes only because of that",
-                self.naming.threads(lanes + self.first_lane),
-                "",
-                None,
-                "warning",
+                lanes + self.first_lane,
+                severity="warning",
                 count=blocks,
             )
         )

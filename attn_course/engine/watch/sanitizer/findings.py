@@ -12,7 +12,7 @@ import numpy as np
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.debug_names import shared_arrays
 
-from .elements import Array, Element, element
+from .elements import NOWHERE, Array, Element, element
 
 KINDS = (
     "out-of-bounds",
@@ -173,6 +173,16 @@ class Naming:
 
     def threads(self, lanes) -> tuple[Thread, ...]:
         return tuple(self.thread(lane) for lane in np.unique(lanes)[:MAX_THREADS])
+
+    def finding(
+        self, kind, line: int, text: str, lanes, where: Element = NOWHERE, **more
+    ) -> Finding:
+        """Make a finding about lanes, counted through the grid, at an element of an array.
+
+        count: how many lanes, unless `more`, the finding's other fields, says something else.
+        """
+        more = {"count": int(lanes.size), "valid_range": where.valid} | more
+        return Finding(kind, line, text, self.threads(lanes), where.array, where.index, **more)
 
 
 def describe_thread(thread: Thread) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -11,8 +12,8 @@ from attn_course.engine.events import VERBS, Access, CallSite, InstructionEvent,
 from attn_course.engine.ptx.debug_names import variables
 from attn_course.engine.ptx.source_module import SourceModule
 
-from .elements import Array, element
-from .findings import Finding, Findings, Naming, describe_thread
+from .elements import Array, Element, element
+from .findings import Findings, Naming, describe_thread
 from .refusals import named, nearest, outside
 
 
@@ -32,7 +33,7 @@ class LocalMemory:
         self.stride = -(-machine.local_bytes // 4)
         self.written = np.zeros(lanes * self.stride, bool)
         self.first_lane = machine.first_lane
-        self.sites: tuple[CallSite, ...] = ()  # those that `inside` knows
+        self.sites: tuple[CallSite, ...] = ()  # whose frames are in `inside`
         self.arrays = LocalArrays(naming.launch.source)
 
     def access(self, access: Access, event: InstructionEvent, line: int) -> None:
@@ -66,22 +67,18 @@ class LocalMemory:
         meant = array or named(arrays, line, self.naming)
         if meant is not None:
             where = element(meant, byte)
-            name, index, text, valid = where.array, where.index, where.text, where.valid
-            text += "" if array else f" (valid: {valid})"
+            text = where.text + ("" if array else f" (valid: {where.valid})")
         else:
-            name, index, valid = "local memory", byte - frame[0] if frame else byte, ""
-            text = f"{access.size} bytes at byte {index} of its local memory"
+            where = Element("local memory", byte - frame[0] if frame else byte, "", "")
+            text = f"{access.size} bytes at byte {where.index} of its local memory"
+        who = describe_thread(self.naming.thread(every[0]))
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "uninitialised-read",
                 line,
-                f"{describe_thread(self.naming.thread(every[0]))} reads {text}, which it has not "
-                "written yet",
-                self.naming.threads(every),
-                name,
-                index,
-                valid_range=valid,
-                count=int(places.size),
+                f"{who} reads {text}, which it has not written yet",
+                every,
+                where,
                 remedy="give the local array or variable a value before it is used",
             )
         )
@@ -112,32 +109,30 @@ class LocalMemory:
         if not wrong.size:
             return
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
-        name, index, text, valid = self.meant(byte, access, event, line)
+        where = self.meant(byte, access, event, line)
+        who = describe_thread(self.naming.thread(every[0]))
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "out-of-bounds",
                 line,
-                f"{describe_thread(self.naming.thread(every[0]))} {VERBS[access.kind]} {text}",
-                self.naming.threads(every),
-                name,
-                index,
-                count=int(wrong.size),
-                valid_range=valid,
+                f"{who} {VERBS[access.kind]} {where.text}",
+                every,
+                where,
                 remedy="make the local array long enough, or split the work so that it fits",
             )
         )
 
-    def meant(self, byte: int, access: Access, event, line: int) -> tuple:
-        """(array, index, what it is in words, valid range) of a byte between two frames."""
+    def meant(self, byte: int, access: Access, event, line: int) -> Element:
+        """A byte between two frames, as an element of the array that it was meant for."""
         arrays = [array for array in self.arrays.around(event) if not array.scalar]
         array = nearest(arrays, byte, line, self.naming)
         if array is not None:
             where = element(array, byte)
-            return where.array, where.index, outside(where), where.valid
-        frame = min(self.frames(), key=lambda f: max(f[0] - byte, byte - f[1] + 1))
-        count, index = (frame[1] - frame[0]) // access.size, (byte - frame[0]) // access.size
+            return replace(where, text=outside(where))
+        start, end = min(self.frames(), key=lambda f: max(f[0] - byte, byte - f[1] + 1))
+        count, index = (end - start) // access.size, (byte - start) // access.size
         text = f"element {index} of its local arrays, which have {count} elements of {access.size} "
-        return "local memory", index, f"{text}bytes", f"elements 0 to {count - 1}"
+        return Element("local memory", index, f"{text}bytes", f"elements 0 to {count - 1}")
 
 
 class LocalArrays:

@@ -138,16 +138,13 @@ class SharedState:
         element = self.naming.element(self.space, self.address_of(unit), access.size)
         thread = self.naming.thread(lane_of(touch.stamp[places[:1]])[0])
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "uninitialised-read",
                 context.line,
                 f"{describe_thread(thread)} reads {element.text}, which nothing has "
                 f"written yet: its value is whatever was in {self.space} memory before",
-                self.naming.threads(lane_of(touch.stamp[places])),
-                element.array,
-                element.index,
-                valid_range=element.valid,
-                count=int(places.size),
+                lane_of(touch.stamp[places]),
+                element,
                 remedy=f"write {element.array} before it is read, for example zero, or skip "
                 "the first read",
             )

@@ -34,7 +34,7 @@ _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 @dataclass(frozen=True)
 class _Nature:
-    """What the sanitizer asks of an instruction, read from its opcode once."""
+    """The properties of an instruction that matter here, read from its opcode once."""
 
     parameter: bool  # ld.param and st.param: call arguments, nobody else's business
     atomic: bool  # atomics and accesses with a memory order, in any space
@@ -291,7 +291,7 @@ class Sanitizer(Observer):
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all
-        if "wait_group" in event.instruction.opcode:  # all but so many of the newest groups
+        if "wait_group" in event.instruction.opcode:  # all but this number of the newest groups
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
@@ -302,15 +302,12 @@ class Sanitizer(Observer):
         lanes = event.lanes[inactive] + self._chunks[event.machine].order.first_lane
         thread = self._naming.thread(int(lanes[0]))
         self.found.add(
-            Finding(
+            self._naming.finding(
                 "uninitialised-read",
                 self._last_line,
                 f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
                 "value of a lane that does not take part in the shuffle: the value is undefined",
-                self._naming.threads(lanes),
-                "",
-                None,
-                count=int(lanes.size),
+                lanes,
                 remedy="let all lanes that the mask names reach the shuffle; give those without "
                 "data a neutral value (0 for a sum, -infinity for a maximum)",
             )
@@ -362,21 +359,19 @@ class Sanitizer(Observer):
             for (_, who), line in zip(members, lines, strict=True)
         )
         self.found.add(
-            Finding(
+            self._naming.finding(
                 "divergent-barrier",
                 lines[0],
                 f"threads of one block meet at different barriers: {waits}; which threads pass "
                 "together is then an accident",
-                self._naming.threads(lanes),
-                "",
-                None,
+                lanes,
                 count=blocks,
                 other_line=lines[-1],
             )
         )
 
     def fault(self, event: FaultEvent) -> None:
-        """Refused accesses are told of when their instruction comes, with every lane's address."""
+        """A refused access is reported with its instruction, which has every lane's address."""
         self._tell_pending()
         if event.kind in ("out-of-bounds", "misaligned"):
             self._pending = event
@@ -384,7 +379,7 @@ class Sanitizer(Observer):
         self._report_fault(event)
 
     def _tell_pending(self) -> None:
-        """A refused access whose instruction was never told of."""
+        """Report a refused access whose instruction never came."""
         event, self._pending = self._pending, None
         if event is not None:
             self._report_fault(event)

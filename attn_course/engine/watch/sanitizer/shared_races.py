@@ -8,7 +8,7 @@ import numpy as np
 
 from attn_course.engine.events import Access, MachineView
 
-from .findings import Finding, Findings, Naming, describe_thread
+from .findings import Findings, Naming, describe_thread
 from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
 
@@ -120,16 +120,13 @@ class SharedRaces(SharedState):
         thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
         verb = "reads" if access.kind == "load" else "writes"
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "race",
                 context.line,
                 f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
                 f"line {self.lines[copied]} may still be copying it",
-                self.naming.threads(lane_of(touch.stamp[early])),
-                element.array,
-                element.index,
-                valid_range=element.valid,
-                count=int(early.size),
+                lane_of(touch.stamp[early]),
+                element,
                 other_line=self.lines[copied],
                 remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a "
                 "barrier where another thread's copy is used",

@@ -14,7 +14,7 @@ from attn_course.engine.events import CallSite, FaultEvent, InstructionEvent, La
 from attn_course.engine.ptx.debug_names import source_name, variables, written_registers
 from attn_course.engine.ptx.syntax import Instruction, Register
 
-from .recording import GONE, Recording
+from .recording import GONE, Recording, finding_record
 from .traced_block import TracedBlock, as_type, values_of, where_present
 
 _VALUES_PER_TRACE = 4_000_000  # a frame of a large block holds thousands
@@ -24,7 +24,7 @@ Calls = tuple[int, ...]  # the call sites around a thread, outermost first
 
 
 class Recorder:
-    """Records one block; `recording` is what there is so far (call close_frame first)."""
+    """Records one block; `recording` holds the frames so far (call close_frame first)."""
 
     def __init__(self, launch: Launch, block, warp: int | None, limit: int):
         self.source, self.limit = launch.source, limit
@@ -118,15 +118,7 @@ class Recorder:
         self.ran, self.elsewhere, self.last = set(), [], None
 
     def attach_finding(self, stops: bool) -> None:
-        fault, self.finding = self.finding, None
-        index = fault.index if isinstance(fault.index, (int, type(None))) else str(fault.index)
-        self.frame["finding"] = {
-            "kind": fault.kind,
-            "message": fault.message,
-            "array": fault.array,
-            "index": index,
-            "stops": stops,
-        }
+        self.frame["finding"], self.finding = finding_record(self.finding, stops), None
 
     def close_frame(self) -> None:
         frame, self.frame = self.frame, None
@@ -148,11 +140,7 @@ class Recorder:
 
     def record_stop(self, fault: FaultEvent) -> None:
         """The frame of an instruction that ended the run, so that its own event never came."""
-        x, y, _ = self.recording.block_shape
-        threads = [
-            t[0] + x * (t[1] + y * t[2]) for b, t in fault.threads if b == self.recording.block
-        ]
-        self.open_frame(fault.line, sorted(threads))
+        self.open_frame(fault.line, sorted(self.recording.threads_of(fault)))
         self.attach_finding(stops=True)
         frame, self.frame = self.frame, None
         self.keep(frame)

@@ -9,6 +9,23 @@ import numpy as np
 GONE = None  # in a frame's values: the thread does not have the variable any more
 
 
+def linear(place, shape) -> int:
+    """Return the number of a thread or block at (x, y, z); x runs fastest."""
+    return place[0] + shape[0] * (place[1] + shape[1] * place[2])
+
+
+def finding_record(finding, stops: bool = False) -> dict:
+    """Return a Finding or FaultEvent as a frame has it."""
+    index = finding.index
+    return {
+        "kind": finding.kind,
+        "message": finding.message,
+        "array": finding.array,
+        "index": index if isinstance(index, (int, type(None))) else str(index),
+        "stops": stops,
+    }
+
+
 @dataclass
 class Recording:
     """One block of one launch, step by step.
@@ -81,22 +98,20 @@ class Recording:
         A finding goes to the first step of its line that one of its threads of this block takes.
         """
         marked = 0
-        x, y, _ = self.block_shape
         for finding in findings:
-            threads = {t[0] + x * (t[1] + y * t[2]) for b, t in finding.threads if b == self.block}
+            threads = self.threads_of(finding)
             for frame in self.frames:
                 if frame["line"] == finding.line and threads & set(frame["threads"]):
-                    index = finding.index
-                    frame["finding"] = frame["finding"] or {
-                        "kind": finding.kind,
-                        "message": finding.message,
-                        "array": finding.array,
-                        "index": index if isinstance(index, (int, type(None))) else str(index),
-                        "stops": False,
-                    }
+                    frame["finding"] = frame["finding"] or finding_record(finding)
                     marked += 1
                     break
         return marked
+
+    def threads_of(self, finding) -> set[int]:
+        """The numbers of a finding's threads in this block."""
+        return {
+            linear(thread, self.block_shape) for b, thread in finding.threads if b == self.block
+        }
 
     def check_step(self, step: int) -> int:
         count = len(self.frames)

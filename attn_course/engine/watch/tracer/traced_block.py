@@ -9,7 +9,7 @@ import numpy as np
 from attn_course.engine.events import Access, Buffer, Launch, MachineView
 from attn_course.engine.ptx.debug_names import shared_arrays
 
-from .recording import GONE, plain_values
+from .recording import GONE, linear, plain_values
 
 _KINDS = {"load": "read", "store": "write"}  # the rest are updates
 
@@ -21,8 +21,7 @@ class TracedBlock:
     """
 
     def __init__(self, launch: Launch, block: tuple[int, int, int]):
-        gx, gy, _ = launch.grid
-        self.number = block[0] + gx * (block[1] + gy * block[2])
+        self.number = linear(block, launch.grid)
         self.threads = launch.threads
         self.arrays: dict[str, dict] = {}
         self.buffers: list[Buffer] = []
