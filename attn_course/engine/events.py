@@ -116,6 +116,10 @@ class MachineView(ABC):
     first_block: int  # linear number in the grid of the chunk's first block
     block_count: int
     warps_per_block: int
+    alive: np.ndarray  # (lane ids,) bool: which threads exist and have not ended
+    clustered: bool  # do clusters of the launch have more than one block?
+    cluster_of_block: np.ndarray  # (blocks,) number of each block's cluster
+    cluster_arrivals: np.ndarray  # (lane ids,) int64: arrivals at the barrier of its cluster
 
     @property
     def first_lane(self) -> int:
@@ -130,27 +134,6 @@ class MachineView(ABC):
         Blocks outside of the chunk give lane ids that no lane of the chunk has.
         """
         return 32 * ((block - self.first_block) * self.warps_per_block + warp)
-
-    # -- threads --------------------------------------------------------------------------------
-    @property
-    @abstractmethod
-    def alive(self) -> np.ndarray:
-        """(lane ids,) bool: which threads exist and have not ended."""
-
-    @property
-    @abstractmethod
-    def clustered(self) -> bool:
-        """Do clusters of the launch have more than one block?"""
-
-    @property
-    @abstractmethod
-    def cluster_of_block(self) -> np.ndarray:
-        """(blocks,) number of each block's cluster."""
-
-    @property
-    @abstractmethod
-    def cluster_arrivals(self) -> np.ndarray:
-        """(lane ids,) int64: how often each lane has arrived at the barrier of its cluster."""
 
     @property
     @abstractmethod

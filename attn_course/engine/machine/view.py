@@ -16,28 +16,13 @@ class ChunkView(MachineView):
     def __init__(self, chunk):
         self._chunk, self._kernel = chunk, chunk.kernel
         self.first_block, self.block_count = chunk.first_block, chunk.block_count
-        self.warps_per_block = chunk.warps_per_block
+        self.warps_per_block, self.alive = chunk.warps_per_block, chunk.alive
+        self.clustered = chunk.block_of_rank.shape[1] > 1
+        self.cluster_of_block, self.cluster_arrivals = chunk.cluster_of_block, chunk.cluster_phase
         self._sites: dict[CallSite, object] = {}  # -> the Instance, in the order they were met
         self._in_order: tuple[CallSite, ...] = ()
         self._having: dict[int, list[CallSite]] = {}  # id of an instruction -> its call sites
         self._lines: dict[tuple[int, int], int] = {}  # (id of site, of instruction) -> line
-
-    # -- threads --------------------------------------------------------------------------------
-    @property
-    def alive(self) -> np.ndarray:
-        return self._chunk.alive
-
-    @property
-    def clustered(self) -> bool:
-        return self._chunk.block_of_rank.shape[1] > 1
-
-    @property
-    def cluster_of_block(self) -> np.ndarray:
-        return self._chunk.cluster_of_block
-
-    @property
-    def cluster_arrivals(self) -> np.ndarray:
-        return self._chunk.cluster_phase
 
     @property
     def reads_inactive(self) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""What single warps do: how evenly a block's work is spread, and what runs while copies travel."""
+"""Single warps: the spread of a block's work, and the instructions that run during copies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WarpWork(Observer):
 
     @property
     def busiest(self) -> int:
-        """Instructions of the warp that has the most of them."""
+        """Instruction count of the busiest warp."""
         return int(self.instructions.max())
 
 

@@ -140,7 +140,7 @@ class Counters(Observer):
     # -- results --------------------------------------------------------------------------------
     @property
     def by_kernel(self) -> dict[str, KernelLines]:
-        """Kernel name -> its counts; the file's name is added where two files share a name."""
+        """Kernel name -> its counts; the file's name is added where two files share a kernel name."""
         names = Counter(kernel.name for kernel in self._kernels.values())
         found = {}
         for kernel in self._kernels.values():

@@ -94,7 +94,7 @@ class Findings:
         return len(self._found)
 
     def has(self, key: tuple, count: int) -> bool:
-        """Count `count` more of a finding that is there already; False when it is not."""
+        """Count `count` more of a known finding; return False when it is not known."""
         known = self._found.get(key)
         if known is None:
             return False
@@ -116,7 +116,7 @@ class Findings:
 
 
 def key_of(kind: str, line: int, array: str, severity: str = "error") -> tuple:
-    """What makes two findings the same."""
+    """Return the fields that make two findings the same."""
     return kind, line, array, severity
 
 
@@ -138,12 +138,12 @@ class Naming:
         return shared_arrays(source, sizes) if source else {}
 
     def buffer(self, space: str, address: int) -> Buffer | None:
-        """The smallest buffer of the space that holds the byte address."""
+        """Return the smallest buffer of the space that holds the byte address."""
         holding = [b for b in self.buffers.get(space, ()) if b.start <= address < b.start + b.size]
         return min(holding, key=lambda b: b.size, default=None)
 
     def array(self, buffer: Buffer, size: int) -> Array:
-        """A buffer with the type and extents of its declaration, where it has one.
+        """Return a buffer with the type and extents of its declaration, where it has one.
 
         size: the width of an access in bytes, for those whose elements nothing is known of.
         """
@@ -159,7 +159,7 @@ class Naming:
         return Array(buffer.name, buffer.start, buffer.size, item, shape, known.members)
 
     def element(self, space: str, address: int, size: int) -> Element:
-        """What is at a byte address; `size` is the access's width."""
+        """Return the element at a byte address; `size` is the access's width in bytes."""
         buffer = self.buffer(space, address)
         if buffer is None:
             name = f"{space} memory"
@@ -167,7 +167,7 @@ class Naming:
         return element(self.array(buffer, size), address)
 
     def thread(self, lane: int) -> Thread:
-        """The thread of a lane, counted through the whole grid."""
+        """Return the thread of a lane, counted through the grid."""
         block, thread = divmod(int(lane), self.per_block)
         return _unravel(block, self.launch.grid), _unravel(thread, self.launch.block)
 

@@ -1,4 +1,4 @@
-"""Who comes after whom, where only some of a warp's lanes or of a block's warps have met."""
+"""The order of lanes or warps, where only some of a warp's lanes or a block's warps have met."""
 
 from __future__ import annotations
 

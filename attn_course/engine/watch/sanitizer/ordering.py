@@ -1,10 +1,10 @@
-"""What orders the accesses of different lanes: barriers, warp barriers, and fences with atomics.
+"""The order of accesses by different lanes: barriers, warp barriers, and fences with atomics.
 
 Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
 memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
-synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with no more
-than those between them are in a race. It is told as a warning, since the hardware of today lets no
-such access overtake. __activemask() does not even make lanes meet.
+synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with only
+these between them are in a race. It is reported as a warning, since no hardware of today reorders
+such accesses. __activemask() does not even make lanes meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One block's view of memory for the tracer: its lanes, its arrays, and what an access touched."""
+"""One block's view of memory for the tracer: its lanes, its arrays, the elements of an access."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class TracedBlock:
         self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
 
     def mine(self, lanes: np.ndarray, machine: MachineView) -> tuple[slice, np.ndarray]:
-        """Which of the sorted lanes are this block's, and their thread numbers."""
+        """Return where this block's lanes are in sorted lanes, and their thread numbers."""
         base = machine.lane_of(self.number)
         low, high = np.searchsorted(lanes, (base, base + self.threads))
         return slice(low, high), lanes[low:high] - base
 
     # -- global and shared memory ---------------------------------------------------------------
     def touched(self, access: Access, machine: MachineView) -> list[dict]:
-        """One record for each array that an access touches: which elements, with what values.
+        """Return one record for each array that an access touches: its elements and their values.
 
         Shared memory is the block's own: accesses of other blocks, or to theirs, are left out.
         """
@@ -72,7 +72,7 @@ class TracedBlock:
         return found
 
     def elements(self, buffer: Buffer, machine: MachineView, dtype: np.dtype) -> np.ndarray:
-        """A buffer as it is now, for this block."""
+        """Return a buffer's present contents, for this block."""
         data = machine.memory(buffer.space)
         if buffer.space == "shared":
             data = data.reshape(machine.block_count, -1)[self.number - machine.first_block]
@@ -100,7 +100,7 @@ class TracedBlock:
 
     # -- pointers -------------------------------------------------------------------------------
     def pointers(self, machine: MachineView, addresses: np.ndarray, in_frame) -> list[str]:
-        """Generic addresses as "array + element".
+        """Return generic addresses as "array + element".
 
         in_frame: (offset, name, variable) of each variable in the threads' own local memory.
         """
