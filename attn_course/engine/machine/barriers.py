@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_course.engine.events import CLUSTER_BARRIER
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -21,7 +22,6 @@ from .memory import spread
 from .reports import Reports
 from .scheduler import Scheduler
 
-CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")
 
 

@@ -24,6 +24,7 @@ from .lanes import Lanes
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
+from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
 
@@ -37,7 +38,7 @@ class Chunk:
         self.kernel, self.blocks = run.kernel, run.kernel.blocks
         self.first_block, self.block_count = first_block, block_count
         self.lanes = Lanes(run, first_block, block_count)
-        self.reports = Reports(run.observers, self.lanes, self)
+        self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
         self.copies = AsyncCopies(self.lanes, self.memory)
@@ -45,6 +46,7 @@ class Chunk:
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
+        self.reports.machine = ChunkView(self) if run.observers else None
         self.ends = {  # how a block ends -> the key of the next block; None: the group stops
             "jump": lambda block: block.terminator.target,
             "branch": self.branch,
@@ -56,6 +58,10 @@ class Chunk:
             "barrier": self.barriers.meet,
             "cluster_wait": self.barriers.meet_cluster,
         }
+
+    def close(self) -> None:
+        """Drop the references back to the chunk, so that its memory is freed at once."""
+        self.reports.machine, self.ends = None, {}
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -219,7 +225,7 @@ class Chunk:
         """Go into a function, whose instance knows where it returns to."""
         t, lanes = block.terminator, self.lanes
         if callee in self.calls.functions:
-            self.calls.functions[callee](block)
+            self.calls.functions[callee](self.calls, block)
             return t.fall
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()

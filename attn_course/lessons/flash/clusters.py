@@ -63,7 +63,7 @@ class _ClusterWaits(Observer):
 
     def instruction(self, event: InstructionEvent) -> None:
         if event.instruction.opcode.startswith("barrier.cluster.wait"):
-            self.count += np.unique(event.warps).size
+            self.count += event.active_warps.size
 
 
 def use_table(rows: Mapping[str, ClusterUse]) -> str:

@@ -8,8 +8,8 @@ import pytest
 from attn_course import RawModule
 from attn_course.engine.errors import UnsupportedInstruction, UnsupportedKernel
 from attn_course.engine.ptx.parser import ParseError, parse
+from attn_course.engine.ptx.registers import registers_in
 from attn_course.engine.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
-from attn_course.engine.translate.control_flow import registers_in
 from attn_course.engine.translate.operands import check_words, printable
 from attn_course.engine.translate.program import Program
 
