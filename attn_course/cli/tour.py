@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from attn_course import figures as plots
 from attn_course import reference
 from attn_course.engine.backend import resolve_backend
-from attn_course.figures import attention as plots
 from attn_course.figures import table
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER

@@ -1,7 +1,4 @@
-"""Figures of the bug clinic: what a broken kernel wrote beside what it should have written.
-
-Like `plots`, they take arrays and return figures that pyplot does not know of.
-"""
+"""Results of broken kernels beside float64, with the wrong elements marked."""
 
 from collections.abc import Mapping
 
@@ -18,7 +15,7 @@ TOLERANCE = 1e-4  # of the larger of an element and the root mean square: far ab
 
 
 def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Where a result is not what it should be, as a bool array; NaN is always wrong.
+    """Return a bool array of the elements that differ from float64; NaN is always wrong.
 
     Raises:
         ValueError: arrays of different shapes.
@@ -33,7 +30,7 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 @styled
 def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """One line a patient: the kernel's result, float64, and which elements are wrong.
+    """Draw a line a patient: the kernel's result, float64, and the wrong elements.
 
     Args:
         patients: label -> (result, expected), both (heads, rows, columns), real. Heads are drawn

@@ -1,7 +1,4 @@
-"""Figures of the lessons on online softmax, flash attention and asynchronous copies.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know.
-"""
+"""Online softmax, tiles, windows, copies under way, shared memory and ablations."""
 
 from __future__ import annotations
 
@@ -11,14 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from .style import (
     BLUE,
     DASHED,
     GREEN,
     GREY,
-    GRID,
     INK,
     ORANGE,
     PALE,
@@ -27,10 +22,10 @@ from .style import (
     RED,
     bare,
     bytes_text,
-    grid_lines,
+    chart,
     headline,
-    legend_beside,
     new_figure,
+    note,
     outline,
     require,
     rows_of_bars,
@@ -39,13 +34,11 @@ from .style import (
     write_values,
 )
 
-GRID = GRID
-
 
 # -- online softmax --------------------------------------------------------------------------------
 @styled
 def running_softmax(blocks: Sequence[Mapping]) -> Figure:
-    """Scores with the running maximum m above, and how the running sum l is made up below.
+    """Draw scores with the running maximum m above, and the parts of the running sum l below.
 
     blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
     """
@@ -82,14 +75,13 @@ def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
     axes.scatter(places, block["scores"], color=BLUE, zorder=3, s=34)
     axes.hlines(block["new_m"], start, stop, color=RED, lw=2.2, zorder=2)
-    axes.annotate(
+    note(
+        axes,
         f"row_m = {block['new_m']:g}",
         ((start + stop) / 2, block["new_m"]),
         (0, 5),
-        textcoords="offset points",
         ha="center",
         color=RED,
-        fontsize=9,
     )
 
 
@@ -97,62 +89,13 @@ def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
     kept = block["old_l"] * block["rescale"]
     axes.bar(middle, kept, width=1.3, color=GREY, zorder=2)
     axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=GREEN, zorder=2)
-    axes.annotate(
+    note(
+        axes,
         f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
         (middle, block["row_l"]),
         (0, 4),
-        textcoords="offset points",
         ha="center",
-        fontsize=9,
     )
-
-
-@styled
-def times_by_shape(
-    shapes: Sequence[str],
-    times: Mapping[str, Sequence[float | None]],
-    *,
-    source: str,
-    title: str = "",
-) -> Figure:
-    """A row of dots a shape, one a contestant below the other, time on a logarithmic axis.
-
-    times: contestant -> microseconds, None where it did not run.
-    """
-    require(
-        bool(times) and all(len(one) == len(shapes) for one in times.values()),
-        "every contestant needs a time, or None, for each shape",
-    )
-    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
-    axes = figure.subplots()
-    for number, (name, row) in enumerate(times.items()):
-        values = [np.nan if value is None else value for value in row]
-        # Contestants stand below each other within a row: equal times would hide one another.
-        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
-        axes.scatter(
-            values,
-            np.arange(len(shapes)) + step,
-            s=42,
-            label=name,
-            zorder=2,
-            color=PALETTE[number % len(PALETTE)],
-            marker="os^Dv<>P"[number % 8],
-        )
-    rows_of_bars(axes, shapes)
-    for place in range(1, len(shapes)):
-        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
-    axes.set_ylim(len(shapes) - 0.5, -0.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(
-        xlabel=with_source("microseconds (median)", source),
-        ylabel="(B, H, L, D)",
-        title=f"{title} (lower is better)".lstrip(),
-    )
-    legend_beside(axes)
-    return figure
 
 
 # -- flash attention -------------------------------------------------------------------------------
@@ -166,7 +109,7 @@ def traffic_by_tile(
     least: float,
     scores: float,
 ) -> Figure:
-    """Bytes that loads bring on chip against the size of what stays there, both logarithmic.
+    """Draw the bytes loaded against the bytes of a tile that stay on chip, both logarithmic.
 
     Args:
         on_chip: bytes of a block's resident tile, ascending.
@@ -181,40 +124,27 @@ def traffic_by_tile(
     axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
     axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
     for x, y, label in zip(on_chip, counted, labels, strict=True):
-        axes.annotate(label, (x, y), (6, 5), textcoords="offset points", fontsize=9)
+        note(axes, label, (x, y), (6, 5))
     for value, words, colour in (
         (least, "q, k and v once", GREEN),
         (scores, "kernels 02, 05, 06: scores in memory", RED),
     ):
         axes.axhline(value, color=colour, lw=1.4, ls=DASHED, zorder=1)
         place, side = (on_chip[0], "left") if value == least else (on_chip[-1], "right")
-        axes.annotate(
-            words,
-            (place, value),
-            (0, 4),
-            textcoords="offset points",
-            ha=side,
-            color=colour,
-            fontsize=9,
-        )
+        note(axes, words, (place, value), (0, 4), ha=side, color=colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlim(right=2 * on_chip[-1])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(
-        xlabel="bytes of q and of the output that stay on chip",
-        ylabel="bytes loaded",
-        title="what a larger tile saves",
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="upper right")
+    x = "bytes of q and of the output that stay on chip"
+    chart(axes, "bytes loaded, by tile", x, "bytes loaded", legend="upper right")
     return figure
 
 
 @styled
 def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int]) -> Figure:
-    """Which tiles of the scores a causal kernel computes.
+    """Draw the tiles of the scores that a causal kernel computes.
 
     visible: (n, m) bool, what the mask leaves.  visited: (row tiles, key tiles) bool, computed.
     tile: query rows and keys of a tile.
@@ -253,7 +183,7 @@ def window_bias(
     *,
     query: tuple[int, int],
 ) -> Figure:
-    """A window's regions, one query's bias over it, and its weights without and with the bias.
+    """Draw a window's regions, one query's bias, and its weights without and with the bias.
 
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
     weights: title -> (rows, columns).  query: (row, column) of the query token.
@@ -279,7 +209,7 @@ def window_bias(
 
 
 def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
-    """What the colours of a picture mean, beside all axes that share them."""
+    """Draw the colour bar of a picture beside all axes that share its colours."""
     bar = figure.colorbar(drawn, ax=places, shrink=0.75, pad=0.02)
     bar.set_label(unit, fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
@@ -289,7 +219,7 @@ def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
 # -- asynchronous copies ---------------------------------------------------------------------------
 @styled
 def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]]) -> Figure:
-    """When a warp's loads travel, above when it multiplies: one pair of lines a kernel.
+    """Draw a warp's loads under way above its multiply-adds, a pair of lines a kernel.
 
     runs: kernel -> (begin, end) of each load's travel, instruction counts of the multiply-adds,
         instructions in all.
@@ -316,10 +246,8 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
     rows_of_bars(axes, names)
     axes.set_yticks(ticks, names)
     axes.set_xlim(0, max(length for *_, length in runs.values()))
-    axes.set(
-        xlabel="instructions that the warp has executed",
-        title="one warp: is anything computed while data travels?",
-    )
+    title = "one warp: is anything computed while data travels?"
+    axes.set(xlabel="instructions that the warp has executed", title=title)
     return figure
 
 
@@ -337,7 +265,7 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
 def shared_budget(
     dims: Sequence[int], needs: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:
-    """Shared memory that kernels ask for by head dim, against what architectures grant a block.
+    """Draw the shared memory of kernels' blocks by head dim, and the limits of architectures.
 
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
     """
@@ -360,13 +288,8 @@ def shared_budget(
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, dims)
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
-    axes.set(
-        xlabel="head dim",
-        ylabel="shared memory of a block",
-        title="what is asked for, and what is granted",
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="upper left")
+    y = "shared memory of a block"
+    chart(axes, "shared memory: needed and granted", "head dim", y, legend="upper left")
     return figure
 
 
@@ -375,7 +298,7 @@ def shared_budget(
 def worth_of_ideas(
     found: Mapping[str, Mapping[str, tuple[float, float, float]]], *, source: str, title: str = ""
 ) -> Figure:
-    """Percent of time that a kernel without one idea takes more; a panel a problem.
+    """Draw the percent of time that each missing idea adds to a kernel, a panel a problem.
 
     found: problem -> idea -> (value, low and high end of its interval); every problem has the same
         ideas. Bars whose interval holds 0 are pale.

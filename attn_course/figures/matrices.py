@@ -1,8 +1,4 @@
-"""Figures of the first lessons: small matrices with their numbers, and a kernel's tiles in motion.
-
-Like `plots`, they take arrays and know nothing of kernels or backends, and return figures that are
-not registered with pyplot.
-"""
+"""Small matrices with their numbers, tiles of a matrix, and a kernel's tiles step by step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +19,13 @@ from .style import (
     PAPER,
     PINK,
     RED,
+    centred,
+    frameless,
+    ink_on,
     mixed,
+    new_figure,
+    outline,
+    require,
     styled,
 )
 
@@ -65,7 +67,7 @@ def _numbers(matrix: Matrix) -> np.ndarray:
 
 
 def _shares(matrix: Matrix) -> np.ndarray:
-    """How dark each cell is, between 0 and 1."""
+    """Return the darkness of each cell, between 0 and 1."""
     values = _numbers(matrix)
     finite = np.isfinite(values)
     if not matrix.shaded:
@@ -87,16 +89,7 @@ def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hat
             zorder=2,
         )
     )
-    axes.text(
-        x + 0.5,
-        y + 0.5,
-        text,
-        ha="center",
-        va="center",
-        fontsize=9.5,
-        zorder=4,
-        color="#7B8794" if faint else INK,
-    )
+    centred(axes, x + 0.5, y + 0.5, text, fontsize=9.5, zorder=4, color="#7B8794" if faint else INK)
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
@@ -167,26 +160,16 @@ def _draw_line(
     for item, width in zip(items, widths, strict=True):
         if isinstance(item, str):
             big = len(item) <= 1
-            axes.text(
-                x + width / 2,
-                y + height / 2,
-                item,
-                ha="center",
-                va="center",
-                fontsize=15 if big else 9,
-                color=INK,
-            )
+            centred(axes, x + width / 2, y + height / 2, item, fontsize=15 if big else 9, color=INK)
         else:
             rows, columns = np.asarray(item.values).shape
             _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
         x += width + 0.35
 
 
-def _line_tops(
-    lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int], y: float
-) -> list[float]:
-    """Where each line's matrices begin, below their titles, and last where the figure ends."""
-    tops = []
+def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int]) -> list[float]:
+    """Return the top of each line's matrices, below their titles, and the end of the figure."""
+    tops, y = [], 0.0
     for line, height in zip(lines, heights, strict=True):
         notes = [item.note for item in line if not isinstance(item, str)]
         rows = max(note.count("\n") + 1 if note else 0 for note in notes)
@@ -199,11 +182,10 @@ def _line_tops(
 def matrix_lines(
     lines: Sequence[Sequence[Matrix | str]],
     *,
-    title: str = "",
     labels: Sequence[str] = (),
     cell_inches: float = 0.46,
 ) -> Figure:
-    """Lines of small matrices with their numbers, with signs such as "×" and "=" between them.
+    """Draw lines of small matrices with their numbers, and signs such as "×" between them.
 
     Args:
         lines: each a sequence of matrices and signs; the same number in every line.
@@ -221,13 +203,11 @@ def matrix_lines(
     heights = [max(_rows(item) for item in line) for line in lines]
     across = sum(widths) + 0.35 * (len(widths) - 1)
     left = max((0.2 * len(part) for label in labels for part in label.split("\n")), default=0.0)
-    *tops, bottom = _line_tops(lines, heights, 0.9 if title else 0.0)
+    *tops, bottom = _line_tops(lines, heights)
     figure = Figure(figsize=((across + left + 0.4) * cell_inches, bottom * cell_inches))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-left - 0.2, across + 0.2), ylim=(bottom, 0), aspect="equal")
     axes.axis("off")
-    if title:
-        axes.text(-left, 0.2, title, ha="left", va="top", fontweight="bold", fontsize=12)
     for line, top, height in zip(lines, tops, heights, strict=True):
         _draw_line(axes, line, top, height, widths)
     for label, top, height in zip(labels, tops, heights, strict=False):
@@ -238,7 +218,7 @@ def matrix_lines(
 
 
 def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
-    """Attention of a few tokens as matrices, one query's way through it outlined.
+    """Draw attention of a few tokens as matrices, with one query's row outlined.
 
     Args:
         q: (n, d).  k: (m, d).  scores: (n, m), unscaled.  weights: (n, m).
@@ -266,7 +246,7 @@ def worked_example(q, k, scores, weights, v, out, *, row: int) -> Figure:
 
 
 def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int) -> Figure:
-    """What a block's tiles and partial scores hold, one line a step along the head dimension.
+    """Draw a block's tiles and partial scores, one line a step along the head dimension.
 
     Args:
         q: (n, d).  k: (m, d).
@@ -295,3 +275,74 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
         for number in range(len(steps))
     ]
     return matrix_lines(lines, labels=labels, cell_inches=0.42)
+
+
+@styled
+def tile_grid(
+    values: np.ndarray,
+    tile: int,
+    *,
+    highlight: tuple[int, int] | None = None,
+    names: tuple[str, str] = ("key", "query"),
+    title: str = "",
+) -> Figure:
+    """Draw a matrix with its tile borders, and one tile outlined; up to 144 values are written.
+
+    Args:
+        values: (rows, columns), any real dtype.
+        tile: rows and columns of a tile; edge tiles may be partly outside, drawn hatched.
+        highlight: (tile row, tile column) to outline, e.g. one block's tile.
+        names: of the columns and of the rows.
+
+    Raises:
+        ValueError: values are not two-dimensional, or the tile or highlight does not fit.
+    """
+    values = np.asarray(values)
+    require(values.ndim == 2, f"values must be two-dimensional, not {values.shape}")
+    require(tile >= 1, f"a tile has at least one row, not {tile}")
+    rows, columns = values.shape
+    down, across = -(-rows // tile), -(-columns // tile)
+    require(
+        highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
+        f"tile {highlight} is not among {down} x {across}",
+    )
+    size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
+    figure = new_figure(size * across / max(down, across) + 1.2, size)
+    axes = figure.subplots()
+    drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
+    _draw_tile_borders(axes, (rows, columns), (down, across), tile)
+    if values.size <= 144:
+        for (row, column), value in np.ndenumerate(values):
+            ink = ink_on(drawn.cmap(drawn.norm(value)))
+            centred(axes, column, row, f"{value:g}", color=ink, fontsize=10)
+    if highlight is not None:
+        row, column = highlight[0] * tile, highlight[1] * tile
+        outline(axes, row, column, tile, tile, edgecolor=RED, linewidth=3, zorder=5)
+    axes.set_xlim(-0.6, across * tile - 0.4)
+    axes.set_ylim(down * tile - 0.4, -0.6)
+    axes.set(xlabel=names[0], ylabel=names[1], title=title)
+    frameless(axes)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    if max(values.shape) <= 16:
+        axes.set_xticks(range(columns))
+        axes.set_yticks(range(rows))
+    return figure
+
+
+def _draw_tile_borders(
+    axes: Axes, shape: tuple[int, int], tiles: tuple[int, int], tile: int
+) -> None:
+    """Lines between tiles, and hatching over the part of edge tiles that lies outside."""
+    (rows, columns), (down, across) = shape, tiles
+    for number in range(down + 1):
+        axes.plot((-0.5, across * tile - 0.5), (number * tile - 0.5,) * 2, color=INK, lw=1.1)
+    for number in range(across + 1):
+        axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=INK, lw=1.1)
+    outside = {"facecolor": EMPTY, "edgecolor": PALE, "hatch": "////", "linewidth": 0}
+    past_columns, past_rows = across * tile - columns, down * tile - rows
+    if past_columns:
+        corner = (columns - 0.5, -0.5)
+        axes.add_patch(Rectangle(corner, past_columns, down * tile, zorder=0.5, **outside))
+    if past_rows:
+        axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, past_rows, zorder=0.5, **outside))

@@ -1,7 +1,4 @@
-"""Figures of memory traffic: sectors, banks, counts beside times, latency by size.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know of.
-"""
+"""Memory traffic: sectors, banks, counts beside times, latency by size."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,12 +17,14 @@ from .style import (
     PAPER,
     RED,
     bytes_text,
+    centred,
+    chart,
     frameless,
-    grid_lines,
     headline,
     ink_on,
     mixed,
     new_figure,
+    note,
     require,
     rows_of_bars,
     styled,
@@ -40,7 +39,7 @@ SECTOR_BYTES, BANKS = 32, 32
 def sector_maps(
     maps: Mapping[str, np.ndarray], *, rows: str, columns: str, title: str = ""
 ) -> Figure:
-    """What one request touches of an array, sector by sector, one panel a layout.
+    """Draw the sectors of an array that one request touches, one panel a layout.
 
     Args:
         maps: title -> (rows, sectors of a row) bytes that the request uses of each sector, 0 for
@@ -80,14 +79,8 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         face = EMPTY if count == 0 else mixed(BLUE if full else RED, share)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=1))
         if count:
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                f"{int(count)}",
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color=ink_on(face),
+            centred(
+                axes, column + 0.5, row + 0.5, f"{int(count)}", fontsize=6.5, color=ink_on(face)
             )
     rows, columns = used.shape
     axes.set(xlim=(0, columns), ylim=(rows, 0))
@@ -100,7 +93,7 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
 def bank_maps(
     accesses: Mapping[str, tuple[np.ndarray, np.ndarray, int]], *, title: str = ""
 ) -> Figure:
-    """Which words of shared memory a request asks for, by bank, one panel a layout.
+    """Draw the words of shared memory that a request asks for, by bank, one panel a layout.
 
     Args:
         accesses: title -> (lanes (n,), addresses (n,) in bytes, bytes a lane). A cell is a word:
@@ -127,7 +120,7 @@ def bank_maps(
 
 
 def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -> int:
-    """Draws the words asked for; returns how many the busiest bank delivers."""
+    """Draw the words asked for; return the number that the busiest bank delivers."""
     words = np.asarray(address, np.int64)[:, None] // 4 + np.arange(size // 4)
     start = int(words.min()) // BANKS * BANKS
     owner = {
@@ -140,7 +133,7 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
         column, row = word % BANKS, (word - start) // BANKS
         face = mixed(BLUE if load[column] == 1 else RED, 0.55)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=0.4))
-        axes.text(column + 0.5, row + 0.5, str(lane), ha="center", va="center", fontsize=6)
+        centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
     axes.set(xlim=(0, BANKS), ylim=(rows, 0))
     axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
     step = max(1, rows // 8)
@@ -159,7 +152,7 @@ def passes_and_times(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Stacked bars of what was counted, and beside them the times that were measured.
+    """Draw stacked bars of counts, and the measured times beside them.
 
     Args:
         labels: one a kernel, top to bottom.
@@ -212,7 +205,7 @@ def latency_by_size(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Clocks of a dependent load by the memory that the chain covers: a stair with a step a level.
+    """Draw the clocks of a dependent load by the memory that the chain covers.
 
     Args:
         sizes: bytes of each chain.  clocks: a load, one a size.
@@ -231,27 +224,21 @@ def latency_by_size(
         axes.axhline(shared_clocks, color=ORANGE, lw=2, label="shared memory")
     for name, size in (marks or {}).items():
         axes.axvline(size, color=GREY, lw=1, ls=DASHED)
-        axes.annotate(
+        note(
+            axes,
             name,
             (size, 0.5),
             (4, 0),
             xycoords=("data", "axes fraction"),
-            textcoords="offset points",
             rotation=90,
             ha="left",
             va="center",
-            fontsize=9,
             color=GREY,
         )
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     ticks = [size for size in sizes if size.bit_length() % 3 == 1]
     axes.set_xticks(ticks or sizes, [bytes_text(size) for size in ticks or sizes])
-    axes.set(
-        xlabel=with_source("memory that the chain covers", source),
-        ylabel="clocks a load",
-        title=title,
-    )
-    grid_lines(axes)
-    axes.legend(frameon=False, loc="center left")
+    x = "memory that the chain covers"
+    chart(axes, title, x, "clocks a load", source=source, legend="center left")
     return figure

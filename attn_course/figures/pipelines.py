@@ -1,7 +1,4 @@
-"""Figures of the lesson on where the time goes: Amdahl's curve, shares, a roofline, time by work.
-
-Like `plots`, they take plain numbers and return figures that pyplot does not know of.
-"""
+"""Where the time goes: Amdahl's curve, shares, a roofline, time by work."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +13,11 @@ from .style import (
     PALETTE,
     PAPER,
     RED,
-    grid_lines,
+    centred,
+    chart,
     ink_on,
-    legend_beside,
     new_figure,
+    note,
     require,
     rows_of_bars,
     styled,
@@ -32,16 +30,13 @@ def amdahl(
     shares: Mapping[str, float],
     points: Mapping[str, tuple[float, float]] | None = None,
     *,
-    most: float = 100.0,
     title: str = "",
-    source: str = "",
 ) -> Figure:
-    """How much faster the whole gets when a part does, a curve a share, with its limit dashed.
+    """Draw Amdahl's law: the gain of the pipeline by the gain of a part, a curve a share.
 
     Args:
         shares: name -> the part's share of the time, 0 to 1, below 1.
         points: name -> (factor of the part, factor of the whole) that somebody measured.
-        most: the largest factor of the part.
 
     Raises:
         ValueError: no share, or one that is out of range.
@@ -50,6 +45,7 @@ def amdahl(
         len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
         "shares must be at least 0 and below 1",
     )
+    most = 100.0  # the largest factor of the part
     factors = np.geomspace(1, most, 200)
     figure = new_figure(7.6, 4.0)
     axes = figure.subplots()
@@ -63,15 +59,14 @@ def amdahl(
             label=f"{name}: {100 * share:.1f} % of the time",
         )
         axes.axhline(limit, color=colour, lw=1, ls=DASHED)
-        axes.annotate(
+        note(
+            axes,
             f"limit {limit:.3g}",
             (most, limit),
             (-2, 3),
             ha="right",
             va="bottom",
-            textcoords="offset points",
             color=colour,
-            fontsize=9,
         )
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
         axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
@@ -80,12 +75,7 @@ def amdahl(
     _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
     _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
-    grid_lines(axes)
-    axes.set(
-        xlabel=with_source("the part gets so many times faster", source),
-        ylabel="the whole gets",
-        title=title,
-    )
+    chart(axes, title, "the part, times faster", "the pipeline, times faster")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
@@ -97,13 +87,9 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
 
 @styled
 def shares(
-    chains: Mapping[str, Mapping[str, float]],
-    *,
-    unit: str = "us",
-    title: str = "",
-    source: str = "",
+    chains: Mapping[str, Mapping[str, float]], *, title: str = "", source: str = ""
 ) -> Figure:
-    """Where each pipeline's time goes: a bar of full width each, its parts in proportion.
+    """Draw the shares of each pipeline's time, a bar of full width a pipeline.
 
     Args:
         chains: pipeline -> part -> its time; a part keeps its colour.
@@ -120,7 +106,7 @@ def shares(
     for place, (name, parts) in enumerate(chains.items()):
         _draw_shares(axes, place, parts, colours)
         digits = 0 if totals[name] >= 100 else 1
-        axes.text(101, place, f"{totals[name]:,.{digits}f} {unit}", va="center", fontsize=10)
+        axes.text(101, place, f"{totals[name]:,.{digits}f} us", va="center", fontsize=10)
     rows_of_bars(axes, list(chains))
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 25))
@@ -160,14 +146,8 @@ def _draw_shares(
             zorder=2,
         )
         if width > 5:
-            axes.text(
-                left + width / 2,
-                place,
-                f"{width:.0f} %",
-                ha="center",
-                va="center",
-                color=ink_on(colour),
-                fontsize=9.5,
+            centred(
+                axes, left + width / 2, place, f"{width:.0f} %", color=ink_on(colour), fontsize=9.5
             )
         left += width
 
@@ -181,7 +161,7 @@ def roofline(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Rates of kernels under a GPU's roof.
+    """Draw the rates of kernels under a GPU's roof.
 
     Args:
         points: name -> (operations a byte, 10^12 operations a second), all positive.
@@ -202,22 +182,8 @@ def roofline(
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
     axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
-    axes.annotate(
-        f"memory: {gbps:,.0f} GB/s",
-        (low, low * gbps / 1e3),
-        (10, -2),
-        va="top",
-        textcoords="offset points",
-        fontsize=9,
-    )
-    axes.annotate(
-        f"float32: {tflops:g} TFLOP/s",
-        (high, tflops),
-        (-2, 4),
-        ha="right",
-        textcoords="offset points",
-        fontsize=9,
-    )
+    note(axes, f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1000.0), (10, -2), va="top")
+    note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * gbps / 1e3)
         colour = PALETTE[number % len(PALETTE)]
@@ -230,15 +196,8 @@ def roofline(
             ms=8,
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        title=title,
-        ylabel="TFLOP/s",
-        xlabel=with_source("operations a byte, each array moved once", source),
-    )
-    grid_lines(axes)
-    legend_beside(axes)
+    x = "operations a byte, each array moved once"
+    chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
     return figure
 
 
@@ -251,7 +210,7 @@ def time_by_work(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Times against work, with what the arithmetic and a launch take at the least.
+    """Draw times against work, with the floors of arithmetic and of a launch.
 
     Args:
         series: name -> {10^6 operations: microseconds}.
@@ -276,14 +235,7 @@ def time_by_work(
         axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
     if launch is not None:
         axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        title=title,
-        ylabel="microseconds",
-        xlabel=with_source("millions of operations", source),
-    )
+    x = "millions of operations"
+    chart(axes, title, x, "microseconds", source=source, log=True, legend="upper left")
     axes.set_xlim(*reach)
-    grid_lines(axes)
-    axes.legend(frameon=False, fontsize=9, loc="upper left")
     return figure

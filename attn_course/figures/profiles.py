@@ -1,7 +1,4 @@
-"""Figures of profiles: predicted against measured counts, speed of light, stall reasons.
-
-Like `plots`, they take arrays and records and return figures that pyplot does not know of.
-"""
+"""Profiles: predicted against measured counts, speed of light, stall reasons."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +9,9 @@ from .style import (
     GREY,
     PALETTE,
     PAPER,
+    centred,
+    chart,
     frameless,
-    grid_lines,
     headline,
     ink_on,
     new_figure,
@@ -32,7 +30,7 @@ def counts_against(
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Measured over predicted counts, one colour a counter; equal ones lie on the diagonal.
+    """Draw measured over predicted counts, a colour a counter; equal ones are on the diagonal.
 
     Args:
         pairs: counter -> (predicted, measured), positive.
@@ -66,14 +64,8 @@ def counts_against(
             edgecolor=PAPER,
             linewidth=0.5,
         )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="predicted by the simulator",
-        ylabel=with_source("counted by the hardware", source),
-        title=title,
-    )
-    grid_lines(axes)
+    y = with_source("counted by the hardware", source)
+    chart(axes, title, "predicted by the simulator", y, log=True)
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure
 
@@ -82,7 +74,7 @@ def counts_against(
 def percentages(
     rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "", source: str = ""
 ) -> Figure:
-    """A table of percentages as a picture, dark where a unit is near its peak.
+    """Draw a table of percentages, dark where a unit is near its peak.
 
     Args:
         rows: one a kernel.
@@ -101,12 +93,11 @@ def percentages(
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
-        axes.text(
+        centred(
+            axes,
             column,
             row,
             text,
-            ha="center",
-            va="center",
             fontsize=10,
             color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
         )
@@ -128,7 +119,7 @@ def stacked(
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Stacked horizontal bars: one row a kernel, one colour a reason, the same in all rows.
+    """Draw stacked horizontal bars: one row a kernel, one colour a reason.
 
     Args:
         rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0.

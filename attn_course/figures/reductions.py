@@ -1,7 +1,4 @@
-"""Figures of the lesson on reductions: a warp's butterfly, and floats taken for integers.
-
-Like `plots`, they take arrays and return figures that pyplot does not know of.
-"""
+"""Reductions: a warp's butterfly, and floats ordered by their bits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import BLUE, GREY, INK, RED, ink_on, new_figure, require, styled
+from .style import BLUE, GREY, INK, RED, centred, ink_on, new_figure, require, styled
 
 
 @styled
@@ -22,7 +19,7 @@ def butterfly(
     title: str = "",
     written: str = ".1f",
 ) -> Figure:
-    """What each lane of a warp holds before an exchange and after each of its steps.
+    """Draw the values of a warp's lanes before an exchange and after each of its steps.
 
     Args:
         offsets: (steps,) lane l exchanges with lane l ^ offset.
@@ -97,12 +94,11 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
-        axes.text(
+        centred(
+            axes,
             lane,
             row,
             format(value, written),
-            ha="center",
-            va="center",
             zorder=3,
             fontsize=6.8,
             color=ink_on(face),
@@ -117,7 +113,7 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
 
 @styled
 def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Figure:
-    """Floats in their order, and in the order of integers made from them; lines join the two.
+    """Draw floats in their order and in the order of integers made from them, joined by lines.
 
     Args:
         values: floats, all different.

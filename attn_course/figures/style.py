@@ -1,7 +1,6 @@
-"""What the course's figures share: colours, fonts, and how axes, titles and captions are set up.
+"""Style of all figures: colours, fonts, and the set-up of axes, titles and captions.
 
-A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`;
-such figures are not registered with pyplot.
+A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5
 PINK, SKY, OLIVE = "#CC79A7", "#56B4E9", "#8A7500"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, OLIVE)
 INK, PAPER = "#1F2933", "#FFFFFF"
-PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # what is not in question; lines; no data
+PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # not emphasised; grid lines; no data
 QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
 DASHED = (0, (4, 3))
 
@@ -41,57 +40,73 @@ STYLE = {
     "savefig.facecolor": PAPER,
     "savefig.bbox": "tight",
 }
-styled = rc_context(STYLE)  # a decorator: all that the function draws is in the course's style
+styled = rc_context(STYLE)  # a decorator: the function draws in the course's style
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ValueError with the message unless the condition holds."""
+    """Raise ValueError with the message unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
 
 # -- figures and axes ------------------------------------------------------------------------------
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of the given size in inches, laid out without overlaps."""
+    """Return an empty figure of the given size in inches, laid out without overlaps."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def headline(figure: Figure, title: str) -> None:
-    """A title over the whole figure; none where it is empty."""
+    """Write a title over the figure, none where it is empty."""
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
 
 
 def with_source(label: str, source: str) -> str:
-    """An axis label, and under it where the values come from (GPU, date), if that is given."""
+    """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
 
 
 def grid_lines(axes: Axes, axis: str = "both") -> None:
-    """Pale lines behind what is drawn. axis: "x", "y" or "both"."""
+    """Draw pale grid lines behind the data. axis: "x", "y" or "both"."""
     axes.grid(axis=axis, color=GRID, zorder=0)
 
 
 def frameless(axes: Axes, size: float | None = None) -> None:
-    """No spines and no tick marks; tick labels stay, in points if `size` is given."""
+    """Remove spines and tick marks; tick labels stay, with `size` points if given."""
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, **({"labelsize": size} if size else {}))
 
 
 def bare(axes: Axes) -> None:
-    """Neither spines nor ticks nor labels."""
+    """Remove spines, ticks and tick labels."""
     frameless(axes)
     axes.set_xticks([])
     axes.set_yticks([])
 
 
-def legend_beside(axes: Axes) -> None:
-    """The legend to the right of the axes, where it hides nothing."""
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+def legend_beside(axes: Axes, **style) -> None:
+    """Put the legend to the right of the axes."""
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, **style)
+
+
+def chart(
+    axes: Axes, title: str, x: str, y: str, *, source: str = "", log: bool = False, legend: str = ""
+) -> None:
+    """Set up axes of points or curves: title, labels, grid.
+
+    log: both axes logarithmic. legend: its place inside the axes, or "beside"; none where empty.
+    """
+    scale = {"xscale": "log", "yscale": "log"} if log else {}
+    axes.set(title=title, xlabel=with_source(x, source), ylabel=y, **scale)
+    grid_lines(axes)
+    if legend == "beside":
+        legend_beside(axes)
+    elif legend:
+        axes.legend(frameon=False, loc=legend)
 
 
 def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
-    """Axes of horizontal bars: vertical grid lines, and the labels from top to bottom.
+    """Set up axes of horizontal bars: vertical grid lines, labels from top to bottom.
 
     labels: None where another panel, with which these axes share the rows, has them.
     """
@@ -104,26 +119,34 @@ def rows_of_bars(axes: Axes, labels: Sequence[str] | None) -> None:
 
 
 def write_values(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
-    """A text to the right of each horizontal bar. ends: where the bars end, top to bottom."""
+    """Write a text to the right of each horizontal bar. ends: of the bars, top to bottom."""
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        axes.annotate(
-            text, (end, place), (6, 0), textcoords="offset points", va="center", fontsize=9
-        )
+        note(axes, text, (end, place), (6, 0), va="center")
+
+
+def note(axes: Axes, text: str, at: tuple, offset: tuple[float, float] = (0, 4), **style) -> None:
+    """Write a text `offset` points away from a place of the data."""
+    axes.annotate(text, at, offset, textcoords="offset points", **({"fontsize": 9} | style))
+
+
+def centred(axes: Axes, x: float, y: float, text: str, **style) -> None:
+    """Write a text centred on a place of the data."""
+    axes.text(x, y, text, ha="center", va="center", **style)
 
 
 # -- cells and colours -----------------------------------------------------------------------------
 def outline(axes: Axes, row: float, column: float, height: float, width: float, **style) -> None:
-    """A rectangle round cells (row, column) to (row + height, column + width) of an image."""
+    """Outline the cells (row, column) to (row + height, column + width) of an image."""
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, **style))
 
 
 def mixed(colour: str, share: float) -> tuple[float, float, float]:
-    """The colour on white paper: share 0 is white, 1 the colour itself."""
+    """Return a colour mixed with white: share 0 is white, 1 the colour itself."""
     return tuple(1 - share * (1 - part) for part in to_rgb(colour))
 
 
 def ink_on(colour) -> str:
-    """INK or PAPER, whichever has more contrast as text on a colour (as WCAG measures it)."""
+    """Return INK or PAPER, whichever has more contrast on a colour (WCAG's measure)."""
     return max((INK, PAPER), key=lambda text: _contrast(text, colour))
 
 

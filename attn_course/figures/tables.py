@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Rows of cells as aligned text; the columns numbered in `right` are set flush right."""
+    """Return rows of cells as aligned text; columns numbered in `right` are flush right."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
 
     def line(cells):

@@ -1,7 +1,4 @@
-"""Figures of the lesson on timing: first calls, the spread of samples, a run under load.
-
-Like `plots`, they take plain numbers and return figures that are not registered with pyplot.
-"""
+"""Timing: first calls, the spread of samples, a run under load."""
 
 from collections.abc import Mapping, Sequence
 
@@ -34,7 +31,7 @@ def calls_in_order(
     source: str = "",
     title: str = "every call of a fresh process, in order",
 ) -> Figure:
-    """Each call's time on a logarithmic axis, group after group; the first of a group is ringed.
+    """Draw each call's time on a logarithmic axis, group by group, the first of a group ringed.
 
     Args:
         series: name -> for each group, microseconds of its calls in order.
@@ -69,7 +66,7 @@ def calls_in_order(
 
 @styled
 def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: str = "") -> Figure:
-    """How samples lie around their own median: a histogram each, one under the other.
+    """Draw histograms of samples around their own median, one below the other.
 
     Args:
         samples: name -> positive numbers; each is divided by its own median.
@@ -113,7 +110,7 @@ def under_load(
     *,
     source: str = "",
 ) -> Figure:
-    """A kernel's time while it runs again and again, and the clock and power meanwhile.
+    """Draw a kernel's time over many calls, with the clock and the power meanwhile.
 
     Args:
         at_s, times_us: seconds since the start and the time of a call there.

@@ -237,7 +237,7 @@ def _split(entry, problem, constants):
 def _warp_a_row(entry, problem, constants):
     _refuse_wide_heads(entry, problem, constants)
     grid = _grid_of_row_tiles(entry, problem, constants, constants["WARPS"])
-    return Launch(entry, grid, (32 * constants["WARPS"], 1, 1))
+    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1))
 
 
 def _refuse_wide_heads(entry, problem, constants):

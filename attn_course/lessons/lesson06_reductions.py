@@ -1,7 +1,4 @@
-"""What lesson 06 watches: the instructions that combine values, and a warp's exchange step by step.
-
-Everything here comes from the simulator's events; nothing is timed.
-"""
+"""Lesson 06: counts of the instructions that combine values, and a warp's exchange in a trace."""
 
 from __future__ import annotations
 
@@ -15,12 +12,13 @@ from attn_course.engine.events import InstructionEvent, Launch, Observer, observ
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.tracer.recording import Recording
 from attn_course.ladder.call import run_steps
-from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
 
+from .show import line_numbers
+
 WARP = 32
-# What a tally counts, by the first part of the PTX opcode. atom gives the old value back, red
-# does not; both add to memory in one go.
+# Counted instructions by the first part of the PTX opcode. atom returns the old value, red does
+# not; both update memory in one operation.
 KINDS = {
     "shuffles": ("shfl",),
     "atomics": ("atom", "red"),
@@ -65,20 +63,16 @@ class Tally(Observer):
 
 @dataclass(frozen=True)
 class Counted:
-    """One run of steps on the simulator: what it wrote, its counters, its tally."""
+    """One run of steps on the simulator: buffers after it, counters, tally."""
 
     buffers: Mapping[str, np.ndarray]
     seen: Counters
     tally: Tally
 
     def on_lines(self, kernel: str, first: str, last: str, name: str) -> int:
-        """A counter added up over the lines from the one that holds `first` to that with `last`."""
-        lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
-        start = next(at for at, text in enumerate(lines, 1) if first in text)
-        end = next(at for at, text in enumerate(lines, 1) if at >= start and last in text)
-        return sum(
-            self.seen.by_line[at][name] for at in range(start, end + 1) if at in self.seen.by_line
-        )
+        """Return a counter's sum over the kernel's lines from `first` to `last`, given as text."""
+        by_line = self.seen.by_line
+        return sum(by_line[at][name] for at in line_numbers(kernel, first, last) if at in by_line)
 
 
 def count(
@@ -87,7 +81,7 @@ def count(
     """Run steps of the ladder on the simulator and count.
 
     numbers: of the steps; buffers: as for run_steps, q (BH, n, d), k and v (BH, m, d), scores s
-    (BH, n, m); what the steps write is copied first. given: problem and options, as there.
+    (BH, n, m), which is copied before a step writes it. given: problem and options, as there.
     """
     mine = {name: array.copy() if name in "sp" else array for name, array in buffers.items()}
     with observe(Counters(), Tally()) as (seen, tally):
@@ -100,7 +94,7 @@ def count(
 # -- a warp's exchange -----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Exchange:
-    """What the lanes of a warp hold before a butterfly and after each of its steps.
+    """The values of a warp's lanes before a butterfly and after each of its steps.
 
     offsets: (steps,) distance of the partner; values: (steps + 1, 32).
     """
@@ -108,14 +102,9 @@ class Exchange:
     offsets: tuple[int, ...]
     values: np.ndarray
 
-    @property
-    def holders(self) -> tuple[int, ...]:
-        """After each step, how many lanes hold what all hold at the end."""
-        return tuple(int((row == self.values[-1]).sum()) for row in self.values)
-
 
 def exchange(recording: Recording, function: str) -> Exchange:
-    """The butterfly of the first call of `function` ("warp_max" or "warp_sum") in a trace.
+    """Return the butterfly of the first call of `function`, "warp_max" or "warp_sum", in a trace.
 
     Raises:
         ValueError: the trace has no such call.
@@ -138,31 +127,3 @@ def exchange(recording: Recording, function: str) -> Exchange:
     if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
         raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
     return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))
-
-
-def known_after(offsets: Sequence[int], lane: int) -> list[set[int]]:
-    """The lanes whose values have reached a lane, before and after each step of a butterfly."""
-    known = [{one} for one in range(WARP)]
-    found = [known[lane]]
-    for offset in offsets:
-        known = [known[one] | known[one ^ offset] for one in range(WARP)]
-        found.append(known[lane])
-    return found
-
-
-# -- floats as integers ----------------------------------------------------------------------------
-def float_bits(values) -> np.ndarray:
-    """float32 -> the int32 with the same bits, as __float_as_int gives it."""
-    return np.asarray(values, np.float32).view(np.int32)
-
-
-def ordered(values) -> np.ndarray:
-    """float32 -> an int32 that orders as the float does: kernel 07's `ordered`."""
-    bits = float_bits(values)
-    return np.where(bits >= 0, bits, bits ^ np.int32(0x7FFFFFFF))
-
-
-def relative_error(found, exact) -> float:
-    """Norm of the difference over the norm of what is exact, in float64."""
-    exact = np.asarray(exact, np.float64)
-    return float(np.linalg.norm(np.asarray(found, np.float64) - exact) / np.linalg.norm(exact))

@@ -1,4 +1,4 @@
-"""What lesson 13 reads from recorded profiles, beside what the simulator and the compiler predict.
+"""Lesson 13: counts predicted without a GPU, and access to recorded profiles.
 
 Two kinds of records: "counters" (tools/compare_counters.py: requests, sectors, wavefronts,
 occupancy limits) and KIND (tools/record_profile.py: speed of light, warps, stall reasons). Both
@@ -7,7 +7,6 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_course.engine.events import observe
@@ -24,7 +23,7 @@ from attn_course.measure.nsight import (
     collect,
 )
 from attn_course.measure.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.measure.records import caption, is_current, new_record, records
+from attn_course.measure.records import is_current, new_record, records
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
@@ -38,7 +37,7 @@ EXTRA = (
     "l1tex__t_sector_hit_rate.pct",
     "lts__t_sector_hit_rate.pct",
 )
-# What ncu reports of a launch without being asked for it.
+# Metrics that ncu reports of every launch, unasked.
 LIMITS = tuple(
     f"launch__occupancy_limit_{what}" for what in ("warps", "blocks", "registers", "shared_mem")
 )
@@ -64,13 +63,6 @@ WAITS = {
     "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
     "its turn": ("not_selected",),
 }
-NO_COUNTERS = (
-    "no record of hardware counters yet: on a machine with a GPU and ncu, "
-    "tools/compare_counters.py makes one"
-)
-NO_PROFILE = (
-    "no record of a profile yet: on a machine with a GPU and ncu, tools/record_profile.py makes one"
-)
 
 
 # -- the simulator's side --------------------------------------------------------------------------
@@ -102,7 +94,7 @@ def predict_target(target: Target) -> Predicted:
 
 
 def shared_bytes(target: Target) -> int:
-    """Shared memory of a block in bytes, static and dynamic."""
+    """Return the shared memory of a block in bytes, static and dynamic."""
     path, launch = kernel_path(target.file), target.launch
     kernel = compiled(path, target.options, entry=launch.entry, backend="simulator")
     return kernel.shared_size_bytes + launch.shared_bytes
@@ -110,7 +102,7 @@ def shared_bytes(target: Target) -> int:
 
 # -- the hardware's side ---------------------------------------------------------------------------
 def measure() -> dict:
-    """A record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+    """Return a record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
     metrics = (*PROFILING, *EXTRA)
     cases = []
     for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
@@ -132,12 +124,12 @@ def measure() -> dict:
 
 
 def newest(kind: str) -> dict | None:
-    """The newest record of a kind, or None."""
+    """Return the newest record of a kind, or None."""
     return next(iter(records(kind)), None)
 
 
 def case_of(record: dict | None, target: Target) -> dict | None:
-    """The record's case for a target; None where there is none, or it is stale."""
+    """Return the record's case for a target; None where there is none, or it is stale."""
     for case in record["cases"] if record else ():
         same = (case["file"], list(case["problem"]), list(case["options"])) == (
             f"{target.file}.cu",
@@ -150,7 +142,7 @@ def case_of(record: dict | None, target: Target) -> dict | None:
 
 
 def metric(target: Target, name: str, *records: dict | None) -> float | None:
-    """A metric of a target's case in the first record that has it; None where none has."""
+    """Return a metric of a target's case from the first record that has it, or None."""
     for record in records:
         case = case_of(record, target)
         if case is not None and name in case["metrics"]:
@@ -159,77 +151,31 @@ def metric(target: Target, name: str, *records: dict | None) -> float | None:
 
 
 def blocks_that_fit(target: Target, *records: dict | None) -> float | None:
-    """Blocks on a multiprocessor as the hardware's tools see it: the smallest of four limits."""
+    """Return the blocks that fit a multiprocessor by ncu: the smallest of four limits, or None."""
     limits = [metric(target, name, *records) for name in LIMITS]
     return None if None in limits else min(limits)
 
 
 def time_us(record: dict | None, target: Target) -> float | None:
-    """The time of one launch under the profiler, microseconds."""
+    """Return the time of one launch under the profiler in microseconds, or None."""
     found = metric(target, TIME, record)
     return None if found is None else found / 1000
 
 
 def counted(record: dict | None, target: Target, counter: str) -> float | None:
-    """The hardware's count by one of our counters' names, from a "counters" record."""
+    """Return the hardware's count of one of our counters from a "counters" record, or None."""
     case = case_of(record, target)
     return None if case is None else case["counters"].get(counter, {}).get("hardware")
 
 
-def agreement(record: dict) -> dict[str, int]:
-    """Verdict -> how many counters of all the ladder's cases got it, the most frequent first."""
-    found: dict[str, int] = {}
-    for case in record["cases"]:
-        for one in case["counters"].values():
-            verdict = one["verdict"].split(":")[0]
-            found[verdict] = found.get(verdict, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def agreement_table(record: dict) -> str:
-    """How many counters of the record got each verdict and, where it has them, the reasons."""
-    kernels = {case["file"] for case in record["cases"]}
-    tally, reasons = agreement(record), record.get("reasons", {})
-    lines = [
-        f"kernels: {len(kernels)}, launches: {len(record['cases'])}, counters: "
-        f"{sum(tally.values()):,}"
-    ]
-    for verdict, count in tally.items():
-        why = next((text for name, text in reasons.items() if verdict.startswith(name)), "")
-        lines.append(f"{count:>6,}  {verdict:<30} {why}".rstrip())
-    return "\n".join(lines)
-
-
-def equal_share(record: dict) -> float:
-    """How many in a hundred of the record's counters are the same on both sides."""
-    tally = agreement(record)
-    return 100 * tally.get("equal", 0) / sum(tally.values())
-
-
-def pairs(record: dict, counters: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
-    """Counter -> (simulator's counts, hardware's counts) over all cases that have any."""
-    found = {}
-    for name in counters:
-        both = [case["counters"][name] for case in record["cases"] if name in case["counters"]]
-        both = [one for one in both if one["simulator"] and one["hardware"]]
-        found[name] = ([one["simulator"] for one in both], [one["hardware"] for one in both])
-    return found
-
-
 def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
-    """Unit -> % of its peak, for the units of UNITS that the record has."""
+    """Return unit -> % of its peak, for the units of UNITS that the record has."""
     values = {name: metric(target, SPEED_METRICS[name], record) for name in UNITS}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def busiest(record: dict | None, target: Target) -> str | None:
-    """The unit nearest to its peak; None without a record."""
-    found = speed_of_light(record, target)
-    return max(found, key=found.get) if found else None
-
-
 def waits(record: dict | None, target: Target) -> dict[str, float]:
-    """What a warp waits for -> clocks an issued instruction, most first; {} without a record."""
+    """Return reason -> clocks waited an issued instruction, most first; {} without a record."""
     found = {}
     for name, reasons in WAITS.items():
         values = [metric(target, STALL_METRICS[reason], record) for reason in reasons]
@@ -239,10 +185,5 @@ def waits(record: dict | None, target: Target) -> dict[str, float]:
 
 
 def shown(value: float | None, form: str = ",.0f") -> str:
-    """A figure for a table; '-' where there is none."""
+    """Return a number as text for a table, '-' for None."""
     return "-" if value is None else format(value, form)
-
-
-def source_line(record: dict | None, missing: str) -> str:
-    """Where and when the record was taken, or what makes one."""
-    return caption(record) if record else missing

@@ -1,8 +1,6 @@
-"""Predictions: the learner commits to an answer before a cell runs.
+"""Predictions: :func:`predict` takes the learner's answer, :func:`reveal` shows the machine's.
 
-A learner commits to an answer with :func:`predict` before a cell runs and sees it beside the
-machine's with :func:`reveal`. An answer of None means "not yet": a lesson runs from top to bottom
-without any.
+An answer of None means "not yet": a lesson runs from top to bottom without any.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 import numpy as np
+
+from attn_course.figures import table
 
 Answer = float | int | str
 NO_ANSWER = "none yet"
@@ -116,11 +116,7 @@ def scorecard() -> None:
         )
         for q in _questions.values()
     ]
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    rule = tuple("-" * width for width in widths)
-    for row in (heads, rule, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())
+    print(table(heads, rows))
 
 
 def begin() -> None:

@@ -1,4 +1,4 @@
-"""What a lesson shows around its kernels: source, steps of a trace, facts of the machine."""
+"""Listings of a lesson: kernel source, diffs, steps of a trace, facts of the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Listing:
 
 
 def show_source(kernel: str, start: str, end: str | None = None) -> Listing:
-    """Lines of a kernel file with their numbers.
+    """Show lines of a kernel file with their numbers.
 
     Args:
         kernel: as in ``"01_scores_naive"``.
@@ -37,24 +37,31 @@ def show_source(kernel: str, start: str, end: str | None = None) -> Listing:
         ValueError: no line holds the text.
     """
     lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
-    first = _line_with(lines, start, 0, kernel)
-    last = first if end is None else _line_with(lines, end, first, kernel)
-    chosen = (f"{n + 1:3}  {lines[n]}".rstrip() for n in range(first, last + 1))
-    return Listing("\n".join(chosen), "cpp")
+    chosen = line_numbers(kernel, start, end or start)
+    return Listing("\n".join(f"{n:3}  {lines[n - 1]}".rstrip() for n in chosen), "cpp")
 
 
-def _line_with(lines: list[str], text: str, after: int, kernel: str) -> int:
-    for number in range(after, len(lines)):
-        if text in lines[number]:
-            return number
-    raise ValueError(f"{kernel}: no line from {after + 1} on holds {text!r}")
+def line_numbers(kernel: str, start: str, end: str) -> range:
+    """Return the numbers of a kernel's lines from the first that holds `start` to the next that
+    holds `end`.
+
+    Raises:
+        ValueError: no line holds the text.
+    """
+    lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
+
+    def find(text: str, since: int) -> int:
+        for number in range(since, len(lines) + 1):
+            if text in lines[number - 1]:
+                return number
+        raise ValueError(f"{kernel}: no line from {since} on holds {text!r}")
+
+    first = find(start, 1)
+    return range(first, find(end, first) + 1)
 
 
 def show_diff(before: str, after: str, *, context: int = 1) -> Listing:
-    """What changes from one kernel to another, as a unified diff of their code.
-
-    Header comments are left out: they say the same in words.
-    """
+    """Show a unified diff of two kernels' code, without their header comments."""
     texts = [
         _without_header(kernel_path(name).read_text(encoding="utf-8")) for name in (before, after)
     ]
@@ -71,7 +78,7 @@ def _without_header(text: str) -> list[str]:
 
 
 def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 64) -> Listing:
-    """The steps of a trace as a table: line, its source text, and what the first thread saw.
+    """Show the steps of a trace as a table: line, source text, and the first thread's values.
 
     Args:
         trace: a Tracer after a run, or one of its recordings.
@@ -97,7 +104,7 @@ def _shortened(text: str, width: int) -> str:
 
 
 def machine_facts(backend: str | None = None) -> dict[str, str]:
-    """What the course runs on here: backend, device, and the versions that matter."""
+    """Return the backend, the device and the versions of this machine."""
     import cupy
     from cupy.cuda import nvrtc
 

@@ -8,9 +8,9 @@ _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
     "first_calls": "measured",
     "records": "caption",
-    "roofline": "attention_work method_work peak_of tflops",
+    "roofline": "attention_work method_work peak_of step_work tflops",
     "occupancy": "MULTIPROCESSORS compiled_registers",
-    "pipeline_times": "CHAINS NO_RECORD by_size times",
+    "pipeline_times": "CHAINS KERNELS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",
     "nsight": "COUNTER_METRICS",
 }

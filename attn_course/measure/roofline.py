@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
+
+from .records import gpu_identity
 
 FLOAT = 4  # bytes
 
@@ -79,18 +82,36 @@ PEAKS = {
 
 
 def peak_of(gpu: str) -> Peak:
-    """A GPU's row of PEAKS, by its name or the start of one.
+    """Return a GPU's rates: its row of PEAKS, else from the attributes of the device at hand.
 
     Raises:
-        KeyError: lists the GPUs there are.
+        KeyError: the GPU is neither; the message lists PEAKS.
     """
     for name, peak in PEAKS.items():
         if gpu == name or gpu.removeprefix("NVIDIA ") == name.removeprefix("NVIDIA "):
             return peak
+    if resolve_backend() == "gpu" and gpu_identity()["gpu"] == gpu:
+        return _device_peak(gpu)
     raise KeyError(
         f"no peak rates for {gpu!r}; there are: {', '.join(PEAKS)}. Add a row to PEAKS "
-        "in attn_course/roofline.py with the data sheet it comes from"
+        "in attn_course/measure/roofline.py with the data sheet it comes from"
     )
+
+
+# float32 lanes of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native Arithmetic
+# Instructions"; newer ones than listed are taken to have 128.
+_FP32_LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def _device_peak(gpu: str) -> Peak:
+    import cupy
+
+    device = cupy.cuda.Device()
+    of = device.attributes
+    lanes = _FP32_LANES.get(divmod(int(device.compute_capability), 10), 128)
+    sms, mhz = of["MultiProcessorCount"], of["ClockRate"] / 1000
+    gbps = 2 * of["MemoryClockRate"] * of["GlobalMemoryBusWidth"] / 8 / 1e6  # two a clock
+    return Peak(gpu, sms, lanes, mhz, 2 * lanes * sms * mhz / 1e6, gbps, "the device's attributes")
 
 
 @dataclass(frozen=True)

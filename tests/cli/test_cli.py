@@ -171,7 +171,7 @@ def small_windows(monkeypatch):
         inputs, "mri_windows", functools.partial(inputs.mri_windows, heads=2, head_dim=16)
     )
     # The figures draw five heads unless told otherwise.
-    from attn_course.figures import attention as plots
+    from attn_course.figures import attention_maps as plots
 
     monkeypatch.setattr(
         plots, "attention_over_slice", functools.partial(plots.attention_over_slice, heads=(0, 1))

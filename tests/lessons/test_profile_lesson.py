@@ -75,8 +75,6 @@ def test_a_stale_case_is_not_used():
         lesson13_profile.case_of(found, SMALL) is None
         and lesson13_profile.time_us(found, SMALL) is None
     )
-    assert "STALE" in lesson13_profile.source_line(found, "none")
-    assert lesson13_profile.source_line(None, "none") == "none"
 
 
 def test_a_metric_comes_from_the_first_record_that_has_it():
@@ -93,14 +91,10 @@ def test_the_smallest_limit_decides_what_fits():
     assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
 
 
-def test_the_unit_nearest_to_its_peak():
+def test_units_that_the_record_has():
     metrics = {SPEED_METRICS["SM"]: 20, SPEED_METRICS["L1"]: 91, SPEED_METRICS["memory"]: 99}
     found = record(case(SMALL, metrics))
     assert lesson13_profile.speed_of_light(found, SMALL) == {"SM": 20, "L1": 91}
-    assert (
-        lesson13_profile.busiest(found, SMALL) == "L1"
-        and lesson13_profile.busiest(None, SMALL) is None
-    )
 
 
 def test_waits_add_up_by_meaning():
@@ -118,34 +112,6 @@ def test_every_wait_is_a_reason_that_is_asked_for():
     reasons = [reason for names in lesson13_profile.WAITS.values() for reason in names]
     assert len(set(reasons)) == len(reasons) and set(reasons) <= set(STALLS)
     assert set(lesson13_profile.UNITS) <= set(SPEED_METRICS)
-
-
-def test_agreement_and_pairs():
-    rows = {
-        "x": {"hardware": 5, "simulator": 5, "verdict": "equal"},
-        "y": {"hardware": 7, "simulator": 6, "verdict": "expands: div."},
-        "z": {"hardware": 0, "simulator": 0, "verdict": "equal"},
-    }
-    found = record(case(SMALL, {}, rows))
-    assert lesson13_profile.agreement(found) == {"equal": 2, "expands": 1}
-    assert lesson13_profile.equal_share(found) == pytest.approx(100 * 2 / 3)
-    head, *lines = lesson13_profile.agreement_table(found).splitlines()  # a record without reasons
-    assert head == "kernels: 1, launches: 1, counters: 3"
-    assert [line.split() for line in lines] == [["2", "equal"], ["1", "expands"]]
-    found["reasons"] = {"expands": "one becomes several", "retries": "a loop"}
-    assert lesson13_profile.agreement_table(found).splitlines()[1:] == [
-        lines[0],
-        f"{lines[1]:<38} one becomes several",
-    ]
-    assert lesson13_profile.pairs(found, ("x", "y", "z")) == {
-        "x": ([5], [5]),
-        "y": ([6], [7]),
-        "z": ([], []),
-    }
-    assert (
-        lesson13_profile.counted(found, SMALL, "y") == 7
-        and lesson13_profile.counted(found, SMALL, "w") is None
-    )
 
 
 def test_a_record_keeps_what_it_asked_for(monkeypatch):

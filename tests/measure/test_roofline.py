@@ -1,5 +1,7 @@
 """Floors: counted by hand at small sizes, and rates that agree with themselves."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -110,3 +112,29 @@ def test_rates():
     total = Work(1, 2, 3, 4, 5) + Work(10, 20, 30, 40, 50)
     assert total == Work(11, 22, 33, 44, 55) and total.bytes == 77
     assert np.isclose(Work(operations=8, bytes_read=2, bytes_written=2).intensity, 2)
+
+
+def test_rates_come_from_the_sheet_or_from_the_device(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    assert roofline.peak_of("NVIDIA H200").fp32_tflops == 67
+    with pytest.raises(KeyError, match="PEAKS"):
+        roofline.peak_of("Unheard of")
+    import cupy
+
+    attributes = {
+        "MultiProcessorCount": 10,
+        "ClockRate": 2_000_000,
+        "MemoryClockRate": 10_000_000,
+        "GlobalMemoryBusWidth": 256,
+    }
+    device = types.SimpleNamespace(attributes=attributes, compute_capability="86")
+    monkeypatch.setattr(cupy.cuda, "Device", lambda: device)
+    monkeypatch.setattr(roofline, "resolve_backend", lambda: "gpu")
+    monkeypatch.setattr(roofline, "gpu_identity", lambda: {"gpu": "Unheard of"})
+    found = roofline.peak_of("Unheard of")
+    assert found.fp32_tflops == pytest.approx(10 * 128 * 2 * 2e9 / 1e12)
+    assert found.memory_gbps == pytest.approx(640)  # 10 GHz, twice a clock, 32 bytes
+    device.compute_capability = "80"
+    assert roofline.peak_of("Unheard of").fp32_lanes == 64
+    device.compute_capability = "120"
+    assert roofline.peak_of("Unheard of").fp32_lanes == 128

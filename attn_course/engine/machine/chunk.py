@@ -1,6 +1,6 @@
 """A chunk: some of a launch's blocks, run together, thousands of lanes at once.
 
-Lanes at the same place in the program form a group; the group with the lowest key runs first, so
+ChunkLanes at the same place in the program form a group; the group with the lowest key runs first, so
 that the lanes that took both sides of a branch meet again. A group that holds every lane works on
 the registers directly; a smaller one gathers the registers it reads, works on short arrays, and
 scatters what it wrote when it stops.
@@ -20,7 +20,7 @@ from .access import AsyncCopies, Memory
 from .barriers import Barriers
 from .clusters import Cluster
 from .device_calls import DeviceCalls
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
@@ -37,7 +37,7 @@ class Chunk:
     def __init__(self, run, first_block: int, block_count: int):
         self.kernel, self.blocks = run.kernel, run.kernel.blocks
         self.first_block, self.block_count = first_block, block_count
-        self.lanes = Lanes(run, first_block, block_count)
+        self.lanes = ChunkLanes(run, first_block, block_count)
         self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)

@@ -12,7 +12,7 @@ from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_B
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
 from .access import Memory
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import spread
 
 _ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
@@ -52,7 +52,7 @@ class DeviceCalls:
     """The functions of the device runtime, methods by name in `functions`: each takes
     the calling block."""
 
-    def __init__(self, run, lanes: Lanes, memory: Memory):
+    def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
 
     # -- arguments and results ------------------------------------------------------------------

@@ -16,7 +16,7 @@ from attn_course.engine.events import (
 from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import RED_ZONE, spread
 
 
@@ -27,7 +27,7 @@ class Reports:
     runs, which knows the call site for messages. machine: the chunk's view, which events carry.
     """
 
-    def __init__(self, observers: tuple, lanes: Lanes):
+    def __init__(self, observers: tuple, lanes: ChunkLanes):
         self.observers, self.lanes = observers, lanes
         self.machine: MachineView | None = None
         self.kernel = lanes.kernel

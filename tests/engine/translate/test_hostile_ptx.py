@@ -67,7 +67,7 @@ def attempt(ptx: str) -> str:
     """Translate a program as far as it goes; return the error's text, "" for none."""
     try:
         program = Program(ptx, source="__global__ void k(float* out) {}")
-        for name in program.entries:
+        for name in [f.name for f in program.module.functions.values() if f.is_entry]:
             program.executable(name)
             program.python(name)
     except (ParseError, UnsupportedKernel) as error:

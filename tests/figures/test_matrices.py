@@ -5,8 +5,9 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Rectangle
 
-from attn_course.figures import attention, matrices
-from attn_course.figures.matrices import Matrix
+from attn_course import figures
+from attn_course.figures import Matrix
+from attn_course.figures.style import RED
 
 VALUES = np.array([[1.0, 2.5], [3.0, -4.0], [7.0, 0.0]])
 
@@ -24,7 +25,7 @@ def outlines(figure):
 
 
 def test_every_number_stands_in_its_cell():
-    figure = matrices.matrix_lines([[Matrix(VALUES, "q", "3 tokens")]])
+    figure = figures.matrix_lines([[Matrix(VALUES, "q", "3 tokens")]])
     written = {text.get_text(): text.get_position() for text in figure.get_axes()[0].texts}
     assert {"1", "2.5", "3", "-4", "7", "0", "q", "3 tokens"} == set(written)
     x0, y0 = written["1"]
@@ -35,27 +36,27 @@ def test_every_number_stands_in_its_cell():
 
 def test_what_is_not_a_number_is_hatched():
     values = np.ma.array([[1.0, 2.0, 3.0, np.nan, -np.inf]], mask=[[0, 0, 1, 0, 0]])
-    figure = matrices.matrix_lines([[Matrix(values)]])
+    figure = figures.matrix_lines([[Matrix(values)]])
     assert [bool(cell.get_hatch()) for cell in cells(figure)] == [False, False, True, True, True]
-    assert [t for t in texts(figure) if t] == ["1", "2", matrices.MINUS_INFINITY]
+    assert [t for t in texts(figure) if t] == ["1", "2", "−∞"]
 
 
 def test_shades_follow_the_size_of_the_values():
-    figure = matrices.matrix_lines([[Matrix(VALUES, shaded=True)]])
+    figure = figures.matrix_lines([[Matrix(VALUES, shaded=True)]])
     darkness = [3 - sum(cell.get_facecolor()[:3]) for cell in cells(figure)]
     order = np.argsort(np.abs(VALUES).ravel())
     assert np.all(np.diff(np.array(darkness)[order]) > 0)
-    flat = matrices.matrix_lines([[Matrix(VALUES)]])
+    flat = figures.matrix_lines([[Matrix(VALUES)]])
     assert len({cell.get_facecolor() for cell in cells(flat)}) == 1
 
 
 def test_the_chosen_part_is_outlined_and_the_rest_paler():
-    figure = matrices.matrix_lines([[Matrix(VALUES, chosen=(1, 0, 2, 1))]])
+    figure = figures.matrix_lines([[Matrix(VALUES, chosen=(1, 0, 2, 1))]])
     (box,) = outlines(figure)
     first = cells(figure)[0]
     assert (box.get_x() - first.get_x(), box.get_y() - first.get_y()) == (0, 1)
     assert (box.get_width(), box.get_height()) == (1, 2)
-    assert box.get_edgecolor() == to_rgba(attention.RED)
+    assert box.get_edgecolor() == to_rgba(RED)
     shades = np.array([sum(cell.get_facecolor()[:3]) for cell in cells(figure)]).reshape(3, 2)
     inside = np.zeros((3, 2), bool)
     inside[1:, 0] = True
@@ -66,7 +67,7 @@ def test_the_worked_example_holds_all_six_matrices():
     q, k = np.array([[11.0, 12], [13, 14]]), np.array([[21.0, 22], [23, 24], [25, 26]])
     scores, weights = q @ k.T, np.array([[0.125, 0.25, 0.625], [0.5, 0.375, 0.125]])
     v = np.array([[31.0], [32], [33]])
-    figure = matrices.worked_example(q, k, scores, weights, v, weights @ v, row=1)
+    figure = figures.worked_example(q, k, scores, weights, v, weights @ v, row=1)
     shown = texts(figure)
     expected = [f"{x:g}" for x in np.concatenate([a.ravel() for a in (q, k, scores, v)])]
     expected += [f"{x:.3f}" for x in weights.ravel()] + [f"{x:.2f}" for x in (weights @ v).ravel()]
@@ -86,7 +87,7 @@ def test_tile_steps_outline_what_was_loaded():
         }
         for i in (0, 2)
     ]
-    figure = matrices.tile_steps(q, k, steps, row=2, column=0, tile=2)
+    figure = figures.tile_steps(q, k, steps, row=2, column=0, tile=2)
     boxes = outlines(figure)
     assert len(boxes) == 4
     assert boxes[2].get_x() - boxes[0].get_x() == pytest.approx(2)  # q: two columns further
@@ -106,12 +107,12 @@ def test_tile_steps_outline_what_was_loaded():
 )
 def test_lines_that_do_not_fit(lines, labels):
     with pytest.raises(ValueError):
-        matrices.matrix_lines(lines, labels=labels)
+        figures.matrix_lines(lines, labels=labels)
 
 
 def test_nothing_lies_outside_of_the_figure():
     steps = [{"tile_query": VALUES[:2], "tile_key": VALUES[:2], "score": VALUES[:2]}]
-    figure = matrices.tile_steps(VALUES, VALUES, steps, row=0, column=0, tile=2)
+    figure = figures.tile_steps(VALUES, VALUES, steps, row=0, column=0, tile=2)
     figure.canvas.draw()
     axes = figure.get_axes()[0]
     whole = figure.bbox

@@ -1,0 +1,159 @@
+"""Kernels and methods side by side: bars, times by shape, spreads of errors."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from .style import (
+    BLUE,
+    GRID,
+    PALE,
+    PALETTE,
+    chart,
+    legend_beside,
+    new_figure,
+    require,
+    rows_of_bars,
+    styled,
+    with_source,
+    write_values,
+)
+
+
+@styled
+def bars(
+    labels: Sequence[str],
+    values: Sequence[float],
+    *,
+    unit: str,
+    emphasis: Sequence[str] = (),
+    title: str = "",
+) -> Figure:
+    """Draw horizontal bars, one a label, top to bottom, with the value written out.
+
+    Args:
+        unit: of the values; the axis label.
+        emphasis: labels drawn in colour, the others in grey; none given: all in colour.
+
+    Raises:
+        ValueError: lengths differ, or there is nothing to draw.
+    """
+    values = np.asarray(values, float)
+    require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
+    figure = new_figure(7.2, 0.9 + 0.42 * len(values))
+    axes = figure.subplots()
+    colours = [BLUE if not emphasis or name in emphasis else PALE for name in labels]
+    axes.barh(np.arange(len(values)), values, color=colours, height=0.66, zorder=2)
+    write_values(axes, values, [_written(value) for value in values])
+    rows_of_bars(axes, labels)
+    axes.set_xlim(0, values.max() * 1.2 or 1)
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.set(title=title, xlabel=unit)
+    return figure
+
+
+def _written(value: float) -> str:
+    """Four digits, or every digit before the point with separators: 1.234, 16,896."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# Their number and that of the palette's colours have no common divisor: no two of the first 28
+# lines look alike, and lines that coincide show through each other's gaps.
+_DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
+
+
+@styled
+def error_profile(
+    labels: Sequence[str],
+    errors: Sequence[np.ndarray],
+    *,
+    title: str = "absolute error against float64",
+) -> Figure:
+    """Draw the share of elements with an error below each size, a curve a run.
+
+    Args:
+        labels: one a run.
+        errors: absolute errors of each run, any shape. The axis begins where one in 200 of some
+            run's are smaller; a curve starts there at its share of those, zeros among them.
+
+    Raises:
+        ValueError: lengths differ, or an error is negative or not finite.
+    """
+    require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
+    flat = [np.sort(np.asarray(one, float).ravel()) for one in errors]
+    require(
+        all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
+        "errors must be finite and not negative",
+    )
+    positive = np.concatenate([one[one > 0] for one in flat])
+    floor = positive.min() if len(positive) else 1e-12
+    figure = new_figure(8.4, 4.2)
+    axes = figure.subplots()
+    for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
+        picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
+        dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
+        axes.plot(
+            np.maximum(picked, floor),
+            np.linspace(0, 1, len(picked)),
+            label=label,
+            color=PALETTE[number % len(PALETTE)],
+            ls=_DASHES[dash],
+            lw=2.4 if dash else 3.2,
+            zorder=2 + dash / 10,
+            dash_capstyle="butt",
+        )
+    axes.set_xscale("log")
+    axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
+    chart(axes, title, "absolute error", "share of elements below")
+    legend_beside(axes, handlelength=4)  # long enough to tell the dashes apart
+    return figure
+
+
+@styled
+def times_by_shape(
+    shapes: Sequence[str],
+    times: Mapping[str, Sequence[float | None]],
+    *,
+    source: str,
+    title: str = "",
+) -> Figure:
+    """Draw a row of dots a shape, one dot a contestant, time on a logarithmic axis.
+
+    times: contestant -> microseconds, None where it did not run.
+    """
+    require(
+        bool(times) and all(len(one) == len(shapes) for one in times.values()),
+        "every contestant needs a time, or None, for each shape",
+    )
+    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
+    axes = figure.subplots()
+    for number, (name, row) in enumerate(times.items()):
+        values = [np.nan if value is None else value for value in row]
+        # Contestants stand below each other within a row: equal times would hide one another.
+        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
+        axes.scatter(
+            values,
+            np.arange(len(shapes)) + step,
+            s=42,
+            label=name,
+            zorder=2,
+            color=PALETTE[number % len(PALETTE)],
+            marker="os^Dv<>P"[number % 8],
+        )
+    rows_of_bars(axes, shapes)
+    for place in range(1, len(shapes)):
+        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:,g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set(
+        xlabel=with_source("microseconds (median)", source),
+        ylabel="(B, H, L, D)",
+        title=f"{title} (lower is better)".lstrip(),
+    )
+    legend_beside(axes)
+    return figure

@@ -1,0 +1,221 @@
+"""Runs, traces and records of fused kernels, checked against sums done by hand."""
+
+import numpy as np
+import pytest
+
+from attn_course import Counters, Tracer, reference
+from attn_course.engine.watch import InFlight, WarpWork
+from attn_course.ladder.problem import Device
+from attn_course.lessons import fused
+from attn_course.measure import tile_model
+from attn_course.measure.experiments import Times, tile_options
+from attn_course.measure.tile_model import label
+from attn_course.reference import compare
+from attn_course.reference.inputs import seeded_qkv
+
+TINY = ("-DD=32", "-DROWS=1", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=1")  # 4 rows, 8 keys
+
+
+def inputs(n, m, d, heads=1, kv_heads=1):
+    q = seeded_qkv((1, heads, n, d))[0][0]
+    _, k, v = seeded_qkv((1, kv_heads, n, d), kv_length=m)
+    return q, k[0], v[0]
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """Kernel 09 on one query and 21 keys in blocks of 8."""
+    q, k, v = inputs(1, 21, 12)
+    trace = Tracer(block=(0, 0, 0))
+    fused.run(9, q, k, v, trace, options=("-DKEYS=8", "-DWARPS=1"))
+    return fused.key_blocks(trace), (q @ k.swapaxes(1, 2))[0, 0] / 12**0.5, v[0]
+
+
+def test_key_blocks_hold_the_running_maximum_sum_and_output(traced):
+    blocks, scores, v = traced
+    assert [block["key0"] for block in blocks] == [0, 8, 16]
+    assert [len(block["scores"]) for block in blocks] == [8, 8, 5]
+    for block in blocks:
+        seen = scores[: block["key0"] + len(block["scores"])]
+        np.testing.assert_allclose(block["new_m"], seen.max(), rtol=1e-5)
+        weights = np.exp(seen - seen.max())
+        np.testing.assert_allclose(block["row_l"], weights.sum(), rtol=1e-5)
+        np.testing.assert_allclose(block["o"], weights @ v[: len(seen)], rtol=1e-4, atol=1e-5)
+        rescale = np.exp(block["old_m"] - block["new_m"])
+        np.testing.assert_allclose(block["rescale"], rescale, rtol=1e-5)
+
+
+def test_kernel_11_has_the_row_in_eight_lanes(traced):
+    q, k, v = inputs(3, 21, 12)
+    trace, alone = Tracer(block=(0, 0, 0)), Tracer(block=(2, 0, 0))
+    fused.run(11, q, k, v, trace, options=tile_options((1, 1, 1, 1), 32))
+    fused.run(9, q, k, v, alone, options=("-DKEYS=8", "-DWARPS=1"))
+    states, blocks = fused.row_states(trace, 2), fused.key_blocks(alone)
+    assert len(states) == 3
+    for state, block in zip(states, blocks, strict=True):
+        np.testing.assert_allclose(state["new_m"], block["new_m"], rtol=1e-6)
+        np.testing.assert_allclose(state["row_l"].sum(), block["row_l"], rtol=1e-5)
+
+
+def test_a_budget_is_used_up_and_not_exceeded():
+    for which, options in (("double_buffer_rows", ()), ("double_buffer_slices", ())):
+        for size in (99 * 1024, 227 * 1024):
+            d = fused.largest_dim(which, size, options)
+            assert fused.shared_need(which, d, options) <= size
+            assert fused.shared_need(which, d + 4, options) > size
+    # Two tiles of 32 rows of 132 floats, 64 floats of scores and weights, 64 of output.
+    assert fused.shared_need("double_buffer_slices", 64) == 4 * (2 * 32 * 132 + 64 + 64)
+
+
+def test_tensor_core_instructions_are_counted_by_their_names():
+    found = fused.ptx_counts("half2_tiles", ("mma", "wmma", "cvt"))
+    assert found["mma"] == found["wmma"] == 0 and found["cvt"] > 0
+
+
+@pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
+def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
+    options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
+    use = fused.cluster_use(20, *inputs(5, m, 512), options)
+    assert (use.blocks, use.waits) == (4, 1 + 2 * tiles)
+    # A tile: 8 x 8 scores as float4, by 16 threads of one warp of each block; then of each of its
+    # 2 rows a block sends the weights to 4 blocks, once the factor and once the sum.
+    assert use.requests == tiles * 4 * (1 + 2 * (4 + 1 + 1))
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+def test_kernel_19_waits_twice_and_sends_each_part_once(cluster):
+    use = fused.cluster_use(19, *inputs(3, 64, 32), (*TINY, f"-DCLUSTER={cluster}"))
+    alone = cluster == 1
+    assert (use.blocks, use.waits) == (cluster, 0 if alone else 2)
+    assert use.requests == (0 if alone else 2 * cluster)  # o, then m and l, of one warp a block
+    # Rows of 4 sectors: 3 of Q a block, and K and V once in all; some more where 512 bytes that a
+    # warp copies begin in the middle of a sector.
+    least = 4 * (3 * cluster + 2 * 64)
+    assert least <= use.sectors <= least * 18 / 16
+
+
+def test_the_device_gives_kernel_20_its_tile():
+    device = Device("a GPU with clusters", (9, 0), 132, 227 * 1024)
+    q, k, v = inputs(16, 16, 8192)
+    assert fused.cluster_use(20, q, k, v, device=device).blocks == 32
+
+
+def test_parts_of_a_row_join_to_its_softmax():
+    q, k, v = inputs(3, 61, 20)
+    parts = fused.key_parts(q, k, v, 4, TINY)
+    scores = (q[0, 0].astype(float) @ k[0].T.astype(float)) / 20**0.5
+    assert len(parts) == 4
+    assert sorted(first for part in parts for first in part["tiles"]) == list(range(0, 61, 8))
+    for part in parts:
+        mine = np.concatenate([scores[first : first + 8] for first in part["tiles"]])
+        np.testing.assert_allclose(part["row_m"], mine.max(), rtol=1e-5)
+        np.testing.assert_allclose(part["row_l"], np.exp(mine - mine.max()).sum(), rtol=1e-5)
+
+
+def test_a_block_without_keys_has_nothing_to_join():
+    *some, last = fused.key_parts(*inputs(3, 24, 32), 4, TINY)
+    assert all(len(part["tiles"]) == 1 for part in some)
+    assert last["tiles"] == [] and last["row_m"] == -np.inf and last["row_l"] == 0
+
+
+def record(shape, keys, times, blocks):
+    """A made-up record of one problem. times and blocks: (method, constants) -> value."""
+    row = {
+        "shape": list(shape),
+        "keys": keys,
+        "contestants": {
+            label(method, dict(c)): {"median_us": time, "blocks": blocks[method, c]}
+            for (method, c), time in times.items()
+        },
+    }
+    return {
+        "kind": tile_model.KIND,
+        "gpu": "made up",
+        "driver": "1",
+        "cuda": "1",
+        "commit": "c",
+        "date": "2000-01-01",
+        "kernels": {},
+        "rows": [row],
+    }
+
+
+def test_rounds_are_whole():
+    def tile(rows, keys):
+        return "rows_split", (("CLUSTER", 8), ("ROWS", rows), ("KEYS", keys))
+
+    times = {tile(6, 4): 20.0, tile(4, 4): 30.0, tile(4, 2): 40.0, tile(1, 4): 60.0}
+    found = record(
+        (1, 4, 64, 4096), 64, times, {one: 32 * -(-64 // (4 * one[1][1][1])) for one in times}
+    )
+    rows = fused.split_rows(found, (1, 4, 64, 4096))
+    assert rows == {24: (12, 96, 20.0), 16: (16, 128, 30.0), 4: (64, 512, 60.0)}  # not 2 keys
+
+
+def test_the_fastest_tile_of_each_cluster_size():
+    def tile(method, rows, **cluster):
+        rest = {"KEYS": 8, "ROW_WARPS": 1, "KEY_WARPS": 4}
+        return method, (*cluster.items(), ("ROWS", rows), *rest.items())
+
+    times = {
+        tile("flash_async", 1): 40.0,
+        tile("flash_async", 2): 50.0,
+        tile("flash_split", 1, CLUSTER=8): 10.0,
+        tile("flash_split", 2, CLUSTER=2): 80.0,
+    }
+    blocks = dict(zip(times, (8, 4, 64, 16), strict=True))
+    found = record((1, 8, 1, 64), 8192, times, blocks)
+    best = fused.sharing(found, (1, 8, 1, 64), 8192)
+    one = "1x8, 1x4"
+    assert best == {1: (8, 40.0, one), 2: (16, 80.0, "2x8, 1x4"), 8: (64, 10.0, one)}
+    assert list(best) == [1, 2, 8]
+    with pytest.raises(KeyError):
+        fused.sharing(found, (1, 8, 1, 64), 4096)
+
+
+def test_changes_of_the_loop_leave_out_those_behind_it():
+    places, inside = fused.loop_changes("11_flash_fp32", "12_flash_async")
+    shown = "\n".join(inside)
+    assert places > len(inside) >= 2 and "V is here" in shown
+    assert "where there is no key" not in shown  # behind the loop
+    with pytest.raises(ValueError, match="01_scores_naive has no loop"):
+        fused.loop_changes("11_flash_fp32", "01_scores_naive")
+
+
+def test_grouped_heads_and_a_bias():
+    q, k, v = inputs(19, 40, 64, heads=4, kv_heads=2)
+    bias = np.random.default_rng(1).standard_normal((4, 19, 40)).astype(np.float32)
+    bias[:, 3, 7:] = -np.inf
+    out = fused.run(11, q, k, v, heads=4, bias=bias)
+    assert compare(out, reference.attention(q[None], k[None], v[None], bias=bias[None])[0])
+
+
+def test_a_table_of_times_has_a_dash_where_there_is_none():
+    shapes = {(1, 1, 8, 8): Times({"a": 2.0, "b": 1.0}, "there"), (1, 1, 9, 8): None}
+    text = fused.time_table(shapes, ("a", "c"))
+    assert [line.split()[-1] for line in text.splitlines()[2:4]] == ["2.0", "-"]
+    assert text.endswith("there") and "no record" in fused.time_table({}, ("a",))
+
+
+def test_warp_work_finds_the_busiest_warp():
+    work, seen = WarpWork(), Counters()
+    q, k, v = inputs(3, 5, 256)
+    fused.run(8, q, k, v, work)
+    fused.run(8, q, k, v, seen)
+    assert work.instructions.shape == (3, 8)
+    assert work.instructions.sum() == seen.totals["instructions"]
+    assert work.loads.sum() == seen.totals["global_load_requests"]
+    assert (work.loads[:, 0] > work.loads[:, 1]).all() and work.busiest == work.instructions.max()
+
+
+def test_only_the_asynchronous_kernel_multiplies_while_data_travels():
+    q, k, v = inputs(32, 96, 64)
+    followed = {}
+    for number in (11, 12):
+        followed[number] = InFlight(warp=1)
+        fused.run(number, q, k, v, followed[number], options=tile_options((4, 4, 2, 1)))
+    eleven, twelve = followed[11], followed[12]
+    assert eleven.products_under_way == 0 and all(one.products == 0 for one in eleven.flights)
+    assert 0 < twelve.products_under_way < twelve.products.size
+    assert eleven.products.size == twelve.products.size
+    assert len(twelve.flights) == 1 + 2 * 3  # Q, and K and V of three tiles

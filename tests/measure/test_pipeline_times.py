@@ -1,0 +1,153 @@
+"""Times of pipelines and their kernels, measured or from any record."""
+
+import json
+import sys
+
+import pytest
+import record_pipeline
+
+from attn_course.ladder.steps import Problem
+from attn_course.measure import pipeline_times
+from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
+from attn_course.measure.records import RecordError
+from attn_course.measure.timing import TimingError
+
+STAMP = {
+    "gpu": "NVIDIA H200",
+    "driver": "1",
+    "cuda": "12.9",
+    "date": "2026-01-02",
+    "commit": "a",
+    "kernels": {},
+}
+LAUNCH = {"timings": {"graph": {"median_us": 0.7}}}
+CLOCKS = {"sm_mhz": [1900.0, 1950.0, 1980.0]}
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+
+
+def timed(names, start=10.0):
+    return {
+        name: {"median_us": start + at, "p20_us": start, "p80_us": start + 9}
+        for at, name in enumerate(names)
+    }
+
+
+def write(root, name, kind, **fields):
+    path = root / "h200" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"kind": kind, **STAMP, **fields}))
+
+
+def own_record(shape=(1, 1, 2048, 64)):
+    row = {
+        "shape": list(shape),
+        "pipelines": timed([*CHAINS, "auto", "torch_eager"]),
+        "kernels": timed(KERNELS),
+        "tiled_over_naive": {"value": 1.1, "low": 1.0, "high": 1.2},
+    }
+    return {"rows": [row], "clocks": CLOCKS, "empty_launch": LAUNCH}
+
+
+# -- counts and floors -----------------------------------------------------------------------------
+
+
+def test_times_of_its_own_record(no_gpu, tmp_path):
+    write(tmp_path, "pipeline", "pipeline", **own_record())
+    t = times((1, 1, 2048, 64), tmp_path)
+    assert t.pipelines["01 + 04"] == 10 and t.kernels["01 scores"] == 10
+    assert (t.sm_mhz, t.nothing_us, t.interval) == (1950, 0.7, (1.0, 1.2))
+    assert t.source.startswith("recorded 2026-01-02") and t.short == "NVIDIA H200, 2026-01-02"
+    assert t.parts("01 + 04") == {"01 scores": 10, "04 softmax and output": 13}
+    assert t.best_peer() == "torch_eager" and t.problem == Problem(1, 2048, 2048, 64)
+    with pytest.raises(RecordError, match="record_pipeline"):
+        times((1, 1, 7, 7), tmp_path)
+
+
+def test_a_suites_record_serves_as_well(no_gpu, tmp_path):
+    kernels = {
+        "scores_naive+serial": [("01_scores_naive", 5.0), ("04_softmax_output_serial", 60)],
+        "scores_tiled+serial": [("02_scores_tiled", 3.0), ("04_softmax_output_serial", 61)],
+        "scores_tiled+warp+tiled": [
+            ("02_scores_tiled", 2.0),
+            ("05_softmax_warp", 1.0),
+            ("06_output_tiled", 4.0),
+        ],
+    }
+    row = {
+        "shape": [1, 1, 2048, 64],
+        "causal": False,
+        "timings": timed(
+            [
+                "scores_naive+serial",
+                "scores_tiled+serial",
+                "three_kernels",
+                "scores_tiled+warp+tiled",
+                "auto",
+            ]
+        ),
+        "kernels": {
+            name: [{"name": file, "median_us": us} for file, us in parts]
+            for name, parts in kernels.items()
+        },
+    }
+    write(tmp_path, "bench_seeds_fp32", "bench_seeds_fp32", rows=[row], clocks=CLOCKS)
+    write(tmp_path, "timing_lesson", "timing_lesson", experiments={"empty_launch": LAUNCH})
+    t = times((1, 1, 2048, 64), tmp_path)
+    assert set(CHAINS) <= set(t.pipelines) and t.pipelines["01 + 05 + 06"] == 12
+    assert t.kernels["02 scores, K tile [tx][ty]"] == 3 and t.kernels["02 scores"] == 2
+    assert t.parts("02 + 05 + 06") == {"02 scores": 2, "05 softmax": 1, "06 output": 4}
+    assert (t.nothing_us, t.interval) == (0.7, None)
+    found, source = pipeline_times.by_size(tmp_path)
+    assert found[0]["nothing_us"] == 0.7 and "2026-01-02" in source
+    write(tmp_path, "pipeline", "pipeline", **own_record())
+    assert times((1, 1, 2048, 64), tmp_path).interval, "its own record comes first"
+
+
+def test_without_any_record(no_gpu, tmp_path):
+    with pytest.raises(RecordError, match="record_pipeline"):
+        times(SHAPES[0], tmp_path)
+    with pytest.raises(RecordError, match="bench"):
+        pipeline_times.by_size(tmp_path)
+
+
+def test_on_a_gpu_the_times_are_measured_once(monkeypatch, tmp_path):
+    calls = []
+    live = {**STAMP, **own_record()}
+    monkeypatch.setattr(pipeline_times, "resolve_backend", lambda: "gpu")
+    monkeypatch.setattr(pipeline_times, "gpu_identity", lambda: {"gpu": "NVIDIA H200"})
+    monkeypatch.setattr(pipeline_times, "record", lambda **_: calls.append(1) or live)
+    pipeline_times._live.cache_clear()
+    try:
+        for _ in range(2):
+            found = times((1, 1, 2048, 64), tmp_path)
+        assert found.source == "measured now on NVIDIA H200" and len(calls) == 1
+        with pytest.raises(RecordError):
+            times((9, 9, 9, 9), tmp_path)  # not among those that are measured
+    finally:
+        pipeline_times._live.cache_clear()
+
+
+def test_chains_are_made_of_timed_kernels():
+    assert all(set(parts) <= set(KERNELS) for parts in CHAINS.values())
+    assert set(pipeline_times._BENCH_CHAINS.values()) == set(CHAINS)
+
+
+def test_the_simulator_is_not_timed(no_gpu, monkeypatch, tmp_path, capsys):
+    with pytest.raises(TimingError):
+        pipeline_times.record()
+    monkeypatch.setattr(sys, "argv", ["record_pipeline.py", str(tmp_path)])
+    assert record_pipeline.main() == 2
+    assert "no GPU" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_tool_writes_and_prints_a_record(monkeypatch, tmp_path, capsys):
+    record = {"kind": "pipeline", **STAMP, **own_record()}
+    monkeypatch.setattr(pipeline_times, "record", lambda: record)
+    assert record_pipeline.main([str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "1,1,2048,64" in said and "05 softmax" in said and "recorded 2026-01-02" in said
+    assert json.loads((tmp_path / "h200" / "pipeline.json").read_text())["kind"] == "pipeline"
