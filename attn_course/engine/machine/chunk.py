@@ -1,6 +1,6 @@
 """A chunk: some of a launch's blocks, run together, thousands of lanes at once.
 
-Lanes at the same place in the program form a group; the group with the lowest key runs first, so
+ChunkLanes at the same place in the program form a group; the group with the lowest key runs first, so
 that the lanes that took both sides of a branch meet again. A group that holds every lane works on
 the registers directly; a smaller one gathers the registers it reads, works on short arrays, and
 scatters what it wrote when it stops.
@@ -20,10 +20,11 @@ from .access import AsyncCopies, Memory
 from .barriers import Barriers
 from .clusters import Cluster
 from .device_calls import DeviceCalls
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
+from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
 
@@ -36,8 +37,8 @@ class Chunk:
     def __init__(self, run, first_block: int, block_count: int):
         self.kernel, self.blocks = run.kernel, run.kernel.blocks
         self.first_block, self.block_count = first_block, block_count
-        self.lanes = Lanes(run, first_block, block_count)
-        self.reports = Reports(run.observers, self.lanes, self)
+        self.lanes = ChunkLanes(run, first_block, block_count)
+        self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
         self.copies = AsyncCopies(self.lanes, self.memory)
@@ -45,6 +46,7 @@ class Chunk:
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
+        self.reports.machine = ChunkView(self) if run.observers else None
         self.ends = {  # how a block ends -> the key of the next block; None: the group stops
             "jump": lambda block: block.terminator.target,
             "branch": self.branch,
@@ -56,6 +58,10 @@ class Chunk:
             "barrier": self.barriers.meet,
             "cluster_wait": self.barriers.meet_cluster,
         }
+
+    def close(self) -> None:
+        """Drop the references back to the chunk, so that its memory is freed at once."""
+        self.reports.machine, self.ends = None, {}
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -219,7 +225,7 @@ class Chunk:
         """Go into a function, whose instance knows where it returns to."""
         t, lanes = block.terminator, self.lanes
         if callee in self.calls.functions:
-            self.calls.functions[callee](block)
+            self.calls.functions[callee](self.calls, block)
             return t.fall
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()

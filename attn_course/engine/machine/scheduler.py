@@ -16,7 +16,7 @@ import numpy as np
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import Hang
-from .lanes import Lanes, merged
+from .lanes import ChunkLanes, merged
 from .memory import scalar
 
 _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins
@@ -37,7 +37,7 @@ class Scheduler:
     polled: the last such block; spin_block: the block at which messages say that lanes spin.
     """
 
-    def __init__(self, run, lanes: Lanes):
+    def __init__(self, run, lanes: ChunkLanes):
         self.run, self.lanes, self.globals = run, lanes, run.memory
         self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order

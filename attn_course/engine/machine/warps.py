@@ -12,7 +12,7 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .lanes import Lanes, merged
+from .lanes import ChunkLanes, merged
 from .memory import scalar, spread
 from .reports import Reports
 from .scheduler import Scheduler
@@ -152,7 +152,7 @@ class Warps:
     reads_inactive: (lanes,) bool of the last shuffle, which lanes read from an inactive lane.
     """
 
-    def __init__(self, lanes: Lanes, scheduler: Scheduler, reports: Reports):
+    def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, reports: Reports):
         self.lanes, self.scheduler, self.reports = lanes, scheduler, reports
         self.blocks = lanes.kernel.blocks
         self.parked: dict[Key, np.ndarray] = {}
@@ -191,7 +191,7 @@ class Warps:
     def converge(self, block: Block) -> bool:
         """Keep the warps whose lanes, as far as the member mask names them, are all here.
 
-        Lanes of the other warps are parked until their partners come. False: nobody is left.
+        ChunkLanes of the other warps are parked until their partners come. False: nobody is left.
         """
         key = block.key
         earlier = self.parked.pop(key, None)
@@ -260,7 +260,7 @@ class Warps:
     def release_teams(self, keys: list[Key]) -> bool:
         """Let lanes at these places pass whose masks name nobody who is alive and not there.
 
-        Lanes that have ended count as there. Where they have ended since the others came, and in
+        ChunkLanes that have ended count as there. Where they have ended since the others came, and in
         code behind the instruction, they went around it, which is told of.
         """
         places = [self.parked[key] for key in keys]
