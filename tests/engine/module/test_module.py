@@ -462,7 +462,8 @@ def test_the_compiler_tells_the_types_of_pointers(text, name, shown, dtypes, con
     code = f'{TYPES}extern "C" __global__ void k({text}) {{}}'
     kernel = simulated(code, options=("-Dgiven=unsigned int",)).get_function("k")
     parameter = kernel.entry.parameters[0]
-    assert (parameter.name, parameter.text) == (name, shown)
+    text = re.sub(r"<.*?>", "", parameter.text)  # from CUDA 13 on a template keeps its arguments
+    assert (parameter.name, text) == (name, shown)
     assert parameter.dtypes == dtypes and parameter.ctype.target.const == const
 
 
