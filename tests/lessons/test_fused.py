@@ -75,7 +75,7 @@ def test_tensor_core_instructions_are_counted_by_their_names():
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
 def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
-    use = fused.cluster_use("rows_split", *inputs(5, m, 512), options)
+    use = fused.cluster_use(20, *inputs(5, m, 512), options)
     assert (use.blocks, use.waits) == (4, 1 + 2 * tiles)
     # A tile: 8 x 8 scores as float4, by 16 threads of one warp of each block; then of each of its
     # 2 rows a block sends the weights to 4 blocks, once the factor and once the sum.
@@ -97,7 +97,7 @@ def test_kernel_19_waits_twice_and_sends_each_part_once(cluster):
 def test_the_device_gives_kernel_20_its_tile():
     device = Device("a GPU with clusters", (9, 0), 132, 227 * 1024)
     q, k, v = inputs(16, 16, 8192)
-    assert fused.cluster_use("rows_split", q, k, v, device=device).blocks == 32
+    assert fused.cluster_use(20, q, k, v, device=device).blocks == 32
 
 
 def test_parts_of_a_row_join_to_its_softmax():

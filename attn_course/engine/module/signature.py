@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -38,12 +39,12 @@ class Parameter:
     text: str
     ctype: CType | None = None
 
-    @property
+    @cached_property
     def is_struct(self) -> bool:
         """Whether it is passed as bytes: a struct, a vector, a half."""
         return self.kind == "b8"
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Names of the element dtypes a pointer takes; () where any dtype will do."""
         target = self.ctype.target if self.ctype else None

@@ -14,7 +14,7 @@ from attn_course.engine.compile import (
     with_headers,
 )
 from attn_course.engine.errors import MemoryFault
-from attn_course.ladder.attention import compiled
+from attn_course.ladder.call import compiled
 from attn_course.measure.records import is_current, kernel_hash
 
 KERNEL = '#include "include/outer.cuh"\nextern "C" __global__ void k(int* x) { x[0] = SIZE; }\n'
