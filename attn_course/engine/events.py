@@ -1,17 +1,25 @@
 """What observers see of a run, and the `observe` context manager that attaches them.
 
 The simulator builds one event for each executed instruction of a chunk of blocks, holding arrays
-over the active lanes; nothing is built while nobody listens. Observers import this module only.
+over the active lanes; nothing is built while nobody listens. Every event carries the MachineView of
+its chunk. Observers read events, views and parsed PTX, and nothing else of the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from attn_course.engine.ptx.source_module import SourceModule
+from attn_course.engine.ptx.syntax import Function, Instruction
+
+CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
+VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}  # kind of an access, in a message
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `threads` and `warps` are counted per block."""
+    """One kernel launch. `threads` and `warps` are counted per block.
+
+    source: the PTX module with its source, for lines and debug names; shared_places: PTX name of
+    each shared variable that the kernel may touch -> its byte address in the block's shared memory.
+    """
 
     kernel: str
     grid: tuple[int, int, int]
@@ -39,7 +51,13 @@ class Launch:
     source_name: str
     source_lines: tuple[str, ...]
     buffers: tuple[Buffer, ...]
-    program: object = None  # the Program, for its debug names
+    source: SourceModule | None = None
+    shared_places: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def shared_sizes(self) -> dict[str, int]:
+        """Bytes of each shared array, by its name in the source."""
+        return {one.name: one.size for one in self.buffers if one.space == "shared"}
 
     @property
     def threads(self) -> int:
@@ -69,6 +87,118 @@ class Access:
     block: np.ndarray | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class CallSite:
+    """A function of the kernel as it is called from one place; the kernel itself is called by none.
+
+    caller, call: the call site and the instruction that it is called from; frame: name of each
+    variable in the threads' local memory -> its first byte there.
+    """
+
+    function: Function
+    caller: CallSite | None
+    call: Instruction | None
+    frame: Mapping[str, int]
+
+    def has(self, instruction: Instruction) -> bool:
+        """Is this an instruction of the function?"""
+        body, index = self.function.body, instruction.index
+        return index < len(body) and body[index] is instruction
+
+
+class MachineView(ABC):
+    """What observers may ask about a chunk: consecutive blocks of a launch that run together.
+
+    A lane id counts 32 for each warp of each block of the chunk. Arrays are the machine's own:
+    observers read them and write nothing.
+    """
+
+    first_block: int  # linear number in the grid of the chunk's first block
+    block_count: int
+    warps_per_block: int
+    alive: np.ndarray  # (lane ids,) bool: which threads exist and have not ended
+    clustered: bool  # do clusters of the launch have more than one block?
+    cluster_of_block: np.ndarray  # (blocks,) number of each block's cluster
+    cluster_arrivals: np.ndarray  # (lane ids,) int64: arrivals at the barrier of its cluster
+
+    @property
+    def first_lane(self) -> int:
+        """Number of lane ids in the blocks before the chunk: lane id + first_lane counts through
+        the grid.
+        """
+        return 32 * self.warps_per_block * self.first_block
+
+    def lane_of(self, block: int, warp: int = 0) -> int:
+        """Return the first lane id of a warp of a block, the block by its number in the grid.
+
+        Blocks outside of the chunk give lane ids that no lane of the chunk has.
+        """
+        return 32 * ((block - self.first_block) * self.warps_per_block + warp)
+
+    @property
+    @abstractmethod
+    def reads_inactive(self) -> np.ndarray | None:
+        """(lanes,) bool of the last shuffle: the lanes whose source lane is not active."""
+
+    # -- memory ---------------------------------------------------------------------------------
+    @abstractmethod
+    def memory(self, space: str) -> np.ndarray:
+        """Return the bytes of "global", "shared" or "local" memory, uint8.
+
+        Shared memory holds one equal part for each block, local memory `local_bytes` for each
+        thread (threads are not padded to whole warps).
+        """
+
+    @property
+    @abstractmethod
+    def local_bytes(self) -> int:
+        """Bytes of local memory of one thread; calls may raise it."""
+
+    @abstractmethod
+    def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield (space, places in `addresses`, addresses in that space) of generic addresses."""
+
+    # -- code and values ------------------------------------------------------------------------
+    @property
+    @abstractmethod
+    def call_sites(self) -> tuple[CallSite, ...]:
+        """All call sites met so far, in program order; a new tuple when there are more."""
+
+    @abstractmethod
+    def running(self, instruction: Instruction, lanes: int) -> list[CallSite]:
+        """Return the call sites that may run this instruction now with `lanes` active lanes.
+
+        There are several where the registers do not tell them apart.
+        """
+
+    @abstractmethod
+    def callee(self, caller: CallSite | None, at: int, instruction: Instruction) -> CallSite | None:
+        """Return the call site of `instruction` that `caller` enters at its instruction `at`.
+
+        caller None: the kernel itself. None where it is unknown.
+        """
+
+    @abstractmethod
+    def lines_of(self, instruction: Instruction, lanes: int | None = None) -> list[int]:
+        """Return the source line that an instruction stands for at each of its call sites.
+
+        Code of CUDA's headers stands for the line that asks for it: the one before it in the same
+        function, else the line of the call; 0 for none. lanes: only sites that may be running.
+        """
+
+    @abstractmethod
+    def register(self, site: CallSite, name: str) -> np.ndarray | np.generic | None:
+        """Return a register of the active lanes, (lanes,) or a scalar; None if it has no value."""
+
+    @abstractmethod
+    def operand(self, instruction: Instruction, operand, lanes: int):
+        """Return the value of a Register or Immediate: (lanes,) or a scalar, None if unknown."""
+
+    @abstractmethod
+    def stored(self, instruction: Instruction, access: Access, lanes: int) -> np.ndarray | None:
+        """Return what each lane stores, (lanes, access.size) uint8; None where it is unknown."""
+
+
 @dataclass(frozen=True)
 class InstructionEvent:
     """One instruction executed once by `lanes` (sorted lane ids; lane = 32 * warp + place in warp,
@@ -79,17 +209,19 @@ class InstructionEvent:
     uint32 or one; None for other instructions, and where lanes go on without all of those.
     """
 
-    instruction: object  # parser.Instruction: opcode, operands, position
+    instruction: Instruction
     line: int
     lanes: np.ndarray
     accesses: tuple[Access, ...]
-    chunk: object
+    machine: MachineView
     taken: object = None
     members: object = None
 
     @property
-    def warps(self) -> np.ndarray:
-        return self.lanes >> 5
+    def active_warps(self) -> np.ndarray:
+        """(warps,) sorted numbers of the warps with an active lane, counted through the chunk."""
+        warps = self.lanes >> 5
+        return warps[np.flatnonzero(np.diff(warps, prepend=-1))]
 
 
 @dataclass(frozen=True)
@@ -97,9 +229,9 @@ class BarrierEvent:
     """Blocks passing a barrier. `arrivals`: (instruction, lanes) groups released together."""
 
     blocks: np.ndarray  # block numbers in the grid, linear
-    barrier: int
+    barrier: int  # its number; CLUSTER_BARRIER for the one of a cluster
     arrivals: tuple
-    chunk: object
+    machine: MachineView
     complete: bool = True  # False: released although threads of the block never arrive
 
 
@@ -113,7 +245,7 @@ class WarpBarrierEvent:
 
     lanes: np.ndarray
     members: object
-    chunk: object
+    machine: MachineView
 
 
 @dataclass(frozen=True)
@@ -122,7 +254,7 @@ class FaultEvent:
 
     kind: str  # "out-of-bounds", "misaligned", "divergent-barrier", "bad-launch", ...
     message: str
-    instruction: object
+    instruction: Instruction | None
     line: int
     threads: tuple = ()
     array: str = ""
@@ -138,7 +270,7 @@ class Observer:
 
     def launch_started(self, launch: Launch) -> None: ...
 
-    def chunk_started(self, chunk) -> None: ...
+    def chunk_started(self, machine: MachineView) -> None: ...
 
     def instruction(self, event: InstructionEvent) -> None: ...
 
@@ -148,7 +280,7 @@ class Observer:
 
     def fault(self, event: FaultEvent) -> None: ...
 
-    def chunk_finished(self, chunk) -> None: ...
+    def chunk_finished(self, machine: MachineView) -> None: ...
 
     def launch_finished(self, launch: Launch) -> None: ...
 

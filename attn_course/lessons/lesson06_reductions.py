@@ -50,10 +50,8 @@ class Tally(Observer):
         self._by_warp = np.zeros(blocks * launch.warps, np.int64)
 
     def instruction(self, event: InstructionEvent) -> None:
-        # Lanes are sorted, so those of one warp stand together.
-        warps = event.warps
-        warps = warps[np.flatnonzero(np.diff(warps, prepend=-1))]
-        self._by_warp[event.chunk.first_block * event.chunk.lanes.warps_per_block + warps] += 1
+        warps = event.active_warps
+        self._by_warp[warps + (event.machine.first_lane >> 5)] += 1
         kind = self._kinds.get(event.instruction.opcode.split(".")[0])
         if kind:
             self.warps[kind] += warps.size

@@ -15,8 +15,8 @@ PACKAGE = ROOT / "attn_course"
 
 # Rooms, lowest first: a room imports from rooms below it.
 ROOMS = ("engine", "reference", "ladder", "clinic", "measure", "figures", "lessons", "cli")
-# The same inside the engine; modules of its own folder (errors, backend, events) are the ground.
-ENGINE = ("", "ptx", "isa", "translate", "machine", "compile", "module", "watch")
+# The same inside the engine; modules of its own folder (errors, backend) are the ground.
+ENGINE = ("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch")
 # What may be imported beside the rule of rooms: exactly these, and nothing else of the course.
 ONLY = {
     "engine": {"engine"},
@@ -206,6 +206,69 @@ def test_a_class_name_has_one_meaning():
     assert not twice, "\n".join(f"{name}: {', '.join(where)}" for name, where in twice.items())
 
 
+# -- what watchers read of the machine -------------------------------------------------------------
+# How watchers name the things that they are given -> the classes whose names they may use.
+GIVEN = {
+    "machine": ("engine.events", "MachineView"),
+    "_machine": ("engine.events", "MachineView"),
+    "site": ("engine.events", "CallSite"),
+    "launch": ("engine.events", "Launch"),
+    "source": ("engine.ptx.source_module", "SourceModule"),
+}
+# Insides of the engine that no watcher may hold.
+INSIDES = {"chunk", "program", "executable", "instance", "instances"}
+
+
+def names_of_class(module: str, name: str) -> set[str]:
+    """Methods, properties and fields of a class; private ones left out."""
+    path = PACKAGE / f"{module.replace('.', '/')}.py"
+    tree = ast.parse(path.read_text())
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    found = set()
+    for node in ast.walk(body):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return {name for name in found if not name.startswith("_")}
+
+
+def last_name(node: ast.expr) -> str:
+    """'a.b.machine' -> 'machine'."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def insides_read(source: str) -> list[str]:
+    """What a watcher reads of the machine beyond the typed view, as its source writes it."""
+    allowed = {given: names_of_class(*where) for given, where in GIVEN.items()}
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("hasattr", "getattr", "vars"):
+            if node.args and last_name(node.args[0]) in GIVEN:
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.Attribute):
+            of = last_name(node.value)
+            hidden = node.attr.startswith("_") and not node.attr.endswith("_")
+            if (
+                node.attr in INSIDES
+                or of in INSIDES
+                or of in allowed
+                and node.attr not in allowed[of]
+                or hidden
+                and of not in ("self", "cls")
+            ):
+                found.append(ast.unparse(node))
+    return found
+
+
+def test_watchers_read_nothing_of_the_machine_beyond_its_view():
+    for path in sorted((PACKAGE / "engine" / "watch").rglob("*.py")):
+        found = insides_read(path.read_text())
+        assert not found, f"{module_name(path)} reads {', '.join(found)}"
+
+
 def test_kernels_are_read_in_one_sitting():
     for path in sorted((ROOT / "kernels").glob("*.cu")):
         most = MORE_KERNEL_LINES.get(path.name, MOST_KERNEL_LINES)
@@ -300,6 +363,7 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
     [
         ("engine.machine.chunk", "from ..isa.table import OPERATIONS\nfrom ..events import Buffer"),
         ("engine.watch.reads", "from ..events import Observer"),
+        ("engine.events", "from .ptx.syntax import Instruction"),
         ("reference.inputs", "from matplotlib.cbook import get_sample_data"),
         ("figures.matrices", "import matplotlib.pyplot as plt"),
         ("cli.tour", "from attn_course.ladder import attention\nfrom . import arguments"),
@@ -307,6 +371,28 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
 )
 def test_the_rules_allow_a_right_import(module, source):
     assert violations(module, imports_in(source, module)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "event.chunk.alive",
+        "event.machine.kernel",
+        "self._machine._chunk.R",
+        "machine.alive._kernel",
+        "launch.program.debug",
+        "site.slots",
+        "getattr(event.machine, name)",
+        "launch.source.ptx",
+    ],
+)
+def test_the_view_is_all_that_a_watcher_may_read(source):
+    assert insides_read(source)
+
+
+def test_the_view_may_be_read():
+    source = "event.machine.alive[self._lanes], launch.source.own_line(i), site.caller.frame"
+    assert insides_read(source) == []
 
 
 def test_a_cycle_is_found():

@@ -17,7 +17,7 @@ from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_B
 from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS, aligned
 from ..errors import SimulatorError
 from .clusters import Cluster
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import FlatMemory, bounds, scalar, spread
 from .reports import Reports
 
@@ -40,7 +40,7 @@ class Memory:
     `local_size` bytes may be used. clock_ticks: how often a clock has been read.
     """
 
-    def __init__(self, run, lanes: Lanes, cluster: Cluster, reports: Reports):
+    def __init__(self, run, lanes: ChunkLanes, cluster: Cluster, reports: Reports):
         self.run, self.lanes, self.cluster, self.reports = run, lanes, cluster, reports
         self.globals = run.memory
         self.shared_size, self.local_size = run.shared_size, run.local_stride
@@ -354,7 +354,7 @@ class AsyncCopies:
     pending: copies under way; committed: (places,) groups that each lane has closed.
     """
 
-    def __init__(self, lanes: Lanes, memory: Memory):
+    def __init__(self, lanes: ChunkLanes, memory: Memory):
         self.lanes, self.memory = lanes, memory
         self.pending: list[_Copy] = []
         self.committed = np.zeros(lanes.count, np.int64)

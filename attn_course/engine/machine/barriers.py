@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_course.engine.events import CLUSTER_BARRIER
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import Hang
 from .clusters import Cluster
-from .lanes import Lanes, merged
+from .lanes import ChunkLanes, merged
 from .memory import spread
 from .reports import Reports
 from .scheduler import Scheduler
 
-CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _REDUCTIONS = ("popc", "and", "or")
 
 
@@ -50,7 +50,7 @@ class Barriers:
     bar.arrive by (block, barrier).
     """
 
-    def __init__(self, lanes: Lanes, scheduler: Scheduler, cluster: Cluster, reports: Reports):
+    def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, cluster: Cluster, reports: Reports):
         self.lanes, self.scheduler, self.cluster = lanes, scheduler, cluster
         self.reports = reports
         self.waiting: list[Waiting] = []

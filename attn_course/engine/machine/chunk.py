@@ -20,10 +20,11 @@ from .access import AsyncCopies, Memory
 from .barriers import Barriers
 from .clusters import Cluster
 from .device_calls import DeviceCalls
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
+from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
 
@@ -36,8 +37,8 @@ class Chunk:
     def __init__(self, run, first_block: int, block_count: int):
         self.kernel, self.blocks = run.kernel, run.kernel.blocks
         self.first_block, self.block_count = first_block, block_count
-        self.lanes = Lanes(run, first_block, block_count)
-        self.reports = Reports(run.observers, self.lanes, self)
+        self.lanes = ChunkLanes(run, first_block, block_count)
+        self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
         self.copies = AsyncCopies(self.lanes, self.memory)
@@ -45,17 +46,11 @@ class Chunk:
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
-        self.ends = {  # how a block ends -> the key of the next block; None: the group stops
-            "jump": lambda block: block.terminator.target,
-            "branch": self.branch,
-            "table": self.jump_by_table,
-            "return": self.return_from_recursion,
-            "exit": self.exit,
-            "trap": self.trap,
-            "call": self.call,
-            "barrier": self.barriers.meet,
-            "cluster_wait": self.barriers.meet_cluster,
-        }
+        self.reports.machine = ChunkView(self) if run.observers else None
+
+    def close(self) -> None:
+        """Drop the references back to the chunk, so that its memory is freed at once."""
+        self.reports.machine = None
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -87,10 +82,14 @@ class Chunk:
                 for operation in block.operations:
                     operation(R, self)
             lanes.dirty |= block.definitions
-            after = self.ends[block.terminator.kind](block)
+            t = block.terminator
+            after = t.target if t.kind == "jump" else ENDS[t.kind](self, block)
             if after is None:
                 return
-            if scheduler.must_yield(after, block):
+            if block.polls:
+                scheduler.polls, scheduler.polled = scheduler.polls + 1, block
+            ready = scheduler.ready
+            if scheduler.polls >= scheduler.patience or ready and min(ready) <= after:
                 scheduler.suspend(after)
                 return
             if after <= key and scheduler.jumped_back(after, block):
@@ -219,7 +218,7 @@ class Chunk:
         """Go into a function, whose instance knows where it returns to."""
         t, lanes = block.terminator, self.lanes
         if callee in self.calls.functions:
-            self.calls.functions[callee](block)
+            self.calls.functions[callee](self.calls, block)
             return t.fall
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()
@@ -262,3 +261,18 @@ class Chunk:
             self.blocks[key] = Block(
                 key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
             )
+
+
+# How a block ends, other than with a jump -> the key of the next block, or None where the running
+# group stops. The table belongs to the module: methods bound to a chunk would keep it, and its
+# memory, until the garbage collector runs.
+ENDS = {
+    "branch": Chunk.branch,
+    "table": Chunk.jump_by_table,
+    "return": Chunk.return_from_recursion,
+    "exit": Chunk.exit,
+    "trap": Chunk.trap,
+    "call": Chunk.call,
+    "barrier": lambda chunk, block: chunk.barriers.meet(block),
+    "cluster_wait": lambda chunk, block: chunk.barriers.meet_cluster(block),
+}

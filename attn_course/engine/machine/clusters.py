@@ -11,7 +11,7 @@ import numpy as np
 from attn_course.engine.translate.control_flow import LANE
 
 from ..addresses import CLUSTER_SHIFT
-from .lanes import Lanes
+from .lanes import ChunkLanes
 
 
 class Cluster:
@@ -21,7 +21,7 @@ class Cluster:
     phase: (lane ids,) how often each lane has arrived at the barrier of its cluster.
     """
 
-    def __init__(self, run, lanes: Lanes):
+    def __init__(self, run, lanes: ChunkLanes):
         self.lanes, self.shared_stride = lanes, run.shared_stride
         blocks = lanes.first_block + np.arange(lanes.block_count)
         cluster, self.rank_of_block = run.cluster_ranks(blocks)

@@ -12,7 +12,7 @@ from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_B
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
 from .access import Memory
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import spread
 
 _ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
@@ -49,16 +49,11 @@ class Heap:
 
 
 class DeviceCalls:
-    """The functions of the device runtime, by name in `functions`: each takes the calling block."""
+    """The functions of the device runtime, methods by name in `functions`: each takes
+    the calling block."""
 
-    def __init__(self, run, lanes: Lanes, memory: Memory):
+    def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
-        self.functions = {
-            "vprintf": self.vprintf,
-            "__assertfail": self.assert_failed,
-            "malloc": self.malloc,
-            "free": self.free,
-        }
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -138,6 +133,8 @@ class DeviceCalls:
     def free(self, block) -> None:
         for address in self.call_argument(block, 0, "u8").tolist():
             self.run.heap.release(address)
+
+    functions = {"vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free}
 
 
 # -- printf ---------------------------------------------------------------------------------------

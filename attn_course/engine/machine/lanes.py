@@ -16,7 +16,7 @@ from ..isa.special_registers import special_registers
 from .memory import scalar
 
 
-class Lanes:
+class ChunkLanes:
     """The lanes of a chunk: `count` threads of `block_count` blocks, from `first_block` on.
 
     R: registers of the running group, by slot; R[LANE] are lane ids, 32 for each warp of each block

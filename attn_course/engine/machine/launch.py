@@ -115,6 +115,8 @@ class Run:
         """What observers are told of the launch."""
         program, kernel = self.program, self.kernel
         buffers = list(self.memory.buffers)
+        places = {name: offset for name, (offset, _) in kernel.shared_places.items()}
+        places |= dict.fromkeys(kernel.dynamic_names, self.dynamic_offset)
         for name, (offset, variable) in kernel.shared_places.items():
             buffers.append(Buffer(demangle(name), "shared", offset, variable.size))
         if self.dynamic_bytes:
@@ -131,6 +133,7 @@ class Run:
             program.source_lines,
             tuple(buffers),
             program,
+            places,
         )
 
     # -- chunks ---------------------------------------------------------------------------------
@@ -192,11 +195,12 @@ class Run:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
         if start:
             for observer in self.observers:
-                observer.chunk_started(chunk)
+                observer.chunk_started(chunk.reports.machine)
         if not chunk.run():
             return False
         for observer in self.observers:
-            observer.chunk_finished(chunk)
+            observer.chunk_finished(chunk.reports.machine)
+        chunk.close()
         return True
 
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from attn_course.engine.events import (
+    VERBS,
     Access,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
+    MachineView,
     WarpBarrierEvent,
 )
 from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
-from .lanes import Lanes
+from .lanes import ChunkLanes
 from .memory import RED_ZONE, spread
-
-_VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 
 
 class Reports:
     """Builds events and tells observers of them; raises errors where no observer goes on.
 
     accesses: those of the instruction that runs; None without observers. block: the block that
-    runs, which knows the call site for messages. machine: what events carry of the chunk.
+    runs, which knows the call site for messages. machine: the chunk's view, which events carry.
     """
 
-    def __init__(self, observers: tuple, lanes: Lanes, machine):
-        self.observers, self.lanes, self.machine = observers, lanes, machine
+    def __init__(self, observers: tuple, lanes: ChunkLanes):
+        self.observers, self.lanes = observers, lanes
+        self.machine: MachineView | None = None
         self.kernel = lanes.kernel
         self.accesses: list[Access] | None = [] if observers else None
         self.block: Block | None = None
@@ -95,7 +96,7 @@ class Reports:
         instance = self.block.instance
         message = (
             f"{self.kernel.function.name} at {instance.where(ins)}: "
-            f"{self.lanes.thread_text(lanes)} {_VERBS[kind]} {what}{place} "
+            f"{self.lanes.thread_text(lanes)} {VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
             + _remedy(misaligned, space == "global" and first < RED_ZONE)
         )

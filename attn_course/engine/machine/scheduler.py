@@ -16,7 +16,7 @@ import numpy as np
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import Hang
-from .lanes import Lanes, merged
+from .lanes import ChunkLanes, merged
 from .memory import scalar
 
 _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins
@@ -37,7 +37,7 @@ class Scheduler:
     polled: the last such block; spin_block: the block at which messages say that lanes spin.
     """
 
-    def __init__(self, run, lanes: Lanes):
+    def __init__(self, run, lanes: ChunkLanes):
         self.run, self.lanes, self.globals = run, lanes, run.memory
         self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order
@@ -93,12 +93,6 @@ class Scheduler:
         """The running group waits for its turn at `key`."""
         self.lanes.flush(self.blocks[key].live_in)
         self.join(key, self.lanes.places)
-
-    def must_yield(self, after: Key, block: Block) -> bool:
-        """Has another group to run before the running one, which goes from `block` to `after`?"""
-        if block.polls:
-            self.polls, self.polled = self.polls + 1, block
-        return self.polls >= self.patience or bool(self.ready) and min(self.ready) <= after
 
     # -- loops that make no progress ------------------------------------------------------------
     def jumped_back(self, key: Key, block: Block) -> bool:

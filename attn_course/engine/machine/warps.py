@@ -12,7 +12,7 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from .lanes import Lanes, merged
+from .lanes import ChunkLanes, merged
 from .memory import scalar, spread
 from .reports import Reports
 from .scheduler import Scheduler
@@ -152,7 +152,7 @@ class Warps:
     reads_inactive: (lanes,) bool of the last shuffle, which lanes read from an inactive lane.
     """
 
-    def __init__(self, lanes: Lanes, scheduler: Scheduler, reports: Reports):
+    def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, reports: Reports):
         self.lanes, self.scheduler, self.reports = lanes, scheduler, reports
         self.blocks = lanes.kernel.blocks
         self.parked: dict[Key, np.ndarray] = {}

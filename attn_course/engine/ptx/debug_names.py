@@ -1,20 +1,18 @@
-"""What a debug build knows of its source: local variables by name, shared arrays by shape."""
+"""The names of a debug build: local variables and their places, shared arrays and shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..translate.control_flow import reads_and_writes
 from .demangle import demangle
-from .dwarf import STEP, CType, Place, Reader, attribute_of, reader_of, text_of, type_of
+from .dwarf import STEP, CType, Place, attribute_of, text_of, type_of
+from .registers import reads_and_writes
 from .shared_shapes import SharedArray, declared_arrays
+from .source_module import SourceModule
 from .syntax import Function
-
-if TYPE_CHECKING:
-    from ..translate.program import Program
 
 
 @dataclass(frozen=True)
@@ -59,55 +57,53 @@ class LocalVariable:
         return None
 
 
-def variables(program: Program, function_name: str) -> tuple[LocalVariable, ...]:
-    """The variables of one PTX function of a debug build; () without debug information."""
-    function = program.module.functions[function_name]
-    reader = reader_of(program)
-    die = reader.subprograms.get(function_name) if reader else None
+def variables(source: SourceModule, function_name: str) -> tuple[LocalVariable, ...]:
+    """Return the variables of one PTX function of a debug build; () without debug information."""
+    die = _subprogram(source, function_name)
     if die is None:
         return ()
-    return tuple(_Scopes(reader, program, function).read(die))
+    function = source.module.functions[function_name]
+    return tuple(_Scopes(source, function).scope(die, 0, len(function.body), 0, ""))
 
 
-def written_registers(program: Program, function_name: str) -> list[tuple[str, ...]]:
-    """For each instruction of a function, the registers it writes that hold a variable."""
+def written_registers(source: SourceModule, function_name: str) -> list[tuple[str, ...]]:
+    """Return, for each instruction of a function, the registers it writes that hold a variable."""
     named = {
         piece.place.name
-        for variable in variables(program, function_name)
+        for variable in variables(source, function_name)
         for piece in variable.ranges
         if piece.place.kind == "register"
     }
-    body = program.module.functions[function_name].body
+    body = source.module.functions[function_name].body
     return [tuple(sorted(reads_and_writes(i)[1] & named)) for i in body]
 
 
-def source_name(program: Program, function_name: str) -> str:
-    """A function's name as the source writes it."""
-    reader = reader_of(program)
-    die = reader.subprograms.get(function_name) if reader else None
+def source_name(source: SourceModule, function_name: str) -> str:
+    """Return a function's name as the source writes it."""
+    die = _subprogram(source, function_name)
     return text_of(die, "DW_AT_name") if die is not None else demangle(function_name)
 
 
-def shared_arrays(program: Program, kernel: str) -> dict[str, SharedArray]:
-    """Shared arrays of a kernel by their C names, where extents could be worked out.
+def _subprogram(source: SourceModule, function_name: str):
+    return source.dwarf.subprograms.get(function_name) if source.dwarf else None
 
-    DWARF names only those of file scope (and `__device__` and `__constant__` variables, which are
-    given too). For the others the declaration is read from the source, with `#define` and
-    `constexpr` constants and the program's -D options filled in, and kept only if it gives as many
-    bytes as the PTX says, and no other declaration of that name gives as many.
+
+def shared_arrays(source: SourceModule, sizes: Mapping[str, int]) -> dict[str, SharedArray]:
+    """Return shared arrays by their C names, where their extents could be worked out.
+
+    sizes: C name -> bytes of the shared arrays of the kernel. DWARF names only arrays of file scope
+    (`__device__` and `__constant__` variables, which are given too). For the others the declaration
+    is read from the source, with `#define` and `constexpr` constants and the compiler's -D options
+    filled in, and kept only if it gives as many bytes as `sizes` says, and no other declaration of
+    that name gives as many.
     """
-    reader = reader_of(program)
     found = {}
-    for name, die in (reader.shared if reader else {}).items():
+    for name, die in (source.dwarf.shared if source.dwarf else {}).items():
         kind = type_of(die)
         if kind.dtype:
             found[name] = SharedArray(name, kind.dtype, kind.shape)
-    sizes = {
-        demangle(name): variable.size
-        for name, (_, variable) in program.executable(kernel).shared_places.items()
-    }
     fitting: dict[str, set[SharedArray]] = {}
-    for array in declared_arrays(program.source, program.options):
+    for array in declared_arrays(source.source, source.options):
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
             fitting.setdefault(array.name, set()).add(array)
@@ -118,12 +114,8 @@ def shared_arrays(program: Program, kernel: str) -> dict[str, SharedArray]:
 class _Scopes:
     """Walks one function's scopes and collects its variables."""
 
-    def __init__(self, reader: Reader, program: Program, function: Function):
-        self.reader, self.program, self.function = reader, program, function
-
-    def read(self, die) -> list[LocalVariable]:
-        end = len(self.function.body)
-        return self.scope(die, 0, end, 0, "")
+    def __init__(self, source: SourceModule, function: Function):
+        self.reader, self.source, self.function = source.dwarf, source, function
 
     def scope(self, die, first: int, end: int, depth: int, inlined: str) -> list[LocalVariable]:
         """Variables of a scope [first, end) and of all scopes inside it."""
@@ -147,7 +139,7 @@ class _Scopes:
         return max(first, low // STEP - 1), min(end, high // STEP - 1)
 
     def variable(self, die, first, end, depth, inlined) -> list[LocalVariable]:
-        own = self.program.is_own_file(attribute_of(die, "DW_AT_decl_file") or 0)
+        own = self.source.is_own_file(attribute_of(die, "DW_AT_decl_file") or 0)
         ranges = self.ranges(die, first, end) if own else ()
         if not ranges:
             return []
@@ -201,7 +193,7 @@ class _Scopes:
 
     def first_line(self, piece: Range, line: int) -> int:
         for index in range(piece.first, piece.last + 1):
-            if self.program.own_line(self.function.body[index]) >= line:
+            if self.source.own_line(self.function.body[index]) >= line:
                 return index
         return piece.last + 1
 

@@ -151,16 +151,6 @@ def _sections(parts: dict[str, bytes]) -> dict:
     return found
 
 
-def reader_of(program) -> Reader | None:
-    """The reader of a Program's module, made once; None where it was not compiled with -G."""
-    if ".debug_info" not in program.module.sections:
-        return None
-    reader = getattr(program, "_debug_reader", None)
-    if reader is None:
-        reader = program._debug_reader = Reader(program.module)
-    return reader
-
-
 def text_of(die, attribute: str) -> str:
     value = attribute_of(die, attribute)
     return value.decode() if isinstance(value, bytes) else ""

@@ -8,20 +8,10 @@ sides of a branch meet again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from attn_course.engine.ptx.syntax import (
-    Address,
-    Function,
-    Immediate,
-    Instruction,
-    Inverted,
-    Pair,
-    Register,
-    Symbol,
-    Vector,
-)
+from attn_course.engine.ptx.syntax import Function, Instruction
 
 Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
@@ -116,99 +106,6 @@ def leaders(function: Function) -> list[int]:
         if instruction.guard is not None and not instruction.opcode.startswith("bra"):
             starts |= {i, i + 1}
     return sorted(s for s in starts if s <= len(function.body))
-
-
-def registers_in(operand) -> Iterator[str]:
-    match operand:
-        case Register(name):
-            if name != "_":
-                yield name
-        case Inverted(inner):
-            yield from registers_in(inner)
-        case Vector(items):
-            for item in items:
-                yield from registers_in(item)
-        case Pair(first, second):
-            yield from registers_in(first)
-            yield from registers_in(second)
-        case Address(base, _, extra):
-            yield from registers_in(base)
-            for item in extra:
-                yield from registers_in(item)
-        case tuple():
-            for item in operand:
-                yield from registers_in(item)
-        case Immediate() | Symbol() | None:
-            return
-
-
-def symbols_in(operand) -> Iterator[str]:
-    """The names of variables, functions and labels in an operand, or in several."""
-    match operand:
-        case Symbol(name):
-            yield name
-        case Vector(items) | tuple(items):
-            for item in items:
-                if not isinstance(item, Register | Immediate):  # as most are: this saves time
-                    yield from symbols_in(item)
-        case Pair(first, second):
-            yield from symbols_in((first, second))
-        case Inverted(inner):
-            yield from symbols_in(inner)
-        case Address(base, _, extra):
-            if not isinstance(base, Register) or extra:
-                yield from symbols_in((base, *extra))
-
-
-_NO_RESULT = (
-    "st",
-    "red",
-    "bra",
-    "brx",
-    "bar",
-    "barrier",
-    "ret",
-    "exit",
-    "trap",
-    "membar",
-    "fence",
-    "prefetch",
-    "prefetchu",
-    "nanosleep",
-    "brkpt",
-    "pmevent",
-    "call",
-    "cp",
-    "discard",
-    "applypriority",
-    "setmaxnreg",
-    "griddepcontrol",
-)
-
-
-def has_result(opcode: str) -> bool:
-    parts = opcode.split(".")
-    if parts[0] in ("bar", "barrier"):
-        return "red" in parts
-    return parts[0] not in _NO_RESULT
-
-
-def reads_and_writes(instruction: Instruction) -> tuple[set[str], set[str]]:
-    """Register names an instruction reads and writes (its guard included)."""
-    operands = instruction.operands
-    writes: set[str] = set()
-    if has_result(instruction.opcode) and operands:
-        writes = set(registers_in(operands[0]))
-        operands = operands[1:]
-    reads = {name for operand in operands for name in registers_in(operand)}
-    if instruction.guard is not None:
-        reads.add(instruction.guard.name)
-    parts = instruction.opcode.split(".")
-    if parts[0] in ("addc", "subc", "madc"):
-        reads.add("%carry")
-    if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
-        writes.add("%carry")
-    return reads, writes
 
 
 def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import (
     Function,
     Instruction,
@@ -14,7 +15,7 @@ from attn_course.engine.ptx.syntax import (
 
 from ..addresses import FUNCTION_WINDOW, aligned
 from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
-from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, symbols_in
+from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from attn_course.engine.ptx.registers import reads_and_writes
 from attn_course.engine.ptx.syntax import (
     Function,
     Immediate,
@@ -256,7 +257,7 @@ class Instance:
         if t.instruction is not None and t.counted:
             sequence.append(t.instruction)
         for instruction in sequence:
-            reads, writes = flow.reads_and_writes(instruction)
+            reads, writes = reads_and_writes(instruction)
             with self.explaining(instruction):
                 check_words(instruction, reads | writes)
             if instruction.guard is not None:
@@ -278,10 +279,10 @@ class Instance:
                 block.warp_level, block.members = True, self.members(decoder, first)
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
-            live |= self.mask(flow.reads_and_writes(block.terminator.instruction)[0])
+            live |= self.mask(reads_and_writes(block.terminator.instruction)[0])
         found = []
         for instruction in reversed(block.instructions):
-            reads, writes = flow.reads_and_writes(instruction)
+            reads, writes = reads_and_writes(instruction)
             self._live[instruction.index] = live
             with self.explaining(instruction):
                 statement = decoder.line(instruction)

@@ -12,12 +12,12 @@ import re
 
 import numpy as np
 
+from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
 from ..isa import table as isa
-from .control_flow import symbols_in
 from .memory_instructions import SPACES, MemoryLines, memory_space
 from .operands import type_of
 

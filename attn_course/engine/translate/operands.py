@@ -13,6 +13,7 @@ import numpy as np
 
 from attn_course.engine.isa.bits import pack, unpack
 from attn_course.engine.isa.table import DTYPE
+from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import (
     TYPE_BYTES,
     Immediate,
@@ -26,7 +27,6 @@ from attn_course.engine.ptx.syntax import (
 )
 
 from ..errors import UnsupportedInstruction
-from .control_flow import symbols_in
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 

@@ -1,6 +1,6 @@
-"""What can observe a simulated launch: counters, the sanitizer, the tracer, and small observers.
+"""Observers of a simulated launch: counters, the sanitizer, the tracer, and small observers.
 
-They subscribe to the events of `engine.events` and know nothing of the machine.
+They read the events of `engine.events` with their view of the machine, and parsed PTX.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Where one warp's loads and stores go, lane by lane, and how many cache lines all of them look up.
+"""The addresses of one warp's loads and stores, and the cache lines that a launch looks up.
 
-`Footprints` keeps addresses for pictures of sectors and banks. `LineLookups` counts what L1 has to
-do for global memory: it looks up one 128-byte line at a time, so a request that touches 32 lines
-takes 32 turns, as a shared request with 32 wavefronts does.
+`Footprints` keeps addresses for pictures of sectors and banks. `LineLookups` counts the work of L1
+for global memory: it looks up one 128-byte line at a time, so a request that touches 32 lines
+takes 32 turns, like a shared request with 32 wavefronts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_course.engine.events import InstructionEvent, Launch, Observer
 
-from .counters.counters import merges_of
+from .counters.merging import merges_of
 from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
 
 LINE_BYTES = 128
@@ -38,17 +38,17 @@ class Footprint:
 
     @property
     def is_broadcast(self) -> bool:
-        """Do all lanes want the same?"""
+        """Do all lanes access the same address?"""
         return bool((self.address == self.address[0]).all())
 
     @property
     def bytes_asked(self) -> int:
-        """Distinct bytes that the lanes ask for."""
+        """Number of distinct bytes that the lanes access."""
         offsets = np.arange(self.size)
         return np.unique(self.address[:, None].astype(np.int64) + offsets).size
 
     def units(self, width: int) -> np.ndarray:
-        """Sorted numbers of the aligned `width`-byte units that the lanes touch."""
+        """Return the sorted numbers of the aligned `width`-byte units that the lanes touch."""
         offsets = np.arange(0, self.size, min(self.size, WORD_BYTES))
         return np.unique((self.address[:, None].astype(np.int64) + offsets) // width)
 
@@ -63,14 +63,14 @@ class Footprint:
         return self.units(WORD_BYTES)
 
     def bank_load(self) -> np.ndarray:
-        """(32,) distinct words that the lanes ask of each bank."""
+        """Return (32,) distinct words that the lanes access in each bank."""
         return np.bincount(self.words % BANKS, minlength=BANKS)
 
     def by_sector(self, start: int, shape: tuple[int, int]) -> np.ndarray:
-        """(rows, sectors) bytes asked of each sector of an array.
+        """Return (rows, sectors) bytes accessed in each sector of an array.
 
         start: the array's address, at the beginning of a sector.  shape: its rows, and the bytes
-        of a row, whole sectors.  What lies outside is left out.
+        of a row, whole sectors. Bytes outside are left out.
         """
         offsets = np.arange(self.size)
         asked = np.unique(self.address[:, None].astype(np.int64) + offsets) - start
@@ -80,7 +80,7 @@ class Footprint:
         return found.reshape(rows, row_bytes // SECTOR_BYTES)
 
     def first(self, count: int) -> Footprint:
-        """The same access by only the lanes that lie in the first `count` places of the warp."""
+        """Return the same access by only the lanes in the first `count` places of the warp."""
         keep = self.lanes < count
         return Footprint(
             self.line, self.space, self.kind, self.lanes[keep], self.address[keep], self.size
@@ -106,15 +106,15 @@ class Footprints(Observer):
         self._merges: dict = {}
 
     def launch_started(self, launch: Launch) -> None:
-        self._merges = merges_of(launch.program, launch.kernel)
+        self._merges = merges_of(launch)
         self.arrays = {b.name: b.start for b in launch.buffers if b.space == "global"}
         self._seen.clear()
 
     def of(self, line: int, space: str, kind: str = "load") -> Footprint:
-        """The first access of a line, in the order of execution; one by lane, if there is any.
+        """Return the first access of a line that is no broadcast; else the first.
 
         Raises:
-            KeyError: the warp made no such access; the message lists those that it made.
+            KeyError: the warp made no such access; the message lists its accesses.
         """
         here = [f for f in self.found if (f.line, f.space, f.kind) == (line, space, kind)]
         if here:
@@ -126,9 +126,7 @@ class Footprints(Observer):
         key = id(event.instruction)
         if not event.accesses or key in self._seen:
             return
-        first = (
-            (self.block - event.chunk.first_block) * event.chunk.lanes.warps_per_block + self.warp
-        ) * 32
+        first = event.machine.lane_of(self.block, self.warp)
         for access in event.accesses:
             mine = (access.lanes >= first) & (access.lanes < first + 32)
             if access.valid is not None:
@@ -152,7 +150,7 @@ class Footprints(Observer):
 
 
 class LineLookups(Observer):
-    """Counts the distinct 128-byte lines of every global request, added up.
+    """Counts the distinct 128-byte lines of every global request and adds them up.
 
     with observe(LineLookups()) as lookups:
         kernel(grid, block, args)

@@ -1,4 +1,4 @@
-"""How often each element of each array is read from global memory."""
+"""Reads of each element of each array in global memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ReadCounts(Observer):
         kernel(grid, block, args)
     reads.of("k")  # int64, the shape of the argument k
 
-    A load of several elements at once (float4) counts once for each of them; caches, which may
-    serve one fetch to many threads, are not looked at. Several launches add up as long as an array
+    A load of several elements at once (float4) counts once for each of them. Caches, which may
+    serve one fetch to many threads, are not modelled. Several launches add up as long as an array
     keeps its name and shape.
     """
 
@@ -27,9 +27,9 @@ class ReadCounts(Observer):
         self._buffers: tuple = ()
 
     def of(self, name: str) -> np.ndarray:
-        """Reads of each element of an array, by the name of the kernel's parameter.
+        """Return the reads of each element of an array, by the name of the kernel's parameter.
 
-        Raises KeyError listing the arrays there were.
+        Raises KeyError, which lists the known arrays.
         """
         if name not in self._counts:
             known = ", ".join(sorted(self._counts)) or "none: no kernel has run"

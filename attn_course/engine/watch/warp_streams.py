@@ -1,4 +1,4 @@
-"""What single warps do: how evenly a block's work is spread, and what runs while copies travel."""
+"""Single warps: the spread of a block's work, and the instructions that run during copies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attn_course.engine.events import InstructionEvent, Launch, Observer
+from attn_course.engine.ptx.registers import reads_and_writes, registers_in
 
 
 class WarpWork(Observer):
@@ -30,16 +31,14 @@ class WarpWork(Observer):
         self.loads = np.zeros_like(self.instructions)
 
     def instruction(self, event: InstructionEvent) -> None:
-        warps = event.warps
-        first = np.flatnonzero(np.diff(warps, prepend=-1))  # lanes are sorted: one a warp
-        at = warps[first] + event.chunk.first_block * self.instructions.shape[1]
+        at = event.active_warps + (event.machine.first_lane >> 5)
         self.instructions.reshape(-1)[at] += 1
         if any(access.space == "global" and access.kind == "load" for access in event.accesses):
             self.loads.reshape(-1)[at] += 1
 
     @property
     def busiest(self) -> int:
-        """Instructions of the warp that has the most of them."""
+        """Instruction count of the busiest warp."""
         return int(self.instructions.max())
 
 
@@ -90,13 +89,9 @@ class InFlight(Observer):
         return int(covered[self.products].sum())
 
     def instruction(self, event: InstructionEvent) -> None:
-        mine = (
-            self.block - event.chunk.first_block
-        ) * event.chunk.lanes.warps_per_block + self.warp
-        at = int(np.searchsorted(event.warps, mine))
-        if self.block < event.chunk.first_block or at == event.lanes.size:
-            return
-        if event.warps[at] != mine:
+        first = event.machine.lane_of(self.block, self.warp)
+        at = int(np.searchsorted(event.lanes, first))
+        if at == event.lanes.size or event.lanes[at] >= first + 32:
             return
         self._follow(event.instruction)
         self.length += 1
@@ -104,11 +99,11 @@ class InFlight(Observer):
     def _follow(self, instruction) -> None:
         opcode = instruction.opcode
         if self._loading:
-            self._use(registers_read(instruction))
+            self._use(reads_and_writes(instruction)[0])
         if opcode.startswith("fma") and opcode.endswith("f32"):
             self._products.append(self.length)
         elif opcode.startswith("ld.global"):
-            self._loading.append((frozenset(_registers(instruction.operands[0])), self.length))
+            self._loading.append((frozenset(registers_in(instruction.operands[0])), self.length))
         elif opcode == "cp.async.commit_group":
             self._groups.append(self._copying)
             self._copying = None
@@ -137,25 +132,3 @@ class InFlight(Observer):
     def _landed(self, begin: int) -> None:
         since = sum(begin < at for at in self._products)
         self.flights.append(Flight(begin, self.length, since))
-
-
-def registers_read(instruction) -> set[str]:
-    """Names of the registers whose values an instruction needs: its sources and its addresses."""
-    operands = instruction.operands
-    stores = instruction.opcode.startswith(("st.", "red.", "cp.", "bar.", "bra"))
-    found = {name for operand in operands[0 if stores else 1 :] for name in _registers(operand)}
-    return found | ({instruction.guard.name} if instruction.guard else set())
-
-
-def _registers(operand) -> list[str]:
-    """The registers inside an operand: itself, or the parts of a vector, pair or address."""
-    name = getattr(operand, "name", "")
-    if name.startswith("%"):
-        return [name]
-    parts = [
-        getattr(operand, part)
-        for part in ("base", "first", "second", "operand")
-        if hasattr(operand, part)
-    ]
-    parts += [*getattr(operand, "items", ()), *getattr(operand, "extra", ())]
-    return [name for part in parts if part is not None for name in _registers(part)]

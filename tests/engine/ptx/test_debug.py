@@ -5,6 +5,7 @@ import pytest
 
 from attn_course import RawModule
 from attn_course.engine.ptx import debug_names
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.shared_shapes import evaluate
 
 SOURCE = r"""
@@ -63,6 +64,12 @@ def program():
 @pytest.fixture(scope="module")
 def found(program):
     return debug_names.variables(program, "names")
+
+
+def shared_arrays(program, kernel):
+    places = program.executable(kernel).shared_places.items()
+    sizes = {demangle(name): variable.size for name, (_, variable) in places}
+    return debug_names.shared_arrays(program, sizes)
 
 
 def only(found, name, function=""):
@@ -146,7 +153,7 @@ def test_written_registers_lists_only_registers_of_variables(program, found):
 
 
 def test_shared_arrays_have_their_declared_shapes(program):
-    arrays = debug_names.shared_arrays(program, "names")
+    arrays = shared_arrays(program, "names")
     shapes = {name: (array.dtype, array.shape) for name, array in arrays.items()}
     assert shapes == {
         "table": ("f4", (2, 4)),
@@ -158,7 +165,7 @@ def test_shared_arrays_have_their_declared_shapes(program):
 
 def test_compiler_options_change_the_shapes():
     program = RawModule(code=SOURCE, options=("-DROWS=5",), backend="simulator").program("debug")
-    assert debug_names.shared_arrays(program, "names")["table"].shape == (5, 4)
+    assert shared_arrays(program, "names")["table"].shape == (5, 4)
 
 
 def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
@@ -175,7 +182,7 @@ def test_a_shape_that_does_not_fit_the_bytes_is_not_believed():
     }"""
     program = RawModule(code=source, backend="simulator").program("debug")
     assert program.resources("k").shared_bytes == 32
-    assert "a" not in debug_names.shared_arrays(program, "k")
+    assert "a" not in shared_arrays(program, "k")
 
 
 def test_the_optimised_build_has_no_variables():
@@ -206,7 +213,7 @@ def test_tiles_of_the_ladder_are_found():
     module = RawModule(
         path="kernels/02_scores_tiled.cu", options=("-DTILE=8", "-DPAD=1"), backend="simulator"
     )
-    arrays = debug_names.shared_arrays(module.program("debug"), "scores_tiled")
+    arrays = shared_arrays(module.program("debug"), "scores_tiled")
     assert arrays["tile_query"].shape == (8, 8)
     assert arrays["tile_key"].shape == (8, 9)
     assert np.dtype(arrays["tile_key"].dtype) == np.float32

@@ -8,8 +8,8 @@ import pytest
 from attn_course import RawModule
 from attn_course.engine.errors import UnsupportedInstruction, UnsupportedKernel
 from attn_course.engine.ptx.parser import ParseError, parse
+from attn_course.engine.ptx.registers import registers_in
 from attn_course.engine.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
-from attn_course.engine.translate.control_flow import registers_in
 from attn_course.engine.translate.operands import check_words, printable
 from attn_course.engine.translate.program import Program
 
@@ -67,7 +67,7 @@ def attempt(ptx: str) -> str:
     """Translate a program as far as it goes; return the error's text, "" for none."""
     try:
         program = Program(ptx, source="__global__ void k(float* out) {}")
-        for name in program.entries:
+        for name in [f.name for f in program.module.functions.values() if f.is_entry]:
             program.executable(name)
             program.python(name)
     except (ParseError, UnsupportedKernel) as error:

@@ -1,23 +1,21 @@
 """Counters on kernels small enough to count by hand; each expected number is derived beside it."""
 
 import json
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from watch_harness import count, merges
 
 from attn_course import reference
 from attn_course.cli import main
 from attn_course.engine.events import observe
-from attn_course.engine.machine import Program
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
-from attn_course.engine.watch.counters.merging import Merge, find_merges
+from attn_course.engine.watch.counters.merging import Merge
 from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
 from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
-from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests
@@ -25,14 +23,6 @@ DESIGNED = """instructions thread_instructions ffma_thread_instructions global_l
     shared_load_wavefronts shared_load_conflicts shared_store_requests shared_store_wavefronts
     shared_store_conflicts atomic_requests barriers branches divergent_branches
     unique_global_bytes_read unique_global_bytes_written""".split()
-
-
-def count(code, *arguments, threads=32, blocks=1, shared_mem=0, name="k"):
-    """Counters of one launch of kernel `name`."""
-    kernel = RawModule(code=code, backend="simulator").get_function(name)
-    with observe(Counters()) as seen:
-        kernel((blocks,), (threads,), arguments, shared_mem=shared_mem)
-    return seen
 
 
 def test_every_counter_has_its_place_in_totals_and_lines():
@@ -321,28 +311,6 @@ def tiled_scores(*options):
 
 
 # -- merging ---------------------------------------------------------------------------------------
-def merges(body, base="mad.lo.s32 %r2, %r1, 16, %r0;"):
-    """How the loads and stores of a PTX body over `s` join: one entry each, in program order."""
-    text = f""".version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 out) {{
-    .reg .b32 %r<20>; .reg .f32 %f<20>; .reg .b64 %rd<8>; .reg .pred %p<4>;
-    .shared .align 4 .b8 pad[4];
-    .shared .align 16 .b8 s[4096];
-    mov.u32 %r0, s;
-    mov.u32 %r1, %tid.x;
-    setp.eq.s32 %p1, %r1, 0;
-    {base}
-    {body}
-    ret;
-}}"""
-    function = Program(text).module.functions["k"]
-    found = find_merges(function, {"pad": 0, "s": 16})
-    accesses = [i for i in function.body if i.opcode.startswith(("ld", "st"))]
-    return [found.get(id(i), "alone") for i in accesses]
-
-
 def loads(*offsets, base="%r2", kind="f32"):
     return [f"ld.shared.{kind} %f{i}, [{base}+{offset}];" for i, offset in enumerate(offsets)]
 
@@ -704,24 +672,3 @@ def test_a_pattern_knows_what_it_is_not():
     assert pattern.delta(lanes, swapped) is None
     assert pattern.delta(lanes + 1, pattern.address) is None
     assert pattern.delta(lanes[:31], pattern.address[:31]) is None
-
-
-# -- speed -----------------------------------------------------------------------------------------
-def test_counting_is_at_most_four_times_slower_than_running():
-    row, problem = step(1), Problem(4, 196, 196, 64)
-    launch = row.launch(problem)
-    kernel = RawModule(path=str(kernel_path("01_scores_naive")), backend="simulator").get_function(
-        launch.entry
-    )
-    arrays = tuple(np.ones(problem.shape(name), np.float32) for name in "qks")
-    arguments = (*arrays, *map(np.int32, (196, 196, 64)))
-
-    def seconds(*observers):
-        start = time.perf_counter()
-        with observe(*observers):
-            kernel(launch.grid, launch.block, arguments)
-        return time.perf_counter() - start
-
-    seconds()
-    pairs = [(seconds(), seconds(Counters())) for _ in range(3)]
-    assert min(counted for _, counted in pairs) < 4 * min(plain for plain, _ in pairs)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_counters import count, merges
+from watch_harness import count, merges
 
 from attn_course.engine.events import observe
 from attn_course.engine.machine import Program

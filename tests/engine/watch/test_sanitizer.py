@@ -1,47 +1,18 @@
 """The sanitizer on small kernels: what it must find, and what it must leave alone."""
 
-import time
-
 import numpy as np
 import pytest
+from watch_harness import kinds, run
 
 from attn_course.engine.events import observe
-from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
-from attn_course.ladder.steps import Problem, step
 
 KINDS = ("out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier")
 
 
-def check(
-    body,
-    *,
-    grid=(1,),
-    block=(64,),
-    shared=0,
-    arrays=None,
-    uninitialised=(),
-    head="",
-    parameters="int* a, int* b",
-    warp_order=None,
-):
-    """Findings of a kernel `void k(parameters) { body }`; line 3 of the source is the body's first.
-
-    Arrays default to 256 ints each, counted up.
-    """
-    code = f'{head}\nextern "C" __global__ void k({parameters}) {{\n{body}\n}}'
-    if arrays is None:
-        arrays = [np.arange(256, dtype=np.int32), np.zeros(256, np.int32)]
-    kernel = RawModule(code=code, backend="simulator").get_function("k")
-    kernel.warp_order = warp_order
-    with observe(Sanitizer(uninitialised)) as report:
-        kernel(grid, block, tuple(arrays), shared_mem=shared)
-    return report.findings
-
-
-def kinds(findings):
-    return [(finding.kind, finding.severity) for finding in findings]
+def check(body, *, uninitialised=(), **options):
+    return run(body, Sanitizer(uninitialised), **options).findings
 
 
 SHARED = "__shared__ int s[256]; const int t = threadIdx.x;\n"
@@ -139,7 +110,7 @@ CLEAN = {
 @pytest.mark.parametrize("warp_order", [None, 1], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", CLEAN)
 def test_race_free_code_has_no_findings(name, warp_order):
-    blocks = (2,) if "__shared__" not in CLEAN[name] or "blockIdx" in CLEAN[name] else (1,)
+    blocks = 2 if "__shared__" not in CLEAN[name] or "blockIdx" in CLEAN[name] else 1
     assert check(CLEAN[name], grid=blocks, warp_order=warp_order) == []
 
 
@@ -161,13 +132,13 @@ LAST_BLOCK = (
 )
 def test_the_last_block_to_finish_may_read_the_others(fence, races):
     """A fence and a ticket order blocks; a ticket alone does not."""
-    found = check(LAST_BLOCK.replace("{fence}", fence), grid=(2,))
+    found = check(LAST_BLOCK.replace("{fence}", fence), grid=2)
     assert kinds(found) == ([("race", "error")] if races else [])
 
 
 def test_a_fence_orders_only_what_came_before_it():
     late = LAST_BLOCK.replace("b[g] = a[g];\n    {fence}", "__threadfence();\n    b[g] = a[g];")
-    assert kinds(check(late, grid=(2,))) == [("race", "error")]
+    assert kinds(check(late, grid=2)) == [("race", "error")]
 
 
 def test_flag_between_blocks():
@@ -183,8 +154,8 @@ def test_flag_between_blocks():
             b[1] = b[0];
         }"""
     )
-    assert check(body, grid=(2,)) == []
-    assert kinds(check(body.replace("b[0] = 5; __threadfence();", "b[0] = 5;"), grid=(2,))) == [
+    assert check(body, grid=2) == []
+    assert kinds(check(body.replace("b[0] = 5; __threadfence();", "b[0] = 5;"), grid=2)) == [
         ("race", "error")
     ]
 
@@ -201,7 +172,7 @@ def test_lock():
             atomicExch(&a[0], 0);
         }"""
     )
-    assert check(body, grid=(3,)) == []
+    assert check(body, grid=3) == []
 
 
 # -- races in shared memory ------------------------------------------------------------------------
@@ -324,20 +295,20 @@ def test_a_shuffle_does_not_order_memory():
 
 def test_blocks_have_shared_memory_of_their_own():
     body = SHARED + "s[t] = a[t]; __syncthreads(); b[t + 64 * blockIdx.x] = s[63 - t];"
-    assert check(body, grid=(3,)) == []
+    assert check(body, grid=3) == []
 
 
 # -- races in global memory ------------------------------------------------------------------------
 GLOBAL_RACES = {
-    "between threads": (GLOBAL + "b[g] = a[g];\na[g] = b[g ^ 63];", (1,), "b"),
+    "between threads": (GLOBAL + "b[g] = a[g];\na[g] = b[g ^ 63];", 1, "b"),
     "between blocks": (
         GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];",
-        (2,),
+        2,
         "b",
     ),
-    "lost update": (GLOBAL + "\nif (t == 0) b[0] += g + 1;", (2,), "b"),
-    "atomic and plain": (GLOBAL + "atomicAdd(&b[0], 1);\nif (g == 70) b[1] = b[0];", (2,), "b"),
-    "blocks write one element": (GLOBAL + "\nif (t == 0) b[3] = g;", (2,), "b"),
+    "lost update": (GLOBAL + "\nif (t == 0) b[0] += g + 1;", 2, "b"),
+    "atomic and plain": (GLOBAL + "atomicAdd(&b[0], 1);\nif (g == 70) b[1] = b[0];", 2, "b"),
+    "blocks write one element": (GLOBAL + "\nif (t == 0) b[3] = g;", 2, "b"),
 }
 
 
@@ -352,7 +323,7 @@ def test_global_races_are_found(name):
 def test_blocks_far_apart_race_too():
     """Also when the blocks run in different chunks, one after the other."""
     body = GLOBAL + "if (t == 0 && (blockIdx.x == 0 || blockIdx.x == 299)) b[7] = g;"
-    found = check(body, grid=(300,), block=(128,))
+    found = check(body, grid=300, block=128)
     assert kinds(found) == [("race", "error")]
     assert found[0].threads[0][0] == (0, 0, 0) and found[0].threads[1][0] == (299, 0, 0)
 
@@ -431,13 +402,13 @@ def test_null_pointer():
 
 def test_local_array_overrun():
     body = GLOBAL + "int x[4]; for (int i = 0; i < 4; ++i) x[i] = i;\nb[t] = x[4 + a[t]];"
-    found = [f for f in check(body, block=(2,)) if f.kind == "out-of-bounds"]
+    found = [f for f in check(body, block=2) if f.kind == "out-of-bounds"]
     assert [(f.line, f.index) for f in found] == [(5, 4)]
 
 
 def test_misaligned():
     body = "const int t = threadIdx.x;\nreinterpret_cast<long long*>(b + 1)[t] = t;"
-    (found,) = check(body, block=(8,))
+    (found,) = check(body, block=8)
     assert (found.kind, found.line, found.array, found.index) == ("misaligned", 4, "b", 1)
     assert found.count == 8
 
@@ -462,7 +433,7 @@ def test_a_barrier_that_never_completes():
 
 
 def test_bad_launch():
-    found = check("b[threadIdx.x] = 1;", block=(2048,))
+    found = check("b[threadIdx.x] = 1;", block=2048)
     assert kinds(found) == [("bad-launch", "error")] and "2048" in found[0].message
     found = check("extern __shared__ int s[]; s[0] = 1;", shared=1 << 20)
     assert kinds(found) == [("bad-launch", "error")] and "1048576" in found[0].message
@@ -489,54 +460,3 @@ def test_text_of_a_finding():
     (found,) = check(RACES["read after write"][0])
     text = str(found)
     assert text.startswith("error: race, line 5: b[t] = s[63 - t];\n") and "remedy: " in text
-
-
-WARP_CODE = """extern "C" __global__ void k(const int* a, int* b) {
-    __shared__ int s[256]; const int t = threadIdx.x, g = blockIdx.x * 256 + t;
-    for (int i = 0; i < 12; ++i) {
-        const unsigned mask = MASK;
-        s[t] = a[g] + i; __syncwarp(mask);
-        const int v = s[t ^ 1]; __syncwarp(mask);
-        s[t] = v + __shfl_xor_sync(mask, v, 1); __syncwarp(mask);
-    }
-    b[g] = s[t];
-}"""
-MASKS = {
-    "whole warps": "0xffffffffu",
-    "halves": "t % 32 < 16 ? 0xffffu : 0xffff0000u",
-    "teams that change": "i % 2 ? 3u << t % 32 / 2 * 2 : 15u << t % 32 / 4 * 4",
-}
-
-
-def tiled():
-    """Kernel 02 and how it is launched: (program, *arguments of Program.launch)."""
-    row, problem = step(2), Problem(2, 64, 64, 64)
-    kernel = RawModule(path=str(row.path), options=("-DTILE=16",), backend="simulator")
-    rng = np.random.default_rng(0)
-    arrays = [rng.normal(size=problem.shape(name)).astype(np.float32) for name in "qks"]
-    extents = [np.int32(64).tobytes()] * 3
-    return kernel.program("debug"), row.entry, (4, 4, 2), (16, 16, 1), [*arrays, *extents]
-
-
-def warps(mask):
-    program = RawModule(code=WARP_CODE.replace("MASK", mask), backend="simulator").program("debug")
-    arrays = [np.arange(1 << 14, dtype=np.int32), np.zeros(1 << 14, np.int32)]
-    return program, "k", (64, 1, 1), (256, 1, 1), arrays
-
-
-@pytest.mark.parametrize("name", ["tiles", *MASKS])
-def test_cost(name):
-    """The sanitizer costs at most 6 times the debug build without observers; 10 times where lanes
-    meet in other teams again and again, and who came after whom has to be kept lane by lane."""
-    limit = 10 if name == "teams that change" else 6
-    program, *arguments = tiled() if name == "tiles" else warps(MASKS[name])
-
-    def seconds(observers):
-        start = time.perf_counter()
-        launch(program, *arguments, observers=observers, names=("a", "b", "c"))
-        return time.perf_counter() - start
-
-    seconds(())
-    plain = min(seconds(()) for _ in range(3))
-    observed = min(seconds((Sanitizer(),)) for _ in range(3))
-    assert observed < limit * plain, f"{observed / plain:.1f} times"

@@ -1,11 +1,34 @@
 """The sanitizer on cp.async: data is there only after its wait, and for others after a barrier."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
-from attn_course.engine.events import Access, BarrierEvent, Buffer, InstructionEvent, Launch
+from attn_course.engine.events import (
+    Access,
+    BarrierEvent,
+    Buffer,
+    InstructionEvent,
+    Launch,
+    MachineView,
+)
+from attn_course.engine.ptx.source_module import SourceModule
+from attn_course.engine.ptx.syntax import Function, Immediate, Instruction, Module
 from attn_course.engine.watch import Sanitizer
+
+
+class OneBlock(MachineView):
+    """The view of a block of 64 threads in memory that nobody fills."""
+
+    first_block, block_count, warps_per_block, local_bytes = 0, 1, 2, 0
+    alive, clustered, cluster_of_block = np.ones(64, bool), False, np.zeros(1, np.int64)
+    cluster_arrivals = reads_inactive = by_space = running = callee = lines_of = None
+    register = operand = None
+    call_sites = ()
+
+    def stored(self, instruction, access, lanes):
+        return None
+
+    def memory(self, space):
+        return np.zeros({"global": 4096, "shared": 1024, "local": 0}[space], np.uint8)
 
 
 class Copies:
@@ -15,36 +38,30 @@ class Copies:
 
     def __init__(self):
         self.sanitizer = Sanitizer()
-        bytes_ = SimpleNamespace(bytes=np.zeros(1024, np.uint8))
-        self.chunk = SimpleNamespace(
-            memory=SimpleNamespace(
-                shared=bytes_,
-                globals=SimpleNamespace(bytes=np.zeros(4096, np.uint8)),
-                local_size=0,
-            ),
-            first_block=0,
-            block_count=1,
-            kernel=SimpleNamespace(
-                instances={},
-                function=SimpleNamespace(body=[]),
-                module=SimpleNamespace(functions={}),
-            ),
-            cluster=SimpleNamespace(block_of_rank=np.zeros((1, 1), np.int64)),
-            lanes=SimpleNamespace(alive=np.ones(64, bool)),
-        )
+        self.machine = OneBlock()
         buffers = (Buffer("tile", "shared", 0, 1024), Buffer("a", "global", 512, 1024))
-        lines = tuple(f"line {i}" for i in range(1, 20))
-        launch = Launch("k", (1, 1, 1), (64, 1, 1), 1024, "debug", "k.cu", lines, buffers)
+        source = SourceModule(Module(functions={"k": Function("k", True)}), "line\n" * 20, "k.cu")
+        launch = Launch(
+            "k",
+            (1, 1, 1),
+            (64, 1, 1),
+            1024,
+            "debug",
+            "k.cu",
+            source.source_lines,
+            buffers,
+            source,
+        )
         self.sanitizer.launch_started(launch)
-        self.sanitizer.chunk_started(self.chunk)
+        self.sanitizer.chunk_started(self.machine)
         self.line = 0
 
     def do(self, opcode, *accesses, operand=None, lanes=LANES):
         self.line += 1
-        operands = () if operand is None else (SimpleNamespace(value=operand),)
-        instruction = SimpleNamespace(opcode=opcode, operands=operands, index=0)
+        operands = () if operand is None else (Immediate(operand),)
+        instruction = Instruction(opcode, operands)
         self.sanitizer.instruction(
-            InstructionEvent(instruction, self.line, lanes, accesses, self.chunk)
+            InstructionEvent(instruction, self.line, lanes, accesses, self.machine)
         )
 
     def access(self, space, kind, address, size):
@@ -65,9 +82,9 @@ class Copies:
         self.do("cp.async.wait_group", operand=newer, lanes=lanes)
 
     def barrier(self):
-        instruction = SimpleNamespace(opcode="bar.sync", operands=(0,))
+        instruction = Instruction("bar.sync", (Immediate(0),))
         self.sanitizer.barrier(
-            BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),), self.chunk)
+            BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),), self.machine)
         )
 
     def read(self, half=0, shift=0):

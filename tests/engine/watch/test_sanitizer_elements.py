@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from watch_harness import run
 
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.elements import Array, element
 
@@ -18,17 +17,9 @@ __device__ float sum(const float (*rows)[3], int n) {
 """
 
 
-def findings(body, *, block=32, shared=0, options=(), head=HEAD, arrays=None):
-    """Findings of `void k(int* a, int* b) { body }`, which gets 256 ints counted up, and zeros."""
-    code = (
-        f'{head}extern "C" __global__ void k(int* a, int* b) {{\n'
-        f"const int t = threadIdx.x;\n{body}\n}}"
-    )
-    kernel = RawModule(code=code, options=options, backend="simulator").get_function("k")
-    arrays = arrays or (np.arange(256, dtype=np.int32), np.zeros(256, np.int32))
-    with observe(Sanitizer()) as report:
-        kernel((1,), (block,), arrays, shared_mem=shared)
-    return report.findings
+def findings(body, *, block=32, head=HEAD, **options):
+    body = f"const int t = threadIdx.x;\n{body}"
+    return run(body, Sanitizer(), head=head, block=block, **options).findings
 
 
 TILE = "__shared__ float tile[TILE][TILE + 1];\n"

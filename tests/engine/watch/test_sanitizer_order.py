@@ -1,36 +1,25 @@
 """The sanitizer on barriers that some go around, fences inside a block, and clusters of blocks."""
 
-import numpy as np
 import pytest
+from watch_harness import kinds, run
 
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Counters, Sanitizer, Tracer
 
-HEAD = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
+GROUPS = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
 START = "__shared__ int s[64], d; const int t = threadIdx.x;\n"
 CLUSTER = """__shared__ int s[64]; const int t = threadIdx.x, g = blockIdx.x * 64 + t;
     cg::cluster_group c = cg::this_cluster(); int* p = c.map_shared_rank(s, c.block_rank() ^ 1);
 """
 
 
-def run(body, observer, *, grid=1, clusters=""):
-    """Observe `void k(int* a, int* b) { body }`, which gets 256 ints counted up and 256 zeros."""
-    code = f'{HEAD}\nextern "C" __global__ void {clusters} k(int* a, int* b) {{\n{body}\n}}'
-    options = ("-arch=compute_90",) if clusters else ()
-    kernel = RawModule(code=code, options=options, backend="simulator").get_function("k")
-    with observe(observer):
-        kernel((grid,), (64,), (np.arange(256, dtype=np.int32), np.zeros(256, np.int32)))
-    return observer
-
-
 def findings(body, **options):
-    found = run(body, Sanitizer(), **options).findings
-    return [(finding.kind, finding.severity) for finding in found]
+    return kinds(run(body, Sanitizer(), **options).findings)
 
 
 def in_clusters(body, observer):
-    return run(CLUSTER + body, observer, grid=4, clusters="__cluster_dims__(2, 1, 1)")
+    options, attributes = ("-arch=compute_90",), "__cluster_dims__(2, 1, 1)"
+    text = CLUSTER + body
+    return run(text, observer, head=GROUPS, grid=4, options=options, attributes=attributes)
 
 
 # -- barriers that some threads go around ----------------------------------------------------------
@@ -71,7 +60,7 @@ def test_threads_that_left_before_the_barrier(name):
     ],
 )
 def test_groups_are_copied_in_part(body):
-    assert findings(START + body) == []
+    assert findings(START + body, head=GROUPS) == []
 
 
 # -- fences inside a block -------------------------------------------------------------------------
@@ -160,5 +149,5 @@ def test_texts():
     run("b[threadIdx.x] = a[0];", report)
     assert str(report) == "no findings in 2 launches"
     run(START + "b[t] = s[t];", report)
-    assert repr(report).startswith("error: uninitialised-read, line 5: b[t] = s[t];")
+    assert repr(report).startswith("error: uninitialised-read, line 4: b[t] = s[t];")
     assert repr(run(START + "b[t] = a[t];", Tracer())).startswith("k, block (0, 0, 0): ")

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from watch_harness import kinds, run
 
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.meetings import FULL, Meetings, NamedBarriers, WarpMeetings
 
@@ -14,18 +13,8 @@ const unsigned half = lane < 16 ? 0xffffu : 0xffff0000u;
 BAR = 'asm volatile("bar.{} {}, {};" ::: "memory");'
 
 
-def findings(body, *, threads=64, warp_order=None):
-    """Findings on `void k(int* a, int* b) { body }`, which gets 256 ints each."""
-    code = f'extern "C" __global__ void k(int* a, int* b) {{\n{START}{body}\n}}'
-    kernel = RawModule(code=code, backend="simulator").get_function("k")
-    kernel.warp_order = warp_order
-    with observe(Sanitizer()) as report:
-        kernel((1,), (threads,), (np.arange(256, dtype=np.int32), np.zeros(256, np.int32)))
-    return report.findings
-
-
-def kinds(body, **options):
-    return [(finding.kind, finding.severity) for finding in findings(body, **options)]
+def findings(body, **options):
+    return run(START + body, Sanitizer(), **options).findings
 
 
 def sync(number, threads):
@@ -99,13 +88,13 @@ UNORDERED = {
 @ORDERS
 @pytest.mark.parametrize("name", ORDERED)
 def test_lanes_that_met_are_in_no_race(name, warp_order):
-    assert kinds(ORDERED[name], warp_order=warp_order) == []
+    assert kinds(findings(ORDERED[name], warp_order=warp_order)) == []
 
 
 @ORDERS
 @pytest.mark.parametrize("name", UNORDERED)
 def test_lanes_that_did_not_meet_race(name, warp_order):
-    found = kinds(UNORDERED[name], warp_order=warp_order)
+    found = kinds(findings(UNORDERED[name], warp_order=warp_order))
     assert ("race", "error") in found
     assert {kind for kind, _ in found} <= {"race", "uninitialised-read"}
 
@@ -113,7 +102,7 @@ def test_lanes_that_did_not_meet_race(name, warp_order):
 def test_lanes_that_never_come():
     """Those that wait are told of, and are ordered among themselves."""
     body = "s[t] = t; if (lane < 16) { __syncwarp(); a[t] = s[t ^ 1]; } b[t] = 1;"
-    assert kinds(body) == [("divergent-barrier", "error")]
+    assert kinds(findings(body)) == [("divergent-barrier", "error")]
 
 
 # -- shuffles and votes ----------------------------------------------------------------------------
@@ -131,12 +120,12 @@ def test_instructions_that_make_lanes_meet_order_no_memory(meet):
     body = f"int x; s[t] = t; {meet}; a[t] = s[t ^ PARTNER] + x;"
     (near,) = findings(body.replace("PARTNER", "1"))
     assert (near.kind, near.severity) == ("race", "warning") and "shuffle or vote" in near.message
-    assert kinds(body.replace("PARTNER", "16")) == [("race", "error")]
+    assert kinds(findings(body.replace("PARTNER", "16"))) == [("race", "error")]
 
 
 def test_activemask_makes_nobody_meet():
     body = "s[t] = t; int x = __activemask(); a[t] = s[t ^ 1] + x;"
-    assert kinds(body) == [("race", "error")]
+    assert kinds(findings(body)) == [("race", "error")]
 
 
 # -- barriers with a thread count ------------------------------------------------------------------
@@ -223,7 +212,7 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_barriers_with_a_count_order_those_who_take_part(name, warp_order):
     body, threads, ordered = NAMED[name]
-    found = {kind for kind, _ in kinds(body, threads=threads, warp_order=warp_order)}
+    found = {kind for kind, _ in kinds(findings(body, block=threads, warp_order=warp_order))}
     assert found - {"uninitialised-read"} == (set() if ordered else {"race"})
 
 

@@ -8,16 +8,16 @@ sectors do not depend on that.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.engine.events import Access, InstructionEvent, Launch, Observer
+from attn_course.engine.events import Access, InstructionEvent, Launch, MachineView, Observer
+from attn_course.engine.ptx.source_module import SourceModule
 
 from .line_table import KernelLines, LineTable
-from .merging import Merge, find_merges
+from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
 from .traffic import Lanes, count_copied_pieces
 
@@ -103,7 +103,7 @@ class _Row:
 class _Kernel:
     """All launches of one kernel of one program."""
 
-    program: object
+    source: SourceModule  # kept, so that its id stays its own
     name: str
     source_name: str
     source_lines: tuple[str, ...]
@@ -134,14 +134,13 @@ class Counters(Observer):
         self._current: _Kernel | None = None
         self._bytes: TouchedBytes | None = None
         self._lanes: Lanes | None = None
-        self._block_lanes = 32  # lane ids that a block of the chunk takes
         self._recent: dict[tuple[str, int], list[Pattern]] = {}
         self._pending: dict[int, Pattern] = {}
 
     # -- results --------------------------------------------------------------------------------
     @property
     def by_kernel(self) -> dict[str, KernelLines]:
-        """Kernel name -> its counts; the file's name is added where two files share a name."""
+        """Kernel name -> its counts; with the file's name where two files share a kernel name."""
         names = Counter(kernel.name for kernel in self._kernels.values())
         found = {}
         for kernel in self._kernels.values():
@@ -199,28 +198,26 @@ class Counters(Observer):
     # -- launches -------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
         self._finish()
-        key = (id(launch.program), launch.kernel)
+        key = (id(launch.source), launch.kernel)
         if key not in self._kernels:
             self._kernels[key] = _Kernel(
-                launch.program,
+                launch.source,
                 launch.kernel,
                 launch.source_name,
                 launch.source_lines,
                 launch.build,
-                merges_of(launch.program, launch.kernel),
+                merges_of(launch),
                 {},
                 defaultdict(Counter),
                 Counter(),
             )
         self._current = self._kernels[key]
         self._current.launches += 1
+        self._block_lanes = 32 * launch.warps  # lane ids of a block
         ends = [b.start + b.size for b in launch.buffers if b.space == "global"]
         self._bytes = TouchedBytes(max(ends, default=0))
 
-    def chunk_started(self, chunk) -> None:
-        self._block_lanes = 32 * chunk.lanes.warps_per_block
-
-    def chunk_finished(self, chunk) -> None:
+    def chunk_finished(self, machine: MachineView) -> None:
         self._mark_pending()
 
     def launch_finished(self, launch: Launch) -> None:
@@ -291,17 +288,17 @@ class Counters(Observer):
         """cp.async: a load from global memory; its way into shared memory is no store."""
         row.counts["async_copy_requests"] += requests
         by_space = {access.space: access for access in accesses}
-        source, target = by_space.get("global"), by_space["shared"]
-        if source is None:  # zeros only
+        read, written = by_space.get("global"), by_space["shared"]
+        if read is None:  # zeros only
             return
         before = row.counts["global_load_sectors"]
-        self._access(row, source)
+        self._access(row, read)
         if not row.past_l1:
             return
-        kept = slice(None) if source.valid is None else source.valid
-        address, lanes = source.address[kept], source.lanes[kept]
+        kept = slice(None) if read.valid is None else read.valid
+        address, lanes = read.address[kept], read.lanes[kept]
         if lanes.size:
-            into = target.address[np.searchsorted(target.lanes, lanes)]
+            into = written.address[np.searchsorted(written.lanes, lanes)]
             pieces = count_copied_pieces(self._cut(lanes), address, into)
             row.counts["global_load_sectors"] = before + pieces
 
@@ -360,20 +357,3 @@ class Counters(Observer):
         recent.insert(0, pattern)
         del recent[_RECENT:]
         return pattern, 0
-
-
-_MERGES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
-def merges_of(program, kernel: str) -> dict[int, Merge | None]:
-    """How ptxas joins the shared loads of a kernel and of the functions it may call."""
-    known = _MERGES.setdefault(program, {})
-    if kernel not in known:
-        executable = program.executable(kernel)
-        offsets = {name: start for name, (start, _) in executable.shared_places.items()}
-        dynamic = -(-executable.shared_bytes // 16) * 16
-        offsets.update(dict.fromkeys(executable.dynamic_names, dynamic))
-        known[kernel] = {}
-        for function in executable.module.functions.values():
-            known[kernel].update(find_merges(function, offsets))
-    return known[kernel]

@@ -9,8 +9,13 @@ from the code, never from addresses.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from dataclasses import dataclass
+
+from attn_course.engine.events import Launch
+from attn_course.engine.ptx.registers import reads_and_writes
+from attn_course.engine.ptx.syntax import Function, Immediate, Register, Symbol
 
 _CAP = 1 << 16  # alignments are powers of two up to this one
 _NOT_FOLLOWED = 64  # a chain of `base + constant` definitions is followed at most so far
@@ -48,12 +53,9 @@ def _root(instruction) -> str:
     return instruction.opcode.split(".")[0]
 
 
-def _is_register(operand) -> bool:
-    return hasattr(operand, "name") and not hasattr(operand, "offset")
-
-
 def _constant(operand) -> int | None:
-    return operand.value if hasattr(operand, "value") and not operand.float_bits else None
+    is_int = isinstance(operand, Immediate) and not operand.float_bits
+    return operand.value if is_int else None
 
 
 def _low_bit(value: int) -> int:
@@ -63,11 +65,11 @@ def _low_bit(value: int) -> int:
 class _Code:
     """What ptxas can know of one function's registers: definitions and alignments."""
 
-    def __init__(self, function, shared_offsets: dict[str, int]):
+    def __init__(self, function: Function, shared_offsets: dict[str, int]):
         self.function, self.offsets = function, shared_offsets
         self.definitions: dict[str, list] = defaultdict(list)
         for instruction in function.body:
-            for name in _written(instruction):
+            for name in reads_and_writes(instruction)[1]:
                 self.definitions[name].append(instruction)
         self.alignment = self._solve()
 
@@ -87,14 +89,14 @@ class _Code:
         value = _constant(operand)
         if value is not None:
             return _low_bit(value)
-        if _is_register(operand):
+        if isinstance(operand, Register):
             return known.get(operand.name, 1)
         offset = self._symbol(operand)
         return 1 if offset is None else _low_bit(offset)
 
     def _symbol(self, operand) -> int | None:
         """Address of a shared variable that an operand names."""
-        place = self.offsets.get(getattr(operand, "name", None))
+        place = self.offsets.get(operand.name) if isinstance(operand, Symbol) else None
         return None if place is None else place + operand.offset
 
     def _result(self, instruction, known) -> int:
@@ -125,7 +127,7 @@ class _Code:
         place = self._symbol(operand.base)
         if place is not None:
             return "shared", place + offset, _CAP
-        if not _is_register(operand.base):
+        if not isinstance(operand.base, Register):
             return None
         name = operand.base.name
         for _ in range(_NOT_FOLLOWED):
@@ -154,20 +156,9 @@ class _Code:
         constant = -constant if root == "sub" else constant
         if place is not None:
             return None, place + constant
-        if not _is_register(sources[0]) or len(self.definitions[sources[0].name]) != 1:
+        if not isinstance(sources[0], Register) or len(self.definitions[sources[0].name]) != 1:
             return None
         return sources[0].name, constant
-
-
-def _written(instruction) -> list[str]:
-    """Registers an instruction may write (its first operand's; a store's are harmless extras)."""
-    if not instruction.operands or _root(instruction) in ("st", "red", "bra", "bar", "ret"):
-        return []
-    first = instruction.operands[0]
-    parts = getattr(first, "items", None) or (
-        (first.first, first.second) if hasattr(first, "second") else (first,)
-    )
-    return [part.name for part in parts if _is_register(part)]
 
 
 def _shared_role(instruction) -> str:
@@ -194,7 +185,20 @@ def _bytes(instruction) -> int:
     return total if plain and width >= 4 and total <= 8 else 0
 
 
-def find_merges(function, shared_offsets: dict[str, int]) -> dict[int, Merge | None]:
+_MERGES: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def merges_of(launch: Launch) -> dict[int, Merge | None]:
+    """Return find_merges over the functions of the launch's module; kept for its next launches."""
+    known = _MERGES.setdefault(launch.source, {})
+    if launch.kernel not in known:
+        known[launch.kernel] = {}
+        for function in launch.source.module.functions.values():
+            known[launch.kernel].update(find_merges(function, launch.shared_places))
+    return known[launch.kernel]
+
+
+def find_merges(function: Function, shared_offsets: dict[str, int]) -> dict[int, Merge | None]:
     """id of an `ld.shared` or `st.shared` -> how it is joined; None where another stands for it.
 
     function: the parsed PTX function (`body` of instructions, `labels`). shared_offsets: the
@@ -242,7 +246,7 @@ def _groups(code: _Code, role: str):
             groups.clear()
         if member is not None:
             groups[key].append(member)
-        for name in _written(instruction):
+        for name in reads_and_writes(instruction)[1]:
             versions[name] += 1
     yield from groups.values()
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts
 
-_FEW = 3  # up to so many moves, marking every lane is cheaper than finding distinct addresses
+_FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
 
 class Pattern:

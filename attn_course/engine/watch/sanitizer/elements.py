@@ -48,6 +48,9 @@ class Element:
     valid: str
 
 
+NOWHERE = Element("", None, "", "")  # of a finding that is about no array
+
+
 def element(array: Array, address: int) -> Element:
     """The element at a byte address, which may lie before or behind the array."""
     flat = (address - array.start) // array.item

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_course.engine.events import BarrierEvent, InstructionEvent
+from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
 
-from .findings import Finding, Findings, Naming, describe_thread
+from .findings import Findings, Naming, describe_thread
 
 _LEAVING = ("bra", "brx", "ret", "exit")
 
@@ -22,12 +22,13 @@ class Exits:
     the warning is for threads whose warp is at the barrier without them.
     """
 
-    def __init__(self, chunk, lanes: int, naming: Naming, findings: Findings):
-        self.body = chunk.kernel.function.body
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
+        launch = naming.launch
+        self.body = launch.source.module.functions[launch.kernel].body
         self.naming, self.findings = naming, findings
-        self.first_lane = chunk.first_block * naming.per_block
+        self.first_lane = machine.first_lane
         place = np.arange(lanes) % naming.per_block
-        self.launched = place < naming.launch.threads
+        self.launched = place < launch.threads
         self.count = int(np.count_nonzero(self.launched))
         self.watching = any(self._is_barrier(instruction) for instruction in self.body)
         acting = [i.index for i in self.body if i.opcode.split(".", 1)[0] not in _LEAVING]
@@ -57,7 +58,7 @@ class Exits:
 
     def barrier(self, event: BarrierEvent) -> None:
         """Report the barrier when threads of its blocks ended behind it."""
-        if not event.complete or event.barrier < 0 or self.seen is None:
+        if not event.complete or event.barrier == CLUSTER_BARRIER or self.seen is None:
             return
         instructions = [instruction for instruction, _ in event.arrivals]
         if any(len(one.operands) > 1 or not self._own(one) for one in instructions):
@@ -66,7 +67,7 @@ class Exits:
         here = np.zeros(self.launched.size // self.naming.per_block, bool)
         here[arrived // self.naming.per_block] = True
         last = max(instructions, key=lambda one: one.index)
-        around = self.launched & ~event.chunk.lanes.alive & np.repeat(here, self.naming.per_block)
+        around = self.launched & ~event.machine.alive & np.repeat(here, self.naming.per_block)
         if last.index == self.end:
             warps = np.zeros(self.launched.size >> 5, bool)
             warps[arrived >> 5] = True
@@ -77,20 +78,18 @@ class Exits:
             self._report(last, np.nonzero(around)[0], arrived.size)
 
     def _report(self, instruction, lanes: np.ndarray, arrived: int) -> None:
-        line = self.naming.launch.program.own_line(instruction)
+        line = self.naming.launch.source.own_line(instruction)
         thread = self.naming.thread(int(lanes[0]) + self.first_lane)
         blocks = np.unique(lanes // self.naming.per_block).size
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "divergent-barrier",
                 line,
                 f"{arrived} threads wait here, and {lanes.size} others of their blocks never came: "
                 f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
                 "passes only because of that",
-                self.naming.threads(lanes + self.first_lane),
-                "",
-                None,
-                "warning",
+                lanes + self.first_lane,
+                severity="warning",
                 count=blocks,
             )
         )

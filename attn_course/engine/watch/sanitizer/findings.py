@@ -10,8 +10,9 @@ from math import prod
 import numpy as np
 
 from attn_course.engine.events import Buffer, Launch
+from attn_course.engine.ptx.debug_names import shared_arrays
 
-from .elements import Array, Element, element
+from .elements import NOWHERE, Array, Element, element
 
 KINDS = (
     "out-of-bounds",
@@ -22,7 +23,7 @@ KINDS = (
     "bad-launch",
 )
 REMEDIES = {
-    "out-of-bounds": "guard the access with a bounds check, or mend the index",
+    "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
     "uninitialised-read": "write the element before it is read",
     "race": "put a barrier between the two accesses, or make them atomic",
@@ -54,7 +55,7 @@ class Finding:
         line_text: the source line.
         valid_range: the elements the array has: "elements 0 to 255 of s", or with several
             extents "tile[0..31][0..32]".
-        remedy: what usually mends it.
+        remedy: the usual fix.
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
         header: "name:line `text`" of the place in a header that `line` leads to; "" elsewhere.
@@ -98,7 +99,7 @@ class Findings:
         return len(self._found)
 
     def has(self, key: tuple, count: int) -> bool:
-        """Count `count` more of a finding that is there already; False when it is not."""
+        """Count `count` more of a known finding; return False when it is not known."""
         known = self._found.get(key)
         if known is None:
             return False
@@ -121,7 +122,7 @@ class Findings:
 
 
 def key_of(kind: str, line: int, array: str, severity: str = "error") -> tuple:
-    """What makes two findings the same."""
+    """Return the fields that make two findings the same."""
     return kind, line, array, severity
 
 
@@ -138,17 +139,17 @@ class Naming:
 
     @cached_property
     def declared(self) -> dict:
-        """Arrays of the source by name, with their extents; see debug.shared_arrays."""
-        program = self.launch.program
-        return program.debug.shared_arrays(program, self.launch.kernel) if program else {}
+        """Arrays of the source by name, with their extents; see debug_names.shared_arrays."""
+        source, sizes = self.launch.source, self.launch.shared_sizes
+        return shared_arrays(source, sizes) if source else {}
 
     def buffer(self, space: str, address: int) -> Buffer | None:
-        """The smallest buffer of the space that holds the byte address."""
+        """Return the smallest buffer of the space that holds the byte address."""
         holding = [b for b in self.buffers.get(space, ()) if b.start <= address < b.start + b.size]
         return min(holding, key=lambda b: b.size, default=None)
 
     def array(self, buffer: Buffer, size: int) -> Array:
-        """A buffer with the type and extents of its declaration, where it has one.
+        """Return a buffer with the type and extents of its declaration, where it has one.
 
         size: the width of an access in bytes, for those whose elements nothing is known of.
         """
@@ -164,7 +165,7 @@ class Naming:
         return Array(buffer.name, buffer.start, buffer.size, item, shape, known.members)
 
     def element(self, space: str, address: int, size: int) -> Element:
-        """What is at a byte address; `size` is the access's width."""
+        """Return the element at a byte address; `size` is the access's width in bytes."""
         buffer = self.buffer(space, address)
         if buffer is None:
             name = f"{space} memory"
@@ -172,12 +173,22 @@ class Naming:
         return element(self.array(buffer, size), address)
 
     def thread(self, lane: int) -> Thread:
-        """The thread of a lane, counted through the whole grid."""
+        """Return the thread of a lane, counted through the grid."""
         block, thread = divmod(int(lane), self.per_block)
         return _unravel(block, self.launch.grid), _unravel(thread, self.launch.block)
 
     def threads(self, lanes) -> tuple[Thread, ...]:
         return tuple(self.thread(lane) for lane in np.unique(lanes)[:MAX_THREADS])
+
+    def finding(
+        self, kind, line: int, text: str, lanes, where: Element = NOWHERE, **more
+    ) -> Finding:
+        """Make a finding about lanes, counted through the grid, at an element of an array.
+
+        count: how many lanes, unless `more`, the finding's other fields, says something else.
+        """
+        more = {"count": int(lanes.size), "valid_range": where.valid} | more
+        return Finding(kind, line, text, self.threads(lanes), where.array, where.index, **more)
 
 
 def describe_thread(thread: Thread) -> str:

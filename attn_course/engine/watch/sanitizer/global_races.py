@@ -10,11 +10,11 @@ from attn_course.engine.events import Buffer
 
 from .findings import Findings, Naming
 from .ordering import Publications
-from .races import Context, Lanes, SharedState
+from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
 
 
-class GlobalMemory(SharedState):
+class GlobalRaces(SharedState):
     """All arrays of a launch. Inside a block barriers order; between blocks only publications."""
 
     space = "global"
@@ -42,10 +42,10 @@ class GlobalMemory(SharedState):
             start, end = buffer.start, buffer.start + buffer.size
             self.shadow.writer[start >> self.shadow.shift : end >> self.shadow.shift] = NEVER
 
-    def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
         return address
 
-    def floor(self, lanes: Lanes, context: Context) -> int:
+    def floor(self, lanes: LaneStamps, context: Context) -> int:
         return FIRST  # accesses of other blocks have no lower bound
 
     def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):

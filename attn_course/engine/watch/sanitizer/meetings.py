@@ -1,4 +1,4 @@
-"""Who comes after whom, where only some of a warp's lanes or of a block's warps have met."""
+"""The order of lanes or warps, where only some of a warp's lanes or a block's warps have met."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ class Meetings:
 
 
 class WarpMeetings:
-    """Meetings of the lanes of each warp, as the member masks of warp-level instructions say."""
+    """Meetings of the lanes of each warp, by the member masks of warp-level instructions."""
 
     def __init__(self, lanes: int, history: bool = True):
         self.meetings = Meetings(lanes, history)
         self.orders = self.meetings.orders
 
     def meet(self, lanes: np.ndarray, members, alive: np.ndarray, time: int) -> None:
-        """Lanes (sorted) met; members: their masks, or None: those that are here by themselves.
+        """Lanes (sorted) met; members: their masks, or None: the lanes that are here.
 
         Lanes that a mask names and that have ended count as there, as they do for hardware; what
         they did came before. alive: (lanes of the chunk,) bool.
@@ -121,11 +121,11 @@ class WarpMeetings:
 class NamedBarriers:
     """Block barriers with a thread count: they order the warps that take part, no others.
 
-    A warp that only arrives (bar.arrive) comes before those that wait at the barrier then, and
+    A warp that only arrives (bar.arrive) comes before the warps that wait at the barrier then, and
     after none of them.
     """
 
-    NUMBERS = 16  # a block has so many barriers
+    NUMBERS = 16  # barriers of a block
 
     def __init__(self, passed: np.ndarray, per_block: int):
         """passed: (lanes,) when each lane last passed a barrier of its whole block."""

@@ -1,10 +1,10 @@
-"""What orders the accesses of different lanes: barriers, warp barriers, and fences with atomics.
+"""The order of accesses by different lanes: barriers, warp barriers, and fences with atomics.
 
 Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
 memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
-synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with no more
-than those between them are in a race. It is told as a warning, since the hardware of today lets no
-such access overtake. __activemask() does not even make lanes meet.
+synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with only
+these between them are in a race. It is reported as a warning, since no hardware of today reorders
+such accesses. __activemask() does not even make lanes meet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections import defaultdict
 
 import numpy as np
 
+from attn_course.engine.events import MachineView
+
 from .meetings import NamedBarriers, WarpMeetings
 from .shadow import TIME_SHIFT
 
@@ -20,11 +22,10 @@ from .shadow import TIME_SHIFT
 class ChunkOrder:
     """Barriers of one chunk of blocks: when each lane last passed one, as event times."""
 
-    def __init__(self, lanes: int, per_block: int, first_block: int, alive: np.ndarray):
-        """lanes: of the chunk; alive: (lanes,) bool, which have not ended, kept by the chunk."""
-        self.alive = alive
-        self.per_block, self.first_lane = per_block, first_block * per_block
-        self.lanes = lanes
+    def __init__(self, machine: MachineView):
+        self.alive = machine.alive  # the machine keeps it up to date
+        self.per_block, self.first_lane = 32 * machine.warps_per_block, machine.first_lane
+        self.lanes = lanes = machine.block_count * self.per_block
         self.passed: np.ndarray | None = None  # (lanes,); None: every lane at `passed_by_all`
         self.passed_by_all = 1  # the first event's time: nothing is ordered yet
         self.released: np.ndarray | None = None  # where a barrier did not stop everybody
@@ -33,7 +34,7 @@ class ChunkOrder:
         # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
         self.met = WarpMeetings(lanes, history=False)
         self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
-        self.cluster_of_block = np.arange(lanes // per_block)
+        self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
 
     def floor(self, lane: np.ndarray):

@@ -20,11 +20,15 @@ from .findings import Finding, Findings, Naming, describe_thread, key_of
 from .ordering import ChunkOrder
 from .shadow import NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 
-_VERBS = {"RAW": ("wrote", "reads"), "WAR": ("read", "overwrites"), "WAW": ("wrote", "overwrites")}
+_HAZARDS = {
+    "RAW": ("wrote", "reads"),
+    "WAR": ("read", "overwrites"),
+    "WAW": ("wrote", "overwrites"),
+}
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneStamps:
     """The lanes of an event: counted through the chunk, and as stamps of the whole grid."""
 
     lane: np.ndarray  # (n,) int64
@@ -39,7 +43,7 @@ class Context:
     line: int
     time: int
     order: ChunkOrder
-    lanes: Lanes
+    lanes: LaneStamps
     strong: bool
     swap: bool  # an atomic compare-and-swap
     values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
@@ -56,11 +60,11 @@ class SharedState:
         self.swaps: set[int] = set()  # times of compare-and-swaps
 
     # -- what the two memories do differently ---------------------------------------------------
-    def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
         """Byte positions in the shadow, (lanes,) int64."""
         raise NotImplementedError
 
-    def floor(self, lanes: Lanes, context: Context):
+    def floor(self, lanes: LaneStamps, context: Context):
         raise NotImplementedError
 
     def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):
@@ -104,7 +108,7 @@ class SharedState:
         if holder is not None and keep is not None:
             holder = holder[keep]
         plain = keep is None and holder is None
-        trimmed = context.lanes if plain else Lanes(lane, bits, holder)
+        trimmed = context.lanes if plain else LaneStamps(lane, bits, holder)
         flat = self.flat(address.view(np.int64), trimmed, context)
         unit = self.shadow.units(flat, access.size)
         stamp = bits + (context.time << 32 | (STRONG if context.strong else 0))
@@ -134,16 +138,13 @@ class SharedState:
         element = self.naming.element(self.space, self.address_of(unit), access.size)
         thread = self.naming.thread(lane_of(touch.stamp[places[:1]])[0])
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "uninitialised-read",
                 context.line,
                 f"{describe_thread(thread)} reads {element.text}, which nothing has "
                 f"written yet: its value is whatever was in {self.space} memory before",
-                self.naming.threads(lane_of(touch.stamp[places])),
-                element.array,
-                element.index,
-                valid_range=element.valid,
-                count=int(places.size),
+                lane_of(touch.stamp[places]),
+                element,
                 remedy=f"write {element.array} before it is read, for example zero, or skip "
                 "the first read",
             )
@@ -214,7 +215,7 @@ class SharedState:
         return int(places[np.argmax(apart)])
 
     def sentence(self, hazard, element: str, earlier: int, later: int, before: int, context) -> str:
-        past, present = _VERBS[hazard]
+        past, present = _HAZARDS[hazard]
         first, second = self.naming.thread(earlier), self.naming.thread(later)
         where = "on this line" if before == context.line else f"on line {before}"
         what = "nothing orders the two"

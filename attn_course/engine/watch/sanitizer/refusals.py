@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_course.engine.events import Access
+from attn_course.engine.events import VERBS, Access
 
 from .elements import Array, Element, element
 from .findings import Finding, Naming, describe_thread
 
-_VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
 
 
@@ -38,8 +37,7 @@ def refused(
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
 ) -> Finding:
-    who = f"{describe_thread(naming.thread(int(lanes[0])))} {_VERBS[access.kind]}"
-    threads, count = naming.threads(lanes), int(lanes.size)
+    who = f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]}"
     where = element(meant, address) if meant is not None else Element("", address, "", "")
     if kind == "misaligned":
         place = _in_words(where) if meant is not None else str(address)
@@ -53,13 +51,11 @@ def _finding(
                 ". A negative index: an int gives one when it passes 2^31; compute the index in "
                 "64 bits (size_t)"
             )
-    return Finding(
-        kind, line, text, threads, where.array, where.index, valid_range=where.valid, count=count
-    )
+    return naming.finding(kind, line, text, lanes, where)
 
 
 def outside(where: Element) -> str:
-    """An element that an array does not have, with those that it has."""
+    """Describe an element outside of its array, with the valid range."""
     if isinstance(where.index, tuple):
         return f"{where.text} (valid: {where.valid})"
     return f"{_in_words(where)}, which has {where.valid.removesuffix(f' of {where.array}')}"
@@ -80,7 +76,7 @@ def _meant(access: Access, address: int, line: int, naming: Naming, local) -> Ar
     found = named(buffers, line, naming) if is_null else nearest(buffers, address, line, naming)
     array = naming.array(found, access.size) if found is not None else None
     if array is not None and found.space == "global" and found.shape:
-        return replace(array, shape=())  # the kernel has but a pointer, and counts along it
+        return replace(array, shape=())  # the kernel has only a pointer, and counts along it
     return array
 
 

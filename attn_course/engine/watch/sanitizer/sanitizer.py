@@ -9,33 +9,32 @@ from functools import partial
 import numpy as np
 
 from attn_course.engine.events import (
+    CLUSTER_BARRIER,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
     Launch,
+    MachineView,
     Observer,
     WarpBarrierEvent,
 )
 
-from .call_sites import executing, instances_of, line_asking
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
-from .global_races import GlobalMemory
-from .initialisation import LocalMemory
+from .global_races import GlobalRaces
+from .local_memory import LocalMemory
 from .ordering import ChunkOrder
-from .races import Context, Lanes
+from .races import Context, LaneStamps
 from .refusals import refused
-from .shared_races import SharedMemory
-from .stored import stored_bytes, value_of
+from .shared_races import SharedRaces
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
-_CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
 @dataclass(frozen=True)
 class _Nature:
-    """What the sanitizer asks of an instruction, read from its opcode once."""
+    """The properties of an instruction that matter here, read from its opcode once."""
 
     parameter: bool  # ld.param and st.param: call arguments, nobody else's business
     atomic: bool  # atomics and accesses with a memory order, in any space
@@ -85,21 +84,19 @@ def _part_of_copy(opcode: str) -> str:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
-        lanes = chunk.block_count * naming.per_block
-        self.order = ChunkOrder(lanes, naming.per_block, chunk.first_block, chunk.lanes.alive)
-        if chunk.cluster.block_of_rank.shape[1] > 1:
-            self.order.cluster_of_block = chunk.cluster.of_block
-        self.shared = SharedMemory(chunk, naming, findings, lines)
-        self.local = LocalMemory(chunk, lanes, naming, findings)
-        self.exits = Exits(chunk, lanes, naming, findings)
-        self.lanes: list[Lanes] = []  # those of the last few events
+    def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
+        lanes = machine.block_count * naming.per_block
+        self.order = ChunkOrder(machine)
+        self.shared = SharedRaces(machine, naming, findings, lines)
+        self.local = LocalMemory(machine, lanes, naming, findings)
+        self.exits = Exits(machine, lanes, naming, findings)
+        self.lanes: list[LaneStamps] = []  # those of the last few events
 
-    def lanes_of(self, lanes: np.ndarray) -> Lanes:
+    def lanes_of(self, lanes: np.ndarray) -> LaneStamps:
         for known in self.lanes:
             if known.lane is lanes:
                 return known
-        made = Lanes(lanes, lanes + self.order.first_lane << 1)
+        made = LaneStamps(lanes, lanes + self.order.first_lane << 1)
         self.lanes = [made, *self.lanes[:3]]
         return made
 
@@ -138,8 +135,8 @@ class Sanitizer(Observer):
 
     def _reset(self) -> None:
         self._lines: list[int] = [0]  # line of each event, by its time
-        self._chunks: dict[int, _ChunkState] = {}
-        self._global: GlobalMemory | None = None
+        self._chunks: dict[MachineView, _ChunkState] = {}
+        self._global: GlobalRaces | None = None
         self._last_line = 0
         self._pending: FaultEvent | None = None  # a refused access before its instruction
 
@@ -165,6 +162,9 @@ class Sanitizer(Observer):
         self._reset()
         self.launches += 1
         self._naming = Naming(launch)
+        functions = launch.source.module.functions.values()
+        opcodes = {one.opcode for function in functions for one in function.body}
+        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
         self.found.source_lines = launch.source_lines
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
@@ -172,21 +172,18 @@ class Sanitizer(Observer):
             known = ", ".join(sorted(set(names) - {"kernel parameters"}))
             raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
 
-    def chunk_started(self, chunk) -> None:
-        self._kernel = chunk.kernel
-        functions = chunk.kernel.module.functions.values()
-        opcodes = {one.opcode for function in functions for one in function.body}
-        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+    def chunk_started(self, machine: MachineView) -> None:
+        self._machine = machine
         if self._global is None:
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
-            self._global = GlobalMemory(
-                chunk.memory.globals.bytes, self._naming, self.found, self._lines, unwritten
+            self._global = GlobalRaces(
+                machine.memory("global"), self._naming, self.found, self._lines, unwritten
             )
-        self._chunks[id(chunk)] = _ChunkState(chunk, self._naming, self.found, self._lines)
+        self._chunks[machine] = _ChunkState(machine, self._naming, self.found, self._lines)
 
-    def chunk_finished(self, chunk) -> None:
-        self._chunks.pop(id(chunk), None)
+    def chunk_finished(self, machine: MachineView) -> None:
+        self._chunks.pop(machine, None)
 
     def launch_finished(self, launch: Launch) -> None:
         self._tell_pending()
@@ -195,7 +192,7 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
         nature, header = self._nature(event.instruction)
-        self._chunks[id(event.chunk)].exits.instruction(event)
+        self._chunks[event.machine].exits.instruction(event)
         if nature.parameter:
             return
         if event.line:
@@ -206,7 +203,7 @@ class Sanitizer(Observer):
         if event.accesses:
             self._accesses(event, nature)
         if nature.meeting:
-            order = self._chunks[id(event.chunk)].order
+            order = self._chunks[event.machine].order
             order.warp_sync(event.lanes, event.members, self._tick(), False)
             if nature.shuffle:
                 self._check_shuffle(event)
@@ -215,27 +212,27 @@ class Sanitizer(Observer):
         elif nature.arrive:
             self._arrive(event)
         elif nature.copy == "commit":
-            self._chunks[id(event.chunk)].shared.copies.commit(event.lanes)
+            self._chunks[event.machine].shared.copies.commit(event.lanes)
         elif nature.copy == "wait":
             self._wait_for_copies(event)
 
     def _arrive(self, event: InstructionEvent) -> None:
-        order, operands = self._chunks[id(event.chunk)].order, event.instruction.operands
+        order, operands = self._chunks[event.machine].order, event.instruction.operands
         if operands:
-            order.arrive(event.lanes, value_of(event, operands[0]), self._tick())
+            number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
+            order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            order.at_cluster().arrive(event.lanes, event.chunk.cluster.phase, self._tick())
+            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
-        running = executing(event.chunk, event.instruction, event.lanes.size)
-        lines = {line_asking(event.chunk.kernel, one, event.instruction) for one in running}
+        lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
         return lines.pop() if len(lines) == 1 else 0
 
     def _nature(self, instruction) -> tuple[_Nature, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
         known = self._natures.get(id(instruction))
         if known is None:
-            header = self._naming.launch.program.place_in_header(instruction.position)
+            header = self._naming.launch.source.place_in_header(instruction.position)
             known = (instruction, (_Nature.of(instruction), header))  # kept: its id stays its own
             self._natures[id(instruction)] = known
         return known[1]
@@ -245,7 +242,7 @@ class Sanitizer(Observer):
         return len(self._lines) - 1
 
     def _accesses(self, event: InstructionEvent, nature: _Nature) -> None:
-        state = self._chunks[id(event.chunk)]
+        state = self._chunks[event.machine]
         for access in event.accesses:
             if access.valid is not None:
                 self._refused(access, event, state)
@@ -258,7 +255,7 @@ class Sanitizer(Observer):
             is_global = access.space == "global"
             strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
-            values = partial(stored_bytes, event, access)
+            values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
             context = Context(
                 self._last_line, time, state.order, lanes, strong, nature.swap, values
             )
@@ -290,33 +287,30 @@ class Sanitizer(Observer):
         state.order.publications.strong(access.lanes, address, time, writes)
 
     def _fence(self, event: InstructionEvent, nature: _Nature, time: int) -> None:
-        order = self._chunks[id(event.chunk)].order
+        order = self._chunks[event.machine].order
         order.publications.fence(event.lanes, time)
         if nature.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
         newer = None  # wait_all
-        if "wait_group" in event.instruction.opcode:  # all but so many of the newest groups
+        if "wait_group" in event.instruction.opcode:  # all but this number of the newest groups
             newer = int(event.instruction.operands[0].value)
-        self._chunks[id(event.chunk)].shared.copies.wait(event.lanes, newer, self._tick())
+        self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
     def _check_shuffle(self, event: InstructionEvent) -> None:
-        inactive = event.chunk.warps.reads_inactive
+        inactive = event.machine.reads_inactive
         if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
             return
-        lanes = event.lanes[inactive] + self._chunks[id(event.chunk)].order.first_lane
+        lanes = event.lanes[inactive] + self._chunks[event.machine].order.first_lane
         thread = self._naming.thread(int(lanes[0]))
         self.found.add(
-            Finding(
+            self._naming.finding(
                 "uninitialised-read",
                 self._last_line,
                 f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
                 "value of a lane that does not take part in the shuffle: the value is undefined",
-                self._naming.threads(lanes),
-                "",
-                None,
-                count=int(lanes.size),
+                lanes,
                 remedy="let all lanes that the mask names reach the shuffle; give those without "
                 "data a neutral value (0 for a sum, -infinity for a maximum)",
             )
@@ -324,10 +318,10 @@ class Sanitizer(Observer):
 
     # -- barriers and faults --------------------------------------------------------------------
     def barrier(self, event: BarrierEvent) -> None:
-        state = self._chunks[id(event.chunk)]
-        if event.barrier == _CLUSTER_BARRIER:
+        state = self._chunks[event.machine]
+        if event.barrier == CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
-                state.order.at_cluster().wait(lanes, event.chunk.cluster.phase, self._tick())
+                state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
         state.exits.barrier(event)
@@ -335,7 +329,7 @@ class Sanitizer(Observer):
             self._check_mixed(event, state)
 
     def warp_barrier(self, event: WarpBarrierEvent) -> None:
-        order = self._chunks[id(event.chunk)].order
+        order = self._chunks[event.machine].order
         order.warp_sync(event.lanes, event.members, self._tick(), True)
 
     def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
@@ -360,59 +354,44 @@ class Sanitizer(Observer):
         self._report_mixed([m for m in members if m[1].size], state, len(shared))
 
     def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
-        program = self._naming.launch.program
         members = sorted(members, key=lambda m: m[1].size)
-        lines = [program.own_line(instruction) for instruction, _ in members]
+        lines = [self._naming.launch.source.own_line(instruction) for instruction, _ in members]
         lanes = members[0][1] + state.order.first_lane
         waits = " and ".join(
             f"{who.size} threads at line {line}"
             for (_, who), line in zip(members, lines, strict=True)
         )
         self.found.add(
-            Finding(
+            self._naming.finding(
                 "divergent-barrier",
                 lines[0],
                 f"threads of one block meet at different barriers: {waits}; which threads pass "
                 "together is then an accident",
-                self._naming.threads(lanes),
-                "",
-                None,
+                lanes,
                 count=blocks,
                 other_line=lines[-1],
             )
         )
 
     def fault(self, event: FaultEvent) -> None:
-        """Refused accesses are told of when their instruction comes, with every lane's address."""
+        """A refused access is reported with its instruction, which has every lane's address."""
         self._tell_pending()
         if event.kind in ("out-of-bounds", "misaligned"):
             self._pending = event
             return
-        line = event.line
-        if event.kind != "bad-launch":
-            line = line or self._line_of_fault(event)
-        self.found.add(
-            Finding(event.kind, line, event.message, tuple(event.threads), event.array, event.index)
-        )
+        self._report_fault(event)
 
     def _tell_pending(self) -> None:
-        """A refused access whose instruction was never told of."""
+        """Report a refused access whose instruction never came."""
         event, self._pending = self._pending, None
         if event is not None:
-            self.found.add(
-                Finding(
-                    event.kind,
-                    event.line or self._line_of_fault(event),
-                    event.message,
-                    tuple(event.threads),
-                    event.array,
-                    event.index,
-                )
-            )
+            self._report_fault(event)
 
-    def _line_of_fault(self, event: FaultEvent) -> int:
-        """The call that leads to a fault in a header's function; the first, if there are more."""
-        for instance in instances_of(self._kernel, event.instruction):
-            if line := line_asking(self._kernel, instance, event.instruction):
-                return line
-        return self._last_line
+    def _report_fault(self, event: FaultEvent) -> None:
+        """Code of a header is reported at the call that leads there; at the first of several."""
+        line = event.line
+        if not line and event.kind != "bad-launch":
+            lines = self._machine.lines_of(event.instruction)
+            line = next(filter(None, lines), self._last_line)
+        threads = tuple(event.threads)
+        self.found.add(Finding(event.kind, line, event.message, threads, event.array, event.index))

@@ -1,18 +1,79 @@
-"""Shared memory of a chunk's blocks: races between two barriers, reads of what nobody wrote."""
+"""Shared memory of a chunk: races between barriers, unwritten elements, early reads of copies."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from attn_course.engine.events import Access
+from attn_course.engine.events import Access, MachineView
 
-from .async_copies import AsyncCopies
-from .findings import Finding, Findings, Naming, describe_thread
-from .races import Context, Lanes, SharedState
-from .shadow import FIRST, NEVER, Shadow, Touch, lane_of, time_of
+from .findings import Findings, Naming, describe_thread
+from .races import Context, LaneStamps, SharedState
+from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
 
 
-class SharedMemory(SharedState):
+@dataclass(frozen=True)
+class _Batch:
+    """The copies of one instruction that are under way: (n,) each."""
+
+    address: np.ndarray  # byte positions in the shadow
+    size: int
+    lane: np.ndarray
+    bits: np.ndarray  # the lane as a stamp
+    group: np.ndarray  # the lane's number of this commit group
+
+
+class CopiesUnderWay:
+    """The cp.async copies of one chunk, lane by lane and commit group by commit group.
+
+    A copy is not there before its thread has waited for it.
+    """
+
+    def __init__(self, shadow: Shadow, lanes: int):
+        self.shadow = shadow
+        self.batches: list[_Batch] = []
+        self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
+
+    def issue(self, address, size: int, lane, bits) -> None:
+        self.batches.append(_Batch(address, size, lane, bits, self.committed[lane]))
+
+    def commit(self, lanes: np.ndarray) -> None:
+        self.committed[lanes] += 1
+
+    def wait(self, lanes: np.ndarray, newer: int | None, time: int) -> None:
+        """The lanes waited for all but their `newer` newest groups; None: for all copies.
+
+        A copy counts as written by its lane now.
+        """
+        waiting = np.zeros(self.committed.size, bool)
+        waiting[lanes] = True
+        kept = []
+        for batch in self.batches:
+            done = waiting[batch.lane]
+            if newer is not None:
+                done &= batch.group < self.committed[batch.lane] - newer
+            unit = self.shadow.units(batch.address[done], batch.size)
+            stamp = batch.bits[done] + (time << TIME_SHIFT)
+            self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
+            rest = ~done
+            if rest.any():
+                parts = {
+                    name: getattr(batch, name)[rest]
+                    for name in ("address", "lane", "bits", "group")
+                }
+                kept.append(replace(batch, **parts))
+        self.batches = kept
+
+    def under_way(self, unit: np.ndarray) -> np.ndarray:
+        """(n,) bool: which units are still being copied."""
+        flying = np.zeros(self.shadow.writer.size, bool)
+        for batch in self.batches:
+            flying[self.shadow.units(batch.address, batch.size)] = True
+        return flying[unit]
+
+
+class SharedRaces(SharedState):
     """One chunk's shared memory; every block has a slice of it, and starts with nothing in it."""
 
     space = "shared"
@@ -21,15 +82,15 @@ class SharedMemory(SharedState):
         "or make both atomic"
     )
 
-    def __init__(self, chunk, naming: Naming, findings: Findings, lines: list[int]):
-        image = chunk.memory.shared.bytes
+    def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
+        image = machine.memory("shared")
         super().__init__(Shadow(image.size, NEVER, image), naming, findings, lines)
         self.per_block = naming.per_block
-        self.stride = image.size // max(chunk.block_count, 1)
-        self.one_block = chunk.block_count == 1
-        self.clustered = chunk.cluster.block_of_rank.shape[1] > 1
-        self.first_lane = chunk.first_block * self.per_block
-        self.copies = AsyncCopies(self.shadow, chunk.block_count * self.per_block)
+        self.stride = image.size // machine.block_count
+        self.one_block = machine.block_count == 1
+        self.clustered = machine.clustered
+        self.first_lane = machine.first_lane
+        self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
 
     def access(self, access: Access, context: Context) -> None:
         if self.copies.batches:
@@ -41,7 +102,7 @@ class SharedMemory(SharedState):
         self.access(access, context)
         kept = slice(None) if access.valid is None else access.valid
         holder = None if access.block is None else access.block[kept]
-        lanes = Lanes(context.lanes.lane[kept], context.lanes.bits[kept], holder)
+        lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
         flat = self.flat(access.address[kept].view(np.int64), lanes, context)
         self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
 
@@ -59,30 +120,27 @@ class SharedMemory(SharedState):
         thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
         verb = "reads" if access.kind == "load" else "writes"
         self.findings.add(
-            Finding(
+            self.naming.finding(
                 "race",
                 context.line,
                 f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
                 f"line {self.lines[copied]} may still be copying it",
-                self.naming.threads(lane_of(touch.stamp[early])),
-                element.array,
-                element.index,
-                valid_range=element.valid,
-                count=int(early.size),
+                lane_of(touch.stamp[early]),
+                element,
                 other_line=self.lines[copied],
                 remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a "
                 "barrier where another thread's copy is used",
             )
         )
 
-    def flat(self, address: np.ndarray, lanes: Lanes, context: Context) -> np.ndarray:
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
         if self.one_block:
             return address
         if lanes.holder is not None:
             return address + lanes.holder * self.stride
         return address + lanes.lane // self.per_block * self.stride
 
-    def floor(self, lanes: Lanes, context: Context):
+    def floor(self, lanes: LaneStamps, context: Context):
         if self.clustered:
             return FIRST  # accesses of other blocks have no lower bound
         return context.order.floor(lanes.lane)

@@ -10,9 +10,11 @@ from math import prod
 
 import numpy as np
 
-from attn_course.engine.events import FaultEvent, InstructionEvent, Launch
+from attn_course.engine.events import CallSite, FaultEvent, InstructionEvent, Launch, MachineView
+from attn_course.engine.ptx.debug_names import source_name, variables, written_registers
+from attn_course.engine.ptx.syntax import Instruction, Register
 
-from .recording import GONE, Recording
+from .recording import GONE, Recording, finding_record
 from .traced_block import TracedBlock, as_type, values_of, where_present
 
 _VALUES_PER_TRACE = 4_000_000  # a frame of a large block holds thousands
@@ -22,10 +24,10 @@ Calls = tuple[int, ...]  # the call sites around a thread, outermost first
 
 
 class Recorder:
-    """Records one block; `recording` is what there is so far (call close_frame first)."""
+    """Records one block; `recording` holds the frames so far (call close_frame first)."""
 
     def __init__(self, launch: Launch, block, warp: int | None, limit: int):
-        self.program, self.limit = launch.program, limit
+        self.source, self.limit = launch.source, limit
         self.memory = TracedBlock(launch, block)
         self.recording = Recording(
             launch.kernel,
@@ -41,7 +43,7 @@ class Recorder:
         self.first_thread = 0 if warp is None else 32 * warp
         self.end_thread = self.threads if warp is None else min(self.threads, 32 * warp + 32)
         self.functions: dict[str, tuple] = {}
-        self.instances: dict[Calls, object] = {}
+        self.sites: dict[Calls, CallSite | None] = {}
         self.calls: list[Calls] = [()] * self.threads
         self.call_lines: dict[Calls, int] = {}
         self.registers: dict[tuple[Calls, str], tuple[np.ndarray, np.ndarray]] = {}
@@ -57,7 +59,7 @@ class Recorder:
 
     # -- events ---------------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
-        where, threads = self.memory.mine(event.lanes, event.chunk)
+        where, threads = self.memory.mine(event.lanes, event.machine)
         if not threads.size or self.recording.truncated:
             return
         calls = self.calls[int(threads[0])]
@@ -116,15 +118,7 @@ class Recorder:
         self.ran, self.elsewhere, self.last = set(), [], None
 
     def attach_finding(self, stops: bool) -> None:
-        fault, self.finding = self.finding, None
-        index = fault.index if isinstance(fault.index, (int, type(None))) else str(fault.index)
-        self.frame["finding"] = {
-            "kind": fault.kind,
-            "message": fault.message,
-            "array": fault.array,
-            "index": index,
-            "stops": stops,
-        }
+        self.frame["finding"], self.finding = finding_record(self.finding, stops), None
 
     def close_frame(self) -> None:
         frame, self.frame = self.frame, None
@@ -146,11 +140,7 @@ class Recorder:
 
     def record_stop(self, fault: FaultEvent) -> None:
         """The frame of an instruction that ended the run, so that its own event never came."""
-        x, y, _ = self.recording.block_shape
-        threads = [
-            t[0] + x * (t[1] + y * t[2]) for b, t in fault.threads if b == self.recording.block
-        ]
-        self.open_frame(fault.line, sorted(threads))
+        self.open_frame(fault.line, sorted(self.recording.threads_of(fault)))
         self.attach_finding(stops=True)
         frame, self.frame = self.frame, None
         self.keep(frame)
@@ -172,54 +162,38 @@ class Recorder:
     def enters(self, call) -> bool:
         """Does the call run PTX of the module, not a built-in such as vprintf?"""
         target = next(o for o in call.operands if not isinstance(o, tuple))
-        name = getattr(target, "name", "")
-        functions = self.program.module.functions
-        return name.startswith("%") or name in functions and functions[name].defined
+        functions = self.source.module.functions
+        called = functions.get(target.name)
+        return isinstance(target, Register) or called is not None and called.defined
 
-    def instance(self, kernel, calls: Calls, instruction=None):
-        """The machine's instance of the function that runs at these call sites; None if unknown."""
-        known = self.instances.get(calls)
-        if instruction is None or known is not None and _has(known, instruction):
-            return known
-        if not calls:
-            found = kernel.instances.get(())
-        else:
-            found = self.called_instance(kernel, calls, instruction)
-        self.instances[calls] = found
-        return found
-
-    def called_instance(self, kernel, calls: Calls, instruction):
-        """Of the instances that have the instruction, the one that was called from there.
-
-        A recursive function's instances are shared by call sites; they are known by the place of
-        their frame, which starts where the caller's ends.
-        """
-        caller = self.instances.get(calls[:-1])
-        having = [i for i in kernel.instances.values() if _has(i, instruction)]
-        if caller is not None:
-            site = (*caller.prefix, calls[-1])
-            here = [i for i in having if i.prefix[: len(site)] == site]
-            having = here or [i for i in having if i.base == caller.frame_end]
-        return having[0] if having else None
+    def site(self, machine: MachineView, calls: Calls, instruction: Instruction) -> CallSite | None:
+        """The machine's call site for these calls, of the function with the instruction."""
+        known = self.sites.get(calls)
+        if known is None or not known.has(instruction):
+            caller = self.sites.get(calls[:-1]) if calls else None
+            known = None
+            if caller is not None or not calls:
+                known = machine.callee(caller, calls[-1] if calls else 0, instruction)
+            self.sites[calls] = known
+        return known
 
     def names_of(self, function) -> tuple:
         """(variables, registers each instruction writes, name in the source) of a function."""
         if function.name not in self.functions:
-            debug = self.program.debug
             self.functions[function.name] = (
-                debug.variables(self.program, function.name),
-                debug.written_registers(self.program, function.name),
-                debug.source_name(self.program, function.name),
+                variables(self.source, function.name),
+                written_registers(self.source, function.name),
+                source_name(self.source, function.name),
             )
         return self.functions[function.name]
 
     # -- variables ------------------------------------------------------------------------------
     def copy_registers(self, event, calls: Calls, where: slice, threads: np.ndarray) -> None:
-        instance = self.instance(event.chunk.kernel, calls, event.instruction)
-        if instance is None:
+        site = self.site(event.machine, calls, event.instruction)
+        if site is None:
             return
-        for name in self.names_of(instance.function)[1][event.instruction.index]:
-            value = event.chunk.lanes.R[instance.slot(name)]
+        for name in self.names_of(site.function)[1][event.instruction.index]:
+            value = event.machine.register(site, name)
             if value is None:
                 continue
             value = value[where] if isinstance(value, np.ndarray) else value
@@ -237,19 +211,19 @@ class Recorder:
         while line == 0 and calls:  # a function from a header: look at who called it
             index, next_index, calls = calls[-1], None, calls[:-1]
             line = self.call_lines.get(calls, 0) if calls else frame["line"]
-        instance = self.instance(event.chunk.kernel, calls)
-        if instance is None:
+        site = self.sites.get(calls)
+        if site is None:
             return
-        found, _, frame["function"] = self.names_of(instance.function)
+        found, _, frame["function"] = self.names_of(site.function)
         visible = self.visible(found, index, next_index, frame["function"] if calls else "")
         self.in_frame = [
-            (instance.places[place.name][1] + place.offset, name, variable)
+            (site.frame[place.name] + place.offset, name, variable)
             for name, (variable, place) in visible.items()
             if place.kind == "local"
         ]
         threads = np.array(frame["threads"])
         for name, (variable, place) in visible.items():
-            values = self.read(event.chunk, instance, calls, variable, place, threads)
+            values = self.read(event.machine, site, calls, variable, place, threads)
             if values is not None:
                 self.describe_variable(name, variable, calls)
                 self.change(frame, name, frame["threads"], values)
@@ -295,17 +269,19 @@ class Recorder:
                 "values": [value for _, value in changed],
             }
 
-    def read(self, chunk, instance, calls: Calls, variable, place, threads) -> list | None:
+    def read(
+        self, machine: MachineView, site, calls: Calls, variable, place, threads
+    ) -> list | None:
         """The variable's value for each thread; None where nobody has one."""
         if not variable.dtype or place.kind not in ("register", "local"):
             return None  # shared and global variables are shown as arrays
         if place.kind == "local":
-            start = instance.places[place.name][1] + place.offset
+            start = site.frame[place.name] + place.offset
             size = prod(variable.shape) * np.dtype(variable.dtype).itemsize
-            raw, present = self.memory.local_bytes(chunk, threads, start, size)
+            raw, present = self.memory.local_bytes(machine, threads, start, size)
             if variable.is_pointer:
                 addresses = np.ascontiguousarray(raw).view(np.uint64).ravel()
-                values = self.memory.pointers(chunk, addresses, self.in_frame)
+                values = self.memory.pointers(machine, addresses, self.in_frame)
             else:
                 values = values_of(raw, variable)
             return where_present(values, present)
@@ -313,7 +289,7 @@ class Recorder:
         if kept is None:
             return None
         if variable.is_pointer:
-            values = self.memory.pointers(chunk, kept[0][threads], self.in_frame)
+            values = self.memory.pointers(machine, kept[0][threads], self.in_frame)
         else:
             values = values_of(_bytes(as_type(kept[0][threads], variable.dtype)), variable)
         return where_present(values, kept[1][threads])
@@ -324,21 +300,16 @@ class Recorder:
             return
         for access in event.accesses:
             if access.space != "local":
-                self.frame[access.space] += self.memory.touched(access, event.chunk)
+                self.frame[access.space] += self.memory.touched(access, event.machine)
             elif access.kind != "load":
-                self.memory.mark_local(access, event.chunk)
+                self.memory.mark_local(access, event.machine)
 
     def record_elsewhere(self, event: InstructionEvent) -> None:
         """Another warp's stores, shown with the next step of the warp that is traced."""
         for access in event.accesses:
             if access.space == "shared" and access.kind != "load":
-                for record in self.memory.touched(access, event.chunk):
+                for record in self.memory.touched(access, event.machine):
                     self.elsewhere.append(record | {"elsewhere": True})
-
-
-def _has(instance, instruction) -> bool:
-    body, index = instance.function.body, instruction.index
-    return index < len(body) and body[index] is instruction
 
 
 def _bytes(values: np.ndarray) -> np.ndarray:

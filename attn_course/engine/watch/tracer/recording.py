@@ -1,12 +1,29 @@
-"""What the tracer recorded of one block: frames of plain data, and NumPy views of any moment."""
+"""The record of one traced block: frames of plain data, and NumPy views of any moment."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 GONE = None  # in a frame's values: the thread does not have the variable any more
+
+
+def linear(place, shape) -> int:
+    """Return the number of a thread or block at (x, y, z); x runs fastest."""
+    return place[0] + shape[0] * (place[1] + shape[1] * place[2])
+
+
+def finding_record(finding, stops: bool = False) -> dict:
+    """Return a Finding or FaultEvent as a frame has it."""
+    index = finding.index
+    return {
+        "kind": finding.kind,
+        "message": finding.message,
+        "array": finding.array,
+        "index": index if isinstance(index, (int, type(None))) else str(index),
+        "stops": stops,
+    }
 
 
 @dataclass
@@ -45,25 +62,12 @@ class Recording:
 
     def plain(self) -> dict:
         """Everything as JSON-able data, for the stepper."""
-        names = (
-            "kernel",
-            "grid",
-            "block_shape",
-            "block",
-            "warp",
-            "source_name",
-            "lines",
-            "arrays",
-            "variables",
-            "frames",
-            "truncated",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     # -- moments --------------------------------------------------------------------------------
     @property
     def barriers(self) -> list[int]:
-        """The steps after which the block passed a barrier."""
+        """Steps after which the block passed a barrier."""
         return [frame["step"] for frame in self.frames if frame["barrier"] is not None]
 
     @property
@@ -76,27 +80,25 @@ class Recording:
         ]
 
     def mark(self, findings) -> int:
-        """Put a sanitizer's findings on the steps where they happened; returns how many fit.
+        """Put a sanitizer's findings on the steps where they happened; return how many fit.
 
         A finding goes to the first step of its line that one of its threads of this block takes.
         """
         marked = 0
-        x, y, _ = self.block_shape
         for finding in findings:
-            threads = {t[0] + x * (t[1] + y * t[2]) for b, t in finding.threads if b == self.block}
+            threads = self.threads_of(finding)
             for frame in self.frames:
                 if frame["line"] == finding.line and threads & set(frame["threads"]):
-                    index = finding.index
-                    frame["finding"] = frame["finding"] or {
-                        "kind": finding.kind,
-                        "message": finding.message,
-                        "array": finding.array,
-                        "index": index if isinstance(index, (int, type(None))) else str(index),
-                        "stops": False,
-                    }
+                    frame["finding"] = frame["finding"] or finding_record(finding)
                     marked += 1
                     break
         return marked
+
+    def threads_of(self, finding) -> set[int]:
+        """Return the numbers of a finding's threads in this block."""
+        return {
+            linear(thread, self.block_shape) for b, thread in finding.threads if b == self.block
+        }
 
     def check_step(self, step: int) -> int:
         count = len(self.frames)
@@ -105,7 +107,7 @@ class Recording:
         return step % count
 
     def variables_at(self, step: int) -> dict[str, np.ndarray]:
-        """Each variable after a step: (threads, *its shape) of its own dtype.
+        """Return each variable after a step: name -> (threads, *shape) of its dtype.
 
         Threads that do not have the variable there are masked (a NumPy masked array); pointers
         are strings such as "q + 12".
@@ -136,9 +138,9 @@ class Recording:
         return np.ma.array(array, mask=mask)
 
     def shared_at(self, step: int) -> dict[str, np.ndarray]:
-        """Each shared array after a step, in the shape of its declaration.
+        """Return each shared array after a step, in the shape of its declaration.
 
-        Elements that nobody has written yet are masked.
+        Elements that no thread has written yet are masked.
         """
         found = {}
         for name, array in self.arrays.items():
@@ -156,7 +158,7 @@ class Recording:
         return found
 
     def tiles(self) -> list[dict]:
-        """One dict for each barrier: step, line, the shared arrays and the variables there."""
+        """Return a dict for each barrier: step, line, shared arrays and variables there."""
         return [
             {
                 "step": step,
@@ -168,7 +170,10 @@ class Recording:
         ]
 
     def history(self, name: str, thread: int = 0) -> list[tuple[int, object]]:
-        """(step, value) each time a variable of one thread changed. KeyError for unknown names."""
+        """Return (step, value) for each change of one thread's variable.
+
+        Raises KeyError for a name that the trace does not have.
+        """
         if name not in self.variables:
             known = ", ".join(self.variables) or "none"
             raise KeyError(f"no variable {name!r} in this trace; it has: {known}")
@@ -183,7 +188,7 @@ class Recording:
 
     # -- text -----------------------------------------------------------------------------------
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """(step, line, source text, what changed) of every frame, for tables."""
+        """Return (step, line, source text, changes) of every frame, for tables."""
         found = []
         for frame in self.frames:
             line = frame["line"]
@@ -192,7 +197,7 @@ class Recording:
         return found
 
     def summary(self, frame: dict) -> str:
-        """A frame in a few words: what its first active thread saw."""
+        """Return a frame in a few words, by its first active thread."""
         parts = []
         if len(frame["threads"]) < self.threads:
             parts.append(f"{len(frame['threads'])} of {self.threads} threads")
@@ -213,14 +218,14 @@ class Recording:
 
 
 def shown(value) -> str:
-    """A value as a table shows it."""
+    """Return a value as a table shows it."""
     if isinstance(value, list):
         return "{" + ", ".join(map(shown, value)) + "}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def plain_values(array: np.ndarray) -> list:
-    """NumPy values as JSON-able ones, float32 at its shortest; nan and inf as their names."""
+    """Return NumPy values for JSON: float32 at its shortest, nan and inf by their names."""
     if array.dtype.kind != "f":
         return array.tolist()
     if array.ndim > 1:

@@ -60,7 +60,7 @@ class StaticStepper:
 
 
 def show(tracer, step: int = 0, static: bool = False) -> Stepper | StaticStepper:
-    """The stepper of a tracer for a notebook, opened at `step`.
+    """Return the stepper of a tracer for a notebook, opened at `step`.
 
     static=True gives plain HTML with its script inside, which works in every export of the
     notebook; the widget, which needs JupyterLab's widget support, keeps `step` in sync with Python.

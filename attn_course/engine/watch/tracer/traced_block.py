@@ -1,4 +1,4 @@
-"""One block's view of memory for the tracer: its lanes, its arrays, and what an access touched."""
+"""One block's view of memory for the tracer: its lanes, its arrays, the elements of an access."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from math import prod
 
 import numpy as np
 
-from attn_course.engine.events import Access, Buffer, Launch
+from attn_course.engine.events import Access, Buffer, Launch, MachineView
+from attn_course.engine.ptx.debug_names import shared_arrays
 
-from .recording import GONE, plain_values
+from .recording import GONE, linear, plain_values
 
 _KINDS = {"load": "read", "store": "write"}  # the rest are updates
 
@@ -20,36 +21,34 @@ class TracedBlock:
     """
 
     def __init__(self, launch: Launch, block: tuple[int, int, int]):
-        gx, gy, _ = launch.grid
-        self.number = block[0] + gx * (block[1] + gy * block[2])
+        self.number = linear(block, launch.grid)
         self.threads = launch.threads
-        self.room = 32 * launch.warps  # lane ids of a block
         self.arrays: dict[str, dict] = {}
         self.buffers: list[Buffer] = []
-        shapes = launch.program.debug.shared_arrays(launch.program, launch.kernel)
+        shapes = shared_arrays(launch.source, launch.shared_sizes)
         for buffer in launch.buffers:
             if not buffer.name.endswith(" parameters"):  # those have names as variables
                 self.buffers.append(buffer)
                 self.arrays[buffer.name] = _described(buffer, shapes.get(buffer.name))
         self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
 
-    def mine(self, lanes: np.ndarray, chunk) -> tuple[slice, np.ndarray]:
-        """Which of the sorted lanes are this block's, and their thread numbers."""
-        base = (self.number - chunk.first_block) * self.room
-        low, high = np.searchsorted(lanes, (base, base + self.room))
+    def mine(self, lanes: np.ndarray, machine: MachineView) -> tuple[slice, np.ndarray]:
+        """Return where this block's lanes are in sorted lanes, and their thread numbers."""
+        base = machine.lane_of(self.number)
+        low, high = np.searchsorted(lanes, (base, base + self.threads))
         return slice(low, high), lanes[low:high] - base
 
     # -- global and shared memory ---------------------------------------------------------------
-    def touched(self, access: Access, chunk) -> list[dict]:
-        """One record for each array that an access touches: which elements, with what values.
+    def touched(self, access: Access, machine: MachineView) -> list[dict]:
+        """Return one record for each array that an access touches: its elements and their values.
 
         Shared memory is the block's own: accesses of other blocks, or to theirs, are left out.
         """
-        where, threads = self.mine(access.lanes, chunk)
+        where, threads = self.mine(access.lanes, machine)
         address = access.address[where].astype(np.int64)
         left = np.ones(address.size, bool) if access.valid is None else access.valid[where]
         if access.block is not None:
-            left = left & (access.block[where] == self.number - chunk.first_block)
+            left = left & (access.block[where] == self.number - machine.first_block)
         found = []
         for buffer in self.buffers:
             inside = left & (address >= buffer.start) & (address < buffer.start + buffer.size)
@@ -67,48 +66,46 @@ class TracedBlock:
                     "size": access.size,
                     "threads": threads[inside].tolist(),
                     "index": index.tolist(),
-                    "values": plain_values(self.elements(buffer, chunk, dtype)[index]),
+                    "values": plain_values(self.elements(buffer, machine, dtype)[index]),
                 }
             )
         return found
 
-    def elements(self, buffer: Buffer, chunk, dtype: np.dtype) -> np.ndarray:
-        """A buffer as it is now, for this block."""
-        data, start = chunk.memory.globals.bytes, buffer.start
+    def elements(self, buffer: Buffer, machine: MachineView, dtype: np.dtype) -> np.ndarray:
+        """Return a buffer's present contents, for this block."""
+        data = machine.memory(buffer.space)
         if buffer.space == "shared":
-            data = chunk.memory.shared.bytes
-            start += (self.number - chunk.first_block) * (data.size // chunk.block_count)
+            data = data.reshape(machine.block_count, -1)[self.number - machine.first_block]
         count = buffer.size // dtype.itemsize
-        return data[start : start + count * dtype.itemsize].view(dtype)
+        return data[buffer.start : buffer.start + count * dtype.itemsize].view(dtype)
 
     # -- local memory ---------------------------------------------------------------------------
-    def mark_local(self, access: Access, chunk) -> None:
+    def mark_local(self, access: Access, machine: MachineView) -> None:
         """Remember which bytes of their frames threads have written: the rest has no value yet."""
-        where, threads = self.mine(access.lanes, chunk)
-        if self.local_written.shape[1] != chunk.memory.local_size:
-            self.local_written = np.zeros((self.threads, chunk.memory.local_size), bool)
+        where, threads = self.mine(access.lanes, machine)
+        if self.local_written.shape[1] != machine.local_bytes:
+            self.local_written = np.zeros((self.threads, machine.local_bytes), bool)
         offset = access.address[where].astype(np.int64)[:, None] + np.arange(access.size)
-        inside = ((offset >= 0) & (offset < chunk.memory.local_size)).all(axis=1)
+        inside = ((offset >= 0) & (offset < machine.local_bytes)).all(axis=1)
         self.local_written[threads[inside, None], offset[inside]] = True
 
-    def local_bytes(self, chunk, threads: np.ndarray, start: int, size: int):
+    def local_bytes(self, machine: MachineView, threads: np.ndarray, start: int, size: int):
         """((threads, size) uint8, (threads,) bool: has the thread written any of them)."""
-        lane = (self.number - chunk.first_block) * self.threads + threads
-        at = (lane * chunk.memory.local_size)[:, None] + np.arange(start, start + size)
+        first = (self.number - machine.first_block) * self.threads
+        at = ((first + threads) * machine.local_bytes)[:, None] + np.arange(start, start + size)
+        raw = machine.memory("local")[at]
         if self.local_written.size == 0:
-            return chunk.memory.local.bytes[at], np.zeros(threads.size, bool)
-        return chunk.memory.local.bytes[at], self.local_written[threads, start : start + size].any(
-            axis=1
-        )
+            return raw, np.zeros(threads.size, bool)
+        return raw, self.local_written[threads, start : start + size].any(axis=1)
 
     # -- pointers -------------------------------------------------------------------------------
-    def pointers(self, chunk, addresses: np.ndarray, in_frame) -> list[str]:
-        """Generic addresses as "array + element".
+    def pointers(self, machine: MachineView, addresses: np.ndarray, in_frame) -> list[str]:
+        """Return generic addresses as "array + element".
 
         in_frame: (offset, name, variable) of each variable in the threads' own local memory.
         """
         found = [""] * addresses.size
-        for space, places, relative in chunk.memory.space_parts(addresses):
+        for space, places, relative in machine.by_space(addresses):
             for place, address in zip(places.tolist(), relative.tolist(), strict=True):
                 found[place] = self.pointer(space, address, in_frame)
         return found

@@ -58,7 +58,7 @@ class Tracer(Observer):
         )
 
     def mark(self, findings) -> int:
-        """Put a sanitizer's findings on the steps where they happened; returns how many fit."""
+        """Put a sanitizer's findings on the steps where they happened; return how many fit."""
         return sum(recording.mark(findings) for recording in self.recordings)
 
     def __getattr__(self, name: str):
@@ -68,11 +68,11 @@ class Tracer(Observer):
         return getattr(self.recording, name)
 
     def show(self, **options):
-        """The stepper, for a notebook; see stepper.show."""
+        """Return the stepper, for a notebook; see stepper.show."""
         return _stepper().show(self, **options)
 
     def to_html(self, path=None, **options) -> str:
-        """The stepper as one HTML page that needs nothing else; written to `path` if given."""
+        """Return the stepper as one HTML page without dependencies; write it to `path` if given."""
         return _stepper().to_html(self, path, **options)
 
     # -- events ---------------------------------------------------------------------------------

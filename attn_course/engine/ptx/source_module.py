@@ -1,0 +1,75 @@
+"""A PTX module beside the CUDA C file that it was compiled from."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from .dwarf import Reader
+from .syntax import Instruction, Module, Position
+
+
+class SourceModule:
+    """A parsed PTX module and its source: which instruction belongs to which source line.
+
+    module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
+    given it; options: the compiler's; headers: (name, text) of the headers that the source
+    includes, CUDA's own aside.
+    """
+
+    def __init__(self, module: Module, source: str, source_name: str, options=(), headers=()):
+        self.module, self.source, self.source_name = module, source, source_name
+        self.options: tuple[str, ...] = tuple(options)
+        self.source_lines = tuple(source.splitlines())
+        self.headers = {name: tuple(text.splitlines()) for name, text in headers}
+        self._file = source_name.rsplit("/", 1)[-1]
+
+    @cached_property
+    def dwarf(self) -> Reader | None:
+        """The debug information, read on first use; None where it was not compiled with -G."""
+        return Reader(self.module) if ".debug_info" in self.module.sections else None
+
+    def is_own_file(self, number: int) -> bool:
+        """Is this number of a file, as positions give it, that of the source?"""
+        return self.module.files.get(number, "").rsplit("/", 1)[-1] == self._file
+
+    def own_position(self, position: Position | None) -> Position | None:
+        """Return the place in the source; for code inlined from a header, the place of the call."""
+        while position is not None and not self.is_own_file(position.file):
+            position = position.inlined_at
+        return position
+
+    def own_line(self, instruction: Instruction) -> int:
+        """Return the line of the source that an instruction belongs to; 0 if none."""
+        position = self.own_position(instruction.position)
+        return position.line if position is not None else 0
+
+    def source_line(self, position: Position | None) -> str:
+        """Return the text of a line of the source or of a header that it includes, else ""."""
+        if position is None:
+            return ""
+        own = self.is_own_file(position.file)
+        lines = self.source_lines if own else self.headers.get(self.header_of(position.file), ())
+        return lines[position.line - 1] if 0 < position.line <= len(lines) else ""
+
+    def header_of(self, number: int) -> str:
+        """Return the name of the included header of a file number; "" for other files."""
+        path = "/" + self.module.files.get(number, "").replace("\\", "/")
+        return next(
+            (name for name in self.headers if path.endswith("/" + name.rpartition("../")[2])), ""
+        )
+
+    def place_in_header(self, position: Position | None) -> str:
+        """Return "name:line `text`" of a position in a header that the source includes, else "".
+
+        For code of CUDA's own headers that was inlined into such a header: the call there.
+        """
+        while position is not None and not self.is_own_file(position.file):
+            if name := self.header_of(position.file):
+                return f"{name}:{position.line} `{self.source_line(position).strip()}`"
+            position = position.inlined_at
+        return ""
+
+    def text_of(self, name: str, line: int) -> str:
+        """Return " `text`" of a line of the source, for messages; "" for other files."""
+        inside = name == self._file and 0 < line <= len(self.source_lines)
+        return f" `{self.source_lines[line - 1].strip()}`" if inside else ""

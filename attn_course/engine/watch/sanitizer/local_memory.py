@@ -1,0 +1,208 @@
+"""Local memory: arrays of a thread's own that are read before they are written, or overrun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from attn_course.engine.events import VERBS, Access, CallSite, InstructionEvent, MachineView
+from attn_course.engine.ptx.debug_names import variables
+from attn_course.engine.ptx.source_module import SourceModule
+
+from .elements import Array, Element, element
+from .findings import Findings, Naming, describe_thread
+from .refusals import named, nearest, outside
+
+
+class LocalMemory:
+    """The local frames of one chunk's threads, four bytes a unit.
+
+    PTX keeps all local arrays of a function in one frame, so an index past one array is found
+    where it leaves the frame; elements are named as the source declares them. A read is
+    uninitialised when none of its bytes was ever written: copying a struct also copies its padding,
+    and a read of nothing but padding is none.
+    Reads by CUDA's own headers are not judged: cooperative groups copy structs that they fill in
+    part.
+    """
+
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
+        self.machine, self.naming, self.findings = machine, naming, findings
+        self.stride = -(-machine.local_bytes // 4)
+        self.written = np.zeros(lanes * self.stride, bool)
+        self.first_lane = machine.first_lane
+        self.sites: tuple[CallSite, ...] = ()  # whose frames are in `inside`
+        self.arrays = LocalArrays(naming.launch.source)
+
+    def access(self, access: Access, event: InstructionEvent, line: int) -> None:
+        address, lanes = access.address.view(np.int64), access.lanes
+        if access.valid is not None:
+            address, lanes = address[access.valid], lanes[access.valid]
+        if not lanes.size:
+            return
+        self.check_frames(address, lanes, access, event, line)
+        unit = lanes * self.stride + (address >> 2)
+        units = [unit + i for i in range(max(access.size >> 2, 1))]
+        if access.kind != "load":
+            for one in units:
+                self.written[one] = True
+            return
+        if not event.line:
+            return  # CUDA's headers
+        unknown = np.logical_and.reduce([~self.written[one] for one in units])
+        places = np.nonzero(unknown)[0]
+        if places.size:
+            read, which = np.unique(address[places], return_inverse=True)
+            places = places[~np.array(self.arrays.gaps(event, read.tolist()))[which]]
+        if places.size:
+            self.report(places, address, lanes, access, event, line)
+
+    def report(self, places, address, lanes, access: Access, event, line: int) -> None:
+        every = lanes[places] + self.first_lane
+        byte = int(address[places[0]])
+        arrays, frame = self.arrays.around(event), self.frame_at(byte)
+        array = holding(arrays, byte)
+        meant = array or named(arrays, line, self.naming)
+        if meant is not None:
+            where = element(meant, byte)
+            text = where.text + ("" if array else f" (valid: {where.valid})")
+        else:
+            where = Element("local memory", byte - frame[0] if frame else byte, "", "")
+            text = f"{access.size} bytes at byte {where.index} of its local memory"
+        who = describe_thread(self.naming.thread(every[0]))
+        self.findings.add(
+            self.naming.finding(
+                "uninitialised-read",
+                line,
+                f"{who} reads {text}, which it has not written yet",
+                every,
+                where,
+                remedy="give the local array or variable a value before it is used",
+            )
+        )
+
+    # -- frames ---------------------------------------------------------------------------------
+    def frames(self) -> list[tuple[int, int]]:
+        """(first byte, end) of every function's local variables, parameters of calls left out."""
+        return [
+            (site.frame[name], site.frame[name] + variable.size)
+            for site in self.machine.call_sites
+            for name, variable in site.function.variables.items()
+            if variable.space == "local" and name in site.frame
+        ]
+
+    def frame_at(self, byte: int) -> tuple[int, int] | None:
+        return next((f for f in self.frames() if f[0] <= byte < f[1]), None)
+
+    def check_frames(self, address, lanes, access: Access, event, line: int) -> None:
+        """An access between two frames is out of bounds although the thread's memory holds it."""
+        if self.machine.call_sites is not self.sites:
+            self.sites = self.machine.call_sites
+            self.inside = np.zeros(self.stride * 4, bool)
+            for start, end in self.frames():
+                self.inside[start:end] = True
+        if not self.inside.any():
+            return
+        wrong = np.nonzero(~(self.inside[address] & self.inside[address + access.size - 1]))[0]
+        if not wrong.size:
+            return
+        byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
+        where = self.meant(byte, access, event, line)
+        who = describe_thread(self.naming.thread(every[0]))
+        self.findings.add(
+            self.naming.finding(
+                "out-of-bounds",
+                line,
+                f"{who} {VERBS[access.kind]} {where.text}",
+                every,
+                where,
+                remedy="make the local array long enough, or split the work so that it fits",
+            )
+        )
+
+    def meant(self, byte: int, access: Access, event, line: int) -> Element:
+        """A byte between two frames, as an element of the array that it was meant for."""
+        arrays = [array for array in self.arrays.around(event) if not array.scalar]
+        array = nearest(arrays, byte, line, self.naming)
+        if array is not None:
+            where = element(array, byte)
+            return replace(where, text=outside(where))
+        start, end = min(self.frames(), key=lambda f: max(f[0] - byte, byte - f[1] + 1))
+        count, index = (end - start) // access.size, (byte - start) // access.size
+        text = f"element {index} of its local arrays, which have {count} elements of {access.size} "
+        return Element("local memory", index, f"{text}bytes", f"elements 0 to {count - 1}")
+
+
+class LocalArrays:
+    """Where the arrays of a kernel and of the functions that it calls are, by the debug names."""
+
+    def __init__(self, source: SourceModule):
+        self.source = source
+        self.variables: dict[str, tuple] = {}  # LocalVariables of each function met
+
+    def around(self, event: InstructionEvent) -> list[Array]:
+        """Those of the function that an instruction belongs to, then those of its callers.
+
+        Variables that have ended, or do not exist yet, come last in their function.
+        """
+        found: list[Array] = []
+        for site, index in self.calls(event):
+            arrays = [
+                (variable.place_at(index) is None, _array(variable, frame + offset))
+                for variable, frame, offset in self.placed(site)
+                if variable.dtype
+            ]
+            found += [array for _, array in sorted(arrays, key=lambda pair: pair[0])]
+        return found
+
+    def gaps(self, event: InstructionEvent, bytes_: list[int]) -> list[bool]:
+        """Which bytes are padding: in a struct, but in none of its members."""
+        arrays, structs = self.around(event), []
+        for site, _ in self.calls(event):
+            for variable, frame, _ in self.placed(site):
+                start, size = variable.struct
+                structs.append(range(frame + start, frame + start + size))
+        return [
+            holding(arrays, byte) is None and any(byte in one for one in structs) for byte in bytes_
+        ]
+
+    @staticmethod
+    def calls(event: InstructionEvent) -> Iterator[tuple[CallSite, int]]:
+        """The running call site with the index of its instruction, and then its callers'."""
+        running = event.machine.running(event.instruction, event.lanes.size)
+        site, instruction = (running[0] if running else None), event.instruction
+        while site is not None:
+            yield site, instruction.index
+            site, instruction = site.caller, site.call
+
+    def placed(self, site: CallSite) -> Iterator[tuple]:
+        """(variable, first byte of its frame, offset in it) of what is in local memory."""
+        for variable in self.of_function(site.function.name):
+            places = [piece.place for piece in variable.ranges if piece.place.kind == "local"]
+            if places and places[0].name in site.frame:
+                yield variable, site.frame[places[0].name], places[0].offset
+
+    def of_function(self, name: str) -> tuple:
+        if name not in self.variables:
+            self.variables[name] = variables(self.source, name)
+        return self.variables[name]
+
+
+def _array(variable, start: int) -> Array:
+    item = np.dtype(variable.dtype).itemsize
+    return Array(
+        variable.name,
+        start,
+        item * prod(variable.shape),
+        item,
+        variable.shape,
+        len(variable.shape) > variable.type.count("["),
+        not variable.shape,
+    )
+
+
+def holding(arrays: list[Array], byte: int) -> Array | None:
+    """The first of them that a byte is in."""
+    return next((a for a in arrays if a.start <= byte < a.start + a.size), None)
