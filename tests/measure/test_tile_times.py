@@ -35,7 +35,10 @@ def test_what_the_model_picks_is_among_the_tiles_that_are_timed(shape, keys):
         if shape[3] > 256
         else [("flash_async", flash_config), ("flash_split", cluster_config)]
     )
-    assert {label(method, tune(wanted, HOPPER)) for method, tune in tuned} <= set(timed)
+    for method, tune in tuned:
+        tile = tune(wanted, HOPPER)
+        tile.pop("SPAN", None)  # of long rows: it follows from the tile and is not timed
+        assert label(method, tile) in timed
     assert len(timed) > 5
     for file, options in timed.values():
         assert file.startswith(("12_", "19_", "20_")) and len(options) == len(set(options))
