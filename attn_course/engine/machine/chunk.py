@@ -1,6 +1,6 @@
 """A chunk: some of a launch's blocks, run together, thousands of lanes at once.
 
-ChunkLanes at the same place in the program form a group; the group with the lowest key runs first, so
+Lanes at the same place in the program form a group; the group with the lowest key runs first, so
 that the lanes that took both sides of a branch meet again. A group that holds every lane works on
 the registers directly; a smaller one gathers the registers it reads, works on short arrays, and
 scatters what it wrote when it stops.

@@ -191,7 +191,7 @@ class Warps:
     def converge(self, block: Block) -> bool:
         """Keep the warps whose lanes, as far as the member mask names them, are all here.
 
-        ChunkLanes of the other warps are parked until their partners come. False: nobody is left.
+        Lanes of the other warps are parked until their partners come. False: nobody is left.
         """
         key = block.key
         earlier = self.parked.pop(key, None)
@@ -260,7 +260,7 @@ class Warps:
     def release_teams(self, keys: list[Key]) -> bool:
         """Let lanes at these places pass whose masks name nobody who is alive and not there.
 
-        ChunkLanes that have ended count as there. Where they have ended since the others came, and in
+        Lanes that have ended count as there. Where they have ended since the others came, and in
         code behind the instruction, they went around it, which is told of.
         """
         places = [self.parked[key] for key in keys]
