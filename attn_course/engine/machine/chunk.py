@@ -47,21 +47,10 @@ class Chunk:
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
-        self.ends = {  # how a block ends -> the key of the next block; None: the group stops
-            "jump": lambda block: block.terminator.target,
-            "branch": self.branch,
-            "table": self.jump_by_table,
-            "return": self.return_from_recursion,
-            "exit": self.exit,
-            "trap": self.trap,
-            "call": self.call,
-            "barrier": self.barriers.meet,
-            "cluster_wait": self.barriers.meet_cluster,
-        }
 
     def close(self) -> None:
         """Drop the references back to the chunk, so that its memory is freed at once."""
-        self.reports.machine, self.ends = None, {}
+        self.reports.machine = None
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -93,10 +82,14 @@ class Chunk:
                 for operation in block.operations:
                     operation(R, self)
             lanes.dirty |= block.definitions
-            after = self.ends[block.terminator.kind](block)
+            t = block.terminator
+            after = t.target if t.kind == "jump" else ENDS[t.kind](self, block)
             if after is None:
                 return
-            if scheduler.must_yield(after, block):
+            if block.polls:
+                scheduler.polls, scheduler.polled = scheduler.polls + 1, block
+            ready = scheduler.ready
+            if scheduler.polls >= scheduler.patience or ready and min(ready) <= after:
                 scheduler.suspend(after)
                 return
             if after <= key and scheduler.jumped_back(after, block):
@@ -268,3 +261,18 @@ class Chunk:
             self.blocks[key] = Block(
                 key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
             )
+
+
+# How a block ends, other than with a jump -> the key of the next block, or None where the running
+# group stops. The table belongs to the module: methods bound to a chunk would keep it, and its
+# memory, until the garbage collector runs.
+ENDS = {
+    "branch": Chunk.branch,
+    "table": Chunk.jump_by_table,
+    "return": Chunk.return_from_recursion,
+    "exit": Chunk.exit,
+    "trap": Chunk.trap,
+    "call": Chunk.call,
+    "barrier": lambda chunk, block: chunk.barriers.meet(block),
+    "cluster_wait": lambda chunk, block: chunk.barriers.meet_cluster(block),
+}

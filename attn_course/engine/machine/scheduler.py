@@ -94,12 +94,6 @@ class Scheduler:
         self.lanes.flush(self.blocks[key].live_in)
         self.join(key, self.lanes.places)
 
-    def must_yield(self, after: Key, block: Block) -> bool:
-        """Has another group to run before the running one, which goes from `block` to `after`?"""
-        if block.polls:
-            self.polls, self.polled = self.polls + 1, block
-        return self.polls >= self.patience or bool(self.ready) and min(self.ready) <= after
-
     # -- loops that make no progress ------------------------------------------------------------
     def jumped_back(self, key: Key, block: Block) -> bool:
         """Called on a jump back to `key`; True when the group spins and has been set aside."""

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 import types
@@ -462,7 +463,8 @@ def test_the_compiler_tells_the_types_of_pointers(text, name, shown, dtypes, con
     code = f'{TYPES}extern "C" __global__ void k({text}) {{}}'
     kernel = simulated(code, options=("-Dgiven=unsigned int",)).get_function("k")
     parameter = kernel.entry.parameters[0]
-    assert (parameter.name, parameter.text) == (name, shown)
+    text = re.sub(r"<.*?>", "", parameter.text)  # from CUDA 13 on a template keeps its arguments
+    assert (parameter.name, text) == (name, shown)
     assert parameter.dtypes == dtypes and parameter.ctype.target.const == const
 
 
@@ -712,7 +714,7 @@ def test_gpu_kernels_have_cupys_attributes_and_limits():
     stream = cupy.cuda.Stream()
     kernel((1,), (32,), (x,), shared_mem=128, stream=stream)
     stream.synchronize()
-    with pytest.raises(LaunchError, match="at most"):
+    with pytest.raises(LaunchError, match="more than a block can have"):
         kernel((1,), (32,), (x,), shared_mem=10**6)
 
 
