@@ -209,9 +209,7 @@ def test_a_plan_reads_its_arrays_again():
             array[...] = new
         assert prepared() is prepared.out
         assert_agrees(prepared.out, reference.attention(q, k, v), relative=2e-6)
-        again = attention(
-            q, k, v, method=prepared.method, return_lse=True, backend="simulator"
-        )
+        again = attention(q, k, v, method=prepared.method, return_lse=True, backend="simulator")
         np.testing.assert_array_equal(prepared.lse, again[1])
 
 
