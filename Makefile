@@ -27,7 +27,7 @@ hurdle = $(shell \
 
 .PHONY: help venv tour test unit lab notebooks notebook-test lint bench hooks readme clean
 help:
-	@echo "make tour       every kernel on this machine, each held against float64, with figures in tour/"
+	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make lab        JupyterLab on the first notebook"
 	@echo "make notebooks  run every notebook and store its outputs"

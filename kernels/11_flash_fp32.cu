@@ -8,7 +8,7 @@
 //                dynamic shared ((BR + 2*TILE)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_50; d <= D; D a multiple of 32; ROWS x KEYS scores a thread; at most 32 warps,
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
-//                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads
+//                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads; SPAN >= 0
 // Expect:        K and V are read once for BR queries; reads q, k and v and writes out, nothing of
 //                size n x m; FFMA bound at n = 2048; long rows as exact as short ones
 // Limits:        K and V are loaded, waited for, then used: nothing overlaps (see 12);
@@ -28,6 +28,9 @@
 #endif
 #ifndef KEY_WARPS
 #define KEY_WARPS 1  // warps along the keys: they share rows and join what they found at the end
+#endif
+#ifndef SPAN
+#define SPAN 0  // tiles of keys summed in one chain; 0: all of them
 #endif
 
 #include "include/long_rows.cuh"
@@ -129,11 +132,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_fp32(
         __syncwarp();  // barrier: a fast lane would read weights that are not stored yet
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
-        const int tile = key0 / TILE;
-        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
+        end_tile<SPAN>(spans, key0 / TILE, o, row_m, row_l);
     }
 
-    if (last_key > (SPAN - 1) * TILE) add_spans(spans, o, row_m, row_l);
+    add_spans<SPAN>(spans, last_key > (SPAN - 1) * TILE, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

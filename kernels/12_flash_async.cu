@@ -8,7 +8,7 @@
 //                dynamic shared ((BR + 2*TILE)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; ROWS x KEYS scores a thread; at most 32 warps,
 //                ROW_WARPS along the rows and KEY_WARPS along the keys; where KEY_WARPS > 1,
-//                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads
+//                ROW_WARPS*ROWS <= 4*KEYS; heads a multiple of kv_heads; SPAN >= 0
 // Expect:        the same sums as 11 in the same order; less time where a block has few warps to
 //                hide the latency of its loads
 // Limits:        one buffer each for K and V: a copy overlaps one product, not a whole step; rows
@@ -29,6 +29,9 @@
 #endif
 #ifndef KEY_WARPS
 #define KEY_WARPS 1  // warps along the keys: they share rows and join what they found at the end
+#endif
+#ifndef SPAN
+#define SPAN 0  // tiles of keys summed in one chain; 0: all of them
 #endif
 
 #include "include/async_copy.cuh"
@@ -135,12 +138,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_async(
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
-        const int tile = key0 / TILE;
-        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
+        end_tile<SPAN>(spans, key0 / TILE, o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
 
-    if (last_key > (SPAN - 1) * TILE) add_spans(spans, o, row_m, row_l);
+    add_spans<SPAN>(spans, last_key > (SPAN - 1) * TILE, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

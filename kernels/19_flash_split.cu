@@ -9,7 +9,7 @@
 //                ((BR + 2*TILE + PARTS*OWN)*STRIDE + BR*KEY_WARPS*P_STRIDE)*4 bytes
 // Needs:         sm_90 (sm_80 with CLUSTER=1); d <= D; D a multiple of 32; CLUSTER 1, 2, 4 or 8;
 //                ROWS x KEYS scores a thread; at most 32 warps, ROW_WARPS along the rows and
-//                KEY_WARPS along the keys; heads a multiple of kv_heads
+//                KEY_WARPS along the keys; heads a multiple of kv_heads; SPAN >= 0
 // Expect:        each block reads 1/CLUSTER of the K and V that it reads in 12 with as many blocks,
 //                and uses each element for CLUSTER times the rows
 // Limits:        the cluster's two barriers and the journey of the parts are work that 12 does not
@@ -33,6 +33,9 @@
 #endif
 #ifndef KEY_WARPS
 #define KEY_WARPS 4  // warps along the keys: they share rows, as the blocks of a cluster do
+#endif
+#ifndef SPAN
+#define SPAN 0  // tiles of keys summed in one chain; 0: all of them
 #endif
 #include "include/async_copy.cuh"
 #include "include/cluster.cuh"
@@ -166,16 +169,14 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) flash_split(
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 
         add_values<BC, STRIDE, P_STRIDE>(o, p_mine, v_mine);
-        const int tile = key0 / (CLUSTER * TILE);
-        if (tile % SPAN == SPAN - 1) end_span(spans, tile < SPAN, o, row_m, row_l);
+        end_tile<SPAN>(spans, key0 / (CLUSTER * TILE), o, row_m, row_l);
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
-    // All that others ever store into this block is parts, which it does not touch before the last
-    // barrier: then nobody stores any more, and it may leave. Every block comes by both barriers,
-    // with keys of its own or without.
+    // Others store only parts here, which this block leaves alone until the last barrier; after it
+    // nobody stores, and it may leave. Every block comes by both barriers, with keys or without.
     cluster_wait();  // barrier: the other blocks' shared memory may not exist yet
 
-    if (last_key > key1 + (SPAN - 1) * CLUSTER * TILE) add_spans(spans, o, row_m, row_l);
+    add_spans<SPAN>(spans, last_key > key1 + (SPAN - 1) * CLUSTER * TILE, o, row_m, row_l);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         row_l[i] = warp_sum<8, 2>(row_l[i]);

@@ -162,7 +162,6 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
             float new_m = own_m[own];
             float sum = 0.0f;
             const float factor = weights<16, 1>(x, new_m, sum);
-            const float new_l = own_l[own] * factor + warp_sum(sum);
 #pragma unroll
             for (int j = 0; j < LANE_KEYS; ++j) {
                 const int col = lane + 32 * j;
@@ -171,11 +170,10 @@ extern "C" __global__ void CLUSTERED __launch_bounds__(THREADS, 1) rows_split(
                     send(address_in(p_tile + r * P_STRIDE + col, to), x[j]);
                 }
             }
+            if (lane < CLUSTER) send(address_in(rescale + r, lane), factor);
+            const float new_l = own_l[own] * factor + warp_sum(sum);  // while the weights travel
             __syncwarp();  // barrier: a fast lane would replace m and l before others read them
-            if (lane < CLUSTER) {
-                send(address_in(rescale + r, lane), factor);
-                send(address_in(row_l + r, lane), new_l);
-            }
+            if (lane < CLUSTER) send(address_in(row_l + r, lane), new_l);
             if (lane == 0) own_m[own] = new_m;
             if (lane == 0) own_l[own] = new_l;
         }

@@ -1,10 +1,10 @@
-"""Holds the simulator's counters against Nsight Compute's, on a machine with a GPU and ncu.
+"""Compares the simulator's counters with Nsight Compute's, on a machine with a GPU and ncu.
 
-    PYTHONPATH=. python3 tools/compare_counters.py --out FOLDER
+`attn-course record counters` runs it.
 
 Every kernel of the ladder runs at three shapes, one of them ragged, under ncu and on the simulator;
-probes of single shared-memory access patterns follow. Both sides go to FOLDER/counters.json, with
-a table on the screen. Exit status 1 where a bar is missed. `--simulator-only` needs no GPU.
+probes of single shared-memory access patterns follow. Both sides go to OUT/<gpu>/counters.json,
+with a table on the screen. Exit status 1 where a bar is missed. `--simulator-only` needs no GPU.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table as aligned
 from attn_course.ladder.steps import LADDER, Geometry, step
-from attn_course.measure.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
-from attn_course.measure.records import caption, new_record
+from attn_course.measure.hardware.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
+from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
@@ -256,7 +256,7 @@ def missed(rows: list[dict]) -> list[str]:
 # -- the run ---------------------------------------------------------------------------------------
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for counters.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_FOLDER, help="folder of records")
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
     parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
     parsed = parser.parse_args(arguments)
@@ -297,10 +297,9 @@ def finish(rows: list[dict], out: Path) -> int:
         missed=failed,
         reasons=REASONS,
     )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "counters.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path = write_record(record, "counters", out)
     print(table(rows))
-    print(f"\n{caption(record)}\nwritten to {out / 'counters.json'}")
+    print(f"\n{caption(record)}\nwritten to {path}")
     equal = sum(one["verdict"] == "equal" for row in rows for one in row["counters"].values())
     total = sum(len(row["counters"]) for row in rows)
     for name, reason in REASONS.items():

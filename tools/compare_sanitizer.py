@@ -1,16 +1,15 @@
-"""Holds the sanitizer against NVIDIA's compute-sanitizer, on a machine with a GPU and that tool.
+"""Compares the sanitizer with NVIDIA's compute-sanitizer, on a machine with a GPU and that tool.
 
-    PYTHONPATH=. python3 tools/compare_sanitizer.py --out FOLDER
+`attn-course record sanitizer` runs it.
 
 Every broken kernel at its case, and every clean one at ragged shapes, runs under memcheck,
 racecheck, initcheck and synccheck, in the optimised and the debug build, and under ours on the
-simulator. Both verdicts go to FOLDER/sanitizer.json, with a table on the screen. Exit status 1
+simulator. Both verdicts go to OUT/<gpu>/sanitizer.json, with a table on the screen. Exit status 1
 where ours misses what the tool finds, either finds something in a clean kernel, or the two differ
 for a reason that this file does not know. `--simulator-only` needs no GPU.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -23,7 +22,7 @@ from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
 from attn_course.figures import table as aligned
-from attn_course.measure.records import caption, check_record, new_record
+from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
     "same",
@@ -230,7 +229,7 @@ def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
     """The record of a comparison, as attn_course.measure.records reads it."""
     files = [row["file"] for name in ("broken", "clean") for row in sections[name]]
     judged = sections["broken"] + sections["machine_code"]
-    record = new_record(
+    return new_record(
         "sanitizer",
         files,
         **sections,
@@ -239,8 +238,6 @@ def record_of(sections: dict[str, list[dict]], seconds: float) -> dict:
         unexplained=[row["file"] for row in judged if row["why"] is None],
         seconds=round(seconds),
     )
-    check_record(record, "sanitizer")
-    return record
 
 
 def show(sections: dict[str, list[dict]]) -> None:
@@ -261,7 +258,7 @@ def find_tool() -> str:
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder for sanitizer.json")
+    parser.add_argument("--out", type=Path, default=RESULTS_FOLDER, help="folder of records")
     parser.add_argument(
         "--workers",
         type=int,
@@ -277,9 +274,7 @@ def main(arguments=None) -> int:
     failed = alarms(sections["clean"])
     if executable:
         record = record_of(sections, time.monotonic() - start)
-        parsed.out.mkdir(parents=True, exist_ok=True)
-        target = parsed.out / "sanitizer.json"
-        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        target = write_record(record, "sanitizer", parsed.out)
         print(f"{caption(record)}\nwritten to {target}")
         failed += record["missed"] + record["unexplained"]
     verdicts = [row["verdict"] for row in sections["broken"]]

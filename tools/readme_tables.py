@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
-from attn_course.measure.records import caption, read_record
+from attn_course.measure.records import caption, no_record, read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -113,6 +113,38 @@ def bench() -> str:
     return "\n\n".join(parts)
 
 
+def methods() -> str:
+    """Every method at each shape of the suite `ladder`: time, rate, share of the best peer, error.
+
+    Peers stand among the methods, slowest first.
+    """
+    path = GPU_RECORDS / "bench_ladder.json"
+    if not path.is_file():
+        return no_record("ladder").capitalize() + "."
+    record = read_record(path)
+    parts = [f"{caption(record)}, PyTorch {record['torch']}."]
+    for row in record["rows"]:
+        best = row["timings"][row["best_peer"]]["median_us"] if row["best_peer"] else None
+        ordered = sorted(row["timings"].items(), key=lambda one: -one[1]["median_us"])
+        lines = [
+            f"(B, H, L, D) = ({row['label'].replace(',', ', ')})",
+            "",
+            "| method | us | TFLOP/s | speed, % of the best peer | relative error |",
+            "|---|--:|--:|--:|--:|",
+            *(method_time_row(name, one, best) for name, one in ordered),
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def method_time_row(name: str, timing: dict, best_us: float | None) -> str:
+    share = f"{100 * best_us / timing['median_us']:.0f}" if best_us else "-"
+    return (
+        f"| `{name}` | {timing['median_us']:,.1f} | {timing['tflops']:.2f} | {share} | "
+        f"{timing['relative_error']:.1e} |"
+    )
+
+
 def bench_row(row: dict) -> str:
     ours, best = row["timings"]["auto"]["median_us"], row["best_backend"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_backend"]["value"]
@@ -123,7 +155,7 @@ def bench_row(row: dict) -> str:
 
 
 def checked() -> str:
-    """What the simulator and its sanitizer were held against on a GPU, from three records."""
+    """The comparisons of the simulator and its sanitizer with a GPU, from three records."""
     return "\n".join([counters_line(), differential_line(), sanitizer_line()])
 
 
@@ -169,7 +201,14 @@ def sanitizer_line() -> str:
     )
 
 
-TABLES = {"ladder": ladder, "speed": speed, "lessons": lessons, "bench": bench, "checked": checked}
+TABLES = {
+    "ladder": ladder,
+    "speed": speed,
+    "lessons": lessons,
+    "bench": bench,
+    "methods": methods,
+    "checked": checked,
+}
 
 
 def markers(name: str) -> tuple[str, str]:

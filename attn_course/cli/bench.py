@@ -14,8 +14,9 @@ from attn_course.figures import table
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
+from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import caption, records, write_record
-from attn_course.measure.roofline import Work, attention_work, peak_of
+from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
 from . import simulator_speed
@@ -33,7 +34,7 @@ def add(parsers) -> None:
         "bench",
         help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
         description="Times every method of the course against PyTorch's attention, as CUDA graph "
-        "replays in turns, each output held against float64 first. Without a GPU shows the "
+        "replays in turns, each output checked against float64 first. Without a GPU shows the "
         "recorded results. Suites: "
         + "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
         + f"; {SIMULATOR}: how fast the simulator runs on this machine.",

@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import bench, check, count, profile, run, tour, trace
+from . import bench, check, count, profile, record, run, tour, trace
 
-COMMANDS = (tour, run, count, check, trace, profile, bench)
+COMMANDS = (tour, run, count, check, trace, profile, bench, record)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -15,7 +15,7 @@ INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attn-course",
-        description="CUDA attention kernels, run on a GPU or simulated, held against float64.",
+        description="CUDA attention kernels, run on a GPU or simulated, checked against float64.",
         epilog=f"Set {TRACEBACK_VARIABLE}=1 to see where an error arose.",
     )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -9,7 +9,7 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
-from attn_course.measure.nsight import (
+from attn_course.measure.hardware.nsight import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
     SPEED_METRICS,

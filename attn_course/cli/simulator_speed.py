@@ -27,7 +27,7 @@ NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
 
 
 @dataclass(frozen=True)
-class Case:
+class SpeedCase:
     """One timed kernel: a ladder step, its (BH, n, d) and compiler options."""
 
     name: str
@@ -39,7 +39,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Timing:
+class SpeedTiming:
     """A case's result. shape: (BH, n, d); seconds: median of the repeats; instructions:
     lane-instructions a launch."""
 
@@ -56,10 +56,10 @@ class Timing:
 
 
 CASES = (
-    Case("01_scores_naive", 1, 24, 196, 64),
-    Case("02_scores_tiled TILE=16", 2, 24, 196, 64, ("-DTILE=16",)),
+    SpeedCase("01_scores_naive", 1, 24, 196, 64),
+    SpeedCase("02_scores_tiled TILE=16", 2, 24, 196, 64, ("-DTILE=16",)),
     # The shape that Numba's CUDA simulator was timed on.
-    Case("02_scores_tiled TILE=16, one head", 2, 1, 128, 64, ("-DTILE=16",)),
+    SpeedCase("02_scores_tiled TILE=16, one head", 2, 1, 128, 64, ("-DTILE=16",)),
 )
 AGAINST_NUMBA = CASES[2].name
 
@@ -107,7 +107,7 @@ def _cpu_lines() -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-def prepare(case: Case, bh: int) -> Callable[[], None]:
+def prepare(case: SpeedCase, bh: int) -> Callable[[], None]:
     """Return a call that launches the case's kernel once over `bh` heads of random input."""
     row, problem = step(case.step), Problem(bh, case.n, case.n, case.d)
     rng = np.random.default_rng(0)
@@ -116,7 +116,7 @@ def prepare(case: Case, bh: int) -> Callable[[], None]:
     return call_steps([row], arrays, 1.0, **how).run
 
 
-def count_instructions(case: Case) -> int:
+def count_instructions(case: SpeedCase) -> int:
     """Lane-instructions of one launch: counted over one head, as every head does the same."""
     call, counter = prepare(case, 1), LaneInstructions()
     with observe(counter):
@@ -124,7 +124,7 @@ def count_instructions(case: Case) -> int:
     return counter.total * case.bh
 
 
-def measure(case: Case, repeats: int) -> Timing:
+def measure(case: SpeedCase, repeats: int) -> SpeedTiming:
     """Median, fastest and slowest of `repeats` launches after one that warms up."""
     call, seconds = prepare(case, case.bh), []
     call()
@@ -132,7 +132,7 @@ def measure(case: Case, repeats: int) -> Timing:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return Timing(
+    return SpeedTiming(
         case.name,
         (case.bh, case.n, case.d),
         statistics.median(seconds),
@@ -142,7 +142,7 @@ def measure(case: Case, repeats: int) -> Timing:
     )
 
 
-def report(timings: list[Timing]) -> str:
+def report(timings: list[SpeedTiming]) -> str:
     """The table for people, with the ratio to Numba's simulator where its time is recorded."""
     rows = [
         (

@@ -5,8 +5,9 @@ devices with less shared memory. 20 has a few numbers of rows and of keys, each 
 each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
-tile on the problems of tile_times.py. It ranks tiles of one problem; as a forecast of a time it is
-rough. It knows no causal mask, which takes about the same share of the work from every tile.
+tile on the problems of measure/tile_model.py. It ranks tiles of one problem; as a forecast of a
+time it is rough. It knows no causal mask, which takes about the same share of the work from every
+tile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import ceil, log2, sqrt
 from typing import NoReturn
 
 from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
@@ -91,6 +92,7 @@ class Prices:
 
 
 PRICES = Prices()
+LONG_ROW = 8192  # keys from which on 11, 12 and 19 sum a row in spans
 REGISTERS = 65536  # of an SM; a thread has some besides those of its scores and outputs
 OTHER_REGISTERS = 60
 
@@ -198,12 +200,27 @@ def row_config(problem: Problem, device: Device) -> Constants:
 
 def flash_config(problem: Problem, device: Device) -> Constants:
     """Constants of 11 and 12. Raises ValueError where no tile fits the device."""
-    return _constants("flash_fp32 and flash_async", best_flash(problem, device), problem, device)
+    best = best_flash(problem, device)
+    return _with_spans(_constants("flash_fp32 and flash_async", best, problem, device), problem.m)
 
 
 def cluster_config(problem: Problem, device: Device) -> Constants:
     """Constants of 19. Raises ValueError where no tile fits the device."""
-    return _constants("flash_split", best_flash(problem, device, True), problem, device)
+    best = best_flash(problem, device, True)
+    return _with_spans(_constants("flash_split", best, problem, device), problem.m)
+
+
+def _with_spans(c: Constants, keys: int) -> Constants:
+    """Add SPAN, the tiles that a warp sums in one chain, where rows are long.
+
+    The rounding error of a sum grows with the root of its number of terms. A span of the root of
+    the keys of a warp makes both the sums of spans and the sum over spans short; a power of two
+    keeps the number of compiled kernels small, and spans of 4 tiles or more their cost.
+    """
+    if keys < LONG_ROW:
+        return c
+    tiles = sqrt(keys / (c["KEY_WARPS"] * c.get("CLUSTER", 1))) / (8 * c["KEYS"])
+    return c | {"SPAN": 2 ** max(2, ceil(log2(tiles)))}
 
 
 def _constants(entry: str, best: Best, problem: Problem, device: Device) -> Constants:

@@ -17,9 +17,8 @@ from attn_course.ladder.call import compiled, run_steps
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure import tile_model
-from attn_course.measure.experiments import Times
-from attn_course.measure.records import records
-from attn_course.measure.suites import Shape, shape_label
+from attn_course.measure.contests import Shape, shape_label
+from attn_course.measure.experiments import RecordedTimes
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -217,7 +216,7 @@ def largest_dim(which: str, budget: int, options: Sequence[str] = (), step_of: i
 
 
 # -- records ---------------------------------------------------------------------------------------
-def time_table(found: Mapping[Shape, Times | None], names: Sequence[str]) -> str:
+def time_table(found: Mapping[Shape, RecordedTimes | None], names: Sequence[str]) -> str:
     """Return the medians in microseconds, a row a contestant, a column a shape, with a caption."""
     present = {shape: one for shape, one in found.items() if one is not None}
     if not present:
@@ -272,8 +271,3 @@ def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float
             tile = f"{c['ROWS']}x{c['KEYS']}, {c['ROW_WARPS']}x{c['KEY_WARPS']}"
             best[cluster] = (blocks, time, tile)
     return dict(sorted(best.items()))
-
-
-def tile_record() -> dict | None:
-    """Return the newest record of the tiles' times, None where there is none."""
-    return next(iter(records(tile_model.KIND)), None)

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from attn_course.clinic import Broken, Trial, broken_kernels, prepare
+from attn_course.clinic.edits import Edit, edited
 from attn_course.engine.errors import MemoryFault
 from attn_course.engine.events import observe
 from attn_course.engine.module import LaunchError
@@ -44,13 +45,8 @@ VERDICTS = {
     "bad-launch": "the device can not run such a launch",
     NOTHING: "each access is in order; only float64 sees that the numbers are wrong",
 }
-Edit = tuple[str, str]  # (text to replace, its replacement)
 _MARK = re.compile(r"  // <- (?:defect|found here)$", re.MULTILINE)
 _LOCATION = re.compile(r"\s*\.loc\s+1\s+(\d+)\s")
-
-
-class MendError(ValueError):
-    """An edit that does not fit the text."""
 
 
 class Source:
@@ -137,30 +133,19 @@ class Patient:
         return kinds[0] if kinds else NOTHING
 
     def mended(self, mend: Edit | Sequence[Edit]) -> str:
-        """The text after one edit (old, new) or several.
+        """Return the text after one edit (old, new) or several.
 
         Raises:
-            MendError: an edit that is no pair of texts, or whose old text does not stand in the
-                source exactly once.
+            EditError: an edit that is no pair of texts, or whose old text is not in the source
+                exactly once.
         """
-        text = self.text
-        for edit in [mend] if _is_edit(mend) else mend:
-            if not _is_edit(edit):
-                raise MendError(f"an edit is a pair of texts, (old, new), not {edit!r}")
-            count = text.count(edit[0]) if edit[0] else 0
-            if count != 1:
-                raise MendError(
-                    f"{edit[0]!r} stands {count} times in the source of patient "
-                    f"{self.letter}; it has to stand there once"
-                )
-            text = text.replace(*edit)
-        return text
+        return edited(self.text, mend, f"patient {self.letter}")
 
     def discharge(self, mend: Edit | Sequence[Edit] | None) -> None:
         """Examine the mended text and print the verdict; None shows the healthy twin's.
 
         A patient is discharged when no error is left and the result agrees with float64. Raises
-        MendError as `mended` does, and CompileError.
+        EditError as `mended` does, and CompileError.
         """
         trial = self.twin() if mend is None else self.trial(self.mended(mend))
         with observe(Sanitizer(trial.family.uninitialised)) as report:
@@ -220,11 +205,3 @@ def instructions_of_line(ptx: str, line: int) -> list[str]:
         elif current == line and text.strip().endswith(";") and not text.strip().startswith("."):
             found.append(" ".join(text.split()))
     return found
-
-
-def _is_edit(value) -> bool:
-    return (
-        isinstance(value, (tuple, list))
-        and len(value) == 2
-        and all(isinstance(part, str) for part in value)
-    )

@@ -1,7 +1,7 @@
 """Lesson 13: counts predicted without a GPU, and access to recorded profiles.
 
-Two kinds of records: "counters" (tools/compare_counters.py: requests, sectors, wavefronts,
-occupancy limits) and KIND (tools/record_profile.py: speed of light, warps, stall reasons). Both
+Two kinds of records: "counters" (`attn-course record counters`: requests, sectors, wavefronts,
+occupancy limits) and KIND (`attn-course record profile`: speed of light, stall reasons). Both
 hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block` and `metrics`.
 """
 
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.engine.watch.footprints import LineLookups
+from attn_course.figures import table
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.measure.nsight import (
+from attn_course.measure.hardware.nsight import (
     PROFILING,
     SPEED_METRICS,
     STALL_METRICS,
@@ -22,8 +23,8 @@ from attn_course.measure.nsight import (
     Target,
     collect,
 )
-from attn_course.measure.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.measure.records import is_current, new_record, records
+from attn_course.measure.hardware.occupancy import Occupancy, compiled_registers, occupancy
+from attn_course.measure.records import is_current, new_record
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
@@ -101,11 +102,15 @@ def shared_bytes(target: Target) -> int:
 
 
 # -- the hardware's side ---------------------------------------------------------------------------
-def measure() -> dict:
-    """Return a record of kind KIND: ncu's metrics for every target. Needs a GPU and ncu."""
+def record(quick: bool = False) -> dict:
+    """Return a record of kind KIND: ncu's metrics for every target; quick: for the first alone.
+
+    Needs a GPU and ncu.
+    """
+    targets = TARGETS[:1] if quick else TARGETS
     metrics = (*PROFILING, *EXTRA)
     cases = []
-    for target, profile in zip(TARGETS, collect(TARGETS, metrics), strict=True):
+    for target, profile in zip(targets, collect(targets, metrics), strict=True):
         kept = dict.fromkeys((*metrics, *UNASKED))
         found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
         cases.append(
@@ -121,11 +126,6 @@ def measure() -> dict:
             }
         )
     return new_record(KIND, {case["file"] for case in cases}, cases=cases)
-
-
-def newest(kind: str) -> dict | None:
-    """Return the newest record of a kind, or None."""
-    return next(iter(records(kind)), None)
 
 
 def case_of(record: dict | None, target: Target) -> dict | None:
@@ -187,3 +187,21 @@ def waits(record: dict | None, target: Target) -> dict[str, float]:
 def shown(value: float | None, form: str = ",.0f") -> str:
     """Return a number as text for a table, '-' for None."""
     return "-" if value is None else format(value, form)
+
+
+def report(record: dict) -> str:
+    """Return a record as a table: times, speed of light, and the longest waits."""
+    rows = []
+    for target in TARGETS:
+        light = speed_of_light(record, target)
+        longest = list(waits(record, target).items())[:2]
+        rows.append(
+            (
+                target.label,
+                shown(time_us(record, target), ".1f"),
+                *(shown(light.get(unit), ".0f") for unit in UNITS),
+                ", ".join(f"{name} {clocks:.1f}" for name, clocks in longest),
+            )
+        )
+    heads = ("kernel", "us", *UNITS, "what warps wait for, clocks an instruction")
+    return table(heads, rows, (1, 2, 3, 4, 5))

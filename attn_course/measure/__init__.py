@@ -7,12 +7,14 @@ from importlib import import_module
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
     "first_calls": "measured",
-    "records": "caption",
-    "roofline": "attention_work method_work peak_of step_work tflops",
-    "occupancy": "MULTIPROCESSORS compiled_registers",
+    "records": "caption measured_or_recorded newest_record",
+    "roofline": "attention_work method_work step_work tflops",
+    "hardware.devices": "MULTIPROCESSORS peak_of",
+    "hardware.occupancy": "compiled_registers occupancy",
     "pipeline_times": "CHAINS KERNELS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",
-    "nsight": "COUNTER_METRICS",
+    "hardware.nsight": "COUNTER_METRICS",
+    "hardware": "memory_levels",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
@@ -22,6 +24,8 @@ __all__ = list(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "memory_levels":  # a module, not a name inside one
+        return import_module(f"{__name__}.hardware.memory_levels")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 

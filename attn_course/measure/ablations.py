@@ -1,9 +1,10 @@
 """Kernels 12 and 19 with one idea taken away at a time: what each idea is worth.
 
-An ablation is a kernel's own source, headers included, with a few exact replacements. It computes
-the same attention, so whatever differs from the whole kernel, in counters or in time, is the
-idea's. Counters come from the simulator; times come from a GPU, where all variants of a problem
-take turns, or from its record. `ablation_edits` holds the replacements.
+An ablation is a kernel's own source, headers included, with a few exact replacements
+(`clinic.ablations`). It computes the same attention, so the difference to the full kernel, in
+counters or in time, is the idea's.
+Counters come from the simulator; times come from a GPU, where all variants of a problem take turns,
+or from its record.
 """
 
 from __future__ import annotations
@@ -12,32 +13,17 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import partial
 
-import numpy as np
-
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.compile import with_headers
-from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import problem_of
-from attn_course.ladder.call import StepLaunch, numbers_of
+from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
+from attn_course.clinic.edits import edited, kernel_text
 from attn_course.ladder.choose import current_device
-from attn_course.ladder.steps import Device, Geometry, Problem, step
-from attn_course.reference.comparison import Comparison, compare
-from attn_course.reference.inputs import seeded_qkv
+from attn_course.ladder.steps import Device, Problem, step
 
-from .ablation_edits import ABLATIONS, Ablation, whole
-from .records import caption, is_current, new_record, records
-from .suites import Shape, estimate_us, float64_attention, turns_for
-from .timing import (
-    ClockWatch,
-    GpuClock,
-    Replay,
-    calls_for,
-    capture,
-    contest,
-    require_gpu,
-)
+from . import records
+from .contestants import Kernels, Part, compile_parts
+from .contests import ContestResult, Shape, hold_contest, shape_label
+from .timing import ClockWatch, require_gpu
 
 KIND = "ablations"
 # (B, H, n, d) and causal: few short rows, Swin windows, long rows without and with the mask.
@@ -52,13 +38,9 @@ PROBLEMS: tuple[tuple[Shape, bool], ...] = (
 ITERATIONS = 60
 
 
-class AblationError(ValueError):
-    """An edit whose text is not in the kernel exactly once; names the ablation and the text."""
-
-
 # -- source ----------------------------------------------------------------------------------------
 def ablation(kernel: str, name: str) -> Ablation:
-    """An ablation by its kernel's entry point and its name. KeyError: lists those there are."""
+    """Return an ablation by its kernel's entry point and its name. KeyError: lists all."""
     for one in ABLATIONS:
         if (one.kernel, one.name) == (kernel, name):
             return one
@@ -68,36 +50,23 @@ def ablation(kernel: str, name: str) -> Ablation:
 
 
 def variants(kernel: str) -> tuple[Ablation, ...]:
-    """A kernel whole, and each of its ablations."""
+    """Return the full kernel and each of its ablations."""
     return (whole(kernel), *(one for one in ABLATIONS if one.kernel == kernel))
 
 
 def all_variants() -> tuple[Ablation, ...]:
-    """Every kernel that has ablations, whole, followed by these."""
+    """Return `variants` of every kernel that has ablations."""
     kernels = dict.fromkeys(one.kernel for one in ABLATIONS)
     return tuple(one for kernel in kernels for one in variants(kernel))
 
 
 def source(one: Ablation) -> str:
-    """The kernel's text, its headers in their places, with the edits made.
-
-    Raises:
-        AblationError: a text to be replaced is not there exactly once.
-    """
-    path = step(one.kernel).path
-    text = with_headers(path.read_text(encoding="utf-8"), path.parent)
-    for old, new in one.edits:
-        if text.count(old) != 1:
-            raise AblationError(
-                f"{one.label}: {text.count(old)} times in the kernel, not once: "
-                f"{old.strip().splitlines()[0]!r}"
-            )
-        text = text.replace(old, new)
-    return text
+    """Return the kernel's text with the edits made. EditError: an edit does not fit."""
+    return edited(kernel_text(step(one.kernel).path), one.edits, one.label)
 
 
 def difference(one: Ablation) -> str:
-    """The edits as a unified diff without context; the options instead where there are no edits."""
+    """Return the edits as a unified diff without context; without edits, the options."""
     if not one.edits:
         return " ".join(one.options)
     before = source(whole(one.kernel)).splitlines()
@@ -106,168 +75,121 @@ def difference(one: Ablation) -> str:
 
 
 def source_hash(one: Ablation) -> str:
-    """SHA-256 of the source and the options: what a record says was timed."""
+    """Return the SHA-256 of the source and the options."""
     text = "\n".join((source(one), *one.options))
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def sources() -> dict[str, str]:
+    """Return `source_hash` of all variants by label: the edits as they are now."""
+    return {one.label: source_hash(one) for one in all_variants()}
+
+
 # -- running ---------------------------------------------------------------------------------------
-class Variant:
-    """An ablation made ready for one problem, on either backend; `call()` launches it.
-
-    Args:
-        one: which.
-        q, k, v: (B, H, n, d) and (B, H_kv, m, d) float32 of the backend's array module.
-        options: compiler options that win over the tuning and the ablation's.
-
-    The attributes launch, options, kernel and out are the geometry, the compiler options, the
-    compiled kernel and the output (B, H, n, d), NaN until a call.
-    Raises AblationError; ValueError where the kernel does not take the problem.
-    """
-
-    def __init__(
-        self,
-        one: Ablation,
-        q,
-        k,
-        v,
-        *,
-        causal: bool = False,
-        backend: str | None = None,
-        options: Sequence[str] = (),
-    ):
-        row, problem = step(one.kernel), problem_of(q, k, causal)
-        self.ablation, self.relative = one, row.relative
-        self.launch = tuned_launch(one, problem, current_device(backend), options)
-        self.options = self.launch.options((*one.options, *options))
-        self.kernel = compiled(one, self.options, backend)
-        if self.launch.shared_bytes > self.kernel.max_dynamic_shared_size_bytes:
-            self.kernel.max_dynamic_shared_size_bytes = self.launch.shared_bytes
-        self.out = array_module(backend).full(q.shape, np.nan, np.float32)
-        self._arrays = {"q": q, "k": k, "v": v, "out": self.out}
-        numbers = numbers_of(problem, q.shape[3] ** -0.5)
-        self._run = StepLaunch(row, self.launch, self.kernel, numbers).run
-
-    def call(self) -> None:
-        """Launch the kernel once; it writes `out`."""
-        self._run(self._arrays)
-
-    def capture(self, calls: int) -> Replay:
-        """So many calls as one CUDA graph."""
-        return capture(self.call, calls)
-
-    def poison(self) -> None:
-        """Fill `out` with NaN, so that a call that writes nothing shows."""
-        self.out.fill(np.nan)
-
-    def compare(self, expected: np.ndarray) -> Comparison:
-        """The output against float64 (B, H, n, d)."""
-        return compare(
-            asnumpy(self.out), expected, name=self.ablation.label, relative=self.relative
-        )
+def part_of(one: Ablation, options: Sequence[str] = ()) -> Part:
+    """Return an ablation as a kernel to launch; options win over the tuning and the ablation's."""
+    return Part(one.kernel, (*one.options, *options), one.edits)
 
 
-def tuned_launch(
-    one: Ablation, problem: Problem, device: Device | None = None, options: Sequence[str] = ()
-) -> Geometry:
-    """Return the geometry; given options win over the ablation's, these over the tuning."""
-    return step(one.kernel).launch(problem, (*one.options, *options), device)
+def variant(
+    one: Ablation,
+    q,
+    k,
+    v,
+    *,
+    causal: bool = False,
+    backend: str | None = None,
+    options: Sequence[str] = (),
+) -> Kernels:
+    """Return an ablation ready to run on a problem; arguments as of Kernels and part_of."""
+    parts = [part_of(one, options)]
+    return Kernels(one.label, parts, q, k, v, causal=causal, backend=backend)
 
 
-def options_for(
-    one: Ablation, shape: Shape, causal: bool = False, device: Device | None = None
-) -> tuple[str, ...]:
-    """Compiler options of an ablation on a problem (B, H, n, d) with as many keys as queries."""
-    b, h, n, d = shape
-    launch = tuned_launch(one, Problem(b * h, n, n, d, h, h, causal), device)
-    return launch.options(one.options)
-
-
-def compiled(one: Ablation, options: Sequence[str], backend: str | None = None):
-    """The kernel of an ablation, compiled once for each set of options and backend."""
-    return _compiled(source(one), step(one.kernel).entry, tuple(options), resolve_backend(backend))
-
-
-@lru_cache(maxsize=128)
-def _compiled(code: str, entry: str, options: tuple[str, ...], backend: str):
-    return RawModule(code=code, options=options, backend=backend).get_function(entry)
+def parts_to_compile(device: Device | None = None) -> set[Part]:
+    """Return every kernel that a record times, with all its compiler options."""
+    found = set()
+    for one in all_variants():
+        for (b, h, n, d), causal in PROBLEMS:
+            part = part_of(one)
+            launch = part.launch(Problem(b * h, n, n, d, h, h, causal), device)
+            found.add(part._replace(options=launch.options(part.options)))
+    return found
 
 
 # -- measuring -------------------------------------------------------------------------------------
-def record() -> dict:
-    """Every variant on every problem, as a results record. TimingError where there is no GPU."""
+def record(quick: bool = False) -> dict:
+    """Return a record of every variant on every problem; quick: on the first alone, in few turns.
+
+    Raises:
+        TimingError: no GPU.
+    """
     require_gpu()
+    compile_parts(parts_to_compile(current_device("gpu")))
+    problems, iterations = (PROBLEMS[:1], 5) if quick else (PROBLEMS, ITERATIONS)
     with ClockWatch() as watch:
-        rows = [measure(shape, causal, GpuClock()) for shape, causal in PROBLEMS]
-    chosen = all_variants()
-    return new_record(
+        rows = [measure(shape, causal, iterations) for shape, causal in problems]
+    return records.new_record(
         KIND,
-        sorted({step(one.kernel).file for one in chosen}),
+        {step(one.kernel).file for one in all_variants()},
         device=asdict(current_device("gpu")),
         rows=rows,
-        sources={one.label: source_hash(one) for one in chosen},
+        sources=sources(),
         clocks=watch.record(),
     )
 
 
-def measure(shape: Shape, causal: bool, clock, backend: str | None = None) -> dict:
-    """All variants on one problem: checked against float64, then timed as graphs in turns."""
-    host = seeded_qkv(shape)
-    inputs = [array_module(backend).asarray(array) for array in host]
-    clock.synchronize()
-    found = {
-        one.label: Variant(one, *inputs, causal=causal, backend=backend) for one in all_variants()
+def measure(
+    shape: Shape, causal: bool, iterations: int = ITERATIONS, backend: str = "gpu", clock=None
+) -> dict:
+    """Return the row of one problem: all variants, checked against float64 and timed in turns."""
+    makers = {
+        one.label: partial(variant, one, causal=causal, backend=backend) for one in all_variants()
     }
-    calls = {name: calls_for(estimate_us(clock, one)) for name, one in found.items()}
-    replays = {name: one.capture(calls[name]) for name, one in found.items()}
-    verdicts = _verdicts(found, replays, float64_attention(*host, causal=causal), clock)
-    wrong = {name: one.message for name, one in verdicts.items() if not one.agrees}
-    replays = {name: one for name, one in replays.items() if name not in wrong}
-    sample_us = {name: clock.time_us(replay.launch) for name, replay in replays.items()}
-    turns = turns_for(sample_us, ITERATIONS)
-    measured = contest(replays, iterations=turns, warmup=min(5, turns), clock=clock)
+    result = hold_contest(
+        shape, makers, causal=causal, iterations=iterations, backend=backend, clock=clock
+    )
+    facts = result.facts()
+    for one in all_variants():
+        if one.label in facts:
+            facts[one.label] |= _over_whole(result, one)
     return {
         "shape": list(shape),
         "causal": causal,
-        "wrong": wrong,
-        "variants": {name: _summary(found[name], measured, verdicts[name]) for name in replays},
+        "refused": result.entrants.refused,
+        "wrong": result.entrants.wrong,
+        "variants": facts,
     }
 
 
-def _verdicts(found: dict[str, Variant], replays, expected, clock) -> dict[str, Comparison]:
-    """Poison each output, replay its graph, compare."""
-    verdicts = {}
-    for name, one in found.items():
-        one.poison()
-        clock.synchronize()
-        clock.time_us(replays[name].launch)  # waits for the replay
-        verdicts[name] = one.compare(expected)
-    return verdicts
+def _over_whole(result: ContestResult, one: Ablation) -> dict:
+    """The ratio to the full kernel, whose label is its entry point."""
+    measured = result.measured
+    if one.kernel not in measured.timings:
+        return {}
+    return {"over_whole": measured.ratio(one.kernel, one.label).record()}
 
 
-def _summary(one: Variant, measured, verdict: Comparison) -> dict:
-    """Times of a variant, its ratio to the whole kernel's, and what was launched."""
-    name, kernel = one.ablation.label, one.ablation.kernel
-    summary = measured.timings[name].record()
-    if kernel in measured.timings:  # the whole kernel's label is its entry point
-        summary["over_whole"] = measured.ratio(kernel, name).record()
-    return summary | {
-        "options": list(one.options),
-        "blocks": int(np.prod(one.launch.grid)),
-        "threads": int(np.prod(one.launch.block)),
-        "shared_bytes": one.launch.shared_bytes,
-        "registers": one.kernel.num_regs,
-        "local_bytes": one.kernel.local_size_bytes,
-        "relative_error": verdict.relative_error,
-    }
+def report(found: dict) -> str:
+    """Return each problem's times, and the ratios to the full kernel's."""
+    lines = []
+    for row in found["rows"]:
+        lines.append(shape_label(row["shape"], row["causal"]))
+        for name, one in row["variants"].items():
+            ratio = one.get("over_whole", {"value": float("nan")})
+            lines.append(
+                f"  {name:<32} {one['median_us']:10.2f} us  {ratio['value']:6.3f} of the full "
+                f"kernel  {one['registers']:3} registers, {one['local_bytes']} bytes spilled"
+            )
+    return "\n".join(lines)
 
 
 # -- reading a record ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Worth:
-    """An ablation's time on one problem beside the whole kernel's, microseconds, and their ratio.
+    """An ablation's time on one problem beside the full kernel's, microseconds, and their ratio.
 
-    ratio: ablation over whole, above 1 where the idea saves time; low and high: its 95 % interval.
+    ratio: ablation over full, above 1 where the idea saves time; low and high: its 95 % interval.
     """
 
     ablation: Ablation
@@ -279,33 +201,17 @@ class Worth:
 
     @property
     def is_clear(self) -> bool:
-        """The interval does not hold 1: the difference is more than the spread of the samples."""
+        """Whether 1 is outside the interval: the difference is more than the samples' spread."""
         return not self.low <= 1 <= self.high
 
 
-def newest_record() -> dict | None:
-    """The newest record there is, or None."""
-    found = records(KIND)
-    return found[0] if found else None
-
-
-def record_is_current(found: dict) -> bool:
-    """Was the record made with the kernels and the edits as they are now?"""
-    return is_current(found) and found["sources"] == {
-        one.label: source_hash(one) for one in all_variants()
-    }
-
-
-def record_caption(found: dict) -> str:
-    """Where and when the record was made, and whether kernels or edits have changed since."""
-    text = caption(found)
-    if is_current(found) and not record_is_current(found):
-        text += "; STALE, edits changed since"
-    return text
+def caption(found: dict) -> str:
+    """Return where and when the record was made; STALE where kernels or edits have changed."""
+    return records.caption(found, sources=sources())
 
 
 def row_of(found: dict, shape: Shape, causal: bool = False) -> dict:
-    """A record's row of one problem. KeyError: it has none."""
+    """Return a record's row of one problem. KeyError: it has none."""
     for row in found["rows"]:
         if (tuple(row["shape"]), row["causal"]) == (tuple(shape), causal):
             return row
@@ -313,17 +219,17 @@ def row_of(found: dict, shape: Shape, causal: bool = False) -> dict:
 
 
 def worths(found: dict, kernel: str, shape: Shape, causal: bool = False) -> list[Worth]:
-    """What each of a kernel's ideas is worth on a problem; those that the record has."""
+    """Return the worth of each of a kernel's ideas on a problem, as far as the record has it."""
     timed = row_of(found, shape, causal)["variants"]
+    if kernel not in timed:
+        return []
     return [
-        _worth(one, timed[one.label], timed[kernel])
+        Worth(
+            one,
+            timed[one.label]["median_us"],
+            timed[kernel]["median_us"],
+            *(timed[one.label]["over_whole"][key] for key in ("value", "low", "high")),
+        )
         for one in variants(kernel)[1:]
-        if one.label in timed and kernel in timed
+        if one.label in timed
     ]
-
-
-def _worth(one: Ablation, row: dict, whole_row: dict) -> Worth:
-    ratio = row["over_whole"]
-    return Worth(
-        one, row["median_us"], whole_row["median_us"], ratio["value"], ratio["low"], ratio["high"]
-    )

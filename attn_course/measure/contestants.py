@@ -1,24 +1,211 @@
-"""What a user would call instead of a kernel of the course: PyTorch's attention, graph for graph.
+"""Contestants of a timing contest: kernels of the course, and PyTorch's attention.
 
-PyTorch is optional (the `peers` extra) and is imported when a peer is first asked for. Its inputs
-are views of CuPy's arrays, its work is captured by `torch.cuda.graph` and replayed on CuPy's
-current stream, so a peer and a kernel take turns on one stream. TF32 is off: float32 means float32.
+Both run on given inputs, are captured into a CUDA graph, and replay on CuPy's current stream, so
+they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when a peer
+is first asked for. TF32 is off: float32 means float32.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import prod
+from multiprocessing import get_context
+from typing import NamedTuple
 
 import numpy as np
 
+from attn_course.clinic.edits import Edit, edited, kernel_text
+from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.graphs import GraphLaunch
+from attn_course.engine.module import RawModule
+from attn_course.ladder.attention import check_options, pick, problem_of, steps_of
+from attn_course.ladder.call import StepLaunch, compiled, numbers_of
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
 
-from .timing import GRAPH_CALLS, Replay, require_gpu
+from .timing import GRAPH_CALLS, Replay, capture, require_gpu
 
+RELATIVE = 1e-5  # relative error to float64 that float32 allows
+
+
+# -- kernels of the course -------------------------------------------------------------------------
+class Part(NamedTuple):
+    """One kernel of a contestant.
+
+    step: a ladder step's number, entry point or file; an experiment's file.
+    options: compiler options, which win over the tuning.
+    edits: replacements in the kernel's text.
+    """
+
+    step: int | str
+    options: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def row(self) -> Step:
+        return step(self.step)
+
+    def launch(self, problem: Problem, device: Device | None = None) -> Geometry:
+        """Return the geometry for a problem; the part's options win over the tuning.
+
+        Raises:
+            ValueError: an extent or an option that the step does not take.
+        """
+        return self.row.launch(problem, self.options, device)
+
+    def kernel(self, entry: str, options: Sequence[str], backend: str | None = None):
+        """Return the compiled kernel.
+
+        Raises:
+            EditError: an edit does not fit the text.
+        """
+        row, options = self.row, tuple(options)
+        if not self.edits:
+            return compiled(row.path, options, entry=entry, backend=backend)
+        text = edited(kernel_text(row.path), self.edits, row.file)
+        return _compiled_text(text, entry, options, resolve_backend(backend))
+
+
+@lru_cache(maxsize=128)
+def _compiled_text(code: str, entry: str, options: tuple[str, ...], backend: str):
+    return RawModule(code=code, options=options, backend=backend).get_function(entry)
+
+
+class Kernels:
+    """Kernels that run one after the other on given inputs.
+
+    Everything is made beforehand (buffers, launches, arguments), because a CUDA graph must not
+    allocate.
+
+    Args:
+        name: as results show it.
+        parts: what to launch, in order.
+        q, k, v: arrays of the backend, (B, H, n, d) and (B, H_kv, m, d) float32.
+
+    Raises:
+        ValueError: an extent or an option that a step does not take.  EditError: as Part.kernel.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        q,
+        k,
+        v,
+        *,
+        causal: bool = False,
+        backend: str | None = None,
+    ):
+        self.name, self.parts = name, [Part(*part) for part in parts]
+        xp, device = array_module(backend), current_device(backend)
+        problem = problem_of(q, k, causal)
+        rows = [part.row for part in self.parts]
+        used = {argument for row in rows for argument in row.arguments}
+        buffers = {
+            buffer: array.reshape(-1, *array.shape[2:])
+            for buffer, array in zip("qkv", (q, k, v), strict=True)
+        }
+        for buffer in used & {"s", "out"}:
+            buffers[buffer] = xp.full(problem.shape(buffer), np.nan, np.float32)
+        if "p" in used:
+            buffers["p"] = buffers["s"]  # the softmax replaces the scores in place
+        written = buffers["out" if "out" in used else "s"]
+        self.out = written.reshape(*q.shape[:3], -1)
+        self.relative = max(row.relative for row in rows)
+        self.buffers, numbers = buffers, numbers_of(problem, q.shape[3] ** -0.5)
+        self.launches = []
+        for part in self.parts:
+            geometry = part.launch(problem, device)
+            kernel = part.kernel(geometry.entry, geometry.options(part.options), backend)
+            if geometry.shared_bytes > kernel.max_dynamic_shared_size_bytes:
+                kernel.max_dynamic_shared_size_bytes = geometry.shared_bytes
+            self.launches.append(StepLaunch(part.row, geometry, kernel, numbers))
+
+    def call(self) -> None:
+        """Launch all kernels once."""
+        for number in range(len(self.parts)):
+            self.call_part(number)
+
+    try_call = call
+
+    def call_part(self, number: int) -> None:
+        """Launch one of the kernels, on whatever the buffers hold."""
+        self.launches[number].run(self.buffers)
+
+    def capture(self, calls: int = GRAPH_CALLS, number: int | None = None) -> Replay:
+        """Capture `calls` calls into one CUDA graph; number: of one kernel alone."""
+        return capture(self.call if number is None else partial(self.call_part, number), calls)
+
+    def poison(self) -> None:
+        """Fill the output with NaN, so that a replay which writes nothing is noticed."""
+        self.out.fill(np.nan)
+
+    def output(self) -> np.ndarray:
+        """Return the output on the host, (B, H, n, d); (B, H, n, m) where scores are the last."""
+        return asnumpy(self.out)
+
+    def facts(self) -> dict:
+        """Return the first kernel's options, blocks, threads, registers and bytes of memory.
+
+        On a GPU also the blocks that a multiprocessor can hold, as the driver reports them, and
+        the waves of blocks that follow.
+        """
+        launch, kernel = self.launches[0].geometry, self.launches[0].kernel
+        blocks, threads = prod(launch.grid), prod(launch.block)
+        found = {
+            "options": list(launch.options(self.parts[0].options)),
+            "blocks": blocks,
+            "threads": threads,
+            "registers": kernel.num_regs,
+            "local_bytes": kernel.local_size_bytes,
+            "shared_bytes": launch.shared_bytes + kernel.shared_size_bytes,
+        }
+        if kernel.backend != "gpu":
+            return found
+        import cupy
+
+        resident = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            kernel.raw.kernel.ptr, threads, launch.shared_bytes
+        )
+        waves = blocks / (max(resident, 1) * current_device("gpu").sm_count)
+        return found | {"resident_blocks": resident, "waves": round(waves, 3)}
+
+
+def ours(method: str, q, k, v, causal: bool = False) -> Kernels:
+    """Return a method of attention() as a contestant. ValueError: it does not take the problem."""
+    problem = problem_of(q, k, causal)
+    chosen = pick(method, problem, "gpu")
+    check_options(chosen, problem)
+    return Kernels(method, [Part(row.number) for row in steps_of(chosen)], q, k, v, causal=causal)
+
+
+def compile_parts(parts: Iterable[Part]) -> int:
+    """Compile kernels into CuPy's cache, in as many processes as there are cores.
+
+    parts: with all their options, as Part.launch gives them. Returns the number of kernels.
+
+    Raises:
+        TimingError: no GPU.
+    """
+    require_gpu()
+    wanted = sorted({Part(*part) for part in parts}, key=repr)
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        list(pool.map(_compile_part, wanted, chunksize=2))
+    return len(wanted)
+
+
+def _compile_part(part: Part) -> None:
+    part.kernel(part.row.entry, part.options, "gpu").attributes  # noqa: B018  (compiles now)
+
+
+# -- PyTorch ---------------------------------------------------------------------------------------
 # Our name -> the name in torch.nn.attention.SDPBackend.
 BACKENDS = {
     "torch_math": "MATH",
@@ -80,6 +267,8 @@ class Peer:
         KeyError: an unknown name.  PeersMissing: no PyTorch.
         PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
+
+    relative = RELATIVE
 
     def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
         if name not in PEERS:

@@ -1,29 +1,25 @@
 """Single-kernel attention and the attempts beside it, timed in turns on large head dimensions.
 
-The shapes are those of a report that called online softmax its main gain and gave several other
-attempts up: here each of them is a contestant, with what a launch of it occupies. What needs no
-GPU (blocks, shared memory) is computed for any device; times come from one, or from its record.
+The shapes are those of a report that called online softmax its main gain and gave up several other
+attempts: here each of them is a contestant, with the blocks, registers and shared memory of its
+launch. Blocks and shared memory are computed for any device; times come from a GPU or its record.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import partial
 from math import prod
 
-import numpy as np
-
-from attn_course.engine.backend import BackendError, resolve_backend
-from attn_course.ladder.attention import METHODS, problem_of
-from attn_course.ladder.call import kernel_for
+from attn_course.ladder.attention import METHODS
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
-from attn_course.reference.comparison import compare
-from attn_course.reference.inputs import seeded_qkv
 
-from .records import caption, new_record, records
-from .suites import Ours, Shape, estimate_us, float64_attention, turns_for
-from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+from . import records
+from .contestants import Kernels, Part
+from .contests import Shape, hold_contest, shape_label
+from .timing import ClockWatch, require_gpu
 
 KIND = "experiments"
 # (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.
@@ -47,21 +43,18 @@ ROW_METHODS = (
 )
 
 Options = tuple[str, ...]
+Variants = Mapping[str, tuple[str, Options]]  # contestant -> (file, compiler options)
 
 
 def _variants() -> dict[str, tuple[str, Options]]:
-    """Contestant -> (file, compiler options)."""
-    found: dict[str, tuple[str, Options]] = {
-        step(METHODS[name][0]).entry: (step(METHODS[name][0]).file, ()) for name in ROW_METHODS
-    }
-    for row in EXPERIMENTS:
-        found[row.entry] = (row.file, ())
+    rows = [*(step(METHODS[name][0]) for name in ROW_METHODS), *EXPERIMENTS]
+    found: dict[str, tuple[str, Options]] = {row.entry: (row.file, ()) for row in rows}
     wide = found.pop("wide_vectors")[0]
     for vectors in (4, 2):
         found[f"wide_vectors {4 * vectors} floats"] = (wide, (f"-DVECTORS={vectors}",))
-    whole = found.pop("double_buffer_rows")[0]
+    buffered = found.pop("double_buffer_rows")[0]
     for keys in (64, 2):
-        found[f"double_buffer_rows {keys} keys"] = (whole, (f"-DKEYS={keys}",))
+        found[f"double_buffer_rows {keys} keys"] = (buffered, (f"-DKEYS={keys}",))
     return found
 
 
@@ -124,148 +117,87 @@ def online_blocks(m: int, keys: int | None = None) -> int:
 
 
 # -- measuring -------------------------------------------------------------------------------------
-def record() -> dict:
-    """Every shape and every tile, as a results record. Raises TimingError where there is no GPU."""
+def record(quick: bool = False) -> dict:
+    """Return a record of every shape and every tile; quick: of the first shape, in few turns.
+
+    Raises:
+        TimingError: no GPU.
+    """
     require_gpu()
-    device = current_device("gpu")
+    shapes, iterations = (SHAPES[:1], 5) if quick else (SHAPES, 40)
+    tiles = {str(tile): (step("flash_fp32").file, tile_options(tile)) for tile in TILES}
     with ClockWatch() as watch:
-        rows = [measure_shape(shape, VARIANTS) for shape in SHAPES]
-        tiles = {str(tile): (step("flash_fp32").file, tile_options(tile)) for tile in TILES}
-        tile_row = measure_shape(TILE_SHAPE, tiles, iterations=20)
-    files = sorted({file for file, _ in VARIANTS.values()})
-    return new_record(
-        KIND, files, device=asdict(device), rows=rows, tiles=tile_row, clocks=watch.record()
+        rows = [measure_shape(shape, VARIANTS, iterations=iterations) for shape in shapes]
+        tile_row = measure_shape(TILE_SHAPE, tiles, iterations=min(iterations, 20))
+    return records.new_record(
+        KIND,
+        {file for file, _ in VARIANTS.values()},
+        device=asdict(current_device("gpu")),
+        rows=rows,
+        tiles=tile_row,
+        clocks=watch.record(),
     )
 
 
 def measure_shape(
-    shape: Shape,
-    variants: dict[str, tuple[str, Options]],
-    *,
-    iterations: int = 40,
-    keys: int | None = None,
+    shape: Shape, variants: Variants, *, iterations: int = 40, keys: int | None = None
 ) -> dict:
-    """All variants on one shape: checked, then timed as graphs in turns. keys: n where None."""
-    import cupy
-
-    host = seeded_qkv(shape, kv_length=keys)
-    inputs = [cupy.asarray(array) for array in host]
-    cupy.cuda.Device().synchronize()
-    clock, found, refused = GpuClock(), {}, {}
-    for name, (file, options) in variants.items():
-        try:
-            one = Ours(name, [(step(file).number if "/" not in file else file, options)], *inputs)
-            one.call()
-        except (BackendError, ValueError) as error:
-            refused[name] = str(error)
-        else:
-            found[name] = one
-    calls = {name: calls_for(estimate_us(clock, one)) for name, one in found.items()}
-    replays = {name: capture(one.call, calls[name]) for name, one in found.items()}
-    errors, wrong = _checked(found, replays, float64_attention(*host, causal=False), clock)
-    replays = {name: replay for name, replay in replays.items() if name not in wrong}
-    sample_us = {name: clock.time_us(replay.launch) for name, replay in replays.items()}
-    turns = turns_for(sample_us, iterations)
-    timings = contest(replays, iterations=turns, warmup=min(5, turns), clock=clock).timings
-    launches = {name: _launch_facts(found[name], inputs) for name in replays}
+    """Return the row of one shape: all variants, checked, then timed in turns. keys: n if None."""
+    makers = {name: partial(Kernels, name, [Part(*part)]) for name, part in variants.items()}
+    result = hold_contest(shape, makers, keys=keys, iterations=iterations)
     return {
         "shape": shape,
-        "refused": refused,
-        "wrong": wrong,
-        "contestants": {
-            name: timings[name].record() | launches[name] | {"relative_error": errors[name]}
-            for name in replays
-        },
+        "refused": result.entrants.refused,
+        "wrong": result.entrants.wrong,
+        "contestants": result.facts(),
     }
 
 
-def _checked(
-    found: dict, replays: dict, expected: np.ndarray, clock
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Relative error of every contestant, and what is wrong with those that disagree."""
-    errors, wrong = {}, {}
-    for name, one in found.items():
-        one.poison()
-        clock.synchronize()
-        clock.time_us(replays[name].launch)  # waits for the replay
-        (row,), _ = one.parts[0]
-        verdict = compare(one.output(), expected, name=name, relative=row.relative)
-        errors[name] = verdict.relative_error
-        if not verdict.agrees:
-            wrong[name] = verdict.message
-    return errors, wrong
-
-
-def _launch_facts(one: Ours, inputs) -> dict:
-    """Grid, registers and resident blocks of a contestant's kernel, as the driver reports them."""
-    import cupy
-
-    (row,), options = one.parts[0]
-    problem, device = problem_of(*inputs[:2]), current_device("gpu")
-    launch = row.launch(problem, options, device)
-    kernel = kernel_for(row, launch, options, "gpu")
-    blocks, threads = prod(launch.grid), prod(launch.block)
-    resident = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        kernel.raw.kernel.ptr, threads, launch.shared_bytes
-    )
-    attributes = kernel.attributes
-    return {
-        "blocks": blocks,
-        "threads": threads,
-        "resident_blocks": resident,
-        "waves": round(blocks / (max(resident, 1) * device.sm_count), 3),
-        "registers": attributes["num_regs"],
-        "local_bytes": attributes["local_size_bytes"],
-        "shared_bytes": launch.shared_bytes + attributes["shared_size_bytes"],
-    }
+def report(found: dict) -> str:
+    """Return each shape's times, and where each contestant's blocks go."""
+    lines = []
+    for row in (*found["rows"], found["tiles"]):
+        lines.append(shape_label(row["shape"]))
+        for name, one in row["contestants"].items():
+            lines.append(
+                f"  {name:<30} {one['median_us']:10.2f} us  {one['registers']:3} registers, "
+                f"{one['blocks']} blocks, {one['resident_blocks']} on an SM"
+            )
+        lines += [f"  {name:<30} refused: {reason}" for name, reason in row["refused"].items()]
+    return "\n".join(lines)
 
 
 # -- reading a record ------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Times:
+class RecordedTimes:
     """Medians in microseconds, contestants of one shape, and where they come from."""
 
     median_us: dict[str, float]
     caption: str
 
 
-@lru_cache(maxsize=1)
-def newest_record() -> dict | None:
-    """The record: made now where there is a GPU, else the newest one there is, or None."""
-    if resolve_backend() == "gpu":
-        return record()
-    found = records(KIND)
-    return found[0] if found else None
-
-
 def row_of(found: dict, shape: Shape) -> dict:
-    """A record's row of one shape. KeyError: it has none."""
+    """Return a record's row of one shape. KeyError: it has none."""
     for row in (*found["rows"], found["tiles"]):
         if tuple(row["shape"]) == tuple(shape):
             return row
     raise KeyError(f"no row of shape {shape} in this record")
 
 
-def suite_record(name: str = "seeds_fp32") -> dict | None:
-    """The newest record of a benchmark suite, None where there is none."""
-    found = records(f"bench_{name}")
-    return found[0] if found else None
+def times(shape: Shape, found: dict | None, suite: dict | None) -> RecordedTimes | None:
+    """Return medians by kernel name for a shape: of an experiments record, else of a suite's.
 
-
-def times(shape: Shape, found: dict | None, suite: dict | None) -> Times | None:
-    """Medians by kernel name for a shape: of an experiments record, else of a suite's; else None.
-
-    Both hold contestants that were timed in turns, so their ratios compare; the two records were
-    made in different runs and are never mixed.
+    Contestants of either were timed in turns, so their ratios compare; the two records were made in
+    different runs and are never mixed. None where neither has the shape.
     """
     if found is not None:
-        row = row_of(found, shape)
-        return Times(
-            {name: one["median_us"] for name, one in row["contestants"].items()}, caption(found)
-        )
+        row = row_of(found, shape)["contestants"]
+        return RecordedTimes(_medians(row), records.caption(found))
     for row in suite["rows"] if suite else ():
         if tuple(row["shape"]) == tuple(shape) and not row["causal"]:
-            return Times(
-                {name: one["median_us"] for name, one in row["timings"].items()}, caption(suite)
-            )
+            return RecordedTimes(_medians(row["timings"]), records.caption(suite))
     return None
+
+
+def _medians(timings: Mapping[str, dict]) -> dict[str, float]:
+    return {name: one["median_us"] for name, one in timings.items()}

@@ -1,7 +1,7 @@
 """What the lesson on timing measures: each function one experiment, plain data as its result.
 
-On a GPU :func:`measured` runs an experiment then and there; elsewhere it reads the record that
-tools/record_timing_lesson.py has made. Times are microseconds.
+On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the record that
+`attn-course record timing` has made. Times are microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attn_course.reference.inputs import seeded_qkv
 
 from . import contestants as peers
 from . import records
-from .suites import Ours, ours
+from .contestants import ours
 from .timing import (
     HOW,
     ClockWatch,
@@ -79,17 +79,29 @@ def measured(name: str, root=records.RESULTS_FOLDER) -> Measurement:
     found = [one for one in records.records(KIND, root) if name in one["experiments"]]
     if not found:
         raise records.RecordError(
-            f"no GPU here, and no record of {name!r} in {root}: run "
-            "tools/record_timing_lesson.py on a machine with a GPU"
+            f"no GPU here, and no record of {name!r} in {root}: run `attn-course record timing` "
+            "on a machine with a GPU"
         )
     return Measurement(found[0]["experiments"][name], records.caption(found[0]), False)
 
 
-def record() -> dict:
-    """Every experiment, as a results record. Raises TimingError where there is no GPU."""
+def record(quick: bool = False) -> dict:
+    """Return a record of every experiment; quick: of the empty launch alone.
+
+    Raises:
+        TimingError: no GPU.
+    """
     require_gpu()
-    found = {name: experiment() for name, experiment in EXPERIMENTS.items()}
+    names = ["empty_launch"] if quick else list(EXPERIMENTS)
+    found = {name: EXPERIMENTS[name]() for name in names}
     return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
+
+
+def report(found: dict) -> str:
+    """Return the launch times of a record, and the names of its experiments."""
+    launch = found["experiments"]["empty_launch"]["timings"]
+    times = ", ".join(f"{how} {one['median_us']:.2f} us" for how, one in launch.items())
+    return f"experiments: {', '.join(found['experiments'])}\nempty launch: {times}"
 
 
 def _inputs(shape) -> list:
@@ -144,7 +156,7 @@ def ways(iterations: int = 200) -> dict:
     q, k, v = _inputs(SHAPE)
     found: dict[str, dict] = {}
     for name in (OUR_METHOD, "auto"):
-        one = ours(name, q, k, v, False)
+        one = ours(name, q, k, v)
         from_python = partial(attention, q, k, v, name)
         found[name] = {
             how: measure(
@@ -280,7 +292,7 @@ def empty_launch(calls: int = 500, repeats: int = 30) -> dict:
 def noise(samples: int = 400) -> dict:
     """Every sample of one small kernel, by events round Python's call and by graph replays."""
     q, k, v = _inputs(SHAPE)
-    one = ours("auto", q, k, v, False)
+    one = ours("auto", q, k, v)
     events = measure("events", partial(attention, q, k, v, "auto"), "events", iterations=samples)
     graph = measure("graph", one.call, "graph", iterations=samples)
     return {
@@ -334,7 +346,7 @@ def same_against_itself(iterations: int = 150, rest: float = 2.0) -> dict:
 
 def _long_kernel() -> tuple[Replay, GpuClock]:
     q, k, v = _inputs(LONG_SHAPE)
-    one: Ours = ours("auto", q, k, v, False)
+    one = ours("auto", q, k, v)
     return capture(one.call, 1), GpuClock()
 
 

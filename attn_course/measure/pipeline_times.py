@@ -7,39 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import AUTO, METHODS
-from attn_course.ladder.steps import Problem, step
-from attn_course.reference.comparison import compare
+from attn_course.ladder.steps import Problem
 from attn_course.reference.inputs import seeded_qkv
 
-from . import contestants, first_calls
-from .records import (
-    RESULTS_FOLDER,
-    RecordError,
-    caption,
-    gpu_identity,
-    new_record,
-    records,
-)
-from .suites import (
-    PIPELINES,
-    SUITES,
-    Field,
-    Ours,
-    Part,
-    Row,
-    Shape,
-    check,
-    estimate_us,
-    float64_attention,
-    gather,
-    kernel_files,
-    turns_for,
-)
-from .timing import ClockWatch, GpuClock, calls_for, capture, contest, require_gpu
+from . import contestants, first_calls, records
+from .contestants import Kernels, Part, ours
+from .contests import Shape, hold_contest, shape_label, time_parts
+from .records import RESULTS_FOLDER, RecordError, caption, newest_record
+from .suites import PIPELINES, SUITES, kernel_files
+from .timing import ClockWatch, require_gpu
 
 KIND = "pipeline"
 # A report's pipeline; the course's MRI windows; the smallest problem of another report, and the
@@ -49,7 +29,7 @@ SMALL_BLOCKS = ("-DTHREADS=32",)  # kernel 04 with a warp a block: as many rows,
 REPORTED_TILES = ("-DK_TILE=1", "-DPAD=0")  # kernel 02 as the report stores its K tile
 
 # Every kernel that is timed alone, by the name that tables give it.
-KERNELS: dict[str, Part] = {
+KERNELS: dict[str, tuple[int, tuple[str, ...]]] = {
     "01 scores": (1, ()),
     "02 scores, K tile [tx][ty]": (2, REPORTED_TILES),
     "02 scores": (2, ()),
@@ -72,21 +52,26 @@ _BENCH_CHAINS = {
     "three_kernels": "01 + 05 + 06",
     "scores_tiled+warp+tiled": "02 + 05 + 06",
 }
-NO_RECORD = (
-    "no record of these times yet: on a machine with a GPU, tools/record_pipeline.py makes one"
-)
+NO_RECORD = records.no_record("pipeline")
+METHOD_NAMES = ("rows_atomic", "rows_warp", "rows_online", "flash_fp32", AUTO)
+# Kernel 04 with small blocks has no chain of its own: it is checked, and timed alone.
+_SMALL = "01 + 04, 32 threads a block"
 
 
 # -- measuring -------------------------------------------------------------------------------------
-def record(iterations: int = 40) -> dict:
-    """Every shape's pipelines and kernels, as a results record. TimingError without a GPU."""
+def record(quick: bool = False, iterations: int = 40) -> dict:
+    """Return a record of every shape's pipelines and kernels; quick: of the first, in few turns.
+
+    Raises:
+        TimingError: no GPU.
+    """
     require_gpu()
+    shapes, iterations = (SHAPES[:1], 5) if quick else (SHAPES, iterations)
     with ClockWatch() as watch:
-        rows = [measure_shape(shape, iterations) for shape in SHAPES]
-    files = kernel_files((*METHODS, AUTO), SUITES["seeds_fp32"])
-    return new_record(
+        rows = [measure_shape(shape, iterations) for shape in shapes]
+    return records.new_record(
         KIND,
-        files,
+        kernel_files((*METHODS, AUTO), SUITES["seeds_fp32"]),
         torch=contestants.torch_version(),
         iterations=iterations,
         clocks=watch.record(),
@@ -95,87 +80,59 @@ def record(iterations: int = 40) -> dict:
     )
 
 
-def measure_shape(shape: Shape, iterations: int, seed: int = 0) -> dict:
+def makers() -> dict:
+    """Return all contestants of a shape: name -> function of q, k, v that makes it."""
+    found: dict = {name: partial(ours, name) for name in METHOD_NAMES}
+    if contestants.available():
+        found |= {name: partial(contestants.Peer, name) for name in contestants.PEERS}
+    chains = CHAINS | {_SMALL: ("01 scores", "04 softmax and output, 32 threads a block")}
+    for name, kernels in chains.items():
+        found[name] = partial(Kernels, name, [Part(*KERNELS[one]) for one in kernels])
+    return found
+
+
+def measure_shape(shape: Shape, iterations: int) -> dict:
     """Check and time one shape: its pipelines, methods and peers in turns, then each kernel alone.
 
     Raises:
-        TimingError: no GPU.  AssertionError: an output that is not that of float64.
+        TimingError: no GPU.  AssertionError: an output of ours does not agree with float64.
     """
     import cupy
 
-    require_gpu()
-    host = seeded_qkv(shape, seed=seed)
-    device = [cupy.asarray(array) for array in host]
-    cupy.cuda.Device().synchronize()
-    found, clock = _field(shape, device), GpuClock()
-    found.call_us = {name: estimate_us(clock, one) for name, one in found.contestants.items()}
-    replays = {
-        name: one.capture(calls_for(found.call_us[name])) for name, one in found.contestants.items()
-    }
-    check(found, replays, float64_attention(*host, causal=False), clock)
-    if ours := [text for name, text in found.wrong.items() if name not in contestants.PEERS]:
-        raise AssertionError("; ".join(ours))
-    replays = {name: replays[name] for name in found.contestants}
-    sample_us = {name: found.call_us[name] * replays[name].calls for name in replays}
-    measured = contest(replays, iterations=turns_for(sample_us, iterations), clock=clock)
-    timings = {name: timing.record() for name, timing in measured.timings.items()}
-    first, second = (measured.timings[name] for name in ("01 + 04", "02 [tx][ty] + 04"))
-    ratio = measured.ratio(second.name, first.name).record()
+    result = hold_contest(shape, makers(), iterations=iterations, warmup=10)
+    entrants, measured = result.entrants, result.measured
+    if wrong := [text for name, text in entrants.wrong.items() if name not in contestants.PEERS]:
+        raise AssertionError("; ".join(wrong))
+    timings = {name: one.record() for name, one in measured.timings.items() if name != _SMALL}
+    inputs = [cupy.asarray(array) for array in seeded_qkv(shape)]
+    # Each kernel alone works on scores and weights that another one left.
+    alone = Kernels("kernels", [Part(*part) for part in KERNELS.values()], *inputs)
+    alone.call()
     return {
         "shape": shape,
         "pipelines": timings,
-        "tiled_over_naive": ratio,
-        "kernels": _time_kernels(device, clock, iterations),
-        "refused": found.refused,
-        "wrong": found.wrong,
+        "tiled_over_naive": measured.ratio("02 [tx][ty] + 04", "01 + 04").record(),
+        "kernels": time_parts(alone, list(KERNELS), iterations),
+        "refused": entrants.refused,
+        "wrong": entrants.wrong,
         "clocks": measured.clocks,
     }
 
 
-def _field(shape: Shape, device) -> Field:
-    names = ("rows_atomic", "rows_warp", "rows_online", "flash_fp32", AUTO)
-    rivals = tuple(contestants.PEERS) if contestants.available() else ()
-    found = gather(Row(shape), (*names, *rivals), *device)
-    for name, kernels in CHAINS.items():
-        found.contestants[name] = Ours(name, [KERNELS[one] for one in kernels], *device)
-        found.contestants[name].call()
-    return found
-
-
-def _time_kernels(device, clock, iterations: int) -> dict[str, dict]:
-    """Each kernel on its own, on scores and weights that another one left."""
-    one = Ours("kernels", list(KERNELS.values()), *device)
-    _check_small_blocks(one)
-    replays = {}
-    for number, name in enumerate(KERNELS):
-        call = partial(one.call_part, number)
-        call_us = min(clock.time_us(capture(call, 1).launch) for _ in range(3))
-        replays[name] = capture(call, calls_for(call_us)), call_us
-    sample_us = {name: call_us * replay.calls for name, (replay, call_us) in replays.items()}
-    measured = contest(
-        {name: replay for name, (replay, _) in replays.items()},
-        iterations=turns_for(sample_us, iterations),
-        clock=clock,
-    )
-    return {name: timing.record() for name, timing in measured.timings.items()}
-
-
-def _check_small_blocks(one: Ours) -> None:
-    """Kernel 04 writes the same whatever its block: the rest is checked as pipelines."""
-    outputs = []
-    for name in ("04 softmax and output", "04 softmax and output, 32 threads a block"):
-        one.call_part(list(KERNELS).index("01 scores"))
-        one.poison()
-        one.call_part(list(KERNELS).index(name))
-        outputs.append(one.output())
-    verdict = compare(outputs[1], outputs[0], name="04 with 32 threads a block")
-    if not verdict.agrees:
-        raise AssertionError(verdict.message)
+def report(found: dict) -> str:
+    """Return every time of a record, shape by shape."""
+    lines = []
+    for row in found["rows"]:
+        lines.append(shape_label(row["shape"]))
+        for name, timing in (row["kernels"] | row["pipelines"]).items():
+            spread = f"{timing['p20_us']:.2f} to {timing['p80_us']:.2f}"
+            lines.append(f"  {name:<42} {timing['median_us']:10.2f} us  {spread}")
+    return "\n".join(lines)
 
 
 # -- what was measured -----------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Times:
+class PipelineTimes:
     """Medians at one shape, microseconds by graph replay.
 
     pipelines: CHAINS, methods and peers; kernels: names of KERNELS. A name is missing where it was
@@ -212,7 +169,7 @@ class Times:
         return min(there, key=self.pipelines.get, default=None)
 
 
-def times(shape: Shape, root=RESULTS_FOLDER) -> Times:
+def times(shape: Shape, root=RESULTS_FOLDER) -> PipelineTimes:
     """What there is of a shape: measured now on a GPU (SHAPES only), else from the newest record.
 
     A record of the benchmark suites serves where this lesson's own has not been taken.
@@ -220,27 +177,23 @@ def times(shape: Shape, root=RESULTS_FOLDER) -> Times:
     Raises:
         RecordError: no GPU and no record of the shape.
     """
+    own = records.records(KIND, root)
     if resolve_backend() == "gpu" and tuple(shape) in SHAPES:
-        return _from_own(_live(), shape, f"measured now on {gpu_identity()['gpu']}")
-    for found in records(KIND, root):
+        own = [records.measured_or_recorded(KIND, partial(record, iterations=20))]
+    for found in own:
         if (one := _from_own(found, shape, caption(found))) is not None:
             return one
-    for found in records("bench_seeds_fp32", root):
+    for found in records.records("bench_seeds_fp32", root):
         if (one := _from_bench(found, shape, caption(found), root)) is not None:
             return one
     raise RecordError(f"no times of {shape} in {root}: {NO_RECORD}")
 
 
-@lru_cache(maxsize=1)
-def _live() -> dict:
-    return record(iterations=20)
-
-
-def _from_own(found: dict, shape: Shape, source: str) -> Times | None:
+def _from_own(found: dict, shape: Shape, source: str) -> PipelineTimes | None:
     for row in found["rows"]:
         if tuple(row["shape"]) == tuple(shape):
             ratio = row["tiled_over_naive"]
-            return Times(
+            return PipelineTimes(
                 tuple(shape),
                 _medians(row["pipelines"]),
                 _medians(row["kernels"]),
@@ -254,7 +207,7 @@ def _from_own(found: dict, shape: Shape, source: str) -> Times | None:
     return None
 
 
-def _from_bench(found: dict, shape: Shape, source: str, root) -> Times | None:
+def _from_bench(found: dict, shape: Shape, source: str, root) -> PipelineTimes | None:
     for row in found["rows"]:
         if tuple(row["shape"]) == tuple(shape):
             timings = _medians(row["timings"])
@@ -262,9 +215,9 @@ def _from_bench(found: dict, shape: Shape, source: str, root) -> Times | None:
             kernels = {}
             for name, parts in row.get("kernels", {}).items():
                 alone = {one["name"]: one["median_us"] for one in parts}
-                for number, options in PIPELINES[name]:
-                    kernels[_label(number, options)] = alone[step(number).file]
-            return Times(
+                for part in PIPELINES[name]:
+                    kernels[_label(part)] = alone[part.row.file]
+            return PipelineTimes(
                 tuple(shape),
                 pipelines,
                 kernels,
@@ -277,8 +230,8 @@ def _from_bench(found: dict, shape: Shape, source: str, root) -> Times | None:
     return None
 
 
-def _label(number: int, options: tuple[str, ...]) -> str:
-    return next(name for name, part in KERNELS.items() if part == (number, options))
+def _label(part: Part) -> str:
+    return next(name for name, one in KERNELS.items() if Part(*one) == part)
 
 
 def _medians(timings: Mapping[str, dict]) -> dict[str, float]:
@@ -297,7 +250,7 @@ def _nothing(launch: dict) -> float:
 
 def _recorded_nothing(gpu: str, root) -> float | None:
     """An empty kernel in a graph, on the same GPU, from the lesson on timing."""
-    for found in records(first_calls.KIND, root):
+    for found in records.records(first_calls.KIND, root):
         if found["gpu"] == gpu and "empty_launch" in found["experiments"]:
             return _nothing(found["experiments"]["empty_launch"])
     return None
@@ -306,14 +259,15 @@ def _recorded_nothing(gpu: str, root) -> float | None:
 def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str]:
     """Rows without a mask of the float32 suites' newest records, and the records' captions.
 
-    A row is as the suite wrote it, with the record's gpu and date, and nothing_us as in Times.
+    A row is as the suite wrote it, with the record's gpu and date, and nothing_us as of
+    PipelineTimes.
 
     Raises:
         RecordError: there is no such record.
     """
     found, sources = [], []
     for kind in ("bench_seeds_fp32", "bench_long_fp32"):
-        for one in records(kind, root)[:1]:
+        if one := newest_record(kind, root):
             about = {
                 "gpu": one["gpu"],
                 "date": one["date"],
@@ -322,5 +276,5 @@ def by_size(root=RESULTS_FOLDER) -> tuple[list[dict], str]:
             found += [row | about for row in one["rows"] if not row["causal"]]
             sources.append(caption(one))
     if not found:
-        raise RecordError(f"no benchmark in {root}: attn-course bench seeds_fp32 makes one")
+        raise RecordError(f"no benchmark in {root}: {records.no_record('seeds_fp32')}")
     return found, "\n".join(dict.fromkeys(sources))

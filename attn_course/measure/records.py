@@ -1,25 +1,28 @@
 """Recorded measurements under results/<gpu>/: where they were taken, when, and of which kernels.
 
 A record is JSON: `kind`, `gpu`, `driver`, `cuda`, `date`, `commit`, `kernels` (file name -> SHA-256
-of the .cu text and of the headers that it includes) and whatever was measured. A kernel that has
-changed since makes its record stale; :func:`caption` says so, and everything that shows a record
-shows its caption.
+of the .cu text and of the headers that it includes), for edited kernels also `sources` (label ->
+SHA-256 of the edited text), and the measurements. A kernel or an edit that has changed since makes
+its record stale; :func:`caption` says so, and everything that shows a record shows its caption.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import logging
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from attn_course.engine.backend import resolve_backend
 from attn_course.engine.compile import closure_hash, include_closure
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
+_log = logging.getLogger(__name__)
 REQUIRED = ("kind", "gpu", "driver", "cuda", "date", "commit", "kernels")
 
 
@@ -130,38 +133,91 @@ def check_record(record: dict, name: str) -> None:
 
 
 def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
-    """All records of a kind, newest first."""
+    """Return all records of a kind, newest first.
+
+    A file that is not JSON, or a record of the kind without a required field, is skipped; the log
+    names it and says why.
+    """
     found = []
     for path in sorted(root.glob("*/*.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(data, dict) and data.get("kind") == kind:
-            check_record(data, str(path))
-            found.append(data)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(data, dict) and data.get("kind") == kind:
+                check_record(data, str(path))
+                found.append(data)
+        except RecordError as error:
+            _log.warning("skipped: %s", error)
+        except ValueError as error:
+            _log.warning("skipped: %s is not JSON: %s", path, error)
     return sorted(found, key=lambda record: record["date"], reverse=True)
+
+
+def newest_record(kind: str, root: Path = RESULTS_FOLDER) -> dict | None:
+    """Return the newest record of a kind, None where there is none."""
+    return next(iter(records(kind, root)), None)
+
+
+_measured_now: dict[str, dict] = {}
+
+
+def measured_or_recorded(
+    kind: str, measure: Callable[[], dict], root: Path = RESULTS_FOLDER
+) -> dict | None:
+    """Return measure() on a GPU, once a process; elsewhere the newest record of the kind or None.
+
+    A record that was measured now has the key "now".
+    """
+    if resolve_backend() != "gpu":
+        return newest_record(kind, root)
+    if kind not in _measured_now:
+        _measured_now[kind] = measure() | {"now": True}
+    return _measured_now[kind]
+
+
+def no_record(name: str, needs: str = "") -> str:
+    """Return the sentence for a missing record: the command that makes one."""
+    return (
+        f"no record of it yet: on a machine with a GPU{needs}, `attn-course record {name}` makes "
+        "one"
+    )
 
 
 # -- is a record still true? -----------------------------------------------------------------------
 def stale_kernels(record: dict, folder: Path = KERNEL_FOLDER) -> list[str]:
-    """Kernel files that have changed, or gone, since the record was taken."""
-    stale = []
-    for name, recorded in record["kernels"].items():
-        present = (folder / name).is_file()
-        if not present or kernel_hash(name, folder) != recorded:
-            stale.append(name)
-    return stale
+    """Return the kernel files that have changed, or gone, since the record was taken."""
+    return [
+        name
+        for name, recorded in record["kernels"].items()
+        if not (folder / name).is_file() or kernel_hash(name, folder) != recorded
+    ]
 
 
-def is_current(record: dict, file: str | None = None, folder: Path = KERNEL_FOLDER) -> bool:
-    """Is the record, or its part about one kernel file, measured with the kernel as it is now?"""
+def is_current(
+    record: dict,
+    file: str | None = None,
+    folder: Path = KERNEL_FOLDER,
+    sources: Mapping[str, str] | None = None,
+) -> bool:
+    """Return whether a record, or its part about one kernel file, was measured with these kernels.
+
+    sources: label -> hash of the edited texts as they are now, for a record of edited kernels.
+    """
     stale = stale_kernels(record, folder)
     if file is None:
-        return not stale
+        return not stale and (sources is None or record["sources"] == sources)
     name = file if file.endswith(".cu") else f"{file}.cu"
     return name in record["kernels"] and name not in stale
 
 
-def caption(record: dict, folder: Path = KERNEL_FOLDER) -> str:
-    """Where and when a record was taken, and which of its kernels have changed since."""
+def caption(
+    record: dict, folder: Path = KERNEL_FOLDER, sources: Mapping[str, str] | None = None
+) -> str:
+    """Return where and when a record was taken, and which of its kernels have changed since.
+
+    sources: as of :func:`is_current`.
+    """
+    if record.get("now"):
+        return f"measured now on {record['gpu']}"
     text = (
         f"recorded {record['date']} on {record['gpu']} (driver {record['driver']}, "
         f"CUDA {record['cuda']}, commit {record['commit'] or 'unknown'})"
@@ -169,4 +225,6 @@ def caption(record: dict, folder: Path = KERNEL_FOLDER) -> str:
     stale = stale_kernels(record, folder)
     if stale:
         text += f"; STALE, changed since: {', '.join(stale)}"
+    elif not is_current(record, None, folder, sources):
+        text += "; STALE, edits changed since"
     return text

@@ -12,106 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
 
-from .records import gpu_identity
+from .hardware.devices import Gpu
 
 FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True)
-class Peak:
-    """A GPU's rates.
-
-    Attributes:
-        name: as CuPy reports it.
-        sms: streaming multiprocessors.
-        fp32_lanes: float32 fused multiply-adds a clock and SM.
-        boost_mhz: the clock that the data sheet's rate assumes.
-        fp32_tflops: float32 without tensor cores, 10^12 operations a second (an fma is two).
-        memory_gbps: device memory, 10^9 bytes a second.
-        source: where the figures stand.
-    """
-
-    name: str
-    sms: int
-    fp32_lanes: int
-    boost_mhz: int
-    fp32_tflops: float
-    memory_gbps: float
-    source: str
-
-    @property
-    def exp_per_second(self) -> float:
-        """exp2 by the special function units: 16 a clock and SM (CUDA C++ Programming Guide,
-        "Throughput of Native Arithmetic Instructions", compute capability 5.x to 9.0)."""
-        return EXP_LANES * self.sms * self.boost_mhz * 1e6
-
-    @property
-    def ridge(self) -> float:
-        """Operations a byte above which arithmetic, not memory, sets the floor."""
-        return self.fp32_tflops * 1e12 / (self.memory_gbps * 1e9)
-
-
-EXP_LANES = 16
-_SHEET = "https://www.nvidia.com/en-us/data-center/"
-PEAKS = {
-    peak.name: peak
-    for peak in (
-        Peak("NVIDIA H200", 132, 128, 1980, 67, 4800, f"{_SHEET}h200/"),
-        Peak("NVIDIA H100 80GB HBM3", 132, 128, 1980, 67, 3350, f"{_SHEET}h100/"),
-        Peak("NVIDIA A100-SXM4-80GB", 108, 64, 1410, 19.5, 2039, f"{_SHEET}a100/"),
-        Peak("NVIDIA A100 80GB PCIe", 108, 64, 1410, 19.5, 1935, f"{_SHEET}a100/"),
-        Peak("NVIDIA A100-SXM4-40GB", 108, 64, 1410, 19.5, 1555, f"{_SHEET}a100/"),
-        Peak("NVIDIA L4", 58, 128, 2040, 30.3, 300, f"{_SHEET}l4/"),
-        Peak("Tesla T4", 40, 64, 1590, 8.1, 320, f"{_SHEET}tesla-t4/"),
-        Peak(
-            "NVIDIA GeForce RTX 4090",
-            128,
-            128,
-            2520,
-            82.6,
-            1008,
-            "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/"
-            "nvidia-ada-gpu-architecture.pdf",
-        ),
-    )
-}
-
-
-def peak_of(gpu: str) -> Peak:
-    """Return a GPU's rates: its row of PEAKS, else from the attributes of the device at hand.
-
-    Raises:
-        KeyError: the GPU is neither; the message lists PEAKS.
-    """
-    for name, peak in PEAKS.items():
-        if gpu == name or gpu.removeprefix("NVIDIA ") == name.removeprefix("NVIDIA "):
-            return peak
-    if resolve_backend() == "gpu" and gpu_identity()["gpu"] == gpu:
-        return _device_peak(gpu)
-    raise KeyError(
-        f"no peak rates for {gpu!r}; there are: {', '.join(PEAKS)}. Add a row to PEAKS "
-        "in attn_course/measure/roofline.py with the data sheet it comes from"
-    )
-
-
-# float32 lanes of a multiprocessor: CUDA C++ Programming Guide, "Throughput of Native Arithmetic
-# Instructions"; newer ones than listed are taken to have 128.
-_FP32_LANES = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
-
-
-def _device_peak(gpu: str) -> Peak:
-    import cupy
-
-    device = cupy.cuda.Device()
-    of = device.attributes
-    lanes = _FP32_LANES.get(divmod(int(device.compute_capability), 10), 128)
-    sms, mhz = of["MultiProcessorCount"], of["ClockRate"] / 1000
-    gbps = 2 * of["MemoryClockRate"] * of["GlobalMemoryBusWidth"] / 8 / 1e6  # two a clock
-    return Peak(gpu, sms, lanes, mhz, 2 * lanes * sms * mhz / 1e6, gbps, "the device's attributes")
 
 
 @dataclass(frozen=True)
@@ -149,7 +55,7 @@ class Work:
         """Operations a byte of device memory."""
         return self.operations / self.bytes
 
-    def floors_us(self, peak: Peak) -> dict[str, float]:
+    def floors_us(self, peak: Gpu) -> dict[str, float]:
         """Microseconds that memory, arithmetic and exponentials need alone, were all else free."""
         return {
             "memory": self.bytes / (peak.memory_gbps * 1e9) * 1e6,
@@ -157,11 +63,11 @@ class Work:
             "exponentials": self.exponentials / peak.exp_per_second * 1e6,
         }
 
-    def floor_us(self, peak: Peak) -> float:
+    def floor_us(self, peak: Gpu) -> float:
         """The largest of the floors: they can overlap, so they do not add up."""
         return max(self.floors_us(peak).values())
 
-    def bound(self, peak: Peak) -> str:
+    def bound(self, peak: Gpu) -> str:
         """What sets the floor: "memory", "arithmetic" or "exponentials"."""
         floors = self.floors_us(peak)
         return max(floors, key=floors.get)

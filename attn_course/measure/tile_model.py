@@ -1,13 +1,16 @@
-"""How fast each tile of tuning.py is, on problems that differ in what a tile is good for.
+"""How fast each tile of `ladder.tiles` is, on problems that suit different tiles.
 
-The record is what the tiles' lists and the model's prices rest on, and what tells how much is
-lost where the model picks a tile that is not the fastest.
+The lists of tiles and the prices of the model come from this record; it also tells how much is lost
+where the model picks a tile that is not the fastest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.problem import LARGEST_D, Device, Problem
@@ -21,9 +24,10 @@ from attn_course.ladder.tiles import (
     split_clocks,
 )
 
+from .contestants import Part, compile_parts
+from .contests import Shape
 from .experiments import measure_shape
 from .records import new_record
-from .suites import Shape
 from .timing import ClockWatch, require_gpu
 
 KIND = "tiles"
@@ -109,18 +113,24 @@ def constants(text: str) -> tuple[str, dict[str, int]]:
     return method, {name: int(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def record() -> dict:
-    """Every tile on every problem, as a results record. Raises TimingError without a GPU."""
+def record(quick: bool = False) -> dict:
+    """Return a record of every tile on every problem; quick: on the first, in few turns.
+
+    Raises:
+        TimingError: no GPU.
+    """
     require_gpu()
     device = current_device("gpu")
+    rows, iterations = (ROWS[:1], 5) if quick else (ROWS, ITERATIONS)
+    wanted = {(shape, keys): variants(shape, keys, device) for shape, keys in rows}
+    compile_parts(Part(*part) for found in wanted.values() for part in found.values())
     with ClockWatch() as watch:
-        rows = [
-            {"keys": keys}
-            | measure_shape(shape, variants(shape, keys, device), keys=keys, iterations=ITERATIONS)
-            for shape, keys in ROWS
+        measured = [
+            {"keys": keys} | measure_shape(shape, found, keys=keys, iterations=iterations)
+            for (shape, keys), found in wanted.items()
         ]
     files = [step(method).file for method in ("rows_split", "flash_async", "flash_split")]
-    return new_record(KIND, files, device=asdict(device), rows=rows, clocks=watch.record())
+    return new_record(KIND, files, device=asdict(device), rows=measured, clocks=watch.record())
 
 
 def device_of(found: dict) -> Device:
@@ -153,3 +163,47 @@ def forecast(name: str, wanted: Problem, device: Device, prices: Prices = PRICES
     method, found = constants(name)
     model = split_clocks if method == "rows_split" else flash_clocks
     return model(found, wanted, device, prices)
+
+
+def report(found: dict, prices: Prices = PRICES) -> str:
+    """Return the model's pick for each problem, and the fastest tile."""
+    return "\n".join(
+        f"{pick.shape!s:<20} {pick.keys:>5} keys: {pick.picked_us:9.2f} us, "
+        f"{pick.loss:.3f} of the fastest: {pick.picked} | {pick.fastest}"
+        for pick in picks(found, prices)
+    )
+
+
+# -- fitting the prices ----------------------------------------------------------------------------
+def cost(found: dict, prices: Prices) -> float:
+    """Return the mean loss of the picks, a tenth of the worst, and a tenth of the forecasts' error.
+
+    A forecast's error is the standard deviation of log ratios between tiles of one problem: the
+    scale does not matter.
+    """
+    losses = [pick.loss - 1 for pick in picks(found, prices)]
+    device, errors = device_of(found), []
+    for row in found["rows"]:
+        wanted = problem(tuple(row["shape"]), row["keys"])
+        logs = [
+            math.log(forecast(name, wanted, device, prices) / one["median_us"])
+            for name, one in row["contestants"].items()
+        ]
+        errors.append(np.std(logs))
+    return float(np.mean(losses) + 0.1 * max(losses) + 0.1 * np.mean(errors))
+
+
+def fit(found: dict, tries: int = 4000, seed: int = 0) -> Prices:
+    """Return the prices of least cost() that `tries` random steps find, starting from PRICES."""
+    rng = np.random.default_rng(seed)
+    best, least = PRICES, cost(found, PRICES)
+    for _ in range(tries):
+        factors = np.exp(rng.normal(0, 0.2, len(asdict(best))))
+        changed = {
+            name: float(f"{value * factor:.3g}")
+            for (name, value), factor in zip(asdict(best).items(), factors, strict=True)
+        }
+        tried = replace(best, **changed)
+        if (price := cost(found, tried)) < least:
+            best, least = tried, price
+    return best

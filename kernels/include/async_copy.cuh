@@ -22,7 +22,7 @@ __device__ __forceinline__ void start_copy(float* tile,       // (count, stride)
         int row = threadIdx.x / LANES;
         src += (long long)row * d + col;
         to += (row * stride + col) * 4;
-        if (row == STEP) row = count;  // where LANES does not divide threads, some are left
+        if (threads % LANES && row == STEP) row = count;  // threads that fill no row are left
         for (; row < count; row += STEP, src += STEP * d, to += STEP * stride * 4) {
             const int bytes = row < rows && col < cols ? 16 : 0;
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

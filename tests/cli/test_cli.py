@@ -206,7 +206,7 @@ def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, small_windows, wro
 
 
 def test_bench_counts_every_lane_of_every_instruction():
-    case = simulator_speed.Case("small", 1, 3, 5, 4)
+    case = simulator_speed.SpeedCase("small", 1, 3, 5, 4)
     counted = simulator_speed.count_instructions(case)
     assert counted % 3 == 0
     threads = 3 * 32 * 32  # one block of 32 x 32 a head
@@ -216,14 +216,14 @@ def test_bench_counts_every_lane_of_every_instruction():
 
 def test_bench_counts_grow_with_the_work():
     per_step = [
-        simulator_speed.count_instructions(simulator_speed.Case("", 1, 1, 32, d))
+        simulator_speed.count_instructions(simulator_speed.SpeedCase("", 1, 1, 32, d))
         for d in (16, 32, 48)
     ]
     assert per_step[2] - per_step[1] == per_step[1] - per_step[0] > 0
 
 
 def test_bench_reports(capsys, tmp_path, monkeypatch):
-    case = simulator_speed.Case(simulator_speed.AGAINST_NUMBA, 2, 1, 16, 16)
+    case = simulator_speed.SpeedCase(simulator_speed.AGAINST_NUMBA, 2, 1, 16, 16)
     monkeypatch.setattr(simulator_speed, "CASES", (case,))
     status, out, _ = call(capsys, "bench", "--repeats", "2", "--json", str(tmp_path / "b.json"))
     (case,) = json.loads((tmp_path / "b.json").read_text())["cases"]

@@ -49,6 +49,26 @@ def test_every_lesson_is_in_the_tables():
         assert f"](notebooks/{path.name})" in README and f"]({path.name})" in start
 
 
+def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
+    monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
+    assert "`attn-course record ladder`" in readme_tables.methods()
+    times = {"naive": 400.0, "auto": 50.0, "torch_eager": 100.0}
+    row = {
+        "label": "1,16,1024,64",
+        "best_peer": "torch_eager",
+        "timings": {
+            name: {"median_us": us, "tflops": 2.0, "relative_error": 1e-6}
+            for name, us in times.items()
+        },
+    }
+    stamp = dict.fromkeys(("gpu", "driver", "cuda", "date", "commit", "torch"), "2.9")
+    record = {"kind": "bench_ladder", **stamp, "kernels": {}, "rows": [row]}
+    (tmp_path / "bench_ladder.json").write_text(json.dumps(record))
+    lines = [line for line in readme_tables.methods().splitlines() if line.startswith("| `")]
+    assert lines[0] == "| `naive` | 400.0 | 2.00 | 25 | 1.0e-06 |"
+    assert lines[-1].startswith("| `auto` | 50.0 | 2.00 | 200 |")
+
+
 def test_every_row_of_the_benchmarks_is_shown_with_its_record():
     text = readme_tables.bench()
     for suite in ("seeds_fp32", "long_fp32"):

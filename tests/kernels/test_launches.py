@@ -126,6 +126,20 @@ def test_rows_that_options_make_too_few(method, options, limit):
         step(method).launch(Problem(1, limit + 1, 9, 64), options, device)
 
 
+@pytest.mark.parametrize("method", ["flash_fp32", "flash_async", "flash_split"])
+def test_long_rows_are_summed_in_spans(method):
+    """The keys that a warp sums in one chain grow with the root of all its keys."""
+    chains = []
+    for m in (2048, 8192, 100_000, 10_000_000):
+        row = step(method)
+        c = row.constants(row.launch(Problem(1, 8, m, 64)).options)
+        chains.append(c["SPAN"] * 8 * c["KEYS"])
+        warps = c["KEY_WARPS"] * c.get("CLUSTER", 1)
+        assert (c["SPAN"] == 0) == (m < 8192)
+        assert chains[-1] <= max(2 * (m / warps) ** 0.5, 4 * 8 * c["KEYS"])
+    assert chains[-1] > chains[1] > 0
+
+
 @pytest.mark.parametrize("method", TUNED)
 def test_a_device_too_small_for_any_tile(method):
     small = Device("a toy", (9, 0), 1, 2 * KB)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
+from attn_course.clinic.edits import EditError
 from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.lessons import lesson04_clinic, predictions
 from attn_course.lessons.lesson04_clinic import (
     NOTHING,
     PATIENTS,
     VERDICTS,
-    MendError,
     Patient,
     instructions_of_line,
     patient,
@@ -116,16 +116,16 @@ def test_without_a_mend_the_twin_is_shown(capsys):
 @pytest.mark.parametrize(
     ("mend", "words"),
     [
-        (("not in there", "x"), "stands 0 times"),
-        (("", "x"), "stands 0 times"),
-        (("tile_query", "x"), "stands [2-9] times"),
+        (("not in there", "x"), "is 0 times in the source"),
+        (("", "x"), "is 0 times in the source"),
+        (("tile_query", "x"), "is [2-9] times in the source"),
         ("ab", "pair of texts"),
         ([("float score = 0.0f;", 1)], "pair of texts"),
     ],
 )
 def test_edits_that_do_not_fit(mend, words):
     one = patient("A")
-    with pytest.raises(MendError, match=words):
+    with pytest.raises(EditError, match=words):
         one.mended(mend)
 
 

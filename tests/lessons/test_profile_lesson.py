@@ -3,7 +3,7 @@
 import pytest
 
 from attn_course.lessons import lesson13_profile
-from attn_course.measure.nsight import (
+from attn_course.measure.hardware.nsight import (
     PROFILING,
     SPEED_METRICS,
     STALL_METRICS,
@@ -130,7 +130,7 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
             **parts,
         },
     )
-    found = lesson13_profile.measure()
+    found = lesson13_profile.record()
     assert len(found["cases"]) == len(lesson13_profile.TARGETS) and len(found["kernels"]) == 6
     for target in lesson13_profile.TARGETS:
         metrics = lesson13_profile.case_of(found, target)["metrics"]

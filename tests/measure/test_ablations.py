@@ -1,39 +1,35 @@
 """Ablations compute what the whole kernel computes, and times come from a GPU or its record."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-import record_ablations
 
 from attn_course import Sanitizer
+from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
+from attn_course.clinic.edits import EditError, edited
 from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
-from attn_course.ladder.steps import Device, step
-from attn_course.measure import ablations, records
+from attn_course.ladder.steps import Device, Problem, step
+from attn_course.measure import ablations, contestants, contests, records
 from attn_course.measure.ablations import (
-    ABLATIONS,
     PROBLEMS,
-    Ablation,
-    AblationError,
-    Variant,
     ablation,
     all_variants,
+    caption,
     difference,
     measure,
-    options_for,
-    record_caption,
-    record_is_current,
+    part_of,
+    parts_to_compile,
     row_of,
     source,
     source_hash,
+    variant,
     variants,
-    whole,
     worths,
 )
-from attn_course.measure.suites import float64_attention
+from attn_course.measure.contestants import RELATIVE
+from attn_course.measure.contests import float64_attention
 from attn_course.measure.timing import Replay, TimingError
+from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
@@ -48,9 +44,13 @@ TILES = {
 }
 
 
+def agrees(made, expected):
+    return compare(made.output(), expected, relative=RELATIVE).agrees
+
+
 def counted(one, q, k, v, **options):
     seen = Counters()
-    made = Variant(one, q, k, v, backend="simulator", **options)
+    made = variant(one, q, k, v, backend="simulator", **options)
     with observe(seen):
         made.call()
     return seen.totals
@@ -87,8 +87,22 @@ def test_names_are_unique_and_lead_to_their_ablation():
 
 @pytest.mark.parametrize("old", ["no such line", "__syncthreads();"])
 def test_an_edit_must_fit_exactly_once(old):
-    with pytest.raises(AblationError, match="flash_async without it: .* not once"):
+    with pytest.raises(EditError, match="flash_async without it: .* not once"):
         source(Ablation("flash_async", "it", "", "", ((old, ""),)))
+
+
+@pytest.mark.parametrize("edits", ["ab", [("a", 1)], [None], ("a", "b", "c")])
+def test_an_edit_is_a_pair_of_texts(edits):
+    with pytest.raises(EditError, match="a kernel: an edit is a pair of texts"):
+        edited("abc", edits, "a kernel")
+
+
+def test_edits_are_made_in_order_one_or_several():
+    assert edited("abc", ("b", "x"), "") == "axc"
+    assert edited("abc", [("b", "x"), ("ax", "y")], "") == "yc"
+    assert edited("abc", (), "") == "abc"
+    with pytest.raises(EditError, match="0 times"):
+        edited("abc", ("", "x"), "")
 
 
 # -- right results ---------------------------------------------------------------------------------
@@ -101,10 +115,10 @@ def test_an_ablation_computes_attention(one, shape, keys, causal):
     q, k, v = seeded_qkv(shape, kv_length=keys)
     expected = float64_attention(q, k, v, causal=causal)
     for options in TILES[one.kernel]:
-        made = Variant(one, q, k, v, causal=causal, backend="simulator", options=options)
-        assert not made.compare(expected).agrees, "nothing has been written"
+        made = variant(one, q, k, v, causal=causal, backend="simulator", options=options)
+        assert not agrees(made, expected), "nothing has been written"
         made.call()
-        assert made.compare(expected).agrees
+        assert agrees(made, expected)
         made.poison()
         assert np.isnan(made.out).all()
 
@@ -113,7 +127,7 @@ def test_an_ablation_computes_attention(one, shape, keys, causal):
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
     for options in TILES[one.kernel]:
-        made = Variant(one, q, k, v, causal=True, backend="simulator", options=options)
+        made = variant(one, q, k, v, causal=True, backend="simulator", options=options)
         with observe(Sanitizer()) as report:
             made.call()
         assert report.findings == []
@@ -126,7 +140,7 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
         for old, new in late.edits
     ]
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
-    made = Variant(
+    made = variant(
         Ablation("flash_async", "it", "", "", tuple(edits)),
         q,
         k,
@@ -142,7 +156,7 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
     for one in all_variants():
-        made = Variant(one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0])
+        made = variant(one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0])
         made.call()
         assert not made.out[0, 0, :31].any() and made.out[0, 0, 31:].any(), one.label
 
@@ -180,29 +194,24 @@ def test_pointers_and_barriers_show_in_the_counters():
 # -- launches and measuring ------------------------------------------------------------------------
 @pytest.mark.parametrize("one", all_variants(), ids=lambda one: one.label)
 def test_every_problem_fits_an_h200(one):
-    for shape, causal in PROBLEMS:
-        names = [option.partition("=")[0] for option in options_for(one, shape, causal, HOPPER)]
+    for (b, h, n, d), causal in PROBLEMS:
+        launch = part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
+        names = [option.partition("=")[0] for option in launch.options()]
         assert len(set(names)) == len(names) and "-DROWS" in names
-        assert set(one.options) <= set(options_for(one, shape, causal, HOPPER))
-        launch = ablations.tuned_launch(one, _problem(shape, causal), HOPPER)
+        assert set(one.options) <= set(launch.options(one.options))
         assert launch.shared_bytes <= HOPPER.shared_bytes
 
 
-def _problem(shape, causal):
-    b, h, n, d = shape
-    return ablations.Problem(b * h, n, n, d, h, h, causal)
-
-
-def test_the_tool_compiles_what_is_timed():
-    wanted = record_ablations.wanted(HOPPER)
-    assert {(kernel, name) for kernel, name, _ in wanted} == {
-        (one.kernel, one.name) for one in all_variants()
+def test_all_that_is_timed_is_compiled_beforehand():
+    wanted = parts_to_compile(HOPPER)
+    assert {(part.step, part.edits) for part in wanted} == {
+        (one.kernel, one.edits) for one in all_variants()
     }
-    assert len(set(wanted)) == len(wanted) < len(all_variants()) * len(PROBLEMS)
+    assert len(wanted) < len(all_variants()) * len(PROBLEMS)
 
 
 class Clock:
-    """Runs what it times; a launch lasts as long as the ablation's place says."""
+    """Runs what it times; a launch lasts as long as its contestant's name says."""
 
     def __init__(self, lasts):
         self.lasts = lasts
@@ -212,23 +221,28 @@ class Clock:
 
     def time_us(self, launch):
         launch()
-        return self.lasts(launch.__self__.ablation)
+        return self.lasts(launch.__self__.name)
 
 
 @pytest.fixture
 def simulated(monkeypatch):
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    monkeypatch.setattr(ablations, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(ablations, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(ablations, "ITERATIONS", 3)
+    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(contests, "ESTIMATES", 1)
+
+
+def measured(clock, causal=True):
+    return measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
     place = {one.label: float(at) for at, one in enumerate(all_variants(), start=10)}
-    row = measure((1, 1, 20, 16), True, Clock(lambda one: place[one.label]), "simulator")
-    assert row["wrong"] == {} and list(row["variants"]) == list(place)
+    row = measured(Clock(place.get))
+    assert row["wrong"] == row["refused"] == {} and list(row["variants"]) == list(place)
     one = row["variants"]["flash_async without lanes"]
     assert one["median_us"] == 11 and one["over_whole"]["value"] == 1.1
+    assert one["samples"] == 3 and one["relative_error"] < 1e-5 and one["registers"] > 0
     split = row["variants"]["flash_split without cluster"]
     assert "-DCLUSTER=1" in split["options"] and "-DCLUSTER=2" not in split["options"]
     found = {"rows": [row]}
@@ -239,6 +253,7 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
     assert first.ratio == 1.1 and first.is_clear
     assert [one.ablation.name for one in others] == ["cluster", "relaxed"]
     assert others[0].whole_us == place["flash_split"]
+    assert "flash_async without lanes" in ablations.report(found)
     with pytest.raises(KeyError, match="causal False"):
         row_of(found, (1, 1, 20, 16))
 
@@ -246,7 +261,7 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
 def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
     broken = Ablation("flash_async", "scale", "", "", (("s[j] *= scale;", ";"),))
     monkeypatch.setattr(ablations, "ABLATIONS", (broken, ABLATIONS[0]))
-    row = measure((1, 1, 20, 16), False, Clock(lambda one: 5.0), "simulator")
+    row = measured(Clock(lambda name: 5.0), causal=False)
     assert list(row["wrong"]) == ["flash_async without scale"]
     assert list(row["variants"]) == ["flash_async", "flash_async without lanes"]
     (left,) = worths({"rows": [row]}, "flash_async", (1, 1, 20, 16))
@@ -268,26 +283,22 @@ def made_up_record(**changed):
 
 
 def test_a_record_is_stale_when_a_kernel_or_an_edit_has_changed():
-    assert record_is_current(made_up_record())
-    assert "STALE" not in record_caption(made_up_record())
+    assert "STALE" not in caption(made_up_record())
     other = made_up_record(sources=made_up_record()["sources"] | {LABELS[0]: "other"})
-    assert not record_is_current(other) and "edits changed" in record_caption(other)
+    assert caption(other).endswith("STALE, edits changed since")
     older = made_up_record(kernels={"12_flash_async.cu": "other"})
-    assert not record_is_current(older)
-    assert record_caption(older).endswith("STALE, changed since: 12_flash_async.cu")
+    assert caption(older).endswith("STALE, changed since: 12_flash_async.cu")
 
 
 def test_the_record_has_no_wrong_variant():
-    found = ablations.newest_record()
+    found = records.newest_record(ablations.KIND)
     if found is None:
-        pytest.skip("no record: tools/record_ablations.py makes one on a GPU")
+        pytest.skip("no record: `attn-course record ablations` makes one on a GPU")
     assert [(tuple(row["shape"]), row["causal"]) for row in found["rows"]] == list(PROBLEMS)
     assert not any(row["wrong"] for row in found["rows"])
 
 
-def test_recording_needs_a_gpu(monkeypatch, tmp_path):
+def test_recording_needs_a_gpu(monkeypatch):
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
     with pytest.raises(TimingError):
         ablations.record()
-    monkeypatch.setattr(sys, "argv", ["record_ablations.py", str(tmp_path)])
-    assert record_ablations.main() == 2 and not list(Path(tmp_path).iterdir())

@@ -8,7 +8,7 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step
-from attn_course.measure import memory_levels
+from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import TimingError
 
 
@@ -90,7 +90,7 @@ def test_times_are_refused_without_a_gpu(monkeypatch):
         memory_levels.latencies,
         memory_levels.bandwidths,
         memory_levels.score_times,
-        memory_levels.measure,
+        memory_levels.record,
     ):
         with pytest.raises(TimingError, match="no GPU"):
             measure()

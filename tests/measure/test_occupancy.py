@@ -5,12 +5,8 @@ import re
 import pytest
 
 from attn_course.engine.compile import compile_cubin
-from attn_course.measure.occupancy import (
-    MULTIPROCESSORS,
-    compiled_registers,
-    cubin_registers,
-    occupancy,
-)
+from attn_course.measure.hardware.devices import MULTIPROCESSORS
+from attn_course.measure.hardware.occupancy import compiled_registers, cubin_registers, occupancy
 
 HUNGRY = """extern "C" __global__ void __launch_bounds__(THREADS) hungry(float* x)
 {

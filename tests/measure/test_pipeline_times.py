@@ -1,13 +1,11 @@
 """Times of pipelines and their kernels, measured or from any record."""
 
 import json
-import sys
 
 import pytest
-import record_pipeline
 
 from attn_course.ladder.steps import Problem
-from attn_course.measure import pipeline_times
+from attn_course.measure import pipeline_times, records
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import TimingError
@@ -52,9 +50,6 @@ def own_record(shape=(1, 1, 2048, 64)):
     return {"rows": [row], "clocks": CLOCKS, "empty_launch": LAUNCH}
 
 
-# -- counts and floors -----------------------------------------------------------------------------
-
-
 def test_times_of_its_own_record(no_gpu, tmp_path):
     write(tmp_path, "pipeline", "pipeline", **own_record())
     t = times((1, 1, 2048, 64), tmp_path)
@@ -63,7 +58,7 @@ def test_times_of_its_own_record(no_gpu, tmp_path):
     assert t.source.startswith("recorded 2026-01-02") and t.short == "NVIDIA H200, 2026-01-02"
     assert t.parts("01 + 04") == {"01 scores": 10, "04 softmax and output": 13}
     assert t.best_peer() == "torch_eager" and t.problem == Problem(1, 2048, 2048, 64)
-    with pytest.raises(RecordError, match="record_pipeline"):
+    with pytest.raises(RecordError, match="attn-course record pipeline"):
         times((1, 1, 7, 7), tmp_path)
 
 
@@ -108,27 +103,24 @@ def test_a_suites_record_serves_as_well(no_gpu, tmp_path):
 
 
 def test_without_any_record(no_gpu, tmp_path):
-    with pytest.raises(RecordError, match="record_pipeline"):
+    with pytest.raises(RecordError, match="attn-course record pipeline"):
         times(SHAPES[0], tmp_path)
-    with pytest.raises(RecordError, match="bench"):
+    with pytest.raises(RecordError, match="attn-course record seeds_fp32"):
         pipeline_times.by_size(tmp_path)
 
 
 def test_on_a_gpu_the_times_are_measured_once(monkeypatch, tmp_path):
     calls = []
     live = {**STAMP, **own_record()}
-    monkeypatch.setattr(pipeline_times, "resolve_backend", lambda: "gpu")
-    monkeypatch.setattr(pipeline_times, "gpu_identity", lambda: {"gpu": "NVIDIA H200"})
+    for module in (pipeline_times, records):
+        monkeypatch.setattr(module, "resolve_backend", lambda: "gpu")
+    monkeypatch.setattr(records, "_measured_now", {})
     monkeypatch.setattr(pipeline_times, "record", lambda **_: calls.append(1) or live)
-    pipeline_times._live.cache_clear()
-    try:
-        for _ in range(2):
-            found = times((1, 1, 2048, 64), tmp_path)
-        assert found.source == "measured now on NVIDIA H200" and len(calls) == 1
-        with pytest.raises(RecordError):
-            times((9, 9, 9, 9), tmp_path)  # not among those that are measured
-    finally:
-        pipeline_times._live.cache_clear()
+    for _ in range(2):
+        found = times((1, 1, 2048, 64), tmp_path)
+    assert found.source == "measured now on NVIDIA H200" and len(calls) == 1
+    with pytest.raises(RecordError):
+        times((9, 9, 9, 9), tmp_path)  # not among those that are measured
 
 
 def test_chains_are_made_of_timed_kernels():
@@ -136,18 +128,6 @@ def test_chains_are_made_of_timed_kernels():
     assert set(pipeline_times._BENCH_CHAINS.values()) == set(CHAINS)
 
 
-def test_the_simulator_is_not_timed(no_gpu, monkeypatch, tmp_path, capsys):
+def test_the_simulator_is_not_timed(no_gpu):
     with pytest.raises(TimingError):
         pipeline_times.record()
-    monkeypatch.setattr(sys, "argv", ["record_pipeline.py", str(tmp_path)])
-    assert record_pipeline.main() == 2
-    assert "no GPU" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_the_tool_writes_and_prints_a_record(monkeypatch, tmp_path, capsys):
-    record = {"kind": "pipeline", **STAMP, **own_record()}
-    monkeypatch.setattr(pipeline_times, "record", lambda: record)
-    assert record_pipeline.main([str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "1,1,2048,64" in said and "05 softmax" in said and "recorded 2026-01-02" in said
-    assert json.loads((tmp_path / "h200" / "pipeline.json").read_text())["kind"] == "pipeline"

@@ -10,9 +10,15 @@ from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Geometry, Problem, step
-from attn_course.measure import nsight
 from attn_course.measure import records as results
-from attn_course.measure.nsight import ProfilerError, Target, match, parse_csv, unknown_metrics
+from attn_course.measure.hardware import nsight
+from attn_course.measure.hardware.nsight import (
+    ProfilerError,
+    Target,
+    match,
+    parse_csv,
+    unknown_metrics,
+)
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
@@ -159,6 +165,31 @@ def test_what_is_no_record_is_refused_by_name(project, tmp_path):
         results.read_record(broken)
 
 
+def test_a_corrupt_file_is_named_and_skipped(project, caplog):
+    _, root, record = project
+    results.write_record(record, "profile", root)
+    (root / "h200" / "cut.json").write_text('{"kind": "profile", ')
+    (root / "h200" / "half.json").write_text('{"kind": "profile", "gpu": "G"}')
+    (root / "h200" / "list.json").write_text("[1]")
+    assert results.records("profile", root) == [record]
+    assert results.newest_record("profile", root) == record
+    assert results.newest_record("times", root) is None
+    assert "cut.json is not JSON" in caplog.text and "half.json: the record has no" in caplog.text
+    assert "list.json" not in caplog.text
+
+
+def test_what_is_measured_now_is_measured_once_and_says_so(project, monkeypatch):
+    _, root, record = project
+    calls = []
+    measure = lambda: calls.append(1) or record  # noqa: E731
+    monkeypatch.setattr(results, "_measured_now", {})
+    assert results.measured_or_recorded("profile", measure, root) is None and not calls
+    monkeypatch.setattr(results, "resolve_backend", lambda: "gpu")
+    for _ in range(2):
+        found = results.measured_or_recorded("profile", measure, root)
+    assert len(calls) == 1 and caption(found) == "measured now on NVIDIA H200"
+
+
 def test_a_changed_kernel_makes_its_record_stale(project):
     kernels, _, record = project
     assert is_current(record, folder=kernels) and stale_kernels(record, kernels) == []
@@ -245,7 +276,7 @@ def test_the_profile_command_never_shows_a_stale_record_as_current(tmp_path, cap
 def test_the_profile_command_selects_steps_and_says_when_there_is_no_record(tmp_path, capsys):
     arguments = ["profile", "--recorded", "--results", str(tmp_path)]
     assert main.main(arguments) == 1
-    assert "no record of a profile" in capsys.readouterr().out
+    assert "no recorded profile" in capsys.readouterr().out
     recorded_profile(tmp_path)
     assert main.main([*arguments, "2"]) == 0
     out = capsys.readouterr().out
@@ -344,7 +375,7 @@ def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monke
     assert finish() == 0
     profiles[0].metrics[SECTORS] += 1
     assert finish() == 1
-    record = results.read_record(tmp_path / "counters.json")
+    record = results.read_record(tmp_path / "test" / "counters.json")
     assert record["missed"] == ["01_scores_naive (1, 9, 5, 4): global_load_sectors"]
     assert list(record["kernels"]) == ["01_scores_naive.cu"]
     row = record["cases"][0]["counters"]["global_load_sectors"]

@@ -8,14 +8,9 @@ import pytest
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, Problem
 from attn_course.measure import roofline
-from attn_course.measure.roofline import (
-    PEAKS,
-    Work,
-    attention_work,
-    method_work,
-    peak_of,
-    step_work,
-)
+from attn_course.measure.hardware import devices
+from attn_course.measure.hardware.devices import GPUS, peak_of
+from attn_course.measure.roofline import Work, attention_work, method_work, step_work
 from attn_course.reference.float64 import causal_mask
 
 P = Problem(bh=6, n=5, m=7, d=3)
@@ -69,7 +64,7 @@ def test_every_step_and_method_has_its_work():
         assert work.bytes >= attention_work(P).bytes
 
 
-@pytest.mark.parametrize("peak", PEAKS.values(), ids=PEAKS)
+@pytest.mark.parametrize("peak", GPUS.values(), ids=GPUS)
 def test_the_rates_of_a_row_agree(peak):
     lanes = 2 * peak.sms * peak.fp32_lanes * peak.boost_mhz * 1e6 / 1e12
     assert peak.fp32_tflops == pytest.approx(lanes, rel=0.01)
@@ -107,18 +102,7 @@ def test_an_unknown_gpu_is_named_with_the_way_out():
         peak_of("Abacus 9")
 
 
-def test_rates():
-    assert roofline.tflops(10**12, 1e6) == 1.0
-    total = Work(1, 2, 3, 4, 5) + Work(10, 20, 30, 40, 50)
-    assert total == Work(11, 22, 33, 44, 55) and total.bytes == 77
-    assert np.isclose(Work(operations=8, bytes_read=2, bytes_written=2).intensity, 2)
-
-
-def test_rates_come_from_the_sheet_or_from_the_device(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    assert roofline.peak_of("NVIDIA H200").fp32_tflops == 67
-    with pytest.raises(KeyError, match="PEAKS"):
-        roofline.peak_of("Unheard of")
+def test_rates_of_an_unlisted_gpu_are_those_that_it_reports(monkeypatch):
     import cupy
 
     attributes = {
@@ -127,14 +111,24 @@ def test_rates_come_from_the_sheet_or_from_the_device(monkeypatch):
         "MemoryClockRate": 10_000_000,
         "GlobalMemoryBusWidth": 256,
     }
-    device = types.SimpleNamespace(attributes=attributes, compute_capability="86")
+    device = types.SimpleNamespace(id=0, attributes=attributes, compute_capability="86")
     monkeypatch.setattr(cupy.cuda, "Device", lambda: device)
-    monkeypatch.setattr(roofline, "resolve_backend", lambda: "gpu")
-    monkeypatch.setattr(roofline, "gpu_identity", lambda: {"gpu": "Unheard of"})
-    found = roofline.peak_of("Unheard of")
+    monkeypatch.setattr(
+        cupy.cuda.runtime, "getDeviceProperties", lambda number: {"name": b"Unheard of"}
+    )
+    monkeypatch.setattr(devices, "resolve_backend", lambda: "gpu")
+    found = peak_of("Unheard of")
     assert found.fp32_tflops == pytest.approx(10 * 128 * 2 * 2e9 / 1e12)
     assert found.memory_gbps == pytest.approx(640)  # 10 GHz, twice a clock, 32 bytes
-    device.compute_capability = "80"
-    assert roofline.peak_of("Unheard of").fp32_lanes == 64
-    device.compute_capability = "120"
-    assert roofline.peak_of("Unheard of").fp32_lanes == 128
+    for capability, lanes in (("80", 64), ("120", 128)):
+        device.compute_capability = capability
+        assert peak_of("Unheard of").fp32_lanes == lanes
+    with pytest.raises(KeyError, match="Abacus"):
+        peak_of("Abacus 9")
+
+
+def test_rates():
+    assert roofline.tflops(10**12, 1e6) == 1.0
+    total = Work(1, 2, 3, 4, 5) + Work(10, 20, 30, 40, 50)
+    assert total == Work(11, 22, 33, 44, 55) and total.bytes == 77
+    assert np.isclose(Work(operations=8, bytes_read=2, bytes_written=2).intensity, 2)

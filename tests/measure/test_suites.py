@@ -3,54 +3,21 @@
 import json
 import types
 
-import numpy as np
 import pytest
 
-from attn_course import reference
 from attn_course.cli import bench, main
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
 from attn_course.measure import records, suites
-from attn_course.measure.suites import SUITES, Field, Row
-from attn_course.measure.timing import Contest, Replay, Timing, TimingError
-from attn_course.reference.inputs import seeded_qkv
-
-EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))
-
-
-class Fake:
-    """A contestant whose graph writes `result` into its output, or leaves the poison there."""
-
-    def __init__(self, result):
-        self.result = result
-        self.written = EXPECTED.astype(np.float32)
-
-    def poison(self):
-        self.written = np.full_like(self.written, np.nan)
-
-    def launch(self):
-        if self.result is not None:
-            self.written = np.array(self.result, np.float32)
-
-    def output(self):
-        return self.written
+from attn_course.measure.contests import ContestResult, Entrants
+from attn_course.measure.roofline import attention_work
+from attn_course.measure.suites import SUITES, SuiteRow
+from attn_course.measure.timing import Contest, Timing, TimingError
 
 
-class Clock:
-    def __init__(self):
-        self.waits = 0
-
-    def synchronize(self):
-        self.waits += 1
-
-    def time_us(self, launch):
-        launch()
-        return 1.0
-
-
-def field_of(**times) -> Field:
-    return Field(contestants={name: name for name in times}, call_us=dict(times))
+def field_of(**times) -> Entrants:
+    return Entrants(contestants={name: name for name in times}, call_us=dict(times))
 
 
 # -- the suites ------------------------------------------------------------------------------------
@@ -73,6 +40,8 @@ def test_suites_hold_the_shapes_they_are_about():
         (1, 1, 16, 8192),
     ]
     assert [row.pipelines for row in SUITES["seeds_fp32"].rows].count(True) == 1
+    assert all(row.shape[2] * row.shape[3] > 10_000 for row in SUITES["ladder"].rows)
+    assert [suite.name for suite in SUITES.values() if suite.all_methods] == ["ladder"]
     assert [row.label for row in SUITES["long_fp32"].rows] == [
         "4,16,2048,64",
         "4,16,2048,64 causal",
@@ -92,12 +61,12 @@ def test_contestants(monkeypatch):
 
 
 def test_a_record_names_the_files_its_contestants_are_made_of():
-    small = suites.Suite("small", "", (Row((1, 1, 4, 4)),))
+    small = suites.Suite("small", "", (SuiteRow((1, 1, 4, 4)),))
     assert suites.kernel_files(["naive", "torch_math"], small) == [
         "01_scores_naive",
         "04_softmax_output_serial",
     ]
-    piped = suites.Suite("piped", "", (Row((1, 1, 4, 4), pipelines=True),))
+    piped = suites.Suite("piped", "", (SuiteRow((1, 1, 4, 4), pipelines=True),))
     assert set(suites.kernel_files([], piped)) == {
         "01_scores_naive",
         "02_scores_tiled",
@@ -129,71 +98,6 @@ def test_without_peers_the_best_of_ours_is_the_measure():
     assert list(found.skipped) == ["naive"]
 
 
-@pytest.mark.parametrize(
-    ("sample_us", "iterations", "turns"),
-    [(10.0, 60, 60), (1e5, 60, 30), (1e6, 60, 10), (1e6, 4, 4), (0.0, 60, 60)],
-)
-def test_slow_rows_take_fewer_turns(sample_us, iterations, turns):
-    assert suites.turns_for({"a": sample_us / 2, "b": sample_us / 2}, iterations) == turns
-
-
-def test_a_graph_that_writes_nothing_or_rubbish_is_not_timed():
-    close = EXPECTED * (1 + 1e-7)
-    makers = {"right": close, "silent": None, "off": EXPECTED + 1e-3}
-    found = Field(
-        {name: Fake(result) for name, result in makers.items()}, call_us=dict.fromkeys(makers, 1.0)
-    )
-    replays = {name: Replay(one.launch, 1) for name, one in found.contestants.items()}
-    clock = Clock()
-    errors = suites.check(found, replays, EXPECTED, clock)
-    assert list(found.contestants) == ["right"] and set(found.wrong) == {"silent", "off"}
-    assert "NaN" in found.wrong["silent"] and errors["right"].relative_error < 1e-6
-    assert clock.waits == 3  # the poison is written before the graph runs
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_reference_of_a_row_is_the_reference(causal):
-    q, k, v = seeded_qkv((2, 3, 9, 4))
-    expected = reference.attention(q, k, v, causal=causal)
-    found = suites.float64_attention(q, k, v, causal=causal)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-13)
-
-
-def test_gather_says_why_somebody_does_not_take_part(monkeypatch):
-    def make(name, *_):
-        if name == "flash_fp32":
-            raise ValueError("head dim 512, but it takes at most 256")
-        return types.SimpleNamespace(call=lambda: None)
-
-    class Refusing:
-        def __init__(self, name, *_, **__):
-            self.name = name
-
-        def try_call(self):
-            if self.name == "torch_flash":
-                raise peers.PeerRefuses("no float32")
-
-    monkeypatch.setattr(suites, "ours", make)
-    monkeypatch.setattr(peers, "Peer", Refusing)
-    found = suites.gather(
-        Row((1, 1, 4, 512)), ["tiled", "flash_fp32", "torch_flash", "torch_math"], None, None, None
-    )
-    assert list(found.contestants) == ["tiled", "torch_math"]
-    assert found.refused == {
-        "flash_fp32": "head dim 512, but it takes at most 256",
-        "torch_flash": "no float32",
-    }
-
-
-def test_an_estimate_is_the_shortest_of_some_graphs_of_one():
-    times = iter([90.0, 30.0, 31.0])
-    asked = []
-    one = types.SimpleNamespace(capture=lambda calls: asked.append(calls) or Replay(print, calls))
-    clock = types.SimpleNamespace(time_us=lambda launch: next(times))
-    assert suites.estimate_us(clock, one) == 30.0 and asked == [1]
-
-
 # -- the record ------------------------------------------------------------------------------------
 def measured(**medians) -> Contest:
     return Contest(
@@ -206,16 +110,18 @@ def auto_is_tiled(monkeypatch):
     monkeypatch.setattr(suites, "pick", lambda *_: "tiled")
 
 
-ROW = Row((2, 3, 100, 64))
+ROW = SuiteRow((2, 3, 100, 64))
 
 
 def record_of(**medians) -> dict:
-    found = Field(
+    found = Entrants(
         skipped={"naive": "999 us a call, more than 20 times the best peer"},
         refused={"torch_flash": "no float32"},
     )
-    errors = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
-    return suites.summary(ROW, found, measured(**medians), errors)
+    right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
+    return suites.summary(
+        ROW, ContestResult(ROW.shape, False, found, measured(**medians), right, 9)
+    )
 
 
 def test_a_row_says_how_auto_stands(auto_is_tiled):
@@ -284,7 +190,7 @@ def test_the_tables_show_every_row(auto_is_tiled):
         "not timed: torch_flash: no float32 (all rows)",
     ):
         assert words in text, words
-    floor = suites.attention_work(Problem(6, 100, 100, 64)).floor_us(bench.peak_of("NVIDIA H200"))
+    floor = attention_work(Problem(6, 100, 100, 64)).floor_us(bench.peak_of("NVIDIA H200"))
     assert bench.floor_cell(suite_record(), first, 10 * floor) == "10.0x"
     assert bench.floor_cell(suite_record() | {"gpu": "Abacus"}, first, 1.0) == "-"
 
@@ -298,7 +204,7 @@ def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto
     records.write_record(suite_record(record_of(auto=1.0, tiled=1.0)), "bench_seeds_fp32", tmp_path)
     assert main.main([*call, "--json", str(tmp_path / "shown.json")]) == 0
     out = capsys.readouterr().out
-    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded records, no GPU here" in out
+    assert "recorded 2026-01-02 on NVIDIA H200" in out and "recorded results, no GPU here" in out
     shown = json.loads((tmp_path / "shown.json").read_text())
     assert shown["results"][0]["rows"][0]["label"] == ROW.label
     assert main.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1

@@ -1,4 +1,4 @@
-"""The record of tiles, and what the model of tuning.py loses by it."""
+"""The record of tiles, and the loss of the model of `ladder.tiles` on it."""
 
 import math
 
@@ -78,6 +78,18 @@ def test_the_loss_is_against_the_fastest():
     assert pick.loss == 1.0
 
 
+def test_fitted_prices_cost_no_more_and_follow_the_times():
+    names = [
+        label("flash_async", {"D": 64, "ROWS": r, "KEYS": 8, "ROW_WARPS": w, "KEY_WARPS": 1})
+        for r, w in ((1, 1), (2, 2), (8, 8))
+    ]
+    found = made_up_record(dict(zip(names, (30.0, 25.0, 20.0), strict=True)))
+    fitted = tile_model.fit(found, tries=60)
+    assert fitted != PRICES and tile_model.cost(found, fitted) < tile_model.cost(found, PRICES)
+    assert tile_model.fit(found, tries=0) == PRICES
+    assert names[2] in tile_model.report(found)
+
+
 @pytest.mark.parametrize("name", Prices.__dataclass_fields__)
 def test_every_price_raises_the_clocks(name):
     config = {"CLUSTER": 2, "D": 64, "ROWS": 2, "KEYS": 4, "ROW_WARPS": 2, "KEY_WARPS": 2}
@@ -101,7 +113,7 @@ def test_the_model_loses_little_on_the_record():
     """Holds for a record of the kernels as they are; one of older kernels says nothing of these."""
     current = [found for found in records.records(KIND) if records.is_current(found)]
     if not current:
-        pytest.skip("no record of these kernels: tools/record_tiles.py makes one on a GPU")
+        pytest.skip("no record of these kernels: `attn-course record tiles` makes one on a GPU")
     found = list(picks(current[0]))
     losses = [pick.loss for pick in found]
     suite = {row.shape for row in SUITES["seeds_fp32"].rows}

@@ -1,12 +1,10 @@
 """The lesson's experiments: from a record without a GPU, never from the simulator."""
 
 import subprocess
-import sys
 import types
 
 import numpy as np
 import pytest
-import record_timing_lesson
 
 from attn_course.figures import timing
 from attn_course.measure import first_calls, records
@@ -38,7 +36,7 @@ def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_
     found = measured("noise", tmp_path)
     assert (found.data, found.live) == (2, False)
     assert found.caption.startswith("recorded 2026-03-01 on NVIDIA H200")
-    with pytest.raises(RecordError, match="no record of 'ways'.*record_timing_lesson"):
+    with pytest.raises(RecordError, match="no record of 'ways'.*attn-course record timing"):
         measured("ways", tmp_path)
     with pytest.raises(KeyError):
         measured("abacus", tmp_path)
@@ -60,12 +58,6 @@ def test_no_experiment_times_the_simulator(no_gpu, monkeypatch, name):
     monkeypatch.setattr(first_calls.time, "sleep", lambda seconds: None)
     with pytest.raises(TimingError):
         EXPERIMENTS[name]()
-
-
-def test_recording_needs_a_gpu(no_gpu, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["record_timing_lesson.py", str(tmp_path)])
-    assert record_timing_lesson.main() == 2
-    assert "no GPU here" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_failed_process_of_its_own_says_why(monkeypatch):

@@ -1,6 +1,6 @@
-"""Holds the simulator against a GPU, bit for bit, and records what came out.
+"""Compares the simulator with a GPU, bit for bit, and records the result.
 
-    python3 tools/differential/differential.py --out results  on a machine with a GPU and CuPy
+    attn-course record differential                           on a machine with a GPU and CuPy
     python3 tools/differential/differential.py --self-test  without one: simulator against simulator
 
 Five sections: every opcode of the operation table; random kernels, against an independent oracle

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Edits = tuple[tuple[str, str], ...]
+from .edits import Edit
+
+Edits = tuple[Edit, ...]
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,8 @@ class Ablation:
         kernel: its entry point.
         name: short name of the idea that is missing; empty for the whole kernel.
         idea: what is missing, in a few words.
-        why: what it is for, and what stands in its place.
-        edits: (old, new) texts; each old one stands in the source exactly once.
+        why: its purpose, and what replaces it.
+        edits: (old, new) texts; each old one is in the source exactly once.
         options: compiler options, for an idea that a constant turns off.
     """
 
@@ -222,7 +224,7 @@ ABLATIONS: tuple[Ablation, ...] = (
         "flash_async",
         "pointers",
         "pointers that move",
-        "row and column of each copy are computed anew from one index",
+        "row and column of each copy are computed again from one index",
         _POINTERS,
     ),
     Ablation(

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.ladder.call import call_steps, compiled
+from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.ladder.steps import Problem, step
-from attn_course.reference.comparison import compare, poisoned
-from attn_course.reference.inputs import seeded_qkv
+from attn_course.ladder.steps import step
 
-from .records import caption, kernel_hash, new_record, records
-from .timing import capture, contest, require_gpu
+from ..contestants import Kernels, Part
+from ..contests import hold_contest
+from ..records import new_record
+from ..timing import capture, contest, require_gpu
 
 KIND = "memory_lesson"
 PROBES = "probes/memory_levels"
@@ -203,45 +204,51 @@ def bandwidths(iterations: int = 15) -> list[dict]:
 
 
 def score_times(iterations: int = 60) -> dict:
-    """Times of every score variant at SHAPE, in turns, each result held against float64."""
+    """Times of every score variant at SHAPE, in turns, each result checked against float64."""
     require_gpu()
-    xp = array_module("gpu")
-    q, k, _ = (a.reshape(-1, *a.shape[2:]) for a in seeded_qkv(SHAPE, None, 0))
-    expected = reference.attention_scores(q[None], k[None], scale=1)[0]
-    problem = Problem(len(q), q.shape[1], k.shape[1], q.shape[2])
-    buffers = {"q": xp.asarray(q), "k": xp.asarray(k)}
-    replays = {}
-    for name, (number, options) in score_variants().items():
-        row = step(number)
-        arrays = buffers | {"s": poisoned(problem.shape("s"), xp=xp)}
-        call = call_steps([row], arrays, 1.0, problem=problem, backend="gpu", options=options)
-        s = call.run()["s"]
-        verdict = compare(s, expected, name=name)
-        if not verdict.agrees:
-            raise RuntimeError(verdict.message)
-        replays[name] = capture(call.run)
-    return contest(replays, iterations=iterations).record() | {"shape": SHAPE}
+    makers = {name: partial(Kernels, name, [Part(*p)]) for name, p in score_variants().items()}
+    result = hold_contest(
+        SHAPE, makers, iterations=iterations, warmup=10, expected=_expected_scores
+    )
+    if result.entrants.wrong or result.entrants.refused:
+        raise RuntimeError("; ".join((result.entrants.wrong | result.entrants.refused).values()))
+    return result.measured.record() | {"shape": SHAPE}
 
 
-def measure() -> dict:
-    """All of the above as a record of kind KIND. A GPU with a few GB of memory; under a minute."""
-    parts = {"scores": score_times(), "latencies": latencies(), "bandwidths": bandwidths()}
-    files = {f"{step(number).file}.cu" for number, _ in score_variants().values()}
-    return new_record(KIND, sorted(files), probes=kernel_hash(PROBES), **device_sizes(), **parts)
+def _expected_scores(q, k, v, causal: bool) -> np.ndarray:
+    return reference.attention_scores(q, k, scale=1)
+
+
+def record(quick: bool = False) -> dict:
+    """Return all of the above as a record of kind KIND, in under a minute; quick: in few turns.
+
+    Needs a GPU with a few GB of memory.
+    """
+    turns = 5 if quick else 60
+    parts = {
+        "scores": score_times(turns),
+        "latencies": latencies(SIZES[::6] if quick else SIZES),
+        "bandwidths": bandwidths(min(turns, 15)),
+    }
+    files = {step(number).file for number, _ in score_variants().values()}
+    return new_record(KIND, {PROBES, *files}, **device_sizes(), **parts)
+
+
+def report(record: dict) -> str:
+    """Return the times of the score kernels, the latencies and the bandwidths."""
+    lines = [
+        f"{one['name']:<28} {one['median_us']:8.2f} us, {one['p20_us']:.2f} to {one['p80_us']:.2f}"
+        for one in record["scores"]["timings"]
+    ]
+    lines += [
+        f"chain in {one['space']:<6} {one['bytes']:>13,} bytes  {one['clocks']:6.1f} clocks a load"
+        for one in record["latencies"]
+    ]
+    lines += [f"{one['level']:<6} {one['gb_per_s']:>9,.0f} GB/s" for one in record["bandwidths"]]
+    return "\n".join([*lines, f"clock {clock_mhz(record):.0f} MHz"])
 
 
 # -- for the lesson --------------------------------------------------------------------------------
-def newest_record() -> dict | None:
-    """The newest recorded measurement, or None where there is none."""
-    return next(iter(records(KIND)), None)
-
-
-def describe(record: dict) -> str:
-    """Where and when a record was taken, and what of it is stale."""
-    changed = record["probes"] != kernel_hash(PROBES)
-    return caption(record) + ("; STALE: the probes have changed since" if changed else "")
-
-
 def medians_us(record: dict) -> dict[str, float]:
     """Variant -> median time in microseconds."""
     return {one["name"]: one["median_us"] for one in record["scores"]["timings"]}

@@ -179,7 +179,7 @@ def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> li
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
         plan.write_text(json.dumps([asdict(target) for target in targets]))
-        program = [sys.executable, "-m", "attn_course.measure.nsight", str(plan)]
+        program = [sys.executable, "-m", "attn_course.measure.hardware.nsight", str(plan)]
         launches = [target.launch for target in targets]
         return run_ncu(program, launches, metrics)
 

@@ -1,9 +1,8 @@
 """How many warps a kernel can keep on a multiprocessor: from its cubin and its launch alone.
 
-Registers come out of the compiler's cubin, which needs no GPU. What a multiprocessor has is in
-`MULTIPROCESSORS`: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability";
-registers are handed out to warps in units of 256, shared memory in units of 128 bytes, of which a
-block's bookkeeping takes 1 KB (compute capability 8.0 and later).
+Registers come out of the compiler's cubin, which needs no GPU. Registers are allocated to warps in
+units of 256, shared memory in units of 128 bytes, of which a block's bookkeeping takes 1 KB
+(compute capability 8.0 and later).
 """
 
 from __future__ import annotations
@@ -15,28 +14,12 @@ from dataclasses import dataclass
 from attn_course.engine.compile import compile_cubin
 from attn_course.ladder.headers import kernel_path
 
+from .devices import MULTIPROCESSORS, Multiprocessor
+
 WARP = 32
 REGISTER_UNIT = 256  # registers that a warp is given at a time
 SHARED_UNIT, SHARED_RESERVED = 128, 1024
 SIZED_VALUE, REGISTER_COUNT = 0x04, 0x2F  # in a cubin's .nv.info: EIFMT_SVAL, EIATTR_REGCOUNT
-
-
-@dataclass(frozen=True)
-class Multiprocessor:
-    """What one multiprocessor has: warps, blocks, registers, bytes of shared memory."""
-
-    warps: int
-    blocks: int
-    registers: int
-    shared_bytes: int
-
-
-MULTIPROCESSORS = {
-    "sm_80": Multiprocessor(64, 32, 65536, 164 * 1024),
-    "sm_86": Multiprocessor(48, 16, 65536, 100 * 1024),
-    "sm_89": Multiprocessor(48, 24, 65536, 100 * 1024),
-    "sm_90": Multiprocessor(64, 32, 65536, 228 * 1024),
-}
 
 
 @dataclass(frozen=True)

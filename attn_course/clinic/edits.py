@@ -1,0 +1,48 @@
+"""Exact replacements in a kernel's text: ablations and a learner's repairs are made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attn_course.engine.compile import with_headers
+
+Edit = tuple[str, str]  # (text to replace, its replacement)
+
+
+class EditError(ValueError):
+    """An edit that does not fit the text; names the kernel and the edit."""
+
+
+def kernel_text(path: Path) -> str:
+    """Return the text of a kernel file, its headers in their places: it compiles in memory."""
+    return with_headers(path.read_text(encoding="utf-8"), path.parent)
+
+
+def edited(text: str, edits: Edit | Sequence[Edit], name: str) -> str:
+    """Return the text after one edit or several, in order.
+
+    name: of the kernel, for messages.
+
+    Raises:
+        EditError: an edit that is no pair of texts, or whose old text is not in the source exactly
+            once.
+    """
+    for edit in [edits] if edits and isinstance(edits[0], str) else edits:
+        if not _is_pair(edit):
+            raise EditError(f"{name}: an edit is a pair of texts, (old, new), not {edit!r}")
+        old, new = edit
+        count = text.count(old) if old else 0
+        if count != 1:
+            first = next(iter(old.strip().splitlines()), old)
+            raise EditError(f"{name}: {first!r} is {count} times in the source, not once")
+        text = text.replace(old, new)
+    return text
+
+
+def _is_pair(value) -> bool:
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(isinstance(part, str) for part in value)
+    )

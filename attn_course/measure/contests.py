@@ -1,0 +1,228 @@
+"""The driver of every timing contest: who takes part, who is right, and how long each takes.
+
+A contest is one problem. All contestants get the same inputs; each output is checked against
+float64 before anything is timed; then their CUDA graphs take turns on one stream (:mod:`.timing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from attn_course import reference
+from attn_course.engine.backend import BackendError, array_module
+from attn_course.reference.comparison import Comparison, compare
+from attn_course.reference.inputs import seeded_qkv
+
+from .contestants import Kernels, PeerRefuses
+from .timing import (
+    Contest,
+    GpuClock,
+    Replay,
+    TimingError,
+    calls_for,
+    contest,
+    require_gpu,
+)
+
+Shape = tuple[int, int, int, int]
+ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
+FEWEST_TURNS = 10
+ESTIMATES = 3  # samples before the contest; the shortest counts
+
+
+def shape_label(shape: Shape, causal: bool = False) -> str:
+    """Return what tables call a problem: "4,16,2048,64 causal"."""
+    return ",".join(map(str, shape)) + (" causal" if causal else "")
+
+
+def float64_attention(q, k, v, *, causal: bool = False) -> np.ndarray:
+    """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
+
+    q: (B, H, n, d).  k, v: (B, H, m, d).  Returns (B, H, n, d) float64.
+    """
+    out = np.empty(q.shape, np.float64)
+
+    def head(at: tuple[int, int]) -> None:
+        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
+        out[one] = reference.attention(q[one], k[one], v[one], causal=causal)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(head, np.ndindex(q.shape[:2])))
+    return out
+
+
+@dataclass
+class Entrants:
+    """Contestants of a problem, and those that do not take part: name -> reason.
+
+    call_us: estimated microseconds of a call.
+    """
+
+    contestants: dict[str, object] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+    call_us: dict[str, float] = field(default_factory=dict)
+
+    def drop(self, name: str, into: dict[str, str], reason: str) -> None:
+        """Take a contestant out, with the reason."""
+        into[name] = reason
+        self.contestants.pop(name, None)
+        self.call_us.pop(name, None)
+
+
+@dataclass
+class ContestResult:
+    """A contest after its end: entrants, their times, the comparisons with float64, the turns."""
+
+    shape: Shape
+    causal: bool
+    entrants: Entrants
+    measured: Contest
+    verdicts: dict[str, Comparison]
+    turns: int
+
+    def record(self, name: str) -> dict:
+        """Return the times and the relative error of one contestant, as a record keeps them."""
+        error = self.verdicts[name].relative_error
+        return self.measured.timings[name].record() | {"relative_error": error}
+
+    def records(self) -> dict[str, dict]:
+        """Return `record` of every contestant that was timed."""
+        return {name: self.record(name) for name in self.measured.timings}
+
+    def facts(self) -> dict[str, dict]:
+        """Return `record` and what its launch occupies, of every contestant that was timed."""
+        return {
+            name: one | self.entrants.contestants[name].facts()
+            for name, one in self.records().items()
+        }
+
+
+def hold_contest(
+    shape: Shape,
+    makers: Mapping[str, Callable],
+    *,
+    keys: int | None = None,
+    causal: bool = False,
+    iterations: int = 60,
+    warmup: int = 5,
+    seed: int = 0,
+    expected: Callable[..., np.ndarray] = float64_attention,
+    leave_out: Callable[[Entrants], None] = lambda entrants: None,
+    backend: str = "gpu",
+    clock=None,
+) -> ContestResult:
+    """Check and time all contestants on one problem.
+
+    Args:
+        shape: (B, H, n, d).  keys: keys and values, n where None.
+        makers: name -> function of q, k, v that returns a contestant: an object with try_call,
+            capture, poison, output and relative, as Kernels and Peer. What it refuses with
+            ValueError, BackendError or PeerRefuses does not take part.
+        iterations: turns; fewer where they would take longer than ROW_SECONDS.
+        warmup: turns before them.
+        expected: function of q, k, v (NumPy) and causal that returns the result in float64.
+        leave_out: drops entrants after all have been estimated.
+        clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
+
+    Raises:
+        TimingError: no GPU, or no contestant left.
+    """
+    host = seeded_qkv(shape, kv_length=keys, seed=seed)
+    clock = clock or GpuClock()
+    inputs = [array_module(backend).asarray(array) for array in host]
+    clock.synchronize()
+    entrants = gather(makers, inputs)
+    for name, one in entrants.contestants.items():
+        entrants.call_us[name] = estimate_us(clock, one.capture)
+    leave_out(entrants)
+    replays = {
+        name: one.capture(calls_for(entrants.call_us[name]))
+        for name, one in entrants.contestants.items()
+    }
+    verdicts = check(entrants, replays, expected(*host, causal=causal), clock)
+    replays = {name: replays[name] for name in entrants.contestants}
+    if not replays:
+        out = entrants.refused | entrants.skipped | entrants.wrong
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
+        raise TimingError(f"{shape_label(shape, causal)}: no contestant is left: {reasons}")
+    turns = turns_for(
+        {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
+        iterations,
+    )
+    measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
+    return ContestResult(shape, causal, entrants, measured, verdicts, turns)
+
+
+def gather(makers: Mapping[str, Callable], inputs: Sequence) -> Entrants:
+    """Make every contestant that takes the inputs, and call each once."""
+    found = Entrants()
+    for name, make in makers.items():
+        try:
+            one = make(*inputs)
+            one.try_call()
+        except (PeerRefuses, BackendError, ValueError) as error:
+            found.refused[name] = str(error)
+        else:
+            found.contestants[name] = one
+    return found
+
+
+def estimate_us(clock, capture: Callable[[int], Replay]) -> float:
+    """Return microseconds of a call, from a graph of one: Python's launch is left out of it."""
+    replay = capture(1)
+    return min(clock.time_us(replay.launch) for _ in range(ESTIMATES))
+
+
+def turns_for(sample_us: Mapping[str, float], iterations: int) -> int:
+    """Return `iterations`, or the fewer turns that fit into ROW_SECONDS."""
+    affordable = int(ROW_SECONDS * 1e6 / max(sum(sample_us.values()), 1.0))
+    return max(min(iterations, affordable), min(FEWEST_TURNS, iterations))
+
+
+def check(
+    entrants: Entrants, replays: Mapping[str, Replay], expected: np.ndarray, clock
+) -> dict[str, Comparison]:
+    """Poison every output, replay every graph, compare; a wrong contestant is dropped."""
+    outputs = {}
+    for name, one in entrants.contestants.items():
+        one.poison()
+        clock.synchronize()
+        clock.time_us(replays[name].launch)  # waits for the replay
+        outputs[name] = one.output()
+
+    def judge(name: str) -> Comparison:
+        relative = entrants.contestants[name].relative
+        return compare(outputs[name], expected, name=name, relative=relative)
+
+    with ThreadPoolExecutor(4) as pool:
+        verdicts = dict(zip(outputs, pool.map(judge, outputs), strict=True))
+    for name, verdict in verdicts.items():
+        if not verdict.agrees:
+            entrants.drop(name, entrants.wrong, verdict.message)
+    return verdicts
+
+
+def time_parts(one: Kernels, labels: Sequence[str], iterations: int, clock=None) -> dict[str, dict]:
+    """Time each kernel of a contestant alone, in turns, on whatever the buffers hold.
+
+    Returns label -> record of its times.
+
+    Raises:
+        TimingError: no GPU.
+    """
+    require_gpu()
+    clock, replays, sample_us = clock or GpuClock(), {}, {}
+    for number, label in enumerate(labels):
+        call_us = estimate_us(clock, partial(one.capture, number=number))
+        replays[label] = one.capture(calls_for(call_us), number)
+        sample_us[label] = call_us * replays[label].calls
+    turns = turns_for(sample_us, iterations)
+    timings = contest(replays, iterations=turns, clock=clock).timings
+    return {label: timing.record() for label, timing in timings.items()}

@@ -1,0 +1,166 @@
+"""`attn-course record`: one record, several in sequence, and the ways each can fail."""
+
+import json
+import sys
+import time
+
+import pytest
+
+from attn_course.cli import main, record
+from attn_course.measure import records, tile_model
+
+STAMP = {
+    "gpu": "NVIDIA H200",
+    "driver": "1",
+    "cuda": "12.9",
+    "date": "2026-01-02",
+    "commit": "a",
+    "kernels": {},
+}
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setattr(record, "gpu_count", lambda: 0)
+
+
+def taken(monkeypatch, rows=()):
+    """Let every record be made up; returns the calls' `quick`."""
+    calls = []
+    found = {"kind": "experiments", **STAMP, "rows": list(rows)}
+    monkeypatch.setattr(
+        record, "measurement", lambda name: (lambda q: calls.append(q) or found, lambda r: "table")
+    )
+    return calls
+
+
+def test_a_record_is_shown_and_written(monkeypatch, tmp_path, capsys):
+    calls = taken(monkeypatch)
+    assert main.main(["record", "experiments", "--out", str(tmp_path), "--quick"]) == 0
+    out = capsys.readouterr().out
+    assert calls == [True] and "table" in out and "recorded 2026-01-02" in out
+    assert records.newest_record("experiments", tmp_path)["gpu"] == "NVIDIA H200"
+
+
+def test_a_wrong_contestant_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_path, capsys):
+    taken(monkeypatch, [{"shape": [1, 2], "wrong": {"a": "a: 3 of 9 elements are wrong"}}])
+    assert main.main(["record", "experiments", "--out", str(tmp_path)]) == 1
+    assert "WRONG: [1, 2]: a: 3 of 9" in capsys.readouterr().out
+    assert (tmp_path / "h200" / "experiments.json").is_file()
+
+
+@pytest.mark.parametrize("name", [n for n, one in record.KINDS.items() if not one.script])
+def test_every_name_leads_to_a_measurement_that_refuses_the_simulator(
+    no_gpu, name, tmp_path, capsys, monkeypatch
+):
+    if name == "simulator_speed":
+        monkeypatch.setattr(record.simulator_speed, "run", lambda repeats, path: repeats - 1)
+        assert main.main(["record", name, "--quick", "--out", str(tmp_path)]) == 0
+        return
+    monkeypatch.setenv("PATH", "")  # no ncu
+    assert main.main(["record", name, "--out", str(tmp_path)]) == 2
+    missing = "ncu" if name == "profile" else "no GPU here"
+    assert missing in capsys.readouterr().err and not list(tmp_path.iterdir())
+    take, report = record.measurement(name)
+    assert callable(take) and callable(report)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tiles", "--quick"], "--out"),
+        (["experiments", "--fit"], "tiles --fit"),
+        (["counters", "--quick", "--out", "{}"], "no quick form"),
+        (["tiles", "--fit", "--out", "{}"], "attn-course record tiles"),
+        (["all", "--out", "{}"], "no GPU here for seeds_fp32"),
+    ],
+)
+def test_a_call_that_cannot_run_says_why(no_gpu, arguments, words, tmp_path, capsys):
+    assert main.main(["record", *(one.format(tmp_path) for one in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
+    (tmp_path / "tools" / "differential").mkdir(parents=True)
+    script = tmp_path / record.KINDS["differential"].script
+    script.write_text("import sys, attn_course; print(*sys.argv[1:]); sys.exit(3)")
+    environment = record._environment()  # this package, wherever the script is
+    monkeypatch.setattr(record, "_environment", lambda: environment)
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    assert record.run_script("differential", tmp_path, quick=True) == 3
+    with pytest.raises(records.RecordError, match="checkout"):
+        record.run_script("counters", tmp_path, quick=False)
+
+
+def test_every_script_is_there():
+    scripts = [one.script for one in record.KINDS.values() if one.script]
+    assert len(scripts) == 3 and all((record.ROOT / script).is_file() for script in scripts)
+    assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed"}
+
+
+# -- several ---------------------------------------------------------------------------------------
+def test_a_failing_record_is_named_and_the_next_one_starts(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    asked = []
+
+    def alone(name, out, quick, seconds, log):
+        asked.append((name, quick))
+        return "FAILED with exit status 2\n  no luck" if name == "memory" else "taken"
+
+    monkeypatch.setattr(record, "run_alone", alone)
+    call = ["record", "tiles", "memory", "timing", "memory", "--quick", "--out", str(tmp_path)]
+    assert main.main(call) == 1
+    out = capsys.readouterr().out
+    assert asked == [("tiles", True), ("memory", True), ("timing", True)]
+    assert "2 of 3 records taken" in out and out.endswith("with faults: memory\n")
+    assert "no luck" in out
+    asked.clear()
+    assert main.main(["record", "all", "--out", str(tmp_path)]) == 1
+    assert [name for name, _ in asked] == list(record.ON_A_GPU)
+
+
+def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(record, "gpu_count", lambda: 1)
+    now = [0.0]
+    monkeypatch.setattr(record.time, "monotonic", lambda: now[0])
+
+    def alone(name, out, quick, seconds, log):
+        now[0] += 70
+        return "taken"
+
+    monkeypatch.setattr(record, "run_alone", alone)
+    call = ["record", "tiles", "memory", "timing", "--seconds", "100", "--out", str(tmp_path)]
+    assert main.main(call) == 1
+    out = capsys.readouterr().out
+    assert "memory: taken" in out and "timing: left out: no time left" in out
+
+
+def test_each_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    log = tmp_path / "log.txt"
+    said = record.run_alone("experiments", tmp_path, False, 60, log)
+    assert said.startswith("FAILED with exit status 2") and "no GPU here" in said
+    monkeypatch.setattr(sys, "executable", "/bin/sleep")  # sleep: "-m" is no number, ends at once
+    assert record.run_alone("tiles", tmp_path, False, 60, log).startswith("FAILED")
+
+
+def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\necho started\nsleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    start = time.monotonic()
+    said = record.run_alone("tiles", tmp_path, False, 0.5, tmp_path / "log.txt")
+    assert said == "ended at the time limit\n  started" and time.monotonic() - start < 30
+
+
+def test_prices_are_fitted_to_the_record(monkeypatch, tmp_path, capsys):
+    found = {"kind": "tiles", **STAMP}
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "tiles.json").write_text(json.dumps(found))
+    monkeypatch.setattr(tile_model, "fit", lambda found: tile_model.PRICES)
+    monkeypatch.setattr(tile_model, "report", lambda found, prices: f"picks of {found['gpu']}")
+    assert main.main(["record", "tiles", "--fit", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "picks of NVIDIA H200" in out and "Prices(block=" in out

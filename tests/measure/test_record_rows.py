@@ -1,0 +1,107 @@
+"""The rows of every record, measured on the simulator with a made-up clock: all that a GPU run does
+but the time.
+"""
+
+import cupy
+import numpy as np
+import pytest
+
+from attn_course.ladder.attention import METHODS
+from attn_course.ladder.steps import Device
+from attn_course.measure import (
+    contestants,
+    contests,
+    experiments,
+    pipeline_times,
+    suites,
+    tile_model,
+    timing,
+)
+from attn_course.measure.hardware import memory_levels
+from attn_course.measure.timing import Replay
+
+SHAPE = (1, 2, 20, 16)
+
+
+class Clock:
+    def synchronize(self):
+        pass
+
+    def time_us(self, launch):
+        launch()
+        return 5.0
+
+
+@pytest.fixture
+def made_up_gpu(monkeypatch):
+    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(contestants, "available", lambda: False)
+    for name, value in {
+        "array_module": lambda backend: np,
+        "GpuClock": Clock,
+        "calls_for": lambda call_us: 1,
+        "ESTIMATES": 1,
+    }.items():
+        monkeypatch.setattr(contests, name, value)
+    for module in (contests, timing, memory_levels):
+        monkeypatch.setattr(module, "require_gpu", lambda: None)
+    monkeypatch.setattr(timing, "clocks", lambda: {})
+    monkeypatch.setattr(
+        contestants, "pick", lambda method, p, backend: METHODS_OF.get(method, method)
+    )
+    monkeypatch.setattr(suites, "pick", lambda *_: "rows_online")
+    monkeypatch.setattr(cupy, "asarray", np.asarray)
+
+
+METHODS_OF = {"auto": "rows_online"}
+
+
+def test_a_row_of_a_suite(made_up_gpu):
+    row = suites.SuiteRow(SHAPE, pipelines=True)
+    found = suites.run_row(row, suites.contestants(), iterations=2, warmup=0, all_methods=True)
+    assert set(found["timings"]) == {*METHODS, "auto", *suites.PIPELINES} and not found["wrong"]
+    assert {name: len(parts) for name, parts in found["kernels"].items()} == {
+        name: len(parts) for name, parts in suites.PIPELINES.items()
+    }
+    assert found["kernels"]["scores_naive+serial"][1]["name"] == "04_softmax_output_serial"
+    causal = suites.run_row(suites.SuiteRow(SHAPE, True), ("naive", "rows_online"), iterations=2)
+    assert (
+        list(causal["timings"]) == ["rows_online"] and "causal mask" in causal["refused"]["naive"]
+    )
+
+
+def test_a_row_of_experiments(made_up_gpu, monkeypatch):
+    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=2)
+    timed = found["contestants"]
+    assert {*timed, *found["refused"]} == set(experiments.VARIANTS) and not found["wrong"]
+    assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
+    shown = {name: one | {"resident_blocks": 1} for name, one in timed.items()}
+    record = {"rows": [found | {"contestants": shown}], "tiles": found | {"contestants": shown}}
+    assert experiments.report(record).count("rows_atomic") == 2
+
+
+def test_a_row_of_tiles(made_up_gpu):
+    wanted = tile_model.variants(SHAPE, 33, Device())
+    few = dict(list(wanted.items())[-3:])
+    found = experiments.measure_shape(SHAPE, few, keys=33, iterations=2)
+    assert list(found["contestants"]) == list(few) and not found["wrong"]
+
+
+def test_a_row_of_pipelines(made_up_gpu):
+    found = pipeline_times.measure_shape(SHAPE, 2)
+    names = {*pipeline_times.CHAINS, *pipeline_times.METHOD_NAMES}
+    assert set(found["pipelines"]) == names and list(found["kernels"]) == list(
+        pipeline_times.KERNELS
+    )
+    assert "05 softmax" in pipeline_times.report({"rows": [found]})
+
+
+def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
+    monkeypatch.setattr(memory_levels, "SHAPE", SHAPE)
+    found = memory_levels.score_times(2)
+    assert [one["name"] for one in found["timings"]] == list(memory_levels.score_variants())
+    wrong = np.zeros((1, 2, 20, 20))
+    monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
+    with pytest.raises(RuntimeError, match="elements are wrong"):
+        memory_levels.score_times(2)
