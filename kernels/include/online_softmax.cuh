@@ -51,7 +51,9 @@ __device__ __forceinline__ float weights(float (&s)[keys], float& row_m, float& 
     const float new_m = fmaxf(row_m, warp_max<high, low>(top));
     // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
     const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m * LOG2E;
-    const float rescale = exp2f(row_m * LOG2E - shift);
+    // __fmul_rn: rounded as the shift was. In one fma the factor of an unchanged maximum is not 1,
+    // and over thousands of tiles the early keys gain or lose weight.
+    const float rescale = exp2f(__fmul_rn(row_m, LOG2E) - shift);
 #pragma unroll
     for (int j = 0; j < keys; ++j) {
         s[j] = exp2f(s[j] * LOG2E - shift);  // at most 1: cannot overflow

@@ -306,3 +306,19 @@ def test_calls_of_different_problems_do_not_share_launches():
         expected = reference.attention(q, k, v, causal=asked.get("causal", False))
         assert_agrees(out, expected, relative=2e-6)
         assert out.dtype == np.float32
+
+
+@pytest.mark.parametrize("method", ["flash_rows", "flash_fp32", "flash_async"])
+def test_an_unchanged_maximum_rescales_by_one(method):
+    """The first key has the maximum, the early half of the others +1, the late half -1: a factor
+    of 1 + 1e-7 at each of the tiles would leave 1e-5 and more of it."""
+    keys, maxima = 4097, np.linspace(2.1, 6.9, 8, dtype=np.float32)
+    q = np.zeros((1, 1, maxima.size, 32), np.float32)
+    q[..., 0] = maxima
+    k = np.zeros((1, 1, keys, 32), np.float32)
+    k[0, 0, 0, 0] = 1
+    v = np.ones_like(k)
+    v[0, 0, 0], v[0, 0, keys // 2 + 1 :] = 0, -1
+    options = () if method == "flash_rows" else ("-DKEYS=1", "-DKEY_WARPS=1")  # many small tiles
+    out = attention(q, k, v, method=method, scale=1.0, options=options, backend="simulator")
+    assert np.abs(out).max() < 2e-6
