@@ -31,8 +31,7 @@ def summarise(name: str, section: dict, seconds: float) -> dict:
 def source_hashes() -> dict[str, str]:
     """SHA-256 of the comparison's own sources and of the simulator's: what the record speaks of."""
     paths = [
-        *ROOT.glob("tools/differential*.py"),
-        *ROOT.glob("tests/random_*.py"),
+        *ROOT.glob("tools/differential/*.py"),
         *ROOT.glob("attn_course/engine/**/*.py"),
     ]
     return {
