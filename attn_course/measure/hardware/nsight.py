@@ -126,7 +126,8 @@ class Target:
             for name in row.arguments
             if name in ("q", "k", "v", "s", "p", "out")
         }
-        how = {"problem": problem, "backend": backend, "options": self.options}
+        options = self.launch.options(self.options)  # the same tiles on either backend
+        how = {"problem": problem, "backend": backend, "options": options}
         call_steps([row], arrays, problem.d**-0.5, **how).run()
 
 
