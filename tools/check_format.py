@@ -12,24 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXT_SUFFIXES = {
-    ".cfg",
-    ".css",
-    ".cu",
-    ".cuh",
-    ".ini",
-    ".js",
-    ".json",
-    ".md",
-    ".py",
-    ".toml",
-    ".txt",
-    ".yaml",
-    ".yml",
-    ".ipynb",
-    ".lock",
-    "",
-}
+SUFFIXES = ".cfg .css .cu .cuh .ini .js .json .md .py .toml .txt .yaml .yml .ipynb .lock"
+TEXT_SUFFIXES = {*SUFFIXES.split(), ""}
 MAX_COLUMNS = 100
 MEASURED_COLUMNS = {".cu", ".cuh", ".js"}  # ruff measures Python and notebooks
 

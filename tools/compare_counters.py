@@ -58,7 +58,7 @@ REASONS = {
     "those of unrolled tails, and the ones ptxas puts before cp.async",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
 }
-WARPS = 64  # of a probe: so many blocks of one warp
+WARPS = 64  # of a probe, each a block
 
 PROBE = """#define PROBE(NAME, T) \\
 extern "C" __global__ void NAME(const int* where, T* out) { \\

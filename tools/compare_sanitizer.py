@@ -75,7 +75,7 @@ def simulate(subject: Subject) -> dict:
 
 # -- both sides ------------------------------------------------------------------------------------
 def plan() -> list[Job]:
-    """The processes, those that take longest first."""
+    """The processes, the longest first."""
     clean = list(runs.clean_subjects())
     tuned = [name for name in clean if name[:2] in ("10", "11", "12")]
     whole = [name for name in clean if name[:2] in ("07", "08", "09")]

@@ -216,7 +216,7 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def renewed(readme: str) -> str:
-    """The README with all tables written anew.
+    """The README with all tables written again.
 
     Raises:
         ValueError: a marker is missing, doubled, or stands in the wrong order.
@@ -236,7 +236,7 @@ def placed(text: str, name: str, table: str, file: str) -> str:
 
 
 def renewed_start(text: str) -> str:
-    """The first lesson, as JSON, with the table of lessons in its last cell written anew."""
+    """The first lesson, as JSON, with the table of lessons in its last cell written again."""
     notebook = json.loads(text)
     last = notebook["cells"][-1]
     source = placed("".join(last["source"]), "lessons", lessons(folder=""), START.name)

@@ -1,4 +1,4 @@
-"""`attn-course run METHOD`: one attention call on seeded random input, held against float64."""
+"""`attn-course run METHOD`: one attention call on seeded random input, checked against float64."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +23,7 @@ def add(parsers) -> None:
     """The subcommand `run` and its arguments."""
     parser = parsers.add_parser(
         "run",
-        help="one method on random input, held against float64",
+        help="one method on random input, checked against float64",
         description="Runs one method of attention() and compares it with float64 NumPy. Exit "
         "status 1 when they disagree.",
     )

@@ -1,4 +1,4 @@
-"""`attn-course tour`: every step of the ladder on the MRI windows, each held against float64."""
+"""`attn-course tour`: every step of the ladder on the MRI windows, each checked against float64."""
 
 import sys
 from pathlib import Path
@@ -35,7 +35,7 @@ def add(parsers) -> None:
     parser = parsers.add_parser(
         "tour",
         help="every step of the ladder on this machine, on real input",
-        description="Runs every kernel and every method over windows of a brain MRI slice, holds "
+        description="Runs every kernel and every method over windows of a brain MRI slice, checks "
         "each against float64, and writes figures. Exit status 1 when one disagrees.",
     )
     parser.add_argument(

@@ -93,7 +93,7 @@ def execute(arguments) -> int:
 
 
 def run(work: Workload, tracer: Tracer) -> Comparison:
-    """One call of the method on the simulator under the tracer, held against float64."""
+    """One call of the method on the simulator under the tracer, checked against float64."""
     q, k, v = work.inputs()
     with observe(tracer):
         out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")

@@ -17,22 +17,3 @@ from .notes import (
     read_case,
 )
 from .trials import Examination, Trial, examine, prepare
-
-__all__ = [
-    "BROKEN_FOLDER",
-    "WRONG_RESULT",
-    "Arrays",
-    "Broken",
-    "Case",
-    "ClinicError",
-    "Examination",
-    "Family",
-    "Trial",
-    "broken_kernels",
-    "clean_kernels",
-    "examine",
-    "family",
-    "prepare",
-    "read_broken",
-    "read_case",
-]

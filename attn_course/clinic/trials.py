@@ -1,4 +1,4 @@
-"""Launches of the clinic's kernels: made ready, run, held against float64 and the sanitizer."""
+"""Launches of the clinic's kernels: run, checked against float64 and by the sanitizer."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ class Examination:
 def examine(
     path: Path, case: Case | None = None, *, code: str | None = None, options=(), seed: int = 0
 ) -> Examination:
-    """Run a kernel file under the sanitizer, on the simulator, and hold it against float64.
+    """Run a kernel file under the sanitizer, on the simulator, and check it against float64.
 
     case: by default the one in the file's notes. code: text to run in the file's place, such as
-    a mended version of it. Raises as `prepare` does.
+    a fixed version of it. Raises as `prepare` does.
     """
     if case is None:
         case = read_broken(path, code).case

@@ -5,38 +5,13 @@ calls NVRTC, module offers CuPy's RawModule on either backend, watch observes a 
 engine knows nothing of attention.
 """
 
-from __future__ import annotations
+from .lazy import lazy
 
-from importlib import import_module
-
-_HOMES = {
-    "RawModule": "module",
-    "RawKernel": "module",
-    "ArgumentError": "module",
-    "KernelNotFoundError": "module",
-    "LaunchError": "module",
-    "BackendError": "backend",
-    "array_module": "backend",
-    "asnumpy": "backend",
-    "resolve_backend": "backend",
-    "xp": "backend",
-    "CompileError": "compile",
-    "CompilerMissingError": "compile",
-    "Observer": "events",
-    "observe": "events",
-    "Counters": "watch",
-    "Sanitizer": "watch",
-    "Tracer": "watch",
+_NAMES = {
+    "module": "RawModule RawKernel ArgumentError KernelNotFoundError LaunchError",
+    "backend": "BackendError array_module asnumpy resolve_backend xp",
+    "compile": "CompileError CompilerMissingError",
+    "events": "Observer observe",
+    "watch": "Counters Sanitizer Tracer",
 }
-
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -5,9 +5,7 @@ notebook shows it once, as the value of its cell, and a script saves it with ``f
 matplotlib is imported with the first figure, not with :func:`table`.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
+from attn_course.engine.lazy import lazy
 
 _NAMES = {
     "tables": "table",
@@ -23,16 +21,4 @@ _NAMES = {
         worth_of_ideas""",
     "profiles": "counts_against percentages stacked",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str):
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -7,20 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from .style import (
-    INK,
-    ORANGE,
-    PAPER,
-    QUERY,
-    RED,
-    bare,
-    headline,
-    new_figure,
-    note,
-    outline,
-    require,
-    styled,
-)
+from . import style
 
 
 def _draw_slice(
@@ -29,9 +16,9 @@ def _draw_slice(
     """Draw the slice with every window outlined, the chosen one in colour."""
     axes.imshow(image, cmap="gray", interpolation="nearest")
     for number, (row, column) in enumerate(origins):
-        colour, width = (ORANGE, 2.0) if number == chosen else (PAPER, 1.2)
-        outline(axes, row, column, *extent, edgecolor=colour, linewidth=width)
-        note(
+        colour, width = (style.ORANGE, 2.0) if number == chosen else (style.PAPER, 1.2)
+        style.outline(axes, row, column, *extent, edgecolor=colour, linewidth=width)
+        style.note(
             axes,
             str(number),
             (column - 0.5, row - 0.5),
@@ -39,19 +26,19 @@ def _draw_slice(
             color=colour,
             fontweight="bold",
             va="top",
-            bbox={"facecolor": INK, "edgecolor": "none", "pad": 1.5},
+            bbox={"facecolor": style.INK, "edgecolor": "none", "pad": 1.5},
         )
     axes.set_title("the slice and its windows")
-    bare(axes)
+    style.bare(axes)
 
 
 def _draw_window(axes: Axes, window: np.ndarray, query_at: tuple[int, int], token: int) -> None:
     """Draw the chosen window enlarged, with the query token outlined."""
     axes.imshow(window, cmap="gray", interpolation="nearest")
     row, column = query_at
-    outline(axes, row * token, column * token, token, token, edgecolor=RED, linewidth=2)
+    style.outline(axes, row * token, column * token, token, token, edgecolor=style.RED, linewidth=2)
     axes.set_title(f"window, query ({row}, {column})", fontsize=9.5)
-    bare(axes)
+    style.bare(axes)
 
 
 def _draw_head(
@@ -71,13 +58,15 @@ def _draw_head(
         overlay, cmap="inferno", alpha=0.8, norm=PowerNorm(0.5, 0, top), interpolation="nearest"
     )
     row, column = query_at
-    outline(axes, row * token, column * token, token, token, edgecolor=QUERY, linewidth=1.8)
+    style.outline(
+        axes, row * token, column * token, token, token, edgecolor=style.QUERY, linewidth=1.8
+    )
     axes.set_title(title, fontsize=9.5)
-    bare(axes)
+    style.bare(axes)
     return image
 
 
-@styled
+@style.styled
 def attention_over_slice(
     image: np.ndarray,
     origins: np.ndarray,
@@ -106,7 +95,7 @@ def attention_over_slice(
         ValueError: a shape does not fit the grid, or a window, query or head is out of range.
     """
     origins = np.asarray(origins)
-    require(0 <= window < len(origins), f"window {window} is not among {len(origins)}")
+    style.require(0 <= window < len(origins), f"window {window} is not among {len(origins)}")
     _require_maps(weights, grid, query, heads)
     row, column = origins[window]
     extent = (grid[0] * token_pixels, grid[1] * token_pixels)
@@ -115,12 +104,12 @@ def attention_over_slice(
     at = divmod(query, grid[1])
 
     across = -(-(len(heads) + 1) // 2)
-    figure = new_figure(4.1 + 1.95 * across, 4.2)
+    figure = style.new_figure(4.1 + 1.95 * across, 4.2)
     left, right = figure.subfigures(1, 2, width_ratios=(3.7, 1.95 * across + 0.4))
     _draw_slice(left.subplots(), image, origins, window, extent)
     cells = right.subplots(2, across, squeeze=False)
     for axes in cells.flat:
-        bare(axes)
+        style.bare(axes)
     first, *others = cells.flat
     _draw_window(first, cut, at, token_pixels)
     for axes, head, one in zip(others, heads, maps, strict=False):
@@ -128,7 +117,7 @@ def attention_over_slice(
     bar = right.colorbar(drawn, ax=cells, shrink=0.9, pad=0.03)
     bar.set_label("attention weight (square-root scale)", fontsize=9)
     bar.outline.set_visible(False)
-    headline(figure, title)
+    style.headline(figure, title)
     return figure
 
 
@@ -136,13 +125,13 @@ def _require_maps(
     weights: np.ndarray, grid: tuple[int, int], query: int, heads: Sequence[int]
 ) -> None:
     tokens = grid[0] * grid[1]
-    require(
+    style.require(
         weights.ndim == 3 and weights.shape[1:] == (tokens, tokens),
         f"weights must be (heads, {tokens}, {tokens}) for a grid of {grid}, not {weights.shape}",
     )
-    require(0 <= query < tokens, f"query {query} is not among {tokens} tokens")
-    require(
+    style.require(0 <= query < tokens, f"query {query} is not among {tokens} tokens")
+    style.require(
         all(0 <= head < len(weights) for head in heads),
         f"heads {tuple(heads)} are not all among {len(weights)}",
     )
-    require(len(heads) > 0, "no head is named")
+    style.require(len(heads) > 0, "no head is named")

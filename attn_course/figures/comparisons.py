@@ -6,23 +6,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from .style import (
-    BLUE,
-    GRID,
-    PALE,
-    PALETTE,
-    chart,
-    legend_beside,
-    new_figure,
-    require,
-    rows_of_bars,
-    styled,
-    with_source,
-    write_values,
-)
+from . import style
 
 
-@styled
+@style.styled
 def bars(
     labels: Sequence[str],
     values: Sequence[float],
@@ -41,13 +28,13 @@ def bars(
         ValueError: lengths differ, or there is nothing to draw.
     """
     values = np.asarray(values, float)
-    require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
-    figure = new_figure(7.2, 0.9 + 0.42 * len(values))
+    style.require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
+    figure = style.new_figure(7.2, 0.9 + 0.42 * len(values))
     axes = figure.subplots()
-    colours = [BLUE if not emphasis or name in emphasis else PALE for name in labels]
+    colours = [style.BLUE if not emphasis or name in emphasis else style.PALE for name in labels]
     axes.barh(np.arange(len(values)), values, color=colours, height=0.66, zorder=2)
-    write_values(axes, values, [_written(value) for value in values])
-    rows_of_bars(axes, labels)
+    style.write_values(axes, values, [_written(value) for value in values])
+    style.rows_of_bars(axes, labels)
     axes.set_xlim(0, values.max() * 1.2 or 1)
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.set(title=title, xlabel=unit)
@@ -64,7 +51,7 @@ def _written(value: float) -> str:
 _DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
 
 
-@styled
+@style.styled
 def error_profile(
     labels: Sequence[str],
     errors: Sequence[np.ndarray],
@@ -81,15 +68,15 @@ def error_profile(
     Raises:
         ValueError: lengths differ, or an error is negative or not finite.
     """
-    require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
+    style.require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
     flat = [np.sort(np.asarray(one, float).ravel()) for one in errors]
-    require(
+    style.require(
         all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
         "errors must be finite and not negative",
     )
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
-    figure = new_figure(8.4, 4.2)
+    figure = style.new_figure(8.4, 4.2)
     axes = figure.subplots()
     for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
         picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
@@ -98,7 +85,7 @@ def error_profile(
             np.maximum(picked, floor),
             np.linspace(0, 1, len(picked)),
             label=label,
-            color=PALETTE[number % len(PALETTE)],
+            color=style.PALETTE[number % len(style.PALETTE)],
             ls=_DASHES[dash],
             lw=2.4 if dash else 3.2,
             zorder=2 + dash / 10,
@@ -106,12 +93,12 @@ def error_profile(
         )
     axes.set_xscale("log")
     axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
-    chart(axes, title, "absolute error", "share of elements below")
-    legend_beside(axes, handlelength=4)  # long enough to tell the dashes apart
+    style.chart(axes, title, "absolute error", "share of elements below")
+    style.legend_beside(axes, handlelength=4)  # long enough to tell the dashes apart
     return figure
 
 
-@styled
+@style.styled
 def times_by_shape(
     shapes: Sequence[str],
     times: Mapping[str, Sequence[float | None]],
@@ -123,11 +110,11 @@ def times_by_shape(
 
     times: contestant -> microseconds, None where it did not run.
     """
-    require(
+    style.require(
         bool(times) and all(len(one) == len(shapes) for one in times.values()),
         "every contestant needs a time, or None, for each shape",
     )
-    figure = new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
+    figure = style.new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
         values = [np.nan if value is None else value for value in row]
@@ -139,21 +126,21 @@ def times_by_shape(
             s=42,
             label=name,
             zorder=2,
-            color=PALETTE[number % len(PALETTE)],
+            color=style.PALETTE[number % len(style.PALETTE)],
             marker="os^Dv<>P"[number % 8],
         )
-    rows_of_bars(axes, shapes)
+    style.rows_of_bars(axes, shapes)
     for place in range(1, len(shapes)):
-        axes.axhline(place - 0.5, color=GRID, lw=1, zorder=0)
+        axes.axhline(place - 0.5, color=style.GRID, lw=1, zorder=0)
     axes.set_ylim(len(shapes) - 0.5, -0.5)
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:,g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(
-        xlabel=with_source("microseconds (median)", source),
+        xlabel=style.with_source("microseconds (median)", source),
         ylabel="(B, H, L, D)",
         title=f"{title} (lower is better)".lstrip(),
     )
-    legend_beside(axes)
+    style.legend_beside(axes)
     return figure

@@ -9,41 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 
-from .style import (
-    BLUE,
-    DASHED,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PALETTE,
-    QUERY,
-    RED,
-    bare,
-    bytes_text,
-    chart,
-    headline,
-    new_figure,
-    note,
-    outline,
-    require,
-    rows_of_bars,
-    styled,
-    with_source,
-    write_values,
-)
+from . import style
 
 
 # -- online softmax --------------------------------------------------------------------------------
-@styled
+@style.styled
 def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     """Draw scores with the running maximum m above, and the parts of the running sum l below.
 
     blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
     """
-    require(len(blocks) > 0, "there is no block of keys")
-    figure = new_figure(7.4, 5.2)
+    style.require(len(blocks) > 0, "there is no block of keys")
+    figure = style.new_figure(7.4, 5.2)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(1.25, 1))
     start = 0
     for number, block in enumerate(blocks):
@@ -59,7 +36,7 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     bottom.set_xlim(0, start)
     bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
     top.margins(y=0.22)
-    handles = [bottom.bar(0, 0, color=colour) for colour in (GREY, GREEN)]
+    handles = [bottom.bar(0, 0, color=colour) for colour in (style.GREY, style.GREEN)]
     bottom.legend(
         handles,
         ("kept from before, rescaled", "of this block of keys"),
@@ -73,23 +50,23 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
 
 def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
-    axes.scatter(places, block["scores"], color=BLUE, zorder=3, s=34)
-    axes.hlines(block["new_m"], start, stop, color=RED, lw=2.2, zorder=2)
-    note(
+    axes.scatter(places, block["scores"], color=style.BLUE, zorder=3, s=34)
+    axes.hlines(block["new_m"], start, stop, color=style.RED, lw=2.2, zorder=2)
+    style.note(
         axes,
         f"row_m = {block['new_m']:g}",
         ((start + stop) / 2, block["new_m"]),
         (0, 5),
         ha="center",
-        color=RED,
+        color=style.RED,
     )
 
 
 def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
     kept = block["old_l"] * block["rescale"]
-    axes.bar(middle, kept, width=1.3, color=GREY, zorder=2)
-    axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=GREEN, zorder=2)
-    note(
+    axes.bar(middle, kept, width=1.3, color=style.GREY, zorder=2)
+    axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=style.GREEN, zorder=2)
+    style.note(
         axes,
         f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
         (middle, block["row_l"]),
@@ -99,7 +76,7 @@ def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
 
 
 # -- flash attention -------------------------------------------------------------------------------
-@styled
+@style.styled
 def traffic_by_tile(
     on_chip: Sequence[float],
     counted: Sequence[float],
@@ -118,31 +95,31 @@ def traffic_by_tile(
         least: bytes of q, k and v, each once.
         scores: bytes loaded by separate kernels that store all scores.
     """
-    require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
-    figure = new_figure(7.4, 4.4)
+    style.require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
+    figure = style.new_figure(7.4, 4.4)
     axes = figure.subplots()
-    axes.plot(on_chip, formula, color=ORANGE, lw=2, label="formula", zorder=2)
-    axes.scatter(on_chip, counted, color=BLUE, s=46, label="counted", zorder=3)
+    axes.plot(on_chip, formula, color=style.ORANGE, lw=2, label="formula", zorder=2)
+    axes.scatter(on_chip, counted, color=style.BLUE, s=46, label="counted", zorder=3)
     for x, y, label in zip(on_chip, counted, labels, strict=True):
-        note(axes, label, (x, y), (6, 5))
+        style.note(axes, label, (x, y), (6, 5))
     for value, words, colour in (
-        (least, "q, k and v once", GREEN),
-        (scores, "kernels 02, 05, 06: scores in memory", RED),
+        (least, "q, k and v once", style.GREEN),
+        (scores, "kernels 02, 05, 06: scores in memory", style.RED),
     ):
-        axes.axhline(value, color=colour, lw=1.4, ls=DASHED, zorder=1)
+        axes.axhline(value, color=colour, lw=1.4, ls=style.DASHED, zorder=1)
         place, side = (on_chip[0], "left") if value == least else (on_chip[-1], "right")
-        note(axes, words, (place, value), (0, 4), ha=side, color=colour)
+        style.note(axes, words, (place, value), (0, 4), ha=side, color=colour)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlim(right=2 * on_chip[-1])
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(lambda value, _: bytes_text(value))
+        axis.set_major_formatter(lambda value, _: style.bytes_text(value))
     x = "bytes of q and of the output that stay on chip"
-    chart(axes, "bytes loaded, by tile", x, "bytes loaded", legend="upper right")
+    style.chart(axes, "bytes loaded, by tile", x, "bytes loaded", legend="upper right")
     return figure
 
 
-@styled
+@style.styled
 def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int]) -> Figure:
     """Draw the tiles of the scores that a causal kernel computes.
 
@@ -151,9 +128,9 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     """
     rows, keys = tile
     n, m = visible.shape
-    require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
+    style.require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
     whole = np.kron(visited, np.ones((rows, keys), bool))[:n, :m]
-    figure = new_figure(5.6, 4.2)
+    figure = style.new_figure(5.6, 4.2)
     axes = figure.subplots()
     shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
     axes.imshow(
@@ -161,7 +138,7 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     )
     axes.set_xticks(range(0, m + 1, keys))
     axes.set_yticks(range(0, n + 1, rows))
-    axes.grid(color=INK, lw=0.6)
+    axes.grid(color=style.INK, lw=0.6)
     axes.tick_params(length=0, labelsize=8)
     axes.set(xlabel="key", ylabel="query", title="tiles computed under the causal mask")
     names = ("skipped", "computed and masked", "computed and used")
@@ -172,10 +149,10 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
 
 
 def _three_shades():
-    return ListedColormap(["#F3F5F7", ORANGE, BLUE])
+    return ListedColormap(["#F3F5F7", style.ORANGE, style.BLUE])
 
 
-@styled
+@style.styled
 def window_bias(
     bias: np.ndarray,
     regions: np.ndarray,
@@ -188,12 +165,12 @@ def window_bias(
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
     weights: title -> (rows, columns).  query: (row, column) of the query token.
     """
-    figure = new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
+    figure = style.new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
     axes = figure.subplots(1, 2 + len(weights))
     axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
     axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
     drawn = axes[1].imshow(np.ma.masked_invalid(bias), cmap="viridis", interpolation="nearest")
-    axes[1].set_facecolor(PALE)
+    axes[1].set_facecolor(style.PALE)
     axes[1].set_title("bias of the boxed query\n(grey: masked)", fontsize=9.5)
     _colour_bar(figure, drawn, axes[1], "added to the scaled score")
     # Square-root scale: a softmax row has few large weights, and the small ones tell as much.
@@ -203,8 +180,15 @@ def window_bias(
         place.set_title(name, fontsize=9.5)
     _colour_bar(figure, drawn, axes[2:], "attention weight\n(square-root scale)")
     for place in axes:
-        bare(place)
-        outline(place, *query, 1, 1, edgecolor=RED if place in axes[:2] else QUERY, linewidth=2)
+        style.bare(place)
+        style.outline(
+            place,
+            *query,
+            1,
+            1,
+            edgecolor=style.RED if place in axes[:2] else style.QUERY,
+            linewidth=2,
+        )
     return figure
 
 
@@ -217,15 +201,15 @@ def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
 
 
 # -- asynchronous copies ---------------------------------------------------------------------------
-@styled
+@style.styled
 def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]]) -> Figure:
     """Draw a warp's loads under way above its multiply-adds, a pair of lines a kernel.
 
     runs: kernel -> (begin, end) of each load's travel, instruction counts of the multiply-adds,
         instructions in all.
     """
-    require(len(runs) > 0, "there is no run")
-    figure = new_figure(8.2, 1.6 + 1.25 * len(runs))
+    style.require(len(runs) > 0, "there is no run")
+    figure = style.new_figure(8.2, 1.6 + 1.25 * len(runs))
     axes = figure.subplots()
     ticks, names = [], []
     for number, (name, (travel, products, _)) in enumerate(runs.items()):
@@ -237,13 +221,13 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
                 max(end - begin, 6),
                 left=begin,
                 height=0.36,
-                color=ORANGE,
+                color=style.ORANGE,
                 zorder=2,
             )
-        axes.vlines(products, y + 1.0, y + 1.7, color=BLUE, lw=0.5, zorder=2)
+        axes.vlines(products, y + 1.0, y + 1.7, color=style.BLUE, lw=0.5, zorder=2)
         ticks += [y + 0.2, y + 1.35]
         names += [f"{name}: loads under way", f"{name}: multiply-adds"]
-    rows_of_bars(axes, names)
+    style.rows_of_bars(axes, names)
     axes.set_yticks(ticks, names)
     axes.set_xlim(0, max(length for *_, length in runs.values()))
     title = "one warp: is anything computed while data travels?"
@@ -261,7 +245,7 @@ def _lanes(travel: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-@styled
+@style.styled
 def shared_budget(
     dims: Sequence[int], needs: Mapping[str, Sequence[float]], limits: Mapping[str, float]
 ) -> Figure:
@@ -269,17 +253,17 @@ def shared_budget(
 
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
     """
-    require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
-    figure = new_figure(7.6, 4.4)
+    style.require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
+    figure = style.new_figure(7.6, 4.4)
     axes = figure.subplots()
     for number, (name, values) in enumerate(needs.items()):
-        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=PALETTE[number])
+        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=style.PALETTE[number])
     for name, value in limits.items():
-        axes.axhline(value, color=INK, lw=1, ls=DASHED)
+        axes.axhline(value, color=style.INK, lw=1, ls=style.DASHED)
         axes.text(
             1.01,
             value,
-            f"{name}: {bytes_text(value)}",
+            f"{name}: {style.bytes_text(value)}",
             fontsize=8.5,
             va="center",
             transform=axes.get_yaxis_transform(),
@@ -287,14 +271,14 @@ def shared_budget(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, dims)
-    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(value))
+    axes.yaxis.set_major_formatter(lambda value, _: style.bytes_text(value))
     y = "shared memory of a block"
-    chart(axes, "shared memory: needed and granted", "head dim", y, legend="upper left")
+    style.chart(axes, "shared memory: needed and granted", "head dim", y, legend="upper left")
     return figure
 
 
 # -- ablations -------------------------------------------------------------------------------------
-@styled
+@style.styled
 def worth_of_ideas(
     found: Mapping[str, Mapping[str, tuple[float, float, float]]], *, source: str, title: str = ""
 ) -> Figure:
@@ -304,12 +288,12 @@ def worth_of_ideas(
         ideas. Bars whose interval holds 0 are pale.
     """
     ideas = list(next(iter(found.values()), {}))
-    require(
+    style.require(
         bool(ideas) and all(list(one) == ideas for one in found.values()),
         "every problem needs a value for each idea",
     )
     rows = -(-len(found) // 2)
-    figure = new_figure(8.2, 0.8 + rows * (0.6 + 0.26 * len(ideas)))
+    figure = style.new_figure(8.2, 0.8 + rows * (0.6 + 0.26 * len(ideas)))
     panels = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, (problem, worth) in zip(panels.flat, found.items(), strict=False):
         _draw_worth(axes, list(worth.values()))
@@ -317,25 +301,25 @@ def worth_of_ideas(
     for axes in panels.flat[len(found) :]:
         axes.set_visible(False)
     for axes in panels.flat:
-        rows_of_bars(axes, None)
+        style.rows_of_bars(axes, None)
         axes.tick_params(labelbottom=True)
     panels[0, 0].set_yticks(range(len(ideas)), [f"without {idea}" for idea in ideas])
     panels[0, 0].invert_yaxis()
     panels[0, 0].margins(x=0.2)
-    figure.supxlabel(with_source("more time than the whole kernel, %", source), fontsize=10)
-    headline(figure, title)
+    figure.supxlabel(style.with_source("more time than the whole kernel, %", source), fontsize=10)
+    style.headline(figure, title)
     return figure
 
 
 def _draw_worth(axes: Axes, values: Sequence[tuple[float, float, float]]) -> None:
     for place, (value, low, high) in enumerate(values):
         clear = not low <= 0 <= high
-        colour = PALE if not clear else BLUE if value > 0 else RED
+        colour = style.PALE if not clear else style.BLUE if value > 0 else style.RED
         axes.barh(place, value, height=0.7, color=colour, zorder=2)
-        axes.plot((low, high), (place, place), color=INK, lw=1.2, zorder=3)
-    write_values(
+        axes.plot((low, high), (place, place), color=style.INK, lw=1.2, zorder=3)
+    style.write_values(
         axes,
         [max(0.0, high) for *_, high in values],
         [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values],
     )  # no -0.0
-    axes.axvline(0, color=INK, lw=0.8, zorder=3)
+    axes.axvline(0, color=style.INK, lw=0.8, zorder=3)

@@ -333,7 +333,7 @@ def tile_grid(
 def _draw_tile_borders(
     axes: Axes, shape: tuple[int, int], tiles: tuple[int, int], tile: int
 ) -> None:
-    """Lines between tiles, and hatching over the part of edge tiles that lies outside."""
+    """Lines between tiles, and hatching over the part of edge tiles that is outside."""
     (rows, columns), (down, across) = shape, tiles
     for number in range(down + 1):
         axes.plot((-0.5, across * tile - 0.5), (number * tile - 0.5,) * 2, color=INK, lw=1.1)

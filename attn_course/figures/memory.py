@@ -7,35 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import (
-    BLUE,
-    DASHED,
-    EMPTY,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAPER,
-    RED,
-    bytes_text,
-    centred,
-    chart,
-    frameless,
-    headline,
-    ink_on,
-    mixed,
-    new_figure,
-    note,
-    require,
-    rows_of_bars,
-    styled,
-    with_source,
-    write_values,
-)
+from . import style
 
 SECTOR_BYTES, BANKS = 32, 32
 
 
-@styled
+@style.styled
 def sector_maps(
     maps: Mapping[str, np.ndarray], *, rows: str, columns: str, title: str = ""
 ) -> Figure:
@@ -50,14 +27,14 @@ def sector_maps(
         ValueError: no map, different shapes, or more bytes than a sector has.
     """
     arrays = {name: np.asarray(one) for name, one in maps.items()}
-    require(len({one.shape for one in arrays.values()}) == 1, "maps of one shape are needed")
+    style.require(len({one.shape for one in arrays.values()}) == 1, "maps of one shape are needed")
     shape = next(iter(arrays.values())).shape
-    require(len(shape) == 2, f"a map has two dimensions, not {shape}")
-    require(
+    style.require(len(shape) == 2, f"a map has two dimensions, not {shape}")
+    style.require(
         all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values()),
         f"a sector has {SECTOR_BYTES} bytes",
     )
-    figure = new_figure(0.75 + len(arrays) * (0.38 * shape[1] + 0.45), 1.2 + 0.17 * shape[0])
+    figure = style.new_figure(0.75 + len(arrays) * (0.38 * shape[1] + 0.45), 1.2 + 0.17 * shape[0])
     panels = figure.subplots(1, len(arrays), squeeze=False, sharey=True)[0]
     for axes, (name, used) in zip(panels, arrays.items(), strict=True):
         _draw_sectors(axes, used)
@@ -67,7 +44,7 @@ def sector_maps(
         )
         axes.set_xlabel(columns, fontsize=9)
     panels[0].set_ylabel(rows, fontsize=9)
-    headline(figure, title)
+    style.headline(figure, title)
     return figure
 
 
@@ -76,20 +53,25 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
     for (row, column), count in np.ndenumerate(used):
         full = count == SECTOR_BYTES
         share = 0.25 + 0.75 * count / SECTOR_BYTES
-        face = EMPTY if count == 0 else mixed(BLUE if full else RED, share)
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=1))
+        face = style.EMPTY if count == 0 else style.mixed(style.BLUE if full else style.RED, share)
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=1))
         if count:
-            centred(
-                axes, column + 0.5, row + 0.5, f"{int(count)}", fontsize=6.5, color=ink_on(face)
+            style.centred(
+                axes,
+                column + 0.5,
+                row + 0.5,
+                f"{int(count)}",
+                fontsize=6.5,
+                color=style.ink_on(face),
             )
     rows, columns = used.shape
     axes.set(xlim=(0, columns), ylim=(rows, 0))
     axes.set_xticks(np.arange(columns) + 0.5, range(columns))
     axes.set_yticks(np.arange(0, rows, 4) + 0.5, range(0, rows, 4))
-    frameless(axes, 8)
+    style.frameless(axes, 8)
 
 
-@styled
+@style.styled
 def bank_maps(
     accesses: Mapping[str, tuple[np.ndarray, np.ndarray, int]], *, title: str = ""
 ) -> Figure:
@@ -103,11 +85,13 @@ def bank_maps(
     Raises:
         ValueError: no access, or addresses that are not of whole words.
     """
-    require(len(accesses) > 0, "no access to draw")
+    style.require(len(accesses) > 0, "no access to draw")
     for lanes, address, size in accesses.values():
-        require(len(lanes) == len(address) > 0, "lanes and addresses go together")
-        require(size % 4 == 0 and not (np.asarray(address) % 4).any(), "whole words are drawn")
-    figure = new_figure(0.5 + 4.6 * len(accesses), 4.9)
+        style.require(len(lanes) == len(address) > 0, "lanes and addresses go together")
+        style.require(
+            size % 4 == 0 and not (np.asarray(address) % 4).any(), "whole words are drawn"
+        )
+    figure = style.new_figure(0.5 + 4.6 * len(accesses), 4.9)
     panels = figure.subplots(1, len(accesses), squeeze=False)[0]
     for axes, (name, access) in zip(panels, accesses.items(), strict=True):
         worst = _draw_banks(axes, *access)
@@ -115,7 +99,7 @@ def bank_maps(
         axes.set_title(f"{name}\n{words}", fontsize=9.5)
         axes.set_xlabel("bank", fontsize=9)
     panels[0].set_ylabel("row of 32 words", fontsize=9)
-    headline(figure, title)
+    style.headline(figure, title)
     return figure
 
 
@@ -128,21 +112,23 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     }
     load = np.bincount([word % BANKS for word in owner], minlength=BANKS)
     rows = (max(owner) - start) // BANKS + 1
-    axes.add_patch(Rectangle((0, 0), BANKS, rows, facecolor=EMPTY, edgecolor="none"))
+    axes.add_patch(Rectangle((0, 0), BANKS, rows, facecolor=style.EMPTY, edgecolor="none"))
     for word, lane in owner.items():
         column, row = word % BANKS, (word - start) // BANKS
-        face = mixed(BLUE if load[column] == 1 else RED, 0.55)
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=0.4))
-        centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
+        face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
+        axes.add_patch(
+            Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.4)
+        )
+        style.centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
     axes.set(xlim=(0, BANKS), ylim=(rows, 0))
     axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
     step = max(1, rows // 8)
     axes.set_yticks(np.arange(0, rows, step) + 0.5, range(0, rows, step))
-    frameless(axes, 8)
+    style.frameless(axes, 8)
     return int(load.max())
 
 
-@styled
+@style.styled
 def passes_and_times(
     labels: Sequence[str],
     parts: Mapping[str, Sequence[float]],
@@ -164,38 +150,40 @@ def passes_and_times(
         ValueError: lengths that differ.
     """
     counts = {name: np.asarray(values, float) for name, values in parts.items()}
-    require(
+    style.require(
         all(len(values) == len(labels) for values in counts.values()) and bool(counts),
         "one count a kernel in every part",
     )
-    require(times_us is None or len(times_us) == len(labels), "one time a kernel")
+    style.require(times_us is None or len(times_us) == len(labels), "one time a kernel")
     panels = 1 if times_us is None else 2
-    figure = new_figure(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels))
+    figure = style.new_figure(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels))
     axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
     places, left = np.arange(len(labels)), np.zeros(len(labels))
-    colours = (BLUE, ORANGE, GREEN, GREY)
+    colours = (style.BLUE, style.ORANGE, style.GREEN, style.GREY)
     for (name, values), colour in zip(counts.items(), colours, strict=False):
         axes[0].barh(places, values, left=left, color=colour, label=name, height=0.66, zorder=2)
         left = left + values
     _finish_panel(axes[0], labels, left, passes_unit)
     axes[0].legend(frameon=False, fontsize=8.5, loc="lower right")
     if times_us is not None:
-        axes[1].barh(places, times_us, color=GREY, height=0.66, zorder=2)
+        axes[1].barh(places, times_us, color=style.GREY, height=0.66, zorder=2)
         times = np.asarray(times_us, float)
-        _finish_panel(axes[1], None, times, with_source("time, us", source))
-    headline(figure, title)
+        _finish_panel(axes[1], None, times, style.with_source("time, us", source))
+    style.headline(figure, title)
     return figure
 
 
 def _finish_panel(axes: Axes, labels: Sequence[str] | None, totals: np.ndarray, unit: str) -> None:
     """Rows, scale and totals of a panel of bars."""
-    rows_of_bars(axes, labels)
-    write_values(axes, totals, [f"{one:,.3g}" if one < 1000 else f"{one:,.0f}" for one in totals])
+    style.rows_of_bars(axes, labels)
+    style.write_values(
+        axes, totals, [f"{one:,.3g}" if one < 1000 else f"{one:,.0f}" for one in totals]
+    )
     axes.set_xlim(0, totals.max() * 1.25 or 1)
     axes.set_xlabel(unit, fontsize=9)
 
 
-@styled
+@style.styled
 def latency_by_size(
     sizes: Sequence[int],
     clocks: Sequence[float],
@@ -215,16 +203,16 @@ def latency_by_size(
     Raises:
         ValueError: lengths that differ, or a size or clock that is not positive.
     """
-    require(len(sizes) == len(clocks) > 0, f"{len(sizes)} sizes, {len(clocks)} latencies")
-    require(min(sizes) > 0 and min(clocks) > 0, "sizes and latencies are positive")
-    figure = new_figure(7.4, 3.7)
+    style.require(len(sizes) == len(clocks) > 0, f"{len(sizes)} sizes, {len(clocks)} latencies")
+    style.require(min(sizes) > 0 and min(clocks) > 0, "sizes and latencies are positive")
+    figure = style.new_figure(7.4, 3.7)
     axes = figure.subplots()
-    axes.plot(sizes, clocks, "o-", color=BLUE, lw=2, ms=4.5, zorder=3, label="global memory")
+    axes.plot(sizes, clocks, "o-", color=style.BLUE, lw=2, ms=4.5, zorder=3, label="global memory")
     if shared_clocks is not None:
-        axes.axhline(shared_clocks, color=ORANGE, lw=2, label="shared memory")
+        axes.axhline(shared_clocks, color=style.ORANGE, lw=2, label="shared memory")
     for name, size in (marks or {}).items():
-        axes.axvline(size, color=GREY, lw=1, ls=DASHED)
-        note(
+        axes.axvline(size, color=style.GREY, lw=1, ls=style.DASHED)
+        style.note(
             axes,
             name,
             (size, 0.5),
@@ -233,12 +221,12 @@ def latency_by_size(
             rotation=90,
             ha="left",
             va="center",
-            color=GREY,
+            color=style.GREY,
         )
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     ticks = [size for size in sizes if size.bit_length() % 3 == 1]
-    axes.set_xticks(ticks or sizes, [bytes_text(size) for size in ticks or sizes])
+    axes.set_xticks(ticks or sizes, [style.bytes_text(size) for size in ticks or sizes])
     x = "memory that the chain covers"
-    chart(axes, title, x, "clocks a load", source=source, legend="center left")
+    style.chart(axes, title, x, "clocks a load", source=source, legend="center left")
     return figure

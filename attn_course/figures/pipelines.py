@@ -6,26 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import (
-    DASHED,
-    GREY,
-    INK,
-    PALETTE,
-    PAPER,
-    RED,
-    centred,
-    chart,
-    ink_on,
-    new_figure,
-    note,
-    require,
-    rows_of_bars,
-    styled,
-    with_source,
-)
+from . import style
 
 
-@styled
+@style.styled
 def amdahl(
     shares: Mapping[str, float],
     points: Mapping[str, tuple[float, float]] | None = None,
@@ -41,15 +25,15 @@ def amdahl(
     Raises:
         ValueError: no share, or one that is out of range.
     """
-    require(
+    style.require(
         len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
         "shares must be at least 0 and below 1",
     )
     most = 100.0  # the largest factor of the part
     factors = np.geomspace(1, most, 200)
-    figure = new_figure(7.6, 4.0)
+    figure = style.new_figure(7.6, 4.0)
     axes = figure.subplots()
-    for colour, (name, share) in zip(PALETTE, shares.items(), strict=False):
+    for colour, (name, share) in zip(style.PALETTE, shares.items(), strict=False):
         limit = 1 / (1 - share)
         axes.plot(
             factors,
@@ -58,8 +42,8 @@ def amdahl(
             lw=2.2,
             label=f"{name}: {100 * share:.1f} % of the time",
         )
-        axes.axhline(limit, color=colour, lw=1, ls=DASHED)
-        note(
+        axes.axhline(limit, color=colour, lw=1, ls=style.DASHED)
+        style.note(
             axes,
             f"limit {limit:.3g}",
             (most, limit),
@@ -69,13 +53,13 @@ def amdahl(
             color=colour,
         )
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
-        axes.plot(*at, mark, color=INK, ms=7, zorder=4, label=name)
+        axes.plot(*at, mark, color=style.INK, ms=7, zorder=4, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
     _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
-    chart(axes, title, "the part, times faster", "the pipeline, times faster")
+    style.chart(axes, title, "the part, times faster", "the pipeline, times faster")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.88), fontsize=9)
     return figure
 
@@ -85,7 +69,7 @@ def _plain_ticks(axis, places: Sequence[float]) -> None:
     axis.set_ticks([], minor=True)
 
 
-@styled
+@style.styled
 def shares(
     chains: Mapping[str, Mapping[str, float]], *, title: str = "", source: str = ""
 ) -> Figure:
@@ -98,20 +82,22 @@ def shares(
         ValueError: no pipeline, or one without time.
     """
     totals = {name: sum(parts.values()) for name, parts in chains.items()}
-    require(len(chains) > 0 and min(totals.values()) > 0, "every pipeline needs parts with time")
+    style.require(
+        len(chains) > 0 and min(totals.values()) > 0, "every pipeline needs parts with time"
+    )
     names = list(dict.fromkeys(part for parts in chains.values() for part in parts))
-    colours = dict(zip(names, PALETTE, strict=False))
-    figure = new_figure(8.6, 1.5 + 0.52 * len(chains))
+    colours = dict(zip(names, style.PALETTE, strict=False))
+    figure = style.new_figure(8.6, 1.5 + 0.52 * len(chains))
     axes = figure.subplots()
     for place, (name, parts) in enumerate(chains.items()):
         _draw_shares(axes, place, parts, colours)
         digits = 0 if totals[name] >= 100 else 1
         axes.text(101, place, f"{totals[name]:,.{digits}f} us", va="center", fontsize=10)
-    rows_of_bars(axes, list(chains))
+    style.rows_of_bars(axes, list(chains))
     axes.set_xlim(0, 118)
     axes.set_xticks(range(0, 101, 25))
     axes.spines["bottom"].set_visible(False)
-    axes.set(xlabel=with_source("percent of the pipeline's kernel time", source))
+    axes.set(xlabel=style.with_source("percent of the pipeline's kernel time", source))
     axes.set_title(title, pad=30)
     handles, labels = axes.get_legend_handles_labels()
     found = dict(zip(labels, handles, strict=True))
@@ -134,25 +120,30 @@ def _draw_shares(
     """One full bar at height `place`; parts of more than 5 % have their share written in them."""
     left, total = 0.0, sum(parts.values())
     for part, value in parts.items():
-        width, colour = 100 * value / total, colours.get(part, GREY)
+        width, colour = 100 * value / total, colours.get(part, style.GREY)
         axes.barh(
             place,
             width,
             left=left,
             height=0.66,
             color=colour,
-            edgecolor=PAPER,
+            edgecolor=style.PAPER,
             label=part,
             zorder=2,
         )
         if width > 5:
-            centred(
-                axes, left + width / 2, place, f"{width:.0f} %", color=ink_on(colour), fontsize=9.5
+            style.centred(
+                axes,
+                left + width / 2,
+                place,
+                f"{width:.0f} %",
+                color=style.ink_on(colour),
+                fontsize=9.5,
             )
         left += width
 
 
-@styled
+@style.styled
 def roofline(
     points: Mapping[str, tuple[float, float]],
     *,
@@ -171,22 +162,22 @@ def roofline(
     Raises:
         ValueError: no point, or one that is not positive.
     """
-    require(
+    style.require(
         len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
         "every point needs a positive intensity and rate",
     )
     ridge = tflops * 1e3 / gbps
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
-    figure = new_figure(8.2, 4.6)
+    figure = style.new_figure(8.2, 4.6)
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
-    axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=INK, lw=2)
-    note(axes, f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1000.0), (10, -2), va="top")
-    note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
+    axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=style.INK, lw=2)
+    style.note(axes, f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1000.0), (10, -2), va="top")
+    style.note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * gbps / 1e3)
-        colour = PALETTE[number % len(PALETTE)]
+        colour = style.PALETTE[number % len(style.PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
         axes.plot(
             at,
@@ -197,11 +188,11 @@ def roofline(
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
     x = "operations a byte, each array moved once"
-    chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
+    style.chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
     return figure
 
 
-@styled
+@style.styled
 def time_by_work(
     series: Mapping[str, Mapping[float, float]],
     *,
@@ -221,21 +212,21 @@ def time_by_work(
         ValueError: no series, or one that is not positive.
     """
     every = [(x, y) for one in series.values() for x, y in one.items()]
-    require(
+    style.require(
         len(every) > 0 and min(min(pair) for pair in every) > 0,
         "every series needs positive work and time",
     )
     least, most = min(x for x, _ in every), max(x for x, _ in every)
-    figure = new_figure(7.8, 4.4)
+    figure = style.new_figure(7.8, 4.4)
     axes = figure.subplots()
-    for colour, mark, (name, one) in zip(PALETTE, "os^Dv", series.items(), strict=False):
+    for colour, mark, (name, one) in zip(style.PALETTE, "os^Dv", series.items(), strict=False):
         axes.plot(*zip(*sorted(one.items()), strict=True), mark, color=colour, ms=7, label=name)
     reach = np.array([least / 1.6, most * 1.6])
     for (name, each), dash in zip(floors.items(), ((4, 3), (1, 2)), strict=False):
-        axes.plot(reach, reach * each, color=INK, lw=1.3, ls=(0, dash), label=name)
+        axes.plot(reach, reach * each, color=style.INK, lw=1.3, ls=(0, dash), label=name)
     if launch is not None:
-        axes.axhline(launch, color=RED, lw=1.3, label="a kernel that does nothing")
+        axes.axhline(launch, color=style.RED, lw=1.3, label="a kernel that does nothing")
     x = "millions of operations"
-    chart(axes, title, x, "microseconds", source=source, log=True, legend="upper left")
+    style.chart(axes, title, x, "microseconds", source=source, log=True, legend="upper left")
     axes.set_xlim(*reach)
     return figure

@@ -5,25 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import (
-    GREY,
-    PALETTE,
-    PAPER,
-    centred,
-    chart,
-    frameless,
-    headline,
-    ink_on,
-    new_figure,
-    require,
-    rows_of_bars,
-    styled,
-    with_source,
-    write_values,
-)
+from . import style
 
 
-@styled
+@style.styled
 def counts_against(
     pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     *,
@@ -40,16 +25,16 @@ def counts_against(
         ValueError: no counts, lengths that differ, or a count that is not positive.
     """
     filled = {name: two for name, two in pairs.items() if len(two[0]) or len(two[1])}
-    require(bool(filled), "no counts to draw")
-    require(
+    style.require(bool(filled), "no counts to draw")
+    style.require(
         all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
         "every predicted count needs a measured one, both positive",
     )
     low = min(min(*a, *b) for a, b in filled.values())
     high = max(max(*a, *b) for a, b in filled.values())
-    figure = new_figure(7.2, 4.3)
+    figure = style.new_figure(7.2, 4.3)
     axes = figure.subplots()
-    axes.plot((low, high), (low, high), color=GREY, lw=1, zorder=1)
+    axes.plot((low, high), (low, high), color=style.GREY, lw=1, zorder=1)
     markers = "os^Dv<>"
     for number, (name, (predicted, measured)) in enumerate(filled.items()):
         axes.scatter(
@@ -59,18 +44,18 @@ def counts_against(
             label=name,
             zorder=2,
             alpha=0.85,
-            color=PALETTE[number % len(PALETTE)],
+            color=style.PALETTE[number % len(style.PALETTE)],
             marker=markers[number % 7],
-            edgecolor=PAPER,
+            edgecolor=style.PAPER,
             linewidth=0.5,
         )
-    y = with_source("counted by the hardware", source)
-    chart(axes, title, "predicted by the simulator", y, log=True)
+    y = style.with_source("counted by the hardware", source)
+    style.chart(axes, title, "predicted by the simulator", y, log=True)
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure
 
 
-@styled
+@style.styled
 def percentages(
     rows: Sequence[str], values: Mapping[str, Sequence[float]], *, title: str = "", source: str = ""
 ) -> Figure:
@@ -83,34 +68,34 @@ def percentages(
     Raises:
         ValueError: a column of another length.
     """
-    require(
+    style.require(
         bool(values) and all(len(one) == len(rows) for one in values.values()),
         "every column needs one value a row",
     )
     grid = np.array([list(one) for one in values.values()], float).T
-    figure = new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
+    figure = style.new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
     axes = figure.subplots()
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
-        centred(
+        style.centred(
             axes,
             column,
             row,
             text,
             fontsize=10,
-            color=ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
+            color=style.ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
         )
     axes.set_xticks(range(grid.shape[1]), values)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
-    frameless(axes)
-    axes.set_xlabel(with_source("% of peak", source), fontsize=9)
-    headline(figure, title)
+    style.frameless(axes)
+    axes.set_xlabel(style.with_source("% of peak", source), fontsize=9)
+    style.headline(figure, title)
     return figure
 
 
-@styled
+@style.styled
 def stacked(
     rows: Sequence[str],
     parts: Sequence[Mapping[str, float]],
@@ -127,10 +112,10 @@ def stacked(
     Raises:
         ValueError: no parts, or another number of them than rows.
     """
-    require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
+    style.require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
     names = list(dict.fromkeys(name for one in parts for name in one))
     names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
-    figure = new_figure(8.4, 1.5 + 0.4 * len(rows))
+    figure = style.new_figure(8.4, 1.5 + 0.4 * len(rows))
     axes = figure.subplots()
     left = np.zeros(len(rows))
     for number, name in enumerate(names):
@@ -142,12 +127,12 @@ def stacked(
             label=name,
             height=0.66,
             zorder=2,
-            color=PALETTE[number % len(PALETTE)],
+            color=style.PALETTE[number % len(style.PALETTE)],
         )
         left += lengths
-    write_values(axes, left, [f"{value:.1f}" for value in left])
-    rows_of_bars(axes, rows)
+    style.write_values(axes, left, [f"{value:.1f}" for value in left])
+    style.rows_of_bars(axes, rows)
     axes.set_xlim(0, left.max() * 1.12 or 1)
-    axes.set(title=title, xlabel=with_source(unit, source))
+    axes.set(title=title, xlabel=style.with_source(unit, source))
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure

@@ -5,25 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import (
-    BLUE,
-    DASHED,
-    GREY,
-    GRID,
-    INK,
-    ORANGE,
-    PALETTE,
-    RED,
-    grid_lines,
-    headline,
-    new_figure,
-    require,
-    styled,
-    with_source,
-)
+from . import style
 
 
-@styled
+@style.styled
 def calls_in_order(
     series: Mapping[str, Sequence[Sequence[float]]],
     groups: Sequence[str],
@@ -41,30 +26,32 @@ def calls_in_order(
         ValueError: a series has another number of groups, a group is empty or not positive.
     """
     for name, calls in series.items():
-        require(len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}")
-        require(
+        style.require(
+            len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}"
+        )
+        style.require(
             all(len(one) and min(one) > 0 for one in calls),
             f"{name} has a group without calls, or a time that is not positive",
         )
-    figure = new_figure(8.6, 3.9)
+    figure = style.new_figure(8.6, 3.9)
     axes = figure.subplots()
-    for colour, (name, calls) in zip(PALETTE, series.items(), strict=False):
+    for colour, (name, calls) in zip(style.PALETTE, series.items(), strict=False):
         starts = np.cumsum([0, *map(len, calls)])
         times = np.concatenate([np.asarray(one, float) for one in calls])
         axes.plot(np.arange(times.size), times, ".", color=colour, ms=5, label=name)
         axes.plot(starts[:-1], times[starts[:-1]], "o", mfc="none", mec=colour, ms=11, mew=1.6)
         for start in starts[1:-1]:
-            axes.axvline(start - 0.5, color=GRID, zorder=0)
+            axes.axvline(start - 0.5, color=style.GRID, zorder=0)
     axes.set_yscale("log")
     axes.set_xticks((starts[:-1] + starts[1:] - 1) / 2, groups, fontsize=8.5)
     axes.tick_params(axis="x", length=0)
     axes.set(ylabel="microseconds, host's clock", title=title, xlabel=source)
-    grid_lines(axes, "y")
+    style.grid_lines(axes, "y")
     axes.legend(frameon=False, loc="upper right")
     return figure
 
 
-@styled
+@style.styled
 def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: str = "") -> Figure:
     """Draw histograms of samples around their own median, one below the other.
 
@@ -74,7 +61,7 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
     Raises:
         ValueError: no samples, or one that is not positive.
     """
-    require(
+    style.require(
         len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
         "every row needs samples, all positive",
     )
@@ -83,12 +70,12 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
     high = max(one.max() for one in shares.values())
     margin = max(0.02, 0.05 * (high - low))
     bins = np.linspace(low - margin, high + margin, 81)
-    figure = new_figure(7.6, 0.9 + 1.25 * len(shares))
+    figure = style.new_figure(7.6, 0.9 + 1.25 * len(shares))
     rows = figure.subplots(len(shares), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, colour, (name, one) in zip(rows, PALETTE, shares.items(), strict=False):
+    for axes, colour, (name, one) in zip(rows, style.PALETTE, shares.items(), strict=False):
         axes.hist(one, bins, color=colour)
-        axes.axvline(1, color=INK, lw=1)
-        axes.axvline(one.mean(), color=RED, lw=1, ls=DASHED)
+        axes.axvline(1, color=style.INK, lw=1)
+        axes.axvline(one.mean(), color=style.RED, lw=1, ls=style.DASHED)
         axes.set_ylabel("samples", fontsize=8.5)
         axes.set_title(
             f"{name}: median {np.median(samples[name]):,.4g}, mean "
@@ -96,12 +83,12 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
             fontsize=9.5,
             fontweight="normal",
         )
-    rows[-1].set_xlabel(with_source("sample / median (solid: median, dashed: mean)", source))
-    headline(figure, title)
+    rows[-1].set_xlabel(style.with_source("sample / median (solid: median, dashed: mean)", source))
+    style.headline(figure, title)
     return figure
 
 
-@styled
+@style.styled
 def under_load(
     at_s: Sequence[float],
     times_us: Sequence[float],
@@ -119,22 +106,22 @@ def under_load(
     Raises:
         ValueError: lengths differ, or there is nothing to draw.
     """
-    require(len(at_s) == len(times_us) > 0, f"{len(at_s)} moments for {len(times_us)} times")
-    require(len(sm_mhz) == len(power_w), "clock and power readings differ in number")
-    figure = new_figure(7.6, 4.6)
+    style.require(len(at_s) == len(times_us) > 0, f"{len(at_s)} moments for {len(times_us)} times")
+    style.require(len(sm_mhz) == len(power_w), "clock and power readings differ in number")
+    figure = style.new_figure(7.6, 4.6)
     top, middle, bottom = figure.subplots(3, 1, sharex=True)
-    top.plot(at_s, times_us, color=BLUE, lw=1.8)
+    top.plot(at_s, times_us, color=style.BLUE, lw=1.8)
     top.set(ylabel="us a call", title="the same kernel, again and again")
     top.set_ylim(0, max(times_us) * 1.15)
     moments = np.linspace(0, at_s[-1], len(sm_mhz))
     for axes, values, colour, name in (
-        (middle, sm_mhz, ORANGE, "SM clock, MHz"),
-        (bottom, power_w, GREY, "power, W"),
+        (middle, sm_mhz, style.ORANGE, "SM clock, MHz"),
+        (bottom, power_w, style.GREY, "power, W"),
     ):
         axes.plot(moments, values, color=colour, lw=1.8)
         axes.set_ylabel(name)
         axes.set_ylim(0, max(values, default=1) * 1.15)
     for axes in (top, middle, bottom):
-        grid_lines(axes, "y")
-    bottom.set_xlabel(with_source("seconds since the start", source))
+        style.grid_lines(axes, "y")
+    bottom.set_xlabel(style.with_source("seconds since the start", source))
     return figure

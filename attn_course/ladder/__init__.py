@@ -8,26 +8,3 @@ from .problem import Device, Geometry, Problem
 from .steps import EXPERIMENTS, LADDER, Step, step
 from .tiles import FLASH_TILES
 from .verify import verify_method, verify_step
-
-__all__ = [
-    "EXPERIMENTS",
-    "FLASH_TILES",
-    "LADDER",
-    "METHODS",
-    "Call",
-    "Device",
-    "Geometry",
-    "Plan",
-    "Problem",
-    "Step",
-    "StepLaunch",
-    "attention",
-    "call_method",
-    "call_steps",
-    "current_device",
-    "run_steps",
-    "step",
-    "steps_of",
-    "verify_method",
-    "verify_step",
-]

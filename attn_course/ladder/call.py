@@ -164,7 +164,7 @@ def call_steps(
 
 
 def run_steps(steps: Sequence[Step], arrays: Mapping[str, object], scale: float, **how) -> dict:
-    """Run steps once and return the arrays with those that the steps wrote; see call_steps()."""
+    """Run steps once and return all arrays, inputs and results; see call_steps()."""
     return call_steps(steps, arrays, scale, **how).run()
 
 

@@ -154,7 +154,7 @@ def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
     ``"include/warp.cuh"``).
 
     Raises:
-        FileNotFoundError: no such kernel; the message lists those that exist.
+        FileNotFoundError: no such kernel; the message lists the kernels there are.
     """
     path = folder / (name if name.endswith((".cu", ".cuh")) else f"{name}.cu")
     if not path.is_file():

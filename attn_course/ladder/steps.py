@@ -164,7 +164,7 @@ def _block_a_row(entry, problem, constants, floats):
 
 
 def _whole_vectors(floats: int) -> int:
-    """Bytes of so many floats and the rest of the last four: ptxas may read four at once."""
+    """Bytes of floats, rounded up to four of them: ptxas may read four at once."""
     return 16 * ceil_div(floats, 4)
 
 
@@ -173,7 +173,7 @@ def _scores_of_a_row(entry, problem, constants):
         refuse(
             entry,
             f"{problem.m} keys",
-            f"{ROW_KEYS}: a row's scores lie in 48 KB of shared memory",
+            f"{ROW_KEYS}: a row's scores are in 48 KB of shared memory",
             "rows_online, which keeps no scores",
         )
     return _block_a_row(entry, problem, constants, problem.m)

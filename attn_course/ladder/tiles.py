@@ -2,7 +2,7 @@
 
 11, 12 and 19 have lists of tiles, from much reuse to many blocks, and a small one in each for
 devices with less shared memory. 20 has a few numbers of rows and of keys, each with
-each, beside what its head dim asks for. Among those that fit the device and the grid, a model of
+each, and its head dim the rest. Among the tiles that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
 tile on the problems of measure/tile_model.py. It ranks tiles of one problem; as a forecast of a
@@ -78,7 +78,7 @@ class Prices:
         kilobyte: each KB copied.
         passes: each pass of a warp over shared memory; a 16-byte load has two.
         score: what the softmax costs a score, in multiply-adds.
-        warps: with so many warps at work an SM waits for results as long as it computes.
+        warps: with this number of warps at work an SM waits for results as long as it computes.
     """
 
     block: float = 5230
@@ -174,7 +174,7 @@ def flash_candidates(problem: Problem, device: Device, clusters: bool = False) -
 
 
 def _grid_holds(c: Mapping[str, int], rows: int, problem: Problem) -> bool:
-    """Whether a grid holds a cluster for every tile of so many rows."""
+    """Whether a grid holds a cluster for every tile of `rows` rows."""
     return (
         ceil_div(problem.n, rows) <= MAX_GRID_YZ and c.get("CLUSTER", 1) * problem.bh <= MAX_GRID_X
     )
@@ -185,7 +185,7 @@ Best = tuple[float, Constants] | None  # clocks and constants; None: nothing fit
 
 @lru_cache(maxsize=256)
 def best_flash(problem: Problem, device: Device, clusters: bool = False) -> Best:
-    """Clocks and constants of 11 and 12, or with clusters of 19: of those that fit, the fastest."""
+    """Clocks and constants of 11 and 12, or with clusters of 19: the fastest that fits."""
     timed = [
         (flash_clocks(c, problem, device), c) for c in flash_candidates(problem, device, clusters)
     ]
@@ -286,7 +286,7 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
 
 @lru_cache(maxsize=256)
 def best_split(problem: Problem, device: Device) -> Best:
-    """Clocks and constants of 20: of those that fit, the fastest."""
+    """Clocks and constants of 20: the fastest that fits."""
     timed = [(split_clocks(c, problem, device), c) for c in split_candidates(problem, device)]
     return min(timed, key=lambda found: found[0], default=None)
 

@@ -2,14 +2,3 @@
 
 from .predictions import begin, predict, reveal, scorecard
 from .show import show_diff, show_machine, show_source, show_steps
-
-__all__ = [
-    "begin",
-    "predict",
-    "reveal",
-    "scorecard",
-    "show_diff",
-    "show_machine",
-    "show_source",
-    "show_steps",
-]

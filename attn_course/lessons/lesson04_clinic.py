@@ -1,7 +1,7 @@
 """The bug clinic as its lesson shows it: patients by letter, so that no name gives a defect away.
 
 A `Patient` is a file of kernels/broken without its marks. It runs, shows its symptom, is examined
-by the sanitizer, and leaves when the text that a learner mended passes.
+by the sanitizer, and leaves when the text that a learner fixed passes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def float64_attention(q, k, v, *, causal: bool = False) -> np.ndarray:
 
 @dataclass
 class Entrants:
-    """Contestants of a problem, and those that do not take part: name -> reason.
+    """Contestants of a problem, and the ones that do not take part: name -> reason.
 
     call_us: estimated microseconds of a call.
     """

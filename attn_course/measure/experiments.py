@@ -31,16 +31,9 @@ REPORT_SHAPES: tuple[Shape, ...] = (
 )
 SHAPES: tuple[Shape, ...] = (*REPORT_SHAPES, (1, 4, 64, 64))
 TILE_SHAPE: Shape = (4, 16, 2048, 64)
-ROW_METHODS = (
-    "rows_atomic",
-    "rows_warp",
-    "rows_online",
-    "flash_rows",
-    "flash_fp32",
-    "flash_async",
-    "flash_split",
-    "rows_split",
-)
+ROW_METHODS = """
+    rows_atomic rows_warp rows_online flash_rows flash_fp32 flash_async flash_split rows_split
+""".split()
 
 Options = tuple[str, ...]
 Variants = Mapping[str, tuple[str, Options]]  # contestant -> (file, compiler options)

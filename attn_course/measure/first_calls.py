@@ -25,6 +25,7 @@ from attn_course.reference.inputs import seeded_qkv
 from . import contestants as peers
 from . import records
 from .contestants import ours
+from .suites import BLOCK_SHAPES
 from .timing import (
     HOW,
     ClockWatch,
@@ -42,15 +43,7 @@ from .timing import (
 
 KIND = "timing_lesson"
 # The shapes of the report that the lesson examines, in the order in which it timed them.
-REPORT_SHAPES = (
-    (1, 1, 128, 64),
-    (4, 1, 128, 64),
-    (8, 1, 128, 64),
-    (4, 1, 256, 64),
-    (4, 1, 512, 64),
-    (4, 1, 128, 128),
-    (8, 1, 256, 64),
-)
+REPORT_SHAPES = BLOCK_SHAPES
 SHAPE = REPORT_SHAPES[2]  # (B, H, L, D) that the report's largest speed-up is about
 LONG_SHAPE = (4, 16, 2048, 64)
 OUR_METHOD = "tiled"  # three kernels, as the report's own version is

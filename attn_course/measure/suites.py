@@ -65,7 +65,7 @@ class Suite:
     all_methods: bool = False
 
 
-_BLOCK = (
+BLOCK_SHAPES = (
     (1, 1, 128, 64),
     (4, 1, 128, 64),
     (8, 1, 128, 64),
@@ -82,7 +82,7 @@ SUITES = {
             "seeds_fp32",
             "small float32 problems: a block's seven, a Swin window, large head dims",
             (
-                *(SuiteRow(shape, note="block") for shape in _BLOCK),
+                *(SuiteRow(shape, note="block") for shape in BLOCK_SHAPES),
                 SuiteRow((2, 12, 196, 64), note="Swin window"),
                 *(SuiteRow(shape, note="large head dim") for shape in _LARGE_D),
                 SuiteRow((1, 1, 2048, 64), note="pipeline", pipelines=True),

@@ -23,25 +23,3 @@ from .inputs import (
     seeded_qkv,
     window_tokens,
 )
-
-__all__ = [
-    "PATCH",
-    "Comparison",
-    "MriWindows",
-    "assert_agrees",
-    "attention",
-    "attention_scores",
-    "brightest_windows",
-    "causal_mask",
-    "compare",
-    "gelu",
-    "layer_norm",
-    "log_sum_exp",
-    "mri_slice",
-    "mri_windows",
-    "poisoned",
-    "seeded_qkv",
-    "softmax",
-    "transformer_block",
-    "window_tokens",
-]

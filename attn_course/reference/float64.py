@@ -1,6 +1,6 @@
 """Attention and the rest of a transformer block in plain float64 NumPy.
 
-This is the oracle that every kernel is held against, so it favours formulas over speed and
+This is the oracle that every kernel is checked against, so it favours formulas over speed and
 imports nothing of the course. All functions take array-likes and return float64.
 """
 

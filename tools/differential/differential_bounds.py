@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(bound: Bound, operands, x, y, kind: str) -> Verdict:
-    """Hold two machines' results against a bound; all values are float64 arrays."""
+    """Check two machines' results against a bound; all values are float64 arrays."""
     with np.errstate(all="ignore"):
         truth = bound.exact(*operands)
         inside = np.ones(truth.shape, bool)
@@ -129,7 +129,7 @@ def _in_middle(x, inside, outside):
 
 
 def _moderate(a, b):
-    """Divisors that a bound is promised for, and those that make every quotient a special one."""
+    """Divisors that a bound is promised for, or that make every quotient a special one."""
     size = np.abs(b)
     return (size >= 2.0**-126) & (size <= 2.0**126) | (b == 0) | ~np.isfinite(b)
 

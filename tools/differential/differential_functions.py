@@ -11,89 +11,35 @@ COUNT = 2048
 FLOAT_ULPS, DOUBLE_ULPS = 8.0, 4.0
 
 _ANY, _POSITIVE, _UNIT, _SMALL = "any", "positive", "unit", "small"
-_UNARY = {
-    "exp": _SMALL,
-    "exp2": _SMALL,
-    "exp10": _UNIT,
-    "expm1": _SMALL,
-    "log": _POSITIVE,
-    "log2": _POSITIVE,
-    "log10": _POSITIVE,
-    "log1p": _POSITIVE,
-    "sin": _SMALL,
-    "cos": _SMALL,
-    "tan": _SMALL,
-    "sinpi": _SMALL,
-    "cospi": _SMALL,
-    "asin": _UNIT,
-    "acos": _UNIT,
-    "atan": _ANY,
-    "sinh": _SMALL,
-    "cosh": _SMALL,
-    "tanh": _SMALL,
-    "asinh": _ANY,
-    "acosh": _POSITIVE,
-    "atanh": _UNIT,
-    "erf": _SMALL,
-    "erfc": _SMALL,
-    "erfinv": _UNIT,
-    "erfcx": _SMALL,
-    "normcdf": _SMALL,
-    "lgamma": _POSITIVE,
-    "tgamma": _SMALL,
-    "cbrt": _ANY,
-    "rcbrt": _ANY,
-    "sqrt": _POSITIVE,
-    "rsqrt": _POSITIVE,
-    "j0": _SMALL,
-    "logb": _POSITIVE,
-    "rint": _ANY,
-    "round": _ANY,
-    "floor": _ANY,
-    "ceil": _ANY,
-    "trunc": _ANY,
-}
-_BINARY = {
-    "pow": _POSITIVE,
-    "atan2": _ANY,
-    "fmod": _POSITIVE,
-    "remainder": _POSITIVE,
-    "hypot": _SMALL,
-    "fdim": _ANY,
-    "fmax": _ANY,
-    "nextafter": _ANY,
-    "copysign": _ANY,
-}
-# Those whose result the guide gives as exact.
-_EXACT = {
-    "rint",
-    "round",
-    "floor",
-    "ceil",
-    "trunc",
-    "logb",
-    "sqrt",
-    "fmod",
-    "remainder",
-    "fdim",
-    "fmax",
-    "nextafter",
-    "copysign",
-}
+
+
+def _ranges(text: str) -> dict[str, str]:
+    """'sin:small atan:any' -> {"sin": "small", "atan": "any"}: each function's operands."""
+    return dict(pair.split(":") for pair in text.split())
+
+
+_UNARY = _ranges("""
+    exp:small exp2:small exp10:unit expm1:small log:positive log2:positive log10:positive
+    log1p:positive sin:small cos:small tan:small sinpi:small cospi:small asin:unit acos:unit
+    atan:any sinh:small cosh:small tanh:small asinh:any acosh:positive atanh:unit erf:small
+    erfc:small erfinv:unit erfcx:small normcdf:small lgamma:positive tgamma:small cbrt:any
+    rcbrt:any sqrt:positive rsqrt:positive j0:small logb:positive rint:any round:any floor:any
+    ceil:any trunc:any
+""")
+_BINARY = _ranges("""
+    pow:positive atan2:any fmod:positive remainder:positive hypot:small fdim:any fmax:any
+    nextafter:any copysign:any
+""")
+# Functions whose result the guide gives as exact.
+_EXACT = set(
+    "rint round floor ceil trunc logb sqrt fmod remainder fdim fmax nextafter copysign".split()
+)
 # Fast single-precision intrinsics, with bounds of their own unless their results are exact.
-_FAST = {
-    "__expf": _SMALL,
-    "__exp10f": _SMALL,
-    "__logf": _POSITIVE,
-    "__log2f": _POSITIVE,
-    "__log10f": _POSITIVE,
-    "__sinf": _SMALL,
-    "__cosf": _SMALL,
-    "__tanf": _SMALL,
-    "__frsqrt_rn": _POSITIVE,
-    "__saturatef": _SMALL,
-}
-_FAST_BINARY = {"__powf": _UNIT, "__fdividef": _UNIT}
+_FAST = _ranges("""
+    __expf:small __exp10f:small __logf:positive __log2f:positive __log10f:positive __sinf:small
+    __cosf:small __tanf:small __frsqrt_rn:positive __saturatef:small
+""")
+_FAST_BINARY = _ranges("__powf:unit __fdividef:unit")
 
 
 @dataclass(frozen=True)

@@ -20,25 +20,7 @@ from attn_course.engine.isa import table as isa
 
 LANES = 4096
 ROUNDINGS = {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "approx", "full"}
-ORDER = (
-    "rn",
-    "rz",
-    "rm",
-    "rp",
-    "rni",
-    "rzi",
-    "rmi",
-    "rpi",
-    "rna",
-    "approx",
-    "full",
-    "ftz",
-    "relu",
-    "NaN",
-    "xorsign",
-    "abs",
-    "sat",
-)
+ORDER = "rn rz rm rp rni rzi rmi rpi rna approx full ftz relu NaN xorsign abs sat".split()
 LOGIC = (0xCA, 0x96, 0xE8, 0x1B, 0x80, 0xFE)  # truth tables of lop3, an immediate
 FLOATS = {"f32": (8, 23), "f64": (11, 52), "f16": (5, 10), "bf16": (8, 7)}  # exponent, fraction
 
@@ -304,57 +286,19 @@ def float_patterns(kind: str, count: int, rng):
 
 def special_values(kind: str) -> list[int]:
     if kind not in FLOATS:
-        top = 8 * width(kind)
-        return [
-            0,
-            1,
-            2,
-            3,
-            7,
-            15,
-            16,
-            31,
-            32,
-            33,
-            63,
-            64,
-            65,
-            127,
-            128,
-            255,
-            256,
-            (1 << top) - 1,
-            (1 << top) - 2,
-            1 << top - 1,
-            (1 << top - 1) - 1,
-            (1 << top - 1) + 1,
-        ]
+        top = 1 << 8 * width(kind)
+        values = [0, 1, 2, 3, 7, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256]
+        return values + [top - 1, top - 2, top // 2, top // 2 - 1, top // 2 + 1]
     exponent_bits, fraction_bits = FLOATS[kind]
     one = ((1 << exponent_bits - 1) - 1) << fraction_bits
     infinity = (1 << exponent_bits) - 1 << fraction_bits
     least, step = 1 << fraction_bits, 1 << fraction_bits  # least normal; from one power to the next
     halves = [one - step, one + step // 2, one + step + step // 4]  # 0.5, 1.5, 2.5
     limits = [one + n * step for n in (7, 8, 15, 16, 31, 32, 63, 64) if one + n * step < infinity]
-    values = [
-        0,
-        1,
-        2,
-        least - 1,
-        least,
-        least + 1,
-        one - 1,
-        one,
-        one + 1,
-        infinity - 1,
-        infinity,
-        infinity + 1,
-        infinity | 1 << fraction_bits - 1,
-        infinity + step - 1,
-        one - fraction_bits * step if fraction_bits < one // step else 1,
-        *halves,
-        *limits,
-        *(x - 1 for x in limits),
-    ]
+    tiny = one - fraction_bits * step if fraction_bits < one // step else 1
+    values = [0, 1, 2, least - 1, least, least + 1, one - 1, one, one + 1, infinity - 1, infinity]
+    values += [infinity + 1, infinity | 1 << fraction_bits - 1, infinity + step - 1, tiny]
+    values += [*halves, *limits, *(x - 1 for x in limits)]
     negative = 1 << exponent_bits + fraction_bits
     return values + [value | negative for value in values]
 

@@ -88,27 +88,14 @@ def label_of(item: dict) -> str:
     return next(str(item[key]) for key in names if key in item)
 
 
+SHOWN = """mismatches lanes nan_payload error_over_bound max_ulp gpu_simulator gpu_oracle
+    simulator_oracle slots options shape error""".split()  # of a difference
+
+
 def line_of(item: dict) -> str:
     """A difference in one line or two."""
     name = label_of(item)
-    facts = {
-        key: item[key]
-        for key in (
-            "mismatches",
-            "lanes",
-            "nan_payload",
-            "error_over_bound",
-            "max_ulp",
-            "gpu_simulator",
-            "gpu_oracle",
-            "simulator_oracle",
-            "slots",
-            "options",
-            "shape",
-            "error",
-        )
-        if item.get(key) not in (None, 0)
-    }
+    facts = {key: item[key] for key in SHOWN if item.get(key) not in (None, 0)}
     example = f" e.g. {item['examples'][0]}" if item.get("examples") else ""
     return f"  {item['section']}: {name} {facts}{example}"[:420]
 

@@ -1,6 +1,6 @@
 """The five sections of the comparison: what is run on both machines, and an item's verdict.
 
-A section takes the run (`first`, the machine that is held against the simulator; `submit`, which
+A section takes the run (`first`, the machine that the simulator is checked against; `submit`, which
 runs the simulator elsewhere; `thin`) and returns {"items": one record each}. What `submit` takes is
 at the top of this module, where other processes find it.
 """

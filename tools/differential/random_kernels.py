@@ -13,41 +13,16 @@ from functools import cached_property
 
 import numpy as np
 import random_oracle as oracle
+import random_tree as tree
 from random_operations import BY_RESULT, wrap
 from random_printer import print_kernel
-from random_tree import (
-    ATOMIC_ROWS,
-    COUNTERS,
-    NUMBERS,
-    OWN,
-    ROW,
-    SCRATCH,
-    VARIABLES,
-    WORDS,
-    Apply,
-    Assign,
-    Atomic,
-    BlockIf,
-    BlockVote,
-    Call,
-    Const,
-    Exchange,
-    For,
-    If,
-    Leave,
-    Load,
-    Reduce,
-    Shuffle,
-    Store,
-    Switch,
-    Together,
-    Var,
-    WarpVote,
-    While,
-)
 
 WARP_WIDTHS = (32, 32, 16, 8)
 BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
+SINGLES = [0.0, -0.0, 1.0, -1.5, 0.1, 3.0e38, 1.17549435e-38, 2.0**-100, 16777217.0, 0.5, 2.5]
+SINGLES += [-2147483648.0, 4294967040.0, 1 + 2.0**-23, 1e-6, float("inf"), float("nan")]
+DOUBLES = [0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5, 1 + 2.0**-52]
+DOUBLES += [16777217.0, 1.5e-45, float("inf")]
 OPTIONS = ("-fmad=false",)  # products and sums are rounded where the tree says so
 
 
@@ -76,7 +51,7 @@ class Kernel:
     @property
     def slots(self) -> int:
         """64-bit words of output a thread: its own region, its variables, its scratch array."""
-        return OWN + sum(VARIABLES.values()) + SCRATCH
+        return tree.OWN + sum(tree.VARIABLES.values()) + tree.SCRATCH
 
     @cached_property
     def source(self) -> str:
@@ -86,14 +61,16 @@ class Kernel:
         """[words (256,) uint32, numbers (64,) float32, counters (n,) uint32, tallies (blocks, n)
         uint32, out (threads of the grid, slots) uint64]."""
         rng = np.random.default_rng(self.seed)
-        words = rng.integers(0, 1 << 32, WORDS, dtype=np.uint32)
+        words = rng.integers(0, 1 << 32, tree.WORDS, dtype=np.uint32)
         words[::3] = rng.integers(0, 50, words[::3].size)
-        numbers = rng.standard_normal(NUMBERS).astype(np.float32)
-        numbers *= np.float32(2) ** rng.integers(-20, 20, NUMBERS).astype(np.float32)
+        numbers = rng.standard_normal(tree.NUMBERS).astype(np.float32)
+        numbers *= np.float32(2) ** rng.integers(-20, 20, tree.NUMBERS).astype(np.float32)
         numbers[::5] = np.round(numbers[::5])
-        first = np.repeat([value for _, value in ATOMIC_ROWS.values()], ROW).astype(np.uint32)
+        first = np.repeat([value for _, value in tree.ATOMIC_ROWS.values()], tree.ROW).astype(
+            np.uint32
+        )
         blocks = int(np.prod(self.grid))
-        tallies = np.zeros((blocks, COUNTERS), np.uint32)
+        tallies = np.zeros((blocks, tree.COUNTERS), np.uint32)
         out = np.zeros((blocks * self.threads, self.slots), np.uint64)
         return [words, numbers, first, tallies, out]
 
@@ -122,84 +99,38 @@ class Grower:
 
     # -- expressions --
 
-    def variable(self, kind: str) -> Var:
-        return Var(kind, f"{kind}_{self.rng.randrange(VARIABLES[kind])}")
+    def variable(self, kind: str) -> tree.Var:
+        return tree.Var(kind, f"{kind}_{self.rng.randrange(tree.VARIABLES[kind])}")
 
     def leaf(self, kind: str):
         if kind == "b1":
             return self.expression("b1", 1)
         choice = self.rng.random()
         if choice < 0.15:
-            return Const(kind, self.constant(kind))
+            return tree.Const(kind, self.constant(kind))
         if kind == "u32" and choice < 0.3:
-            return Var("u32", self.rng.choice(["thread", "block", "lane", "warp", *self.loops]))
+            return tree.Var(
+                "u32", self.rng.choice(["thread", "block", "lane", "warp", *self.loops])
+            )
         if kind == "u32" and choice < 0.5 and not self.in_helper:
             array = self.rng.choice(["words", "table", "scratch"])
-            return Load("u32", array, self.variable("u32"), array == "words" and self.chance(0.3))
+            return tree.Load(
+                "u32", array, self.variable("u32"), array == "words" and self.chance(0.3)
+            )
         if kind == "f32" and choice < 0.3 and not self.in_helper:
-            return Load("f32", "numbers", self.variable("u32"))
+            return tree.Load("f32", "numbers", self.variable("u32"))
         if kind == "u64" and choice < 0.3 and not self.in_helper:
-            return Load("u64", "own", self.variable("u32"))
+            return tree.Load("u64", "own", self.variable("u32"))
         return self.variable(kind)
 
     def constant(self, kind: str):
         if kind == "f32":
-            return np.float32(
-                self.rng.choice(
-                    [
-                        0.0,
-                        -0.0,
-                        1.0,
-                        -1.5,
-                        0.1,
-                        3.0e38,
-                        1.17549435e-38,
-                        2.0**-100,
-                        16777217.0,
-                        0.5,
-                        2.5,
-                        -2147483648.0,
-                        4294967040.0,
-                        1 + 2.0**-23,
-                        1e-6,
-                        float("inf"),
-                        float("nan"),
-                    ]
-                )
-            )
+            return np.float32(self.rng.choice(SINGLES))
         if kind == "f64":
-            return self.rng.choice(
-                [
-                    0.0,
-                    -0.0,
-                    1.0,
-                    0.1,
-                    -2.5,
-                    1e300,
-                    2.0**-1000,
-                    4503599627370497.5,
-                    1 + 2.0**-52,
-                    16777217.0,
-                    1.5e-45,
-                    float("inf"),
-                ]
-            )
+            return self.rng.choice(DOUBLES)
         width = int(kind[1:])
-        value = self.rng.choice(
-            [
-                0,
-                1,
-                2,
-                3,
-                7,
-                31,
-                100,
-                (1 << width - 1) - 1,
-                1 << width - 1,
-                (1 << width) - 1,
-                self.rng.getrandbits(width),
-            ]
-        )
+        limits = [(1 << width - 1) - 1, 1 << width - 1, (1 << width) - 1]
+        value = self.rng.choice([0, 1, 2, 3, 7, 31, 100, *limits, self.rng.getrandbits(width)])
         return wrap(kind, value)
 
     def expression(self, kind: str, depth: int):
@@ -207,9 +138,11 @@ class Grower:
             return self.leaf(kind)
         if kind == "u32" and self.calls and self.chance(0.08):
             args = tuple(self.expression(k, depth - 1) for k in ("u32", "i32", "f32"))
-            return Call(self.rng.randrange(self.calls), args)
+            return tree.Call(self.rng.randrange(self.calls), args)
         operation = self.rng.choice(BY_RESULT[kind])
-        return Apply(operation, tuple(self.expression(k, depth - 1) for k in operation.sources))
+        return tree.Apply(
+            operation, tuple(self.expression(k, depth - 1) for k in operation.sources)
+        )
 
     def any_type(self) -> str:
         return self.rng.choice("u32 u32 i32 i32 f32 f32 f32 u64 i64 f64".split())
@@ -228,13 +161,13 @@ class Grower:
             )(depth - 1)
         if choice < 0.5:
             array, kind = self.rng.choice([("scratch", "u32"), ("own", "u64")])
-            return Store(array, self.expression("u32", 1), self.expression(kind, 2))
+            return tree.Store(array, self.expression("u32", 1), self.expression(kind, 2))
         if choice < 0.6:
-            row = self.rng.choice([name for name, (text, _) in ATOMIC_ROWS.items() if text])
+            row = self.rng.choice([name for name, (text, _) in tree.ATOMIC_ROWS.items() if text])
             index, value = self.expression("u32", 1), self.expression("u32", 2)
-            return Atomic(self.rng.choice(["counters", "tally"]), row, index, value)
+            return tree.Atomic(self.rng.choice(["counters", "tally"]), row, index, value)
         kind = self.any_type()
-        return Assign(self.variable(kind), self.expression(kind, 3))
+        return tree.Assign(self.variable(kind), self.expression(kind, 3))
 
     def size(self) -> int:
         return self.rng.randint(1, 3)
@@ -242,7 +175,7 @@ class Grower:
     def branch(self, depth: int):
         then = self.statements(depth, self.size())
         otherwise = self.statements(depth, self.size()) if self.chance(0.6) else ()
-        return If(self.expression("b1", 2), then, otherwise)
+        return tree.If(self.expression("b1", 2), then, otherwise)
 
     def new_counter(self) -> str:
         self.counters += 1
@@ -252,25 +185,27 @@ class Grower:
         self.loops.append(counter)
         body = list(self.statements(depth, self.size()))
         if self.chance(0.5):
-            leave = If(self.expression("b1", 2), (Leave(self.rng.choice(["break", "continue"])),))
+            leave = tree.If(
+                self.expression("b1", 2), (tree.Leave(self.rng.choice(["break", "continue"])),)
+            )
             body.insert(self.rng.randrange(len(body) + 1), leave)
         self.loops.remove(counter)
         return tuple(body)
 
     def loop(self, depth: int):
         trips, counter = self.expression("u32", 2), self.new_counter()
-        return For(counter, trips, self.loop_body(depth, counter))
+        return tree.For(counter, trips, self.loop_body(depth, counter))
 
     def turns(self, depth: int):
         counter, condition = self.new_counter(), self.expression("b1", 2)
         body = self.loop_body(depth, counter)
-        return While(counter, self.rng.randint(2, 9), condition, body, self.chance(0.5))
+        return tree.While(counter, self.rng.randint(2, 9), condition, body, self.chance(0.5))
 
     def switch(self, depth: int):
         cases = tuple(
             (self.statements(depth, self.rng.randint(1, 2)), self.chance(0.3)) for _ in range(4)
         )
-        return Switch(self.expression("u32", 2), cases)
+        return tree.Switch(self.expression("u32", 2), cases)
 
     # -- statements that threads run together --
 
@@ -288,66 +223,62 @@ class Grower:
         self.fuel -= 1
         choice = self.rng.random()
         if depth and choice < 0.12:
-            counter, trips = self.new_counter(), Const("u32", self.rng.randint(1, 3))
+            counter, trips = self.new_counter(), tree.Const("u32", self.rng.randint(1, 3))
             self.loops.append(counter)
             body = tuple(self.meeting(depth - 1) for _ in range(2)) + self.statements(2, 1)
             self.loops.remove(counter)
-            return For(counter, trips, body, uniform=True)
+            return tree.For(counter, trips, body, uniform=True)
         if depth and choice < 0.2:
             body = (self.meeting(depth - 1), *self.statements(2, 1))
-            return BlockIf(self.rng.randint(0, 1), body)
-        return self.rng.choice(
-            [
-                self.exchange,
-                self.exchange,
-                self.block_vote,
-                self.shuffle,
-                self.shuffle,
-                self.vote,
-                self.reduce,
-                self.gathering,
-            ]
-        )()
+            return tree.BlockIf(self.rng.randint(0, 1), body)
+        swaps, votes = [self.exchange] * 2, [self.block_vote]
+        warps = [self.shuffle, self.shuffle, self.vote, self.reduce, self.gathering]
+        return self.rng.choice(swaps + votes + warps)()
 
     def exchange(self):
         kind = self.rng.choice(["u32", "f32", "u64"])
-        return Exchange(self.variable(kind), self.expression(kind, 2), self.expression("u32", 2))
+        return tree.Exchange(
+            self.variable(kind), self.expression(kind, 2), self.expression("u32", 2)
+        )
 
     def block_vote(self):
         mode = self.rng.choice(["count", "and", "or"])
-        return BlockVote(mode, self.variable("i32"), self.expression("b1", 2))
+        return tree.BlockVote(mode, self.variable("i32"), self.expression("b1", 2))
 
     def shuffle(self):
         kind, mode = self.any_type(), self.rng.choice(["idx", "up", "down", "xor"])
         value, operand = self.expression(kind, 1), self.expression("u32", 1)
-        return Shuffle(mode, self.variable(kind), value, operand, self.rng.choice(WARP_WIDTHS))
+        return tree.Shuffle(mode, self.variable(kind), value, operand, self.rng.choice(WARP_WIDTHS))
 
     def vote(self):
         mode = self.rng.choice(["ballot", "all", "any", "match"])
         value = self.expression("u32" if mode == "match" else "b1", 2)
         if mode == "match" and self.chance(0.7):  # few distinct values
-            value = Apply(
+            value = tree.Apply(
                 next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32"),
-                (value, Const("u32", self.rng.randint(1, 5))),
+                (value, tree.Const("u32", self.rng.randint(1, 5))),
             )
-        return WarpVote(mode, self.variable("u32"), value)
+        return tree.WarpVote(mode, self.variable("u32"), value)
 
     def reduce(self):
         kind = self.rng.choice(("i32", "u32"))
         modes = ["add", "min", "max"] + ["and", "or", "xor"] * (kind == "u32")
-        return Reduce(self.rng.choice(modes), self.variable(kind), self.expression(kind, 2))
+        return tree.Reduce(self.rng.choice(modes), self.variable(kind), self.expression(kind, 2))
 
     def gathering(self):
         body = [self.reduce() for _ in range(self.rng.randint(1, 2))]
         kind = self.any_type()
-        body.append(Shuffle("first", self.variable(kind), self.expression(kind, 1), None, 32))
-        return Together(self.expression("b1", 2), (*body, *self.statements(1, 1)))
+        body.append(tree.Shuffle("first", self.variable(kind), self.expression(kind, 1), None, 32))
+        return tree.Together(self.expression("b1", 2), (*body, *self.statements(1, 1)))
 
     def helper(self):
         """A function's statements and result, over its parameters u32_0, i32_0 and f32_0."""
         self.in_helper = True
         body = tuple(
-            If(self.expression("b1", 2), (Assign(self.variable("u32"), self.expression("u32", 2)),))
+            tree.If(
+                self.expression("b1", 2),
+                (tree.Assign(self.variable("u32"), self.expression("u32", 2)),),
+            )
             for _ in range(self.rng.randint(1, 2))
         )
         result = self.expression("u32", 3)

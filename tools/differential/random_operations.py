@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import copysign, inf, isfinite, isnan, isqrt
+from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub, truediv, xor
 
 import numpy as np
 
@@ -61,6 +62,11 @@ OPERATIONS: dict[str, Operation] = {}
 def _define(name, sources, result, template, fn):
     assert name not in OPERATIONS, name
     OPERATIONS[name] = Operation(name, tuple(sources.split()), result, template, fn)
+
+
+def _define_two(name, kind, template, fn):
+    """An operation of two operands of the result's own type."""
+    _define(f"{name}.{kind}", f"{kind} {kind}", kind, template, fn)
 
 
 def wrap(kind, value):
@@ -132,12 +138,12 @@ def directed(kind, mode, exact, special):
 
 def _zero(special, values, mode):
     """The sign of an exact zero."""
-    if special in (_product, _quotient):
+    if special in (mul, truediv):
         return copysign(0.0, copysign(1, values[0]) * copysign(1, values[1]))
-    if special is _root:
+    if special is np.sqrt:
         return values[0]
     terms = [copysign(1, values[0]), copysign(1, values[1])]
-    if special is _difference:
+    if special is sub:
         terms[1] = -terms[1]
     if special is _fused:
         terms = [terms[0] * terms[1], copysign(1, values[2])]
@@ -146,28 +152,8 @@ def _zero(special, values, mode):
     return -0.0 if mode == "rm" else 0.0
 
 
-def _sum(a, b):
-    return a + b
-
-
-def _difference(a, b):
-    return a - b
-
-
-def _product(a, b):
-    return a * b
-
-
 def _fused(a, b, c):
     return a * b + c
-
-
-def _quotient(a, b):
-    return a / b
-
-
-def _root(a):
-    return np.sqrt(a)
 
 
 def _exact_quotient(a, b):
@@ -201,10 +187,10 @@ def _nearest_double(function):
 
 
 _INTRINSIC = {
-    "add": ("fadd", "dadd", "({0} + {1})", _sum, _sum),
-    "sub": ("fsub", "dsub", "({0} - {1})", _difference, _difference),
-    "mul": ("fmul", "dmul", "({0} * {1})", _product, _product),
-    "div": ("fdiv", "ddiv", "({0} / {1})", _exact_quotient, _quotient),
+    "add": ("fadd", "dadd", "({0} + {1})", add, add),
+    "sub": ("fsub", "dsub", "({0} - {1})", sub, sub),
+    "mul": ("fmul", "dmul", "({0} * {1})", mul, mul),
+    "div": ("fdiv", "ddiv", "({0} / {1})", _exact_quotient, truediv),
 }
 
 
@@ -214,42 +200,30 @@ def _define_floats():
         for name, row in _INTRINSIC.items():
             intrinsic, plain, exact, special = row[place], *row[2:]
             if not (name == "div" and kind == "f32"):
-                _define(f"{name}.{kind}", f"{kind} {kind}", kind, plain, nearest(special))
+                _define_two(name, kind, plain, nearest(special))
             for c_mode, mode in MODES.items():
                 fn = directed(kind, mode, exact, special)
                 text = f"__{intrinsic}_{c_mode}({{0}}, {{1}})"
                 _define(f"{name}.{mode}.{kind}", f"{kind} {kind}", kind, text, fn)
         letter = "f" if kind == "f32" else ""
         for c_mode, mode in MODES.items():
-            fma = directed(kind, mode, lambda a, b, c: a * b + c, _fused)
-            name = f"__fma{letter}_{c_mode}" if kind == "f32" else f"__fma_{c_mode}"
-            _define(
-                f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind, name + "({0}, {1}, {2})", fma
-            )
-            root = directed(kind, mode, _exact_root, _root)
+            name = f"__fma{letter}_{c_mode}" + "({0}, {1}, {2})"
+            fma = directed(kind, mode, _fused, _fused)
+            _define(f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind, name, fma)
+            root = directed(kind, mode, _exact_root, np.sqrt)
             name = f"__{'f' if kind == 'f32' else 'd'}sqrt_{c_mode}"
             _define(f"sqrt.{mode}.{kind}", kind, kind, name + "({0})", root)
-        _define(
-            f"fma.{kind}",
-            f"{kind} {kind} {kind}",
-            kind,
-            f"fma{letter}({{0}}, {{1}}, {{2}})",
-            directed(kind, "rn", lambda a, b, c: a * b + c, _fused),
-        )
+        name, fma = f"fma{letter}({{0}}, {{1}}, {{2}})", directed(kind, "rn", _fused, _fused)
+        _define(f"fma.{kind}", f"{kind} {kind} {kind}", kind, name, fma)
         _define(f"neg.{kind}", kind, kind, "(-{0})", lambda x: -x)
         _define(f"abs.{kind}", kind, kind, f"fabs{letter}({{0}})", abs)
         zero = "0.0f" if kind == "f32" else "0.0"
         for name in ("min", "max"):
             # adding +0 turns -0 into +0: which of two zeros is the larger is left open in C
             template = f"f{name}{letter}({{0}} + {zero}, {{1}} + {zero})"
-            _define(f"{name}.{kind}", f"{kind} {kind}", kind, template, _extreme(name, kind))
-    _define(
-        "rcp.f32",
-        "f32",
-        "f32",
-        "__frcp_rn({0})",
-        lambda x: nearest_single(_quotient)(np.float32(1), x),
-    )
+            _define_two(name, kind, template, _extreme(name, kind))
+    quotient = nearest_single(truediv)
+    _define("rcp.f32", "f32", "f32", "__frcp_rn({0})", lambda x: quotient(np.float32(1), x))
 
 
 def _extreme(name, kind):
@@ -280,36 +254,19 @@ def _define_arithmetic(kind):
 
     def two(name, sign, fn):
         template = f"({cast}({inner}{{0}} {sign} {inner}{{1}}))"
-        _define(
-            f"{name}.{kind}", f"{kind} {kind}", kind, template, lambda a, b: wrap(kind, fn(a, b))
-        )
+        _define_two(name, kind, template, lambda a, b: wrap(kind, fn(a, b)))
 
-    two("add", "+", lambda a, b: a + b)
-    two("sub", "-", lambda a, b: a - b)
-    two("mul", "*", lambda a, b: a * b)
-    for name, sign, fn in (
-        ("and", "&", lambda a, b: a & b),
-        ("or", "|", lambda a, b: a | b),
-        ("xor", "^", lambda a, b: a ^ b),
-    ):
-        _define(f"{name}.{kind}", f"{kind} {kind}", kind, f"({{0}} {sign} {{1}})", fn)
+    two("add", "+", add)
+    two("sub", "-", sub)
+    two("mul", "*", mul)
+    for name, sign, fn in (("and", "&", and_), ("or", "|", or_), ("xor", "^", xor)):
+        _define_two(name, kind, f"({{0}} {sign} {{1}})", fn)
     _define(f"not.{kind}", kind, kind, "(~{0})", lambda a: wrap(kind, ~a))
     _define(f"neg.{kind}", kind, kind, f"({cast}(0 - {inner}{{0}}))", lambda a: wrap(kind, -a))
     mask = width - 1
-    _define(
-        f"shl.{kind}",
-        f"{kind} u32",
-        kind,
-        f"({cast}({inner}{{0}} << ({{1}} & {mask})))",
-        lambda a, b: wrap(kind, a << (b & mask)),
-    )
-    _define(
-        f"shr.{kind}",
-        f"{kind} u32",
-        kind,
-        f"({{0}} >> ({{1}} & {mask}))",
-        lambda a, b: a >> (b & mask),
-    )
+    left, right = f"({cast}({inner}{{0}} << ({{1}} & {mask})))", f"({{0}} >> ({{1}} & {mask}))"
+    _define(f"shl.{kind}", f"{kind} u32", kind, left, lambda a, b: wrap(kind, a << (b & mask)))
+    _define(f"shr.{kind}", f"{kind} u32", kind, right, lambda a, b: a >> (b & mask))
     for name, sign in (("div", "/"), ("rem", "%")):
         for variant, divisor, of in _divisors(kind):
 
@@ -320,7 +277,7 @@ def _define_arithmetic(kind):
             template = f"({{0}} {sign} {divisor})"
             _define(f"{name}{variant}.{kind}", f"{kind} {kind}", kind, template, fn)
     for name, fn in (("min", min), ("max", max)):
-        _define(f"{name}.{kind}", f"{kind} {kind}", kind, f"{name}({{0}}, {{1}})", fn)
+        _define_two(name, kind, f"{name}({{0}}, {{1}})", fn)
 
 
 def _divisors(kind):
@@ -346,119 +303,56 @@ def _byte_permute(a, b, selector):
     return out
 
 
-def _signed_bytes(x):
-    return [wrap("i32", (x >> 8 * i & 255) << 24) >> 24 for i in range(4)]
+def _bytes(x, kind):
+    """The four bytes of a word, each an integer with the sign of `kind`."""
+    return [wrap(f"{kind[0]}8", x >> 8 * i) for i in range(4)]
 
 
 def _define_bit_operations():
     u32, u64 = (1 << 32) - 1, (1 << 64) - 1
-    for kind, suffix, c in (("u32", "", ""), ("u64", "ll", "(long long)")):
+    for kind, suffix, c in (("u32", "", "(int)"), ("u64", "ll", "(long long)")):
         width = int(kind[1:])
-        _define(f"popc.{kind}", kind, "i32", f"__popc{suffix}({{0}})", int.bit_count)
-        _define(
-            f"clz.{kind}",
-            kind,
-            "i32",
-            f"__clz{suffix}({c or '(int)'}{{0}})",
-            lambda x, width=width: width - x.bit_length(),
-        )
-        _define(
-            f"ffs.{kind}",
-            kind,
-            "i32",
-            f"__ffs{suffix}({c or '(int)'}{{0}})",
-            lambda x: (x & -x).bit_length(),
-        )
-        _define(
-            f"brev.{kind}",
-            kind,
-            kind,
-            f"__brev{suffix}({{0}})",
-            lambda x, width=width: int(f"{x:0{width}b}"[::-1], 2),
-        )
-    for name, kind in (
-        ("__mulhi", "i32"),
-        ("__umulhi", "u32"),
-        ("__mul64hi", "i64"),
-        ("__umul64hi", "u64"),
-    ):
-        _define(
-            name,
-            f"{kind} {kind}",
-            kind,
-            f"{name}({{0}}, {{1}})",
-            lambda a, b, width=int(kind[1:]): a * b >> width,
-        )
-    _define(
-        "prmt",
-        "u32 u32 u32",
-        "u32",
-        "__byte_perm({0}, {1}, {2})",
-        lambda a, b, s: _byte_permute(a, b, s & 0x7777),
-    )
-    for name, left, clamp in (
-        ("l", True, False),
-        ("lc", True, True),
-        ("r", False, False),
-        ("rc", False, True),
-    ):
+        for name, result, operand, fn in (
+            ("popc", "i32", "{0}", int.bit_count),
+            ("clz", "i32", c + "{0}", lambda x, width=width: width - x.bit_length()),
+            ("ffs", "i32", c + "{0}", lambda x: (x & -x).bit_length()),
+            ("brev", kind, "{0}", lambda x, width=width: int(f"{x:0{width}b}"[::-1], 2)),
+        ):
+            _define(f"{name}.{kind}", kind, result, f"__{name}{suffix}({operand})", fn)
+    highs = {"__mulhi": "i32", "__umulhi": "u32", "__mul64hi": "i64", "__umul64hi": "u64"}
+    for name, kind in highs.items():
 
-        def funnel(low, high, n, left=left, clamp=clamp):
+        def high(a, b, width=int(kind[1:])):
+            return a * b >> width
+
+        _define(name, f"{kind} {kind}", kind, f"{name}({{0}}, {{1}})", high)
+    permute = "__byte_perm({0}, {1}, {2})"
+    _define("prmt", "u32 u32 u32", "u32", permute, lambda a, b, s: _byte_permute(a, b, s & 0x7777))
+    for name in ("l", "lc", "r", "rc"):
+
+        def funnel(low, high, n, left=name[0] == "l", clamp=name[-1] == "c"):
             n = min(n, 32) if clamp else n & 31
             word = high << 32 | low
             return (word << n & u64) >> 32 if left else word >> n & u32
 
-        _define(
-            f"funnel.{name}",
-            "u32 u32 u32",
-            "u32",
-            f"__funnelshift_{name}({{0}}, {{1}}, {{2}})",
-            funnel,
-        )
-    _define(
-        "sad.u32",
-        "u32 u32 u32",
-        "u32",
-        "__usad({0}, {1}, {2})",
-        lambda a, b, c: wrap("u32", abs(a - b) + c),
-    )
-    _define(
-        "sad.i32",
-        "i32 i32 u32",
-        "u32",
-        "__sad({0}, {1}, {2})",
-        lambda a, b, c: wrap("u32", abs(a - b) + c),
-    )
-    _define(
-        "dp4a.i32",
-        "i32 i32 i32",
-        "i32",
-        "__dp4a({0}, {1}, {2})",
-        lambda a, b, c: wrap(
-            "i32", c + sum(x * y for x, y in zip(_signed_bytes(a), _signed_bytes(b), strict=True))
-        ),
-    )
-    _define(
-        "dp4a.u32",
-        "u32 u32 u32",
-        "u32",
-        "__dp4a({0}, {1}, {2})",
-        lambda a, b, c: wrap(
-            "u32", c + sum((a >> 8 * i & 255) * (b >> 8 * i & 255) for i in range(4))
-        ),
-    )
+        text = f"__funnelshift_{name}({{0}}, {{1}}, {{2}})"
+        _define(f"funnel.{name}", "u32 u32 u32", "u32", text, funnel)
+    for kind, name in (("u32", "__usad"), ("i32", "__sad")):
+        text, fn = name + "({0}, {1}, {2})", lambda a, b, c: wrap("u32", abs(a - b) + c)
+        _define(f"sad.{kind}", f"{kind} {kind} u32", "u32", text, fn)
+    for kind in ("i32", "u32"):
+
+        def dot(a, b, c, kind=kind):
+            return wrap(kind, c + sum(map(mul, _bytes(a, kind), _bytes(b, kind))))
+
+        _define(f"dp4a.{kind}", f"{kind} {kind} {kind}", kind, "__dp4a({0}, {1}, {2})", dot)
     _define("hadd.u32", "u32 u32", "u32", "__uhadd({0}, {1})", lambda a, b: a + b >> 1)
     _define("hadd.i32", "i32 i32", "i32", "__hadd({0}, {1})", lambda a, b: a + b >> 1)
     _define("rhadd.u32", "u32 u32", "u32", "__urhadd({0}, {1})", lambda a, b: a + b + 1 >> 1)
     _define("abs.i32", "i32", "i32", "abs(({0}) | 1)", lambda a: abs(a | 1))
     for kind in ("u32", "i32"):  # a field of a word, which compilers turn into bfe
-        _define(
-            f"field.{kind}",
-            f"{kind} u32",
-            kind,
-            "(({0} >> ({1} & 15)) & 0x1ff)",
-            lambda a, b: a >> (b & 15) & 0x1FF,
-        )
+        text, fn = "(({0} >> ({1} & 15)) & 0x1ff)", lambda a, b: a >> (b & 15) & 0x1FF
+        _define(f"field.{kind}", f"{kind} u32", kind, text, fn)
 
 
 # --- conversions, comparisons, choice -------------------------------------------------------------
@@ -478,11 +372,9 @@ def bits_of_double(x):
 
 def _to_integer(kind, mode):
     """A float to an integer, clamped to its range; NaN is kept out by the template."""
-    low, high = (
-        (-(1 << int(kind[1:]) - 1), (1 << int(kind[1:]) - 1) - 1)
-        if kind[0] == "i"
-        else (0, (1 << int(kind[1:])) - 1)
-    )
+    span = 1 << int(kind[1:])
+    low = -span // 2 if kind[0] == "i" else 0
+    high = low + span - 1
 
     def fn(x):
         x = flush(x) if isinstance(x, np.float32) else x
@@ -508,26 +400,16 @@ def _define_conversions():
     for source in INTEGERS:
         for target in INTEGERS:
             if source != target:
-                _define(
-                    f"{target}.{source}",
-                    source,
-                    target,
-                    f"(({C_TYPE[target]}){{0}})",
-                    lambda x, target=target: wrap(target, x),
-                )
+                text, fn = f"(({C_TYPE[target]}){{0}})", lambda x, target=target: wrap(target, x)
+                _define(f"{target}.{source}", source, target, text, fn)
     short = {"i32": "int", "u32": "uint", "i64": "ll", "u64": "ull"}
     for integer, name in short.items():
         for kind, word in (("f32", "float"), ("f64", "double")):
             for c_mode, mode in MODES.items():
                 if kind == "f64" and integer.endswith("32"):
                     continue
-                _define(
-                    f"{kind}.{mode}.{integer}",
-                    integer,
-                    kind,
-                    f"__{name}2{word}_{c_mode}({{0}})",
-                    _from_integer(kind, mode),
-                )
+                text = f"__{name}2{word}_{c_mode}({{0}})"
+                _define(f"{kind}.{mode}.{integer}", integer, kind, text, _from_integer(kind, mode))
             for c_mode, mode in MODES.items():
                 text = f"({{0}} == {{0}} ? __{word}2{name}_{c_mode}({{0}}) : 0)"
                 _define(f"{integer}.{mode}.{kind}", kind, integer, text, _to_integer(integer, mode))
@@ -539,9 +421,8 @@ def _define_conversions():
     _define("bits.f32", "f32", "u32", "bits_of_float({0})", _bits_of_float)
     _define("bits.u32", "u32", "f32", "float_of_bits({0})", _float_of_bits)
     _define("bits.f64", "f64", "u64", "bits_of_double({0})", bits_of_double)
-    _define(
-        "f32.b1", "b1", "f32", "({0} ? 1.5f : -0.25f)", lambda p: np.float32(1.5 if p else -0.25)
-    )
+    chosen = "({0} ? 1.5f : -0.25f)"
+    _define("f32.b1", "b1", "f32", chosen, lambda p: np.float32(1.5 if p else -0.25))
     for kind in INTEGERS:
         _define(f"{kind}.b1", "b1", kind, f"(({C_TYPE[kind]}){{0}})", int)
 
@@ -556,37 +437,20 @@ def _narrow(mode):
 
 
 def _define_comparisons():
-    signs = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-    compare = {
-        "lt": lambda a, b: a < b,
-        "le": lambda a, b: a <= b,
-        "gt": lambda a, b: a > b,
-        "ge": lambda a, b: a >= b,
-        "eq": lambda a, b: a == b,
-        "ne": lambda a, b: a != b,
-    }
+    signs = {lt: "<", le: "<=", gt: ">", ge: ">=", eq: "==", ne: "!="}
     for kind in (*INTEGERS, *FLOATS):
-        for name, sign in signs.items():
+        for compare, sign in signs.items():
 
-            def fn(a, b, kind=kind, name=name):
+            def fn(a, b, kind=kind, compare=compare):
                 a, b = (flush(a), flush(b)) if kind == "f32" else (a, b)
-                return bool(compare[name](a, b))
+                return bool(compare(a, b))
 
-            _define(f"{name}.{kind}", f"{kind} {kind}", "b1", f"({{0}} {sign} {{1}})", fn)
-        _define(
-            f"select.{kind}",
-            f"b1 {kind} {kind}",
-            kind,
-            "({0} ? {1} : {2})",
-            lambda p, a, b: a if p else b,
-        )
-    _define(
-        "unordered.f32",
-        "f32 f32",
-        "b1",
-        "(!({0} < {1}) && !({0} >= {1}))",
-        lambda a, b: isnan(a) or isnan(b),
-    )
+            name = f"{compare.__name__}.{kind}"
+            _define(name, f"{kind} {kind}", "b1", f"({{0}} {sign} {{1}})", fn)
+        choose = "({0} ? {1} : {2})"
+        _define(f"select.{kind}", f"b1 {kind} {kind}", kind, choose, lambda p, a, b: a if p else b)
+    unordered = "(!({0} < {1}) && !({0} >= {1}))"
+    _define("unordered.f32", "f32 f32", "b1", unordered, lambda a, b: isnan(a) or isnan(b))
     _define("not", "b1", "b1", "(!{0})", lambda p: not p)
     _define("and", "b1 b1", "b1", "({0} && {1})", lambda p, q: p and q)
     _define("or", "b1 b1", "b1", "({0} || {1})", lambda p, q: p or q)

@@ -1,6 +1,6 @@
 """The syntax tree of random kernels, and the sizes of what they read and write."""
 
-from dataclasses import dataclass
+from collections import namedtuple
 
 WORDS, NUMBERS, SCRATCH, OWN, ROW = 256, 64, 8, 8, 4
 TABLE = tuple((i * 2654435761 + 12345) & 0xFFFFFFFF for i in range(16))  # in constant memory
@@ -37,175 +37,46 @@ __device__ void raise(unsigned* place, unsigned value) {
 
 # --- the tree -------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Const:
-    type: str
-    value: object
+Const = namedtuple("Const", "type value")
+Var = namedtuple("Var", "type name")
 
 
-@dataclass(frozen=True)
-class Var:
-    type: str
-    name: str
-
-
-@dataclass(frozen=True)
-class Apply:
-    operation: object
-    args: tuple
-
+class Apply(namedtuple("Apply", "operation args")):
     @property
     def type(self):
         return self.operation.result
 
 
-@dataclass(frozen=True)
-class Load:
-    """array: "words", "numbers", "table", "scratch" or "own"; the index is taken modulo its size.
+# array: "words", "numbers", "table", "scratch" or "own"; the index is taken modulo its size.
+# vector: the element is read as the first of four, by a vector load.
+Load = namedtuple("Load", "type array index vector", defaults=(False,))
+# A function of the kernel's own that is not inlined: helper{number}(u32, i32, f32) -> u32.
+Call = namedtuple("Call", "number args type", defaults=("u32",))
 
-    vector: the element is read as the first of four, by a vector load.
-    """
-
-    type: str
-    array: str
-    index: object
-    vector: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of the kernel's own that is not inlined: helper{number}(u32, i32, f32) -> u32."""
-
-    number: int
-    args: tuple
-    type: str = "u32"
-
-
-@dataclass(frozen=True)
-class Assign:
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Store:
-    array: str
-    index: object
-    value: object
-
-
-@dataclass(frozen=True)
-class If:
-    condition: object
-    then: tuple
-    otherwise: tuple = ()
-
-
-@dataclass(frozen=True)
-class For:
-    """`trips` (u32) is evaluated once; uniform: the same for all threads, so that barriers may be
-    inside."""
-
-    counter: str
-    trips: object
-    body: tuple
-    uniform: bool = False
-
-
-@dataclass(frozen=True)
-class While:
-    """At most `limit` turns while the condition holds; `last`: it is tested after the body."""
-
-    counter: str
-    limit: int
-    condition: object
-    body: tuple
-    last: bool = False
-
-
-@dataclass(frozen=True)
-class Switch:
-    """cases: (body, falls through) for 0, 1, ...; the last is `default`."""
-
-    value: object
-    cases: tuple
-
-
-@dataclass(frozen=True)
-class Leave:
-    word: str  # "break" or "continue"
-
-
-@dataclass(frozen=True)
-class Atomic:
-    space: str  # "counters" (global) or "tally" (shared)
-    row: str
-    index: object
-    value: object
-
+Assign = namedtuple("Assign", "target value")
+Store = namedtuple("Store", "array index value")
+If = namedtuple("If", "condition then otherwise", defaults=((),))
+# `trips` (u32) is evaluated once; uniform: the same for all threads, so barriers may be inside.
+For = namedtuple("For", "counter trips body uniform", defaults=(False,))
+# At most `limit` turns while the condition holds; `last`: it is tested after the body.
+While = namedtuple("While", "counter limit condition body last", defaults=(False,))
+# cases: (body, falls through) for 0, 1, ...; the last is `default`.
+Switch = namedtuple("Switch", "value cases")
+Leave = namedtuple("Leave", "word")  # "break" or "continue"
+# space: "counters" (global) or "tally" (shared); row: a key of ATOMIC_ROWS.
+Atomic = namedtuple("Atomic", "space row index value")
 
 # Statements that every thread of a block (or warp) reaches together.
-
-
-@dataclass(frozen=True)
-class BlockIf:
-    """A branch on the block's number: barriers may be inside."""
-
-    parity: int
-    body: tuple
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Threads swap values through shared memory."""
-
-    target: Var
-    value: object
-    index: object
-
-
-@dataclass(frozen=True)
-class BlockVote:
-    """mode: count, and, or."""
-
-    mode: str
-    target: Var
-    condition: object
-
-
-@dataclass(frozen=True)
-class Shuffle:
-    """mode: idx, up, down, xor; operand: u32."""
-
-    mode: str
-    target: Var
-    value: object
-    operand: object
-    width: int
-
-
-@dataclass(frozen=True)
-class WarpVote:
-    """mode: ballot, all, any, match; value: b1, or u32 for match."""
-
-    mode: str
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Reduce:
-    """mode: add, min, max (u32, i32), and, or, xor (u32)."""
-
-    mode: str
-    target: Var
-    value: object
-
-
-@dataclass(frozen=True)
-class Together:
-    """Lanes of each warp for which the condition holds: reductions and a broadcast among them."""
-
-    condition: object
-    body: tuple
+# A branch on the block's number: barriers may be inside.
+BlockIf = namedtuple("BlockIf", "parity body")
+# Threads swap values through shared memory.
+Exchange = namedtuple("Exchange", "target value index")
+BlockVote = namedtuple("BlockVote", "mode target condition")  # mode: count, and, or
+# mode: idx, up, down, xor; operand: u32.
+Shuffle = namedtuple("Shuffle", "mode target value operand width")
+# mode: ballot, all, any, match; value: b1, or u32 for match.
+WarpVote = namedtuple("WarpVote", "mode target value")
+# mode: add, min, max (u32, i32), and, or, xor (u32).
+Reduce = namedtuple("Reduce", "mode target value")
+# Lanes of each warp for which the condition holds: reductions and a broadcast among them.
+Together = namedtuple("Together", "condition body")

@@ -14,23 +14,3 @@ from .nvrtc import (
     required_arch,
     standard_options,
 )
-
-__all__ = [
-    "BUILDS",
-    "CompileError",
-    "Compiled",
-    "CompilerMissingError",
-    "closure_hash",
-    "compile_cubin",
-    "compile_ptx",
-    "default_arch",
-    "file_stamp",
-    "headers_of",
-    "include_closure",
-    "include_folders",
-    "include_options",
-    "requested_arch",
-    "required_arch",
-    "standard_options",
-    "with_headers",
-]

@@ -52,44 +52,13 @@ STANDARD = {
     "algorithm": "cuda/std/algorithm",
 }
 
-DEVICE_NAMES = (
-    "threadIdx",
-    "blockIdx",
-    "blockDim",
-    "gridDim",
-    "warpSize",
-    "__syncthreads",
-    "__syncwarp",
-    "__shfl_sync",
-    "__shfl_down_sync",
-    "__shfl_up_sync",
-    "__shfl_xor_sync",
-    "__ballot_sync",
-    "__shared__",
-    "__global__",
-    "__device__",
-    "__constant__",
-    "__restrict__",
-    "__launch_bounds__",
-    "atomicAdd",
-    "atomicMax",
-    "atomicMin",
-    "atomicCAS",
-    "atomicExch",
-    "fmaxf",
-    "fminf",
-    "expf",
-    "exp2f",
-    "logf",
-    "sqrtf",
-    "rsqrtf",
-    "fmaf",
-    "tanhf",
-    "erff",
-    "printf",
-    "float2",
-    "float4",
-)
+DEVICE_NAMES = """
+    threadIdx blockIdx blockDim gridDim warpSize __syncthreads __syncwarp __shfl_sync
+    __shfl_down_sync __shfl_up_sync __shfl_xor_sync __ballot_sync __shared__ __global__
+    __device__ __constant__ __restrict__ __launch_bounds__ atomicAdd atomicMax atomicMin
+    atomicCAS atomicExch fmaxf fminf expf exp2f logf sqrtf rsqrtf fmaf tanhf erff printf float2
+    float4
+""".split()
 
 # What an undeclared name is declared in.
 HEADER_OF_NAME = (

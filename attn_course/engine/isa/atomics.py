@@ -15,22 +15,12 @@ import numpy as np
 from ..errors import UnsupportedInstruction
 from . import table as isa
 
-_MODIFIERS = {
-    "global",
-    "shared",
-    "local",
-    "relaxed",
-    "acquire",
-    "release",
-    "acq_rel",
-    "cta",
-    "gpu",
-    "sys",
-    "cluster",
-    "noftz",
-    "ftz",
-    "L2::cache_hint",
-}
+_MODIFIERS = set(
+    """
+    global shared local relaxed acquire release acq_rel cta gpu sys cluster noftz ftz
+    L2::cache_hint
+""".split()
+)
 _SAFE_F32 = np.float32(2.0**-100)  # sums of larger numbers can not be subnormal
 _MAX_ROUNDS = 64  # beyond, one lane after another is faster
 

@@ -22,7 +22,7 @@ class Row:
     operands: their signature.
     build: build(types, modifiers) makes the function; types is the tuple of type names in the
         text, modifiers the frozenset of the remaining parts.
-    modifiers: those that it understands.
+    modifiers: the ones it understands.
     carry: "reads", "writes" or both, of the carry flag.
     """
 

@@ -29,16 +29,9 @@ _VALUES = {
     "%lanemask_gt": lambda thread, block, run: 0xFFFFFFFF & ~((2 << (thread % 32)) - 1),
     "%lanemask_ge": lambda thread, block, run: 0xFFFFFFFF & ~((1 << (thread % 32)) - 1),
 }
-_SHAPES = (
-    "%tid",
-    "%ntid",
-    "%ctaid",
-    "%nctaid",
-    "%clusterid",
-    "%nclusterid",
-    "%cluster_ctaid",
-    "%cluster_nctaid",
-)
+_SHAPES = """
+    %tid %ntid %ctaid %nctaid %clusterid %nclusterid %cluster_ctaid %cluster_nctaid
+""".split()
 
 
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")

@@ -14,13 +14,3 @@ from ..errors import (
     Trap,
     UnsupportedKernel,
 )
-
-__all__ = [
-    "Hang",
-    "KernelAssertion",
-    "MemoryFault",
-    "Program",
-    "SimulatorError",
-    "Trap",
-    "UnsupportedKernel",
-]

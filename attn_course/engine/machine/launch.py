@@ -168,7 +168,7 @@ class Run:
         )
 
     def execute(self) -> None:
-        """Run all chunks; those that only wait for other blocks go on after these have run.
+        """Run all chunks; chunks that only wait for other blocks go on after these have run.
 
         In a terminal a launch of more than some seconds shows how many blocks are left.
         """

@@ -91,7 +91,7 @@ class GlobalMemory(FlatMemory):
         return False
 
     def valid(self, address: np.ndarray, size: int) -> np.ndarray:
-        """(lanes,) bool: which accesses of `size` bytes lie inside one buffer."""
+        """(lanes,) bool: which accesses of `size` bytes are inside one buffer."""
         if not self.extents:
             return np.zeros(address.shape, bool)
         slot = np.searchsorted(self.extent_starts, address, side="right") - 1

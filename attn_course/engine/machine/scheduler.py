@@ -177,7 +177,7 @@ class Scheduler:
         return False
 
     def take_turns(self) -> None:
-        """Groups that poll memory stand back for those that may be what they wait for."""
+        """Groups that poll memory let the groups run that they may wait for."""
         if len(self.ready) > 1:
             furthest = max(self.ready)
             runs = {furthest: self.ready.pop(furthest)}

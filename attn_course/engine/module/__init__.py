@@ -4,12 +4,3 @@ from ..errors import ArgumentError, KernelNotFoundError, LaunchError
 from .kernel import Kernel
 from .raw_kernel import RawKernel
 from .raw_module import RawModule
-
-__all__ = [
-    "ArgumentError",
-    "Kernel",
-    "KernelNotFoundError",
-    "LaunchError",
-    "RawKernel",
-    "RawModule",
-]

@@ -128,19 +128,12 @@ class Kernel(ModuleFacts):
     @property
     def attributes(self) -> dict[str, int]:
         """CuPy's dictionary of kernel attributes; -1 where there is no such thing."""
-        names = (
-            "max_threads_per_block",
-            "shared_size_bytes",
-            "const_size_bytes",
-            "local_size_bytes",
-            "num_regs",
-            "ptx_version",
-            "binary_version",
-            "cache_mode_ca",
-            "max_dynamic_shared_size_bytes",
-            "preferred_shared_memory_carveout",
-        )
-        return {name: getattr(self, name) for name in names}
+        names = """
+            max_threads_per_block shared_size_bytes const_size_bytes local_size_bytes num_regs
+            ptx_version binary_version cache_mode_ca max_dynamic_shared_size_bytes
+            preferred_shared_memory_carveout
+        """
+        return {name: getattr(self, name) for name in names.split()}
 
 
 class SimulatorKernel(Kernel):

@@ -170,7 +170,7 @@ class _Scopes:
         return tuple(found)
 
     def after_declaration(self, ranges, line: int, is_parameter: bool):
-        """Cut what lies before the variable's first value: there a loop's last round still shows.
+        """Cut the part before the variable's first value: there a loop's last round still shows.
 
         A register starts with the first instruction of its range that writes it; memory with the
         first instruction that belongs to the declaration's line or to a later one.

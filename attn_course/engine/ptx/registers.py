@@ -6,30 +6,10 @@ from collections.abc import Iterator
 
 from .syntax import Address, Immediate, Instruction, Inverted, Pair, Register, Symbol, Vector
 
-_NO_RESULT = (
-    "st",
-    "red",
-    "bra",
-    "brx",
-    "bar",
-    "barrier",
-    "ret",
-    "exit",
-    "trap",
-    "membar",
-    "fence",
-    "prefetch",
-    "prefetchu",
-    "nanosleep",
-    "brkpt",
-    "pmevent",
-    "call",
-    "cp",
-    "discard",
-    "applypriority",
-    "setmaxnreg",
-    "griddepcontrol",
-)
+_NO_RESULT = """
+    st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
+    pmevent call cp discard applypriority setmaxnreg griddepcontrol
+""".split()
 
 
 def registers_in(operand) -> Iterator[str]:

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-TYPE_BYTES = {
-    "b8": 1,
-    "u8": 1,
-    "s8": 1,
-    "b16": 2,
-    "u16": 2,
-    "s16": 2,
-    "f16": 2,
-    "bf16": 2,
-    "b32": 4,
-    "u32": 4,
-    "s32": 4,
-    "f32": 4,
-    "f16x2": 4,
-    "bf16x2": 4,
-    "b64": 8,
-    "u64": 8,
-    "s64": 8,
-    "f64": 8,
-    "b128": 16,
-    "pred": 1,
+_TYPES = {
+    1: "b8 u8 s8 pred",
+    2: "b16 u16 s16 f16 bf16",
+    4: "b32 u32 s32 f32 f16x2 bf16x2",
+    8: "b64 u64 s64 f64",
+    16: "b128",
 }
+TYPE_BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,11 @@ from ..isa import table as isa
 from .memory_instructions import SPACES, MemoryLines, memory_space
 from .operands import type_of
 
-_NOTHING = (
-    "membar",
-    "fence",
-    "prefetch",
-    "prefetchu",
-    "nanosleep",
-    "pmevent",
-    "discard",
-    "applypriority",
-    "setmaxnreg",
-    "griddepcontrol",
-    "brkpt",
-    "bar",  # bar.warp: the lanes are together, nothing is left to do
-)
+# Nothing is left to do; bar: bar.warp, whose lanes are together here.
+_NOTHING = """
+    membar fence prefetch prefetchu nanosleep pmevent discard applypriority setmaxnreg
+    griddepcontrol brkpt bar
+""".split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}

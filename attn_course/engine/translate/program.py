@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.source_module import SourceModule
 
@@ -68,16 +67,6 @@ class Program(SourceModule):
             f"def op{i.index}(R, c):  # {printable(i)}\n    {statement}"
             for i, statement in self.executable(name).lines
         )
-
-    def global_variable(self, name: str) -> np.ndarray:
-        """The bytes of a `__device__` or `__constant__` variable; kept from launch to launch."""
-        if name in self.variables:
-            return self.variables[name]
-        short = {demangle(full): data for full, data in self.variables.items()}
-        if name in short:
-            return short[name]
-        known = ", ".join(short) or "none"
-        raise KeyError(f"no __device__ or __constant__ variable named {name!r}; there are: {known}")
 
 
 @dataclass(frozen=True)

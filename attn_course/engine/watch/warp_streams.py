@@ -36,11 +36,6 @@ class WarpWork(Observer):
         if any(access.space == "global" and access.kind == "load" for access in event.accesses):
             self.loads.reshape(-1)[at] += 1
 
-    @property
-    def busiest(self) -> int:
-        """Instruction count of the busiest warp."""
-        return int(self.instructions.max())
-
 
 @dataclass(frozen=True)
 class Flight:

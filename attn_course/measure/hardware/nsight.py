@@ -58,26 +58,11 @@ LAUNCH_METRICS = {
     "DRAM bytes read": "dram__bytes_read.sum",
     "DRAM bytes written": "dram__bytes_write.sum",
 }
-STALLS = (
-    "long_scoreboard",
-    "short_scoreboard",
-    "barrier",
-    "mio_throttle",
-    "lg_throttle",
-    "math_pipe_throttle",
-    "wait",
-    "not_selected",
-    "selected",
-    "branch_resolving",
-    "no_instruction",
-    "dispatch_stall",
-    "drain",
-    "imc_miss",
-    "membar",
-    "sleeping",
-    "tex_throttle",
-    "misc",
-)
+STALLS = """
+    long_scoreboard short_scoreboard barrier mio_throttle lg_throttle math_pipe_throttle wait
+    not_selected selected branch_resolving no_instruction dispatch_stall drain imc_miss membar
+    sleeping tex_throttle misc
+""".split()
 STALL_METRICS = {
     name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
 }

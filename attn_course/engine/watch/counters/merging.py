@@ -19,22 +19,9 @@ from attn_course.engine.ptx.syntax import Function, Immediate, Register, Symbol
 
 _CAP = 1 << 16  # alignments are powers of two up to this one
 _NOT_FOLLOWED = 64  # a chain of `base + constant` definitions is followed at most so far
-_SPLITS = (
-    "bra",
-    "brx",
-    "call",
-    "ret",
-    "exit",
-    "trap",
-    "bar",
-    "barrier",
-    "membar",
-    "fence",
-    "cp",
-    "mbarrier",
-    "nanosleep",
-    "griddepcontrol",
-)
+_SPLITS = """
+    bra brx call ret exit trap bar barrier membar fence cp mbarrier nanosleep griddepcontrol
+""".split()
 _ADDS = ("add", "sub")
 
 

@@ -93,7 +93,7 @@ class Lanes:
 def count_sectors(lanes: Lanes, address: np.ndarray) -> int:
     """Distinct 32-byte sectors, summed over warps, of naturally aligned accesses.
 
-    address: (lanes,) uint64. An aligned access of at most 32 bytes lies in one sector.
+    address: (lanes,) uint64. An aligned access of at most 32 bytes is in one sector.
     """
     return _count_distinct(lanes.rows(address, 32) >> np.uint64(5))
 

@@ -52,7 +52,7 @@ NOWHERE = Element("", None, "", "")  # of a finding that is about no array
 
 
 def element(array: Array, address: int) -> Element:
-    """The element at a byte address, which may lie before or behind the array."""
+    """The element at a byte address, which may be before or behind the array."""
     flat = (address - array.start) // array.item
     if array.scalar and flat == 0:
         return Element(array.name, None, array.name, "")

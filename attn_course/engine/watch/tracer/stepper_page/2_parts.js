@@ -213,7 +213,7 @@ function stripHead(access, array, lanes, result, good) {
   );
 }
 
-// One box a sector, eight words wide; filled words are those that a lane asked for.
+// One box a sector, eight words wide; a filled word was asked for by a lane.
 function sectorStrip(access, array, lanes) {
   const found = sectors(lanes, access.size);
   const used = [...found.values()].reduce((sum, { bytes }) => sum + bytes.size, 0);
