@@ -58,12 +58,7 @@ def test_heads_are_drawn_below_each_other():
 
 
 @pytest.mark.parametrize(
-    "patients",
-    [
-        {},
-        {"A": (EXPECTED[0], EXPECTED[0])},
-        {"A": (EXPECTED, EXPECTED[:1])},
-    ],
+    "patients", [{}, {"A": (EXPECTED[0], EXPECTED[0])}, {"A": (EXPECTED, EXPECTED[:1])}]
 )
 def test_what_can_not_be_drawn(patients):
     with pytest.raises(ValueError):

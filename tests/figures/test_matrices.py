@@ -98,12 +98,7 @@ def test_tile_steps_outline_what_was_loaded():
 
 
 @pytest.mark.parametrize(
-    ("lines", "labels"),
-    [
-        ([], ()),
-        ([["×"], ["×", "="]], ()),
-        ([[Matrix(VALUES)]], ("a", "b")),
-    ],
+    ("lines", "labels"), [([], ()), ([["×"], ["×", "="]], ()), ([[Matrix(VALUES)]], ("a", "b"))]
 )
 def test_lines_that_do_not_fit(lines, labels):
     with pytest.raises(ValueError):

@@ -85,11 +85,7 @@ def test_tile_grid_hatches_nothing_where_tiles_fit():
 
 @pytest.mark.parametrize(
     ("values", "tile", "highlight"),
-    [
-        (np.ones(3), 2, None),
-        (np.ones((2, 2)), 0, None),
-        (np.ones((4, 4)), 2, (2, 0)),
-    ],
+    [(np.ones(3), 2, None), (np.ones((2, 2)), 0, None), (np.ones((4, 4)), 2, (2, 0))],
 )
 def test_tile_grid_refuses_what_does_not_fit(values, tile, highlight):
     with pytest.raises(ValueError):

@@ -100,9 +100,7 @@ def gpu(monkeypatch):
     gpu = FakeGpu()
     log = gpu.log
     device = types.SimpleNamespace(
-        attributes=LIMITS,
-        compute_capability="90",
-        synchronize=lambda: None,
+        attributes=LIMITS, compute_capability="90", synchronize=lambda: None
     )
     monkeypatch.delenv(backend.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(backend, "gpu_count", lambda: 1)

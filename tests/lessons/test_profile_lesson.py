@@ -139,11 +139,7 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "form", "text"),
-    [
-        (None, ",.0f", "-"),
-        (1234.4, ",.0f", "1,234"),
-        (0.5, ".2f", "0.50"),
-    ],
+    [(None, ",.0f", "-"), (1234.4, ",.0f", "1,234"), (0.5, ".2f", "0.50")],
 )
 def test_shown(value, form, text):
     assert lesson13_profile.shown(value, form) == text

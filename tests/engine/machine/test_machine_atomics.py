@@ -365,11 +365,7 @@ def test_the_last_block_sums_up(build, order):
 @pytest.mark.parametrize("order", [None, 1])
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize(
-    ("name", "text", "arguments"),
-    [
-        ("deadlock", "for ever", 1),
-        ("divergent_spin", "flag", 2),
-    ],
+    ("name", "text", "arguments"), [("deadlock", "for ever", 1), ("divergent_spin", "flag", 2)]
 )
 def test_what_can_not_finish_is_a_hang(name, text, arguments, build, order):
     arrays = [zeros(8) for _ in range(arguments)]

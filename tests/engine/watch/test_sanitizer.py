@@ -301,11 +301,7 @@ def test_blocks_have_shared_memory_of_their_own():
 # -- races in global memory ------------------------------------------------------------------------
 GLOBAL_RACES = {
     "between threads": (GLOBAL + "b[g] = a[g];\na[g] = b[g ^ 63];", 1, "b"),
-    "between blocks": (
-        GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];",
-        2,
-        "b",
-    ),
+    "between blocks": (GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];", 2, "b"),
     "lost update": (GLOBAL + "\nif (t == 0) b[0] += g + 1;", 2, "b"),
     "atomic and plain": (GLOBAL + "atomicAdd(&b[0], 1);\nif (g == 70) b[1] = b[0];", 2, "b"),
     "blocks write one element": (GLOBAL + "\nif (t == 0) b[3] = g;", 2, "b"),

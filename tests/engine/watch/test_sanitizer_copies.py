@@ -42,15 +42,7 @@ class Copies:
         buffers = (Buffer("tile", "shared", 0, 1024), Buffer("a", "global", 512, 1024))
         source = SourceModule(Module(functions={"k": Function("k", True)}), "line\n" * 20, "k.cu")
         launch = Launch(
-            "k",
-            (1, 1, 1),
-            (64, 1, 1),
-            1024,
-            "debug",
-            "k.cu",
-            source.source_lines,
-            buffers,
-            source,
+            "k", (1, 1, 1), (64, 1, 1), 1024, "debug", "k.cu", source.source_lines, buffers, source
         )
         self.sanitizer.launch_started(launch)
         self.sanitizer.chunk_started(self.machine)
