@@ -81,12 +81,6 @@ def test_a_new_prediction_replaces_the_old_one(capsys):
     ]
 
 
-def test_the_scorecard_says_what_was_not_run(capsys):
-    lessons.predict("how many", 3)
-    lessons.scorecard()
-    assert "not run" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("guess", "options", "error", "words"),
     [
@@ -151,12 +145,6 @@ def test_a_listing_shows_numbered_lines_of_the_file():
     assert "fmaf" in shown
 
 
-def test_a_listing_of_one_line():
-    shown = show.show_source("01_scores_naive", "threadIdx.x")
-    assert repr(shown).endswith("const int tx = threadIdx.x;")
-    assert shown._repr_markdown_() == f"```cpp\n{shown!r}\n```"
-
-
 def test_a_listing_of_what_is_not_there():
     with pytest.raises(ValueError, match="holds 'no such text'"):
         show.show_source("01_scores_naive", "no such text")
@@ -192,16 +180,3 @@ def test_steps_are_a_table():
     assert "x" * 17 + "..." in lines[2] and "x" * 18 not in lines[2]
     assert lines[1].rindex("a = 1") == lines[2].index("b = 2") == lines[4].index("done")
     assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3"]
-
-
-def test_some_of_the_steps():
-    lines = repr(show.show_steps(Trace(), first=1, last=2)).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["1", "2"]
-
-
-def test_the_machine_is_named(capsys):
-    facts = show.machine_facts("simulator")
-    assert facts["backend"] == "simulator"
-    assert facts["CUDA compiler"].startswith("NVRTC 1")
-    show.show_machine("simulator")
-    assert len(capsys.readouterr().out.splitlines()) == len(facts)

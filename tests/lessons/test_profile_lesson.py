@@ -1,7 +1,5 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
-import pytest
-
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware.nsight import (
     PROFILING,
@@ -91,12 +89,6 @@ def test_the_smallest_limit_decides_what_fits():
     assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
 
 
-def test_units_that_the_record_has():
-    metrics = {SPEED_METRICS["SM"]: 20, SPEED_METRICS["L1"]: 91, SPEED_METRICS["memory"]: 99}
-    found = record(case(SMALL, metrics))
-    assert lesson13_profile.speed_of_light(found, SMALL) == {"SM": 20, "L1": 91}
-
-
 def test_waits_add_up_by_meaning():
     metrics = {
         STALL_METRICS["long_scoreboard"]: 2.0,
@@ -135,11 +127,3 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
     for target in lesson13_profile.TARGETS:
         metrics = lesson13_profile.case_of(found, target)["metrics"]
         assert metrics["launch__sm_count"] == 7 and "of no use" not in metrics
-
-
-@pytest.mark.parametrize(
-    ("value", "form", "text"),
-    [(None, ",.0f", "-"), (1234.4, ",.0f", "1,234"), (0.5, ".2f", "0.50")],
-)
-def test_shown(value, form, text):
-    assert lesson13_profile.shown(value, form) == text

@@ -13,7 +13,7 @@ from attn_course.measure import records, suites
 from attn_course.measure.contests import ContestResult, Entrants
 from attn_course.measure.roofline import attention_work
 from attn_course.measure.suites import SUITES, SuiteRow
-from attn_course.measure.timing import Contest, Timing, TimingError
+from attn_course.measure.timing import Contest, Timing
 
 
 def field_of(**times) -> Entrants:
@@ -75,12 +75,6 @@ def test_a_record_names_the_files_its_contestants_are_made_of():
         "06_output_tiled",
     }
     assert "12_flash_async" in suites.kernel_files(["auto"], small)
-
-
-def test_a_suite_refuses_the_simulator(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError, match="no GPU"):
-        suites.run_suite("seeds_fp32")
 
 
 # -- who is left out -------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import subprocess
 import types
 
-import numpy as np
 import pytest
 
 from attn_course.figures import timing
@@ -51,15 +50,6 @@ def test_on_a_gpu_an_experiment_runs(monkeypatch):
     assert found.caption == "measured now on NVIDIA H200"
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_no_experiment_times_the_simulator(no_gpu, monkeypatch, name):
-    monkeypatch.setattr(first_calls, "_inputs", lambda shape: [np.ones(shape, np.float32)] * 3)
-    monkeypatch.setattr(first_calls, "ours", lambda *_: types.SimpleNamespace(call=print))
-    monkeypatch.setattr(first_calls.time, "sleep", lambda seconds: None)
-    with pytest.raises(TimingError):
-        EXPERIMENTS[name]()
-
-
 def test_a_failed_process_of_its_own_says_why(monkeypatch):
     monkeypatch.setattr(first_calls, "require_gpu", lambda: None)
     failed = types.SimpleNamespace(returncode=1, stdout="", stderr="...\nValueError: no luck\n")
@@ -99,20 +89,3 @@ def test_first_calls_are_ringed():
     for series in ({"a": [[1]]}, {"a": [[1], []]}, {"a": [[1], [0]]}):
         with pytest.raises(ValueError):
             timing.calls_in_order(series, ["one", "two"])
-
-
-def test_a_spread_is_drawn_around_each_median():
-    figure = timing.spread({"a": [9, 10, 11], "b": [1, 1, 4]}, title="t", source="s")
-    assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [3, 3]
-    assert "median 10" in figure.axes[0].get_title(loc="left")
-    for samples in ({}, {"a": []}, {"a": [1, 0]}):
-        with pytest.raises(ValueError):
-            timing.spread(samples)
-
-
-def test_a_run_under_load_is_drawn_with_and_without_readings():
-    figure = timing.under_load([0.1, 0.2], [5, 6], [1980, 1900], [400, 500])
-    assert list(figure.axes[1].lines[0].get_ydata()) == [1980, 1900]
-    assert len(timing.under_load([0.1], [5], [], []).axes) == 3
-    with pytest.raises(ValueError, match="2 moments for 1"):
-        timing.under_load([0.1, 0.2], [5], [], [])

@@ -105,14 +105,6 @@ def test_a_module_that_does_not_load_is_halved_to_the_guilty_opcode():
     assert [result is None for result in results] == [False, False, True, False, False]
 
 
-def test_the_written_record_reads_back(tmp_path):
-    import json
-
-    record = run("--every", "300", "--sections", "opcodes")
-    path = differential.write(record, tmp_path)
-    assert json.loads(path.read_text()) == json.loads(json.dumps(record))
-
-
 # --- opcodes --------------------------------------------------------------------------------------
 
 
