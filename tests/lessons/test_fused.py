@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from record_harness import stamped
 from attn_course import Counters, Tracer, reference
 from attn_course.engine.watch import InFlight, WarpWork
 from attn_course.ladder.problem import Device
@@ -128,16 +129,7 @@ def record(shape, keys, times, blocks):
             for (method, c), time in times.items()
         },
     }
-    return {
-        "kind": tile_model.KIND,
-        "gpu": "made up",
-        "driver": "1",
-        "cuda": "1",
-        "commit": "c",
-        "date": "2000-01-01",
-        "kernels": {},
-        "rows": [row],
-    }
+    return stamped(tile_model.KIND, rows=[row])
 
 
 def test_rounds_are_whole():

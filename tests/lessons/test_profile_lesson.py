@@ -1,5 +1,6 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
+from record_harness import stamped
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware import nsight
 from attn_course.measure.records import kernel_hash
@@ -22,16 +23,8 @@ def case(target, metrics, counters=None):
 
 
 def record(*cases, kernel=kernel_hash):
-    return {
-        "kind": lesson13_profile.KIND,
-        "gpu": "Test GPU",
-        "driver": "1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "",
-        "cases": list(cases),
-        "kernels": {one["file"]: kernel(one["file"]) for one in cases},
-    }
+    kernels = {one["file"]: kernel(one["file"]) for one in cases}
+    return stamped(lesson13_profile.KIND, cases=list(cases), kernels=kernels)
 
 
 def test_a_prediction_needs_no_gpu():

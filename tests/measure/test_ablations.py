@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from record_harness import stamped
 
 from attn_course import Sanitizer
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
@@ -259,16 +260,9 @@ def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
 
 def made_up_record(**changed):
     files = {f"{step(kernel).file}.cu" for kernel in ("flash_async", "flash_split")}
-    return {
-        "kind": "ablations",
-        "gpu": "G",
-        "driver": "1",
-        "cuda": "1",
-        "date": "2026-01-02",
-        "commit": "a",
-        "kernels": {file: records.kernel_hash(file) for file in files},
-        "sources": {one.label: ablations.source_hash(one) for one in ablations.all_variants()},
-    } | changed
+    kernels = {file: records.kernel_hash(file) for file in files}
+    sources = {one.label: ablations.source_hash(one) for one in ablations.all_variants()}
+    return stamped("ablations", kernels=kernels, sources=sources) | changed
 
 
 def test_a_record_is_stale_when_a_kernel_or_an_edit_has_changed():

@@ -1,6 +1,7 @@
 """Contestants and their launches need no GPU; times come from a record, never a simulator."""
 
 import pytest
+from record_harness import stamped
 
 from attn_course.ladder.steps import EXPERIMENTS, Device, step
 from attn_course.measure.experiments import (
@@ -51,8 +52,7 @@ def test_tile_options_name_every_constant_of_kernel_11():
 
 def record_of(shape, **medians):
     row = {"shape": list(shape), "contestants": {n: {"median_us": t} for n, t in medians.items()}}
-    stamp = {"gpu": "G", "driver": "1", "cuda": "1", "date": "2026-01-02", "commit": "a"}
-    return {**stamp, "kernels": {}, "rows": [row], "tiles": {"shape": TILE_SHAPE}}
+    return stamped("experiments", rows=[row], tiles={"shape": TILE_SHAPE})
 
 
 def test_times_come_from_one_record_or_the_other_and_are_never_mixed():

@@ -3,27 +3,15 @@
 import json
 
 import pytest
+from record_harness import stamped
 
 from attn_course.ladder.steps import Problem
 from attn_course.measure import pipeline_times, records
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
 
-STAMP = {
-    "gpu": "NVIDIA H200",
-    "driver": "1",
-    "cuda": "12.9",
-    "date": "2026-01-02",
-    "commit": "a",
-    "kernels": {},
-}
 LAUNCH = {"timings": {"graph": {"median_us": 0.7}}}
 CLOCKS = {"sm_mhz": [1900.0, 1950.0, 1980.0]}
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
 
 
 def timed(names, start=10.0):
@@ -36,7 +24,7 @@ def timed(names, start=10.0):
 def write(root, name, kind, **fields):
     path = root / "h200" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"kind": kind, **STAMP, **fields}))
+    path.write_text(json.dumps(stamped(kind, **fields)))
 
 
 def own_record(shape=(1, 1, 2048, 64)):
@@ -110,7 +98,7 @@ def test_without_any_record(no_gpu, tmp_path):
 
 def test_on_a_gpu_the_times_are_measured_once(monkeypatch, tmp_path):
     calls = []
-    live = {**STAMP, **own_record()}
+    live = stamped("pipeline", **own_record())
     for module in (pipeline_times, records):
         monkeypatch.setattr(module, "resolve_backend", lambda: "gpu")
     monkeypatch.setattr(records, "_measured_now", {})

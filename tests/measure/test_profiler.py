@@ -5,6 +5,7 @@ import sys
 
 import compare_counters
 import pytest
+from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.cli.profile import target_of
@@ -124,16 +125,8 @@ def project(tmp_path):
     kernels.mkdir()
     for name in ("01_a.cu", "02_b.cu"):
         (kernels / name).write_text(f"// {name}\n")
-    record = {
-        "kind": "profile",
-        "gpu": "NVIDIA H200",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "abc",
-        "cases": [],
-        "kernels": {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")},
-    }
+    hashes = {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")}
+    record = stamped("profile", cases=[], kernels=hashes)
     return kernels, tmp_path / "results", record
 
 
@@ -225,30 +218,11 @@ def recorded_profile(root, changed=()):
         "gpu__time_duration.sum": 2500,
         "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5,
     }
-    cases = [
-        {
-            "step": i + 1,
-            "file": name,
-            "kernel": "k",
-            "problem": [24, 196, 196, 64],
-            "options": [],
-            "grid": [1],
-            "block": [1],
-            "metrics": metrics,
-            "simulator": {"global_load_sectors": 1000},
-        }
-        for i, name in enumerate(files)
-    ]
-    record = {
-        "kind": "profile",
-        "gpu": "NVIDIA H200",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "abc",
-        "kernels": hashes,
-        "cases": cases,
-    }
+    simulator = {"global_load_sectors": 1000}
+    case = {"kernel": "k", "problem": [24, 196, 196, 64], "options": [], "grid": [1], "block": [1]}
+    case |= {"metrics": metrics, "simulator": simulator}
+    cases = [{"step": i + 1, "file": name} | case for i, name in enumerate(files)]
+    record = stamped("profile", kernels=hashes, cases=cases)
     results.write_record(record, "profile", root)
 
 

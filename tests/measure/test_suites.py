@@ -4,6 +4,7 @@ import json
 import types
 
 import pytest
+from record_harness import stamped
 
 from attn_course.cli import bench, main
 from attn_course.ladder.attention import METHODS
@@ -144,23 +145,8 @@ def test_auto_beyond_its_margin_is_a_problem(auto_is_tiled):
 
 
 def suite_record(*rows) -> dict:
-    stamp = {
-        "gpu": "NVIDIA H200",
-        "driver": "1",
-        "cuda": "12.9",
-        "date": "2026-01-02",
-        "commit": "abc",
-    }
-    return {
-        "kind": "bench_seeds_fp32",
-        **stamp,
-        "kernels": {},
-        "suite": "seeds_fp32",
-        "about": "small problems",
-        "torch": "2.9",
-        "clocks": {"sm_mhz": [345, 1900, 1980]},
-        "rows": list(rows),
-    }
+    fields = {"suite": "seeds_fp32", "about": "small problems", "torch": "2.9", "rows": list(rows)}
+    return stamped("bench_seeds_fp32", clocks={"sm_mhz": [345, 1900, 1980]}, **fields)
 
 
 def test_the_tables_show_every_row(auto_is_tiled):

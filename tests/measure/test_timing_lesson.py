@@ -4,6 +4,7 @@ import subprocess
 import types
 
 import pytest
+from record_harness import stamped
 
 from attn_course.figures import timing
 from attn_course.measure import first_calls, records
@@ -11,24 +12,10 @@ from attn_course.measure.first_calls import EXPERIMENTS, REPORT_SHAPES, measured
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import HOW, TimingError
 
-STAMP = {
-    "gpu": "NVIDIA H200",
-    "driver": "1",
-    "cuda": "12.9",
-    "date": "2026-01-02",
-    "commit": "a",
-    "kernels": {},
-}
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-
 
 def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_path):
     for folder, date, value in (("old", "2026-01-01", 1), ("new", "2026-03-01", 2)):
-        record = {"kind": "timing_lesson", **STAMP, "date": date, "experiments": {"noise": value}}
+        record = stamped("timing_lesson", date=date, experiments={"noise": value})
         path = tmp_path / folder / "first_calls.json"
         path.parent.mkdir()
         path.write_text(__import__("json").dumps(record))

@@ -6,14 +6,7 @@ Start with launch (one launch and its chunks of blocks) and chunk (the run loop)
 
 from attn_course.engine.translate.program import Program
 
-from ..errors import (
-    Hang,
-    KernelAssertion,
-    MemoryFault,
-    SimulatorError,
-    Trap,
-    UnsupportedKernel,
-)
+from ..errors import Hang, KernelAssertion, MemoryFault, SimulatorError, Trap, UnsupportedKernel
 
 __all__ = [
     "Hang",

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-import pytest
-from machine_harness import BUILDS, run, zeros
+from machine_harness import run, zeros
 
 CODE = r"""
 #include <cuda_fp16.h>
@@ -99,7 +98,6 @@ def signed_bytes(value):
     return np.array([value], np.uint32).view(np.int8).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_bit_tricks(build):
     n, word = 70, 2**32
     a = integers(n, 0, word, dtype=np.uint32)
@@ -137,7 +135,6 @@ def cut(value, kind):
     return int(np.array(value % 2**64, np.uint64).astype(kind))
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_divisions(build):
     rng, n = np.random.default_rng(4), 96
     a = rng.integers(-(2**62), 2**62, n) >> rng.integers(0, 60, n)
@@ -163,7 +160,6 @@ def close(got, expected, bound, what):
     assert worst <= bound, f"{what}: {worst:.3g} > {bound:.3g}"
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_double_math(build):
     n = 64
     a = np.random.default_rng(5).standard_normal(n) * 2
@@ -195,7 +191,6 @@ def test_double_math(build):
         close(got, want, 2e-14 if k in (14, 16) else 2e-15, k)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_float_math(build):
     n = 64
     a = (np.random.default_rng(6).standard_normal(n) * 1.5).astype(np.float32)
@@ -237,7 +232,6 @@ def test_float_math(build):
         close(got.astype(float), want, loose.get(k, 5e-7), k)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_half_and_bfloat16(build):
     n = 64
     a = (np.random.default_rng(7).integers(-900, 900, n) / 256 + 0.013).astype(np.float32)
@@ -269,7 +263,6 @@ def test_half_and_bfloat16(build):
     assert (out[n:] == (a * np.float32(1000)).astype(np.float16).astype(np.float32) + nine).all()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_conversions(build):
     n = 64
     a = np.random.default_rng(8).standard_normal(n).astype(np.float32)
