@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from record_harness import stamped
+
 from attn_course import Counters, Tracer, reference
 from attn_course.engine.watch import InFlight, WarpWork
 from attn_course.ladder.problem import Device

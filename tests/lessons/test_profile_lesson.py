@@ -1,6 +1,7 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
 from record_harness import stamped
+
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware import nsight
 from attn_course.measure.records import kernel_hash

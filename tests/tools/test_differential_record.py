@@ -4,8 +4,8 @@ import copy
 import json
 
 import pytest
-
 from record_harness import stamped
+
 from attn_course.measure.records import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
