@@ -10,9 +10,8 @@ import pytest
 
 from attn_course import reference
 from attn_course.cli import main, run, simulator_speed
-from attn_course.cli.arguments import Workload, dimensions, finite
+from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
-from attn_course.figures import table
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step
 from attn_course.reference import inputs
@@ -212,14 +211,6 @@ def test_bench_reports(capsys, tmp_path, monkeypatch):
     assert status == 0
     assert case["lane_instructions_per_second"] == case["instructions"] / case["seconds"]
     assert "Numba" in out
-
-
-def test_table_aligns_and_dimensions_drop_ones():
-    text = table(("a", "b"), [("x", "1"), ("yy", "22")], right=(1,))
-    assert text.splitlines() == ["a    b", "--  --", "x    1", "yy  22"]
-    assert dimensions((7, 7, 24)) == "7x7x24"
-    assert dimensions((32, 1, 1)) == "32"
-    assert dimensions((1, 4, 1)) == "1x4"
 
 
 def test_json_holds_what_json_can():

@@ -9,7 +9,7 @@ from attn_course.engine.watch import InFlight, WarpWork
 from attn_course.ladder.problem import Device
 from attn_course.lessons import fused
 from attn_course.measure import tile_model
-from attn_course.measure.experiments import RecordedTimes, tile_options
+from attn_course.measure.experiments import tile_options
 from attn_course.measure.tile_model import label
 from attn_course.reference import compare
 from attn_course.reference.inputs import seeded_qkv
@@ -180,13 +180,6 @@ def test_grouped_heads_and_a_bias():
     bias[:, 3, 7:] = -np.inf
     out = fused.run(11, q, k, v, heads=4, bias=bias)
     assert compare(out, reference.attention(q[None], k[None], v[None], bias=bias[None])[0])
-
-
-def test_a_table_of_times_has_a_dash_where_there_is_none():
-    shapes = {(1, 1, 8, 8): RecordedTimes({"a": 2.0, "b": 1.0}, "there"), (1, 1, 9, 8): None}
-    text = fused.time_table(shapes, ("a", "c"))
-    assert [line.split()[-1] for line in text.splitlines()[2:4]] == ["2.0", "-"]
-    assert text.endswith("there") and "no record" in fused.time_table({}, ("a",))
 
 
 def test_warp_work_finds_the_busiest_warp():

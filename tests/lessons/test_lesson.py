@@ -117,24 +117,6 @@ def test_a_digit_may_lack_its_quotes(capsys):
     assert "(as predicted)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (921984, "921,984"),
-        (0.707106, "0.7071"),
-        (2.0, "2"),
-        (88.72284, "88.72"),
-        (0, "0"),
-        (np.float32(3.5), "3.5"),
-        (1e20, "1e+20"),
-    ],
-)
-def test_numbers_are_written_for_people(capsys, value, written):
-    lessons.predict("how many", None)
-    lessons.reveal("how many", value)
-    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == written
-
-
 def test_a_listing_shows_numbered_lines_of_the_file():
     shown = repr(show.show_source("01_scores_naive", "float score", "    }"))
     lines = kernel_path("01_scores_naive").read_text().splitlines()
@@ -159,24 +141,3 @@ def test_a_diff_holds_the_code_that_changed_and_no_header():
     assert any("__shared__" in line for line in added)
     assert "Idea:" not in text
     assert repr(show.show_diff("01_scores_naive", "01_scores_naive")) == ""
-
-
-class Trace:
-    """Four steps as a Tracer's rows() gives them."""
-
-    def rows(self):
-        return [
-            ("0", "9", "int a = 1;  // why", "a = 1"),
-            ("1", "10", "x" * 80, "b = 2"),
-            ("2", "11", "}", ""),
-            ("3", "120", "end", "done"),
-        ]
-
-
-def test_steps_are_a_table():
-    lines = repr(show.show_steps(Trace(), width=20)).splitlines()
-    assert lines[0].split() == ["step", "line", "source", "what", "happened"]
-    assert "why" not in lines[1] and lines[1].endswith("a = 1")
-    assert "x" * 17 + "..." in lines[2] and "x" * 18 not in lines[2]
-    assert lines[1].rindex("a = 1") == lines[2].index("b = 2") == lines[4].index("done")
-    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3"]

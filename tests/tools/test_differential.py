@@ -39,26 +39,16 @@ def run(*options, machine=None, monkeypatch=None):
     )
 
 
-SMALL = (
-    "--kernels",
-    "14",
-    "--every",
-    "13",
-    "--sections",
-    "opcodes",
-    "random_kernels",
-    "programs",
-    "functions",
-)
+SMALL = "--kernels 8 --every 26 --sections opcodes random_kernels programs functions".split()
 
 
 def test_the_simulator_agrees_with_itself():
-    """At a 13th of the items; the debug build in random warp order stands in for the GPU."""
+    """At a 26th of the items; the debug build in random warp order stands in for the GPU."""
     record = run(*SMALL)
     assert not record["differences"]
     assert record["all_agree"]
     counts = {name: section["count"] for name, section in record["sections"].items()}
-    assert counts["opcodes"] > 150
+    assert counts["opcodes"] > 75
     assert counts == {name: section["agree"] for name, section in record["sections"].items()}
     assert "all_agree: True" in differential.report(record)
 

@@ -286,12 +286,8 @@ def test_sums_in_shared_memory_keep_subnormals(build):
 def test_lanes_that_update_different_spaces(build):
     counters, out = np.array([7, 40, 0, 0], np.int32), zeros(64)
     run(CODE, "two_spaces", 1, 64, counters, out, build=build)
-    for start, step, third, parity in (
-        (7, 1, False, 0),
-        (40, 1, False, 1),
-        (0, 2, True, 0),
-        (100, 2, True, 1),
-    ):
+    cases = ((7, 1, False, 0), (40, 1, False, 1), (0, 2, True, 0), (100, 2, True, 1))
+    for start, step, third, parity in cases:
         lanes = [t for t in range(64) if (t % 3 == 0) == third and t % 2 == parity]
         end = start + step * len(lanes)
         assert sorted(out[lanes]) == list(range(start, end, step))
@@ -333,18 +329,8 @@ def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
 def test_the_last_block_sums_up(build, order):
     a = np.random.default_rng(9).integers(-50, 50, 7 * 45).astype(np.int32)
     out = zeros(1)
-    run(
-        CODE,
-        "last_block",
-        7,
-        45,
-        a,
-        zeros(7),
-        zeros(1, np.uint32),
-        out,
-        build=build,
-        warp_order=order,
-    )
+    arrays = (a, zeros(7), zeros(1, np.uint32), out)
+    run(CODE, "last_block", 7, 45, *arrays, build=build, warp_order=order)
     assert out[0] == a.sum()
 
 
