@@ -64,9 +64,6 @@ past the end | float x[4][3]; x[a[t] & 3][0] = t; b[t] = x[500 + a[t]][1];
     x | (500, 1) | reads x[500][1] (valid: x[0..3][0..2])
 past the stack | float x[4][3]; x[a[t] & 3][0] = t; x[500000 + a[t]][2] = 1;
     x | (500000, 2) | writes x[500000][2] (valid: x[0..3][0..2])
-between arrays
-    __align__(16) int x[5]; __align__(16) int y[4]; x[a[t]&3] = y[a[t]&3] = 1; b[t] = x[5+(a[t]&1)];
-    x | 5 | reads x[5] (valid: elements 0 to 4 of x)
 in a function | float x[2][3]; x[0][a[t] & 1] = 1; b[t] = sum(x, 1);
     x | (0, 2) | reads x[0][2], which it
 a member | float4 w[2]; w[a[t] & 1].x = 1; b[t] = w[a[t] & 1].y;
@@ -74,6 +71,9 @@ a member | float4 w[2]; w[a[t] & 1].x = 1; b[t] = w[a[t] & 1].y;
 a scalar | int z; b[t] = *(a[t] > 500 ? &a[t] : &z);
     z | None | reads z, which it has
 """)
+BETWEEN = """__align__(16) int x[5]; __align__(16) int y[4]; x[a[t] & 3] = y[a[t] & 3] = 1;
+b[t] = x[5 + (a[t] & 1)];"""
+LOCAL["between two arrays"] = (BETWEEN, "x", "5", "reads x[5] (valid: elements 0 to 4 of x)")
 
 
 @pytest.mark.parametrize("name", SHARED)

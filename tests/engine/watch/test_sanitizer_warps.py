@@ -143,8 +143,7 @@ NAMED = {
     "the whole block before": "128 s[t] = t; __syncthreads(); a[t] = s[127 - t]; "
     f"if (t < 64) {{ {sync(1, 64)} }}",
     "the whole block, but for a warp that has ended": f"128 s[t] = t; if (t < 64) {{ {sync(1, 64)} "
-    "}} if (t >= 96) return; __syncthreads();\n"
-    "a[t] = s[127 - t];",
+    "} if (t >= 96) return; __syncthreads();\na[t] = s[127 - t];",
     "two that arrive": f"96 if (t >= 32) {{ s[t] = t; }} if (t >= 64) {{ {arrive(1, 96)} }}\n"
     f"else if (t >= 32) {{ {arrive(1, 96)} }}\n"
     f"else {{ {sync(1, 96)} a[t] = s[t + 32] + s[t + 64]; }}",
@@ -152,7 +151,7 @@ NAMED = {
 }
 NAMED_IN_VAIN = {
     "another pair of warps": f"128 s[t] = t; if (t < 64) {{ {sync(1, 64)} }} else {{ {sync(2, 64)} "
-    "}} a[t] = s[t ^ 64];",
+    "} a[t] = s[t ^ 64];",
     "the chain runs the other way": f"96 if (t < 32) s[t] = t; if (t >= 32) {{ {sync(2, 64)} }}\n"
     f"if (t < 64) {{ {sync(1, 64)} }} if (t >= 64) a[t] = s[t - 64];",
     "a pipe told too early that it is empty": "64 "
@@ -162,7 +161,7 @@ NAMED_IN_VAIN = {
     "who arrives comes after nobody": f"64 if (t < 32) {{ {arrive(1, 64)} a[t] = s[t + 32]; "
     f"}}\nelse {{ s[t] = t; {sync(1, 64)} }}",
     "lanes that did not take part": f"64 s[t] = t; if (t % 2) {{ {sync(1, 64)} "
-    "a[t] = s[(t ^ 32) - 1]; }}",
+    "a[t] = s[(t ^ 32) - 1]; }",
     "written after the arrival": f"64 if (t < 32) {{ {arrive(1, 64)} s[t] = t; }} "
     f"else {{ {sync(1, 64)} a[t] = s[t - 32]; }}",
     "an arrival at another barrier": f"128 if (t < 32) {{ s[t] = t; {arrive(2, 64)} }}\n"
