@@ -416,7 +416,7 @@ def wait_for(address, server, log):
 
 def run_cell(browser, number, selector):
     """Run a code cell and wait for an element. A notebook that is not ready yet ignores the first
-    commands and may draw its cells anew, so a cell that still has not run is run again."""
+    commands and may draw its cells again, so a cell that still has not run is run again."""
     given = [0.0]
 
     def attempt(_):

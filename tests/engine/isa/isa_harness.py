@@ -1,4 +1,4 @@
-"""Runs one row of the operation table on bit patterns and holds every lane against an oracle."""
+"""Runs one row of the operation table on bit patterns and checks every lane against an oracle."""
 
 import zlib
 
@@ -96,7 +96,7 @@ def run(operation, columns):
 
 
 def check(opcode, oracle, count=90, agree=None, lanes=None):
-    """Hold `opcode` against `oracle`, which maps operand bits to result bits (or a tuple of them).
+    """Check `opcode` against `oracle`, which maps operand bits to result bits (or a tuple of them).
 
     A None from the oracle is any NaN of .f64; `agree(expected, got)` replaces equality.
     `lanes` gives operand bits of its own, a list of rows.

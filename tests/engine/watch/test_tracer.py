@@ -1,4 +1,4 @@
-"""The tracer's frames, held against values worked out by hand."""
+"""The tracer's frames, checked against values worked out by hand."""
 
 import json
 
