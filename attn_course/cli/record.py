@@ -110,10 +110,7 @@ def add(parsers) -> None:
         "the next one starts",
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of records to write to (default: results/)",
+        "--out", type=Path, metavar="DIR", help="folder of records to write to (default: results/)"
     )
     parser.add_argument(
         "--quick",

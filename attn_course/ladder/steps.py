@@ -13,16 +13,7 @@ from types import MappingProxyType
 from attn_course.engine.compile import file_stamp
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .problem import (
-    LARGEST_D,
-    MAX_GRID_YZ,
-    ROW_KEYS,
-    Device,
-    Geometry,
-    Problem,
-    ceil_div,
-    refuse,
-)
+from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import (
     cluster_config,
     flash_config,

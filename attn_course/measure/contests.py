@@ -19,15 +19,7 @@ from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.inputs import seeded_qkv
 
 from .contestants import Kernels, PeerRefuses
-from .timing import (
-    Contest,
-    GpuClock,
-    Replay,
-    TimingError,
-    calls_for,
-    contest,
-    require_gpu,
-)
+from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
 
 Shape = tuple[int, int, int, int]
 ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns

@@ -1,6 +1,5 @@
 """The stepper in Chromium: a page from disk, and the widget in JupyterLab."""
 
-import json
 import os
 import shutil
 import socket
@@ -10,6 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 
@@ -27,17 +27,8 @@ BROWSER = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 DRIVER = shutil.which("chromedriver")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,1000",
-)
+FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
+    --disable-background-networking --disable-component-update --window-size=1280,1000"""
 pytestmark = [
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver here"),
     # The browser's own log sockets are closed by the garbage collector, after the test.
@@ -51,7 +42,7 @@ def browser(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     yield driver
@@ -335,17 +326,10 @@ def test_wavefronts_are_counted_as_the_counters_count_them(browser):
     )
     asked, expected = [], []
     for lanes, address, size in warp_accesses():
+        pairs = zip(lanes.tolist(), address.tolist(), strict=True)
+        warp = [{"lane": lane, "address": at} for lane, at in pairs]
         for kind, name in (("load", "read"), ("store", "write")):
-            asked.append(
-                [
-                    [
-                        {"lane": int(t), "address": int(a)}
-                        for t, a in zip(lanes, address, strict=True)
-                    ],
-                    size,
-                    name,
-                ]
-            )
+            asked.append([warp, size, name])
             expected.append(count_wavefronts(Lanes(lanes), address.astype(np.uint64), size, kind))
     browser.get("about:blank")
     found = browser.execute_script(
@@ -388,32 +372,10 @@ CELLS = [
 
 
 def notebook(path, cells):
-    path.write_text(
-        json.dumps(
-            {
-                "nbformat": 4,
-                "nbformat_minor": 5,
-                "metadata": {
-                    "kernelspec": {
-                        "name": "python3",
-                        "display_name": "Python 3",
-                        "language": "python",
-                    }
-                },
-                "cells": [
-                    {
-                        "cell_type": "code",
-                        "id": f"cell{i}",
-                        "metadata": {},
-                        "execution_count": None,
-                        "outputs": [],
-                        "source": cell.format(here=str(Path(__file__).parent)),
-                    }
-                    for i, cell in enumerate(cells)
-                ],
-            }
-        )
-    )
+    new, here = nbformat.v4, str(Path(__file__).parent)
+    made = [new.new_code_cell(cell.format(here=here), id=f"c{i}") for i, cell in enumerate(cells)]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(new.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
 
 
 @pytest.fixture
@@ -422,26 +384,15 @@ def lab(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {
-        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
-        "IPYTHONDIR": str(tmp_path / "ipython"),
-        "JUPYTER_DATA_DIR": str(tmp_path / "data"),
-        "PYTHONPATH": str(ROOT),
-        "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
-        "ATTN_COURSE_BACKEND": "simulator",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        f"--port={port}",
-        "--IdentityProvider.token=",
-        "--LabApp.expose_app_in_browser=True",
-        f"--ServerApp.root_dir={tmp_path}",
-    ]
+    folders = "JUPYTER_CONFIG_DIR IPYTHONDIR JUPYTER_DATA_DIR JUPYTERLAB_SETTINGS_DIR"
+    folders = [*folders.split(), "JUPYTERLAB_WORKSPACES_DIR"]
+    environment = os.environ | {name: str(tmp_path / name.lower()) for name in folders}
+    environment |= {"PYTHONPATH": str(ROOT), "ATTN_COURSE_BACKEND": "simulator"}
+    flags = (
+        "--no-browser --allow-root --IdentityProvider.token= --LabApp.expose_app_in_browser=True"
+    )
+    command = [sys.executable, "-m", "jupyterlab", *flags.split(), f"--port={port}"]
+    command += [f"--ServerApp.root_dir={tmp_path}"]
     with open(tmp_path / "lab.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         try:
@@ -465,7 +416,7 @@ def wait_for(address, server, log):
 
 def run_cell(browser, number, selector):
     """Run a code cell and wait for an element. A notebook that is not ready yet ignores the first
-    commands and may draw its cells anew, so a cell that still has not run is run again."""
+    commands and may draw its cells again, so a cell that still has not run is run again."""
     given = [0.0]
 
     def attempt(_):
@@ -505,10 +456,9 @@ def test_an_exported_notebook_works_offline(browser, tmp_path):
     """show(static=True) in a notebook that nbconvert has made into HTML."""
     from nbclient import NotebookClient
     from nbconvert import HTMLExporter
-    from nbformat import read
 
     notebook(tmp_path / "static.ipynb", [CELLS[0].replace("show()", "show(static=True)")])
-    content = read(tmp_path / "static.ipynb", as_version=4)
+    content = nbformat.read(tmp_path / "static.ipynb", as_version=4)
     NotebookClient(content, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
     text, _ = HTMLExporter().from_notebook_node(content)
     (tmp_path / "static.html").write_text(text, encoding="utf-8")

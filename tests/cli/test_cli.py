@@ -10,9 +10,8 @@ import pytest
 
 from attn_course import reference
 from attn_course.cli import main, run, simulator_speed
-from attn_course.cli.arguments import Workload, dimensions, finite
+from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
-from attn_course.figures import table
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step
 from attn_course.reference import inputs
@@ -75,11 +74,6 @@ def test_run_auto_says_what_it_picked(capsys, tmp_path):
     assert status == 0 and name in METHODS and "300" in reason
     assert f"auto picks {name}: {reason}" in out
     assert [s["file"] for s in record["steps"]] == [step(METHODS[name][0]).file]
-
-
-def test_run_prints_only_json_to_the_screen_where_asked(capsys):
-    status, out, _ = call(capsys, "run", "naive", *SMALL, "--json", "-")
-    assert status == 0 and json.loads(out)["method"] == "naive"
 
 
 def test_run_reports_shared_memory_of_the_tiled_kernel(capsys):
@@ -153,11 +147,6 @@ def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, mo
     assert out.startswith("naive, (B, H, L, D) = (1, 2, 17, 9), float32, seed 0, backend ")
 
 
-def test_the_help_of_trace_names_its_own_default_shape(capsys):
-    _, out, _ = call(capsys, "trace", "--help")
-    assert "1,1,16,8" in out and "1,2,64,32" not in out
-
-
 def test_the_traceback_is_there_when_asked_for(monkeypatch):
     monkeypatch.setenv(main.TRACEBACK_VARIABLE, "1")
     with pytest.raises(ValueError, match="nonsense"):
@@ -214,14 +203,6 @@ def test_bench_counts_every_lane_of_every_instruction():
     assert threads < counted and counted > 3 * work  # an fma needs two loads
 
 
-def test_bench_counts_grow_with_the_work():
-    per_step = [
-        simulator_speed.count_instructions(simulator_speed.SpeedCase("", 1, 1, 32, d))
-        for d in (16, 32, 48)
-    ]
-    assert per_step[2] - per_step[1] == per_step[1] - per_step[0] > 0
-
-
 def test_bench_reports(capsys, tmp_path, monkeypatch):
     case = simulator_speed.SpeedCase(simulator_speed.AGAINST_NUMBA, 2, 1, 16, 16)
     monkeypatch.setattr(simulator_speed, "CASES", (case,))
@@ -230,14 +211,6 @@ def test_bench_reports(capsys, tmp_path, monkeypatch):
     assert status == 0
     assert case["lane_instructions_per_second"] == case["instructions"] / case["seconds"]
     assert "Numba" in out
-
-
-def test_table_aligns_and_dimensions_drop_ones():
-    text = table(("a", "b"), [("x", "1"), ("yy", "22")], right=(1,))
-    assert text.splitlines() == ["a    b", "--  --", "x    1", "yy  22"]
-    assert dimensions((7, 7, 24)) == "7x7x24"
-    assert dimensions((32, 1, 1)) == "32"
-    assert dimensions((1, 4, 1)) == "1x4"
 
 
 def test_json_holds_what_json_can():

@@ -5,30 +5,21 @@ import sys
 import time
 
 import pytest
+from record_harness import stamped
 
 from attn_course.cli import main, record
 from attn_course.measure import records, tile_model
 
-STAMP = {
-    "gpu": "NVIDIA H200",
-    "driver": "1",
-    "cuda": "12.9",
-    "date": "2026-01-02",
-    "commit": "a",
-    "kernels": {},
-}
-
 
 @pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+def no_gpu(no_gpu, monkeypatch):
     monkeypatch.setattr(record, "gpu_count", lambda: 0)
 
 
 def taken(monkeypatch, rows=()):
     """Let every record be made up; returns the calls' `quick`."""
     calls = []
-    found = {"kind": "experiments", **STAMP, "rows": list(rows)}
+    found = stamped("experiments", rows=list(rows))
     monkeypatch.setattr(
         record, "measurement", lambda name: (lambda q: calls.append(q) or found, lambda r: "table")
     )
@@ -156,7 +147,7 @@ def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
 
 
 def test_prices_are_fitted_to_the_record(monkeypatch, tmp_path, capsys):
-    found = {"kind": "tiles", **STAMP}
+    found = stamped("tiles")
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "tiles.json").write_text(json.dumps(found))
     monkeypatch.setattr(tile_model, "fit", lambda found: tile_model.PRICES)

@@ -36,24 +36,8 @@ def test_json_has_the_frames(capsys):
 
 
 def test_one_kernel_one_warp_and_a_limit(capsys):
-    assert (
-        main(
-            [
-                "trace",
-                "naive",
-                *SMALL,
-                "--kernel",
-                "scores_naive",
-                "--warp",
-                "0",
-                "--limit",
-                "4",
-                "--json",
-                "-",
-            ]
-        )
-        == 0
-    )
+    options = "--kernel scores_naive --warp 0 --limit 4 --json -".split()
+    assert main(["trace", "naive", *SMALL, *options]) == 0
     (recording,) = json.loads(capsys.readouterr().out)["recordings"]
     assert recording["warp"] == 0 and len(recording["frames"]) == 4
     assert all(thread < 32 for frame in recording["frames"] for thread in frame["threads"])

@@ -17,12 +17,7 @@ from attn_course.ladder.verify import ORACLES
 
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.
-RAGGED = [
-    Problem(1, 1, 1, 1),
-    Problem(2, 5, 7, 3),
-    Problem(3, 33, 18, 20),
-    Problem(1, 18, 70, 35),
-]
+RAGGED = [Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35)]
 STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.computes != FUSED]
 CLEAN = sorted({*clean_kernels(), *STEPS})
 ATTENTION = [step.path for step in LADDER if step.computes == FUSED]
@@ -152,11 +147,7 @@ def test_grouped_heads_read_the_right_head():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ("-DTILE=16", "-DK_TILE=0"),
-        ("-DTILE=16", "-DK_TILE=1", "-DPAD=0"),
-        ("-DTILE=5",),
-    ],
+    [("-DTILE=16", "-DK_TILE=0"), ("-DTILE=16", "-DK_TILE=1", "-DPAD=0"), ("-DTILE=5",)],
     ids=str,
 )
 def test_every_layout_of_the_tiled_kernel_is_clean(options):
@@ -236,11 +227,7 @@ def test_notes_are_complete():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("// Clean:    01_scores_naive.cu\n", "Defect"),
-        ("int x;\n", "Clean"),
-    ],
+    ("text", "message"), [("// Clean:    01_scores_naive.cu\n", "Defect"), ("int x;\n", "Clean")]
 )
 def test_a_missing_note_is_named(tmp_path, text, message):
     path = tmp_path / "wrong.cu"

@@ -50,20 +50,8 @@ def test_a_figure_has_one_line_a_patient_and_says_how_many_are_wrong():
     assert panels[2].get_xlabel() == "dark: 1 NaN" and panels[5].get_xlabel() == ""
 
 
-def test_heads_are_drawn_below_each_other():
-    first, _, panel = symptoms({"A": (sick((1, 0, 0)), EXPECTED)}).get_axes()
-    drawn = np.asarray(panel.images[0].get_array())
-    assert drawn.shape == (6, 4) and np.argwhere(drawn == 1).tolist() == [[3, 0]]
-    assert [label.get_text() for label in first.get_yticklabels()] == ["head 0", "head 1"]
-
-
 @pytest.mark.parametrize(
-    "patients",
-    [
-        {},
-        {"A": (EXPECTED[0], EXPECTED[0])},
-        {"A": (EXPECTED, EXPECTED[:1])},
-    ],
+    "patients", [{}, {"A": (EXPECTED[0], EXPECTED[0])}, {"A": (EXPECTED, EXPECTED[:1])}]
 )
 def test_what_can_not_be_drawn(patients):
     with pytest.raises(ValueError):

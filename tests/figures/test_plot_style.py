@@ -1,7 +1,6 @@
 """What figures share: legible colours, captions, rows of bars."""
 
 import pytest
-from matplotlib.axes import Axes
 
 from attn_course.figures import style
 from attn_course.figures.style import INK, PALETTE, PAPER
@@ -39,44 +38,3 @@ def test_text_on_a_colour_has_the_larger_contrast(colour):
 )
 def test_sizes_have_a_unit(count, text):
     assert style.bytes_text(count) == text
-
-
-def test_a_source_stands_under_its_label():
-    assert style.with_source("us", "a GPU, today") == "us\na GPU, today"
-    assert style.with_source("us", "") == "us"
-
-
-def new_axes() -> Axes:
-    return style.new_figure(3, 2).subplots()
-
-
-def test_rows_of_bars_begin_at_the_top_and_keep_their_values():
-    axes = new_axes()
-    axes.barh(range(2), [3, 1])
-    style.rows_of_bars(axes, ["first", "second"])
-    style.write_values(axes, [3, 1], ["3.0", "1.0"])
-    low, high = axes.get_ylim()
-    assert low > high
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
-    assert [(note.get_text(), note.xy) for note in axes.texts] == [("3.0", (3, 0)), ("1.0", (1, 1))]
-
-
-def test_panels_that_share_rows_are_turned_over_once():
-    left, right = style.new_figure(4, 2).subplots(1, 2, sharey=True)
-    for axes, labels in ((left, ["a", "b"]), (right, None)):
-        axes.barh(range(2), [3, 1])
-        style.rows_of_bars(axes, labels)
-    assert right.get_ylim() == left.get_ylim() and left.get_ylim()[0] > left.get_ylim()[1]
-
-
-def test_the_style_holds_while_a_figure_is_drawn():
-    axes = style.styled(new_axes)()
-    assert not axes.spines["top"].get_visible() and new_axes().spines["top"].get_visible()
-
-
-def test_a_figure_without_a_title_has_none():
-    figure = style.new_figure(3, 2)
-    style.headline(figure, "")
-    assert figure.get_suptitle() == ""
-    style.headline(figure, "what is drawn")
-    assert figure.get_suptitle() == "what is drawn"

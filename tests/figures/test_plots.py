@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
 
 from attn_course import figures
 
@@ -32,18 +31,6 @@ def test_attention_maps_are_those_of_the_query():
         np.testing.assert_array_equal(over.get_array()[::3, ::3], given[head, 6].reshape(4, 4))
     limits = {titled[f"head {head}"].get_images()[1].get_clim() for head in (0, 5)}
     assert len(limits) == 1  # one colour bar serves both
-
-
-def test_the_chosen_window_and_the_query_are_outlined_where_they_are():
-    figure = figures.attention_over_slice(
-        IMAGE, ORIGINS, weights(), window=1, query=6, heads=(0,), grid=(4, 4), token_pixels=3
-    )
-    titled = {axes.get_title("left"): axes for axes in all_axes(figure)}
-    boxes = [p for p in titled["the slice and its windows"].patches if isinstance(p, Rectangle)]
-    assert [(box.get_y() + 0.5, box.get_x() + 0.5) for box in boxes] == [(3, 5), (30, 36)]
-    assert {(box.get_height(), box.get_width()) for box in boxes} == {(12, 12)}
-    query = titled["head 0"].patches[0]  # token 6 of a 4-wide window: row 1, column 2
-    assert (query.get_y() + 0.5, query.get_x() + 0.5) == (3, 6)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +65,9 @@ def test_tile_grid_shows_values_and_the_chosen_tile():
     assert outside == {(0, 5, 4, 1), (3, 0, 1, 5)}  # a column and a row that no value fills
 
 
-def test_tile_grid_hatches_nothing_where_tiles_fit():
-    axes = all_axes(figures.tile_grid(np.ones((4, 4)), 2))[0]
-    assert not [p for p in axes.patches if p.get_hatch()]
-
-
 @pytest.mark.parametrize(
     ("values", "tile", "highlight"),
-    [
-        (np.ones(3), 2, None),
-        (np.ones((2, 2)), 0, None),
-        (np.ones((4, 4)), 2, (2, 0)),
-    ],
+    [(np.ones(3), 2, None), (np.ones((2, 2)), 0, None), (np.ones((4, 4)), 2, (2, 0))],
 )
 def test_tile_grid_refuses_what_does_not_fit(values, tile, highlight):
     with pytest.raises(ValueError):
@@ -111,25 +89,7 @@ def test_error_profile_is_the_cumulative_share():
     np.testing.assert_allclose(line.get_ydata(), [0, 1 / 3, 2 / 3, 1])
 
 
-def test_no_two_methods_look_alike_in_the_error_profile():
-    errors = [np.linspace(0, 1e-6, 50) * n for n in range(1, 12)]
-    axes = all_axes(figures.error_profile([f"method {n}" for n in range(11)], errors))[0]
-    looks = [(line.get_color(), str(line._unscaled_dash_pattern)) for line in axes.lines]
-    assert len(set(looks)) == len(looks) == 11
-    shown = axes.get_legend().get_lines()
-    assert [(line.get_color(), str(line._unscaled_dash_pattern)) for line in shown] == looks
-    assert 0 < axes.get_xlim()[0] < 1e-7 < axes.get_xlim()[1]
-
-
 @pytest.mark.parametrize("errors", [[np.array([np.nan])], [np.array([-1.0])], []])
 def test_error_profile_refuses_what_is_no_error(errors):
     with pytest.raises(ValueError):
         figures.error_profile(["one"], errors)
-
-
-def test_figures_are_written_as_png(tmp_path):
-    path = tmp_path / "maps.png"
-    figures.attention_over_slice(IMAGE, ORIGINS, weights(), grid=(4, 4), token_pixels=3).savefig(
-        path
-    )
-    assert path.read_bytes().startswith(b"\x89PNG")

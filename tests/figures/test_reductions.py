@@ -33,12 +33,3 @@ def test_figures_refuse_what_does_not_fit():
         figures.float_orders([1, 1], {"x": np.array([1, 2])})
     with pytest.raises(ValueError, match="2 different integers"):
         figures.float_orders([1, 2], {"x": np.array([1, 1])})
-
-
-def test_a_float_that_moves_is_red():
-    figure = figures.float_orders(
-        [-2, -1, 3], {"bits": np.array([2, 1, 3]), "as floats": [1, 2, 3]}
-    )
-    colours = [[line.get_color() for line in axes.lines] for axes in figure.axes]
-    assert colours[0][0] == colours[0][1] == RED != colours[0][2]
-    assert RED not in colours[1]

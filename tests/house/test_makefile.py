@@ -95,9 +95,3 @@ def test_the_lock_covers_every_direct_dependency():
     wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     names = {name.split(">")[0].split("[")[0].strip().lower() for name in wanted}
     assert names <= locked
-
-
-def test_environment_yml_repeats_no_dependency():
-    text = (ROOT / "environment.yml").read_text()
-    entries = [line.strip() for line in text.splitlines() if line.strip().startswith("- ")]
-    assert entries == ["- conda-forge", "- python>=3.11,<3.14", "- pip", "- pip:", "- -e .[test]"]

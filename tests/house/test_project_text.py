@@ -56,11 +56,6 @@ def test_forbidden_words_are_found(text):
     assert problems(text)
 
 
-@pytest.mark.parametrize("text", ["how this works/ends", "a b", "https://example.org/home/x"])
-def test_other_words_are_not(text):
-    assert problems(text) == []
-
-
 def test_every_file_keeps_the_format():
     found = [
         f"{path.relative_to(ROOT)}:{problem}"

@@ -210,7 +210,7 @@ def test_output(shape, options):
     out.check(product(p, v), f"output {options}")
 
 
-# (B, H, Lq, D) and Lk
+# (B, H, Lq, D) and Lk; test_single_kernels.py has those of the other methods
 CALLS = [
     ((1, 1, 1, 1), 1),
     ((2, 3, 5, 63), 5),
@@ -223,7 +223,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS, ids=str)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PIPELINES)
 def test_method(method, call):
     shape, keys = call
     q, k, v = seeded_qkv(shape, kv_length=keys, seed=11)
@@ -232,7 +232,7 @@ def test_method(method, call):
     assert_agrees(out, reference.attention(q, k, v), name=method)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PIPELINES)
 def test_method_with_huge_logits(method):
     """exp of a raw logit would overflow. A float32 score near 1000 is off by about 1e-4, and
     that is a relative error of its weight: hence the wider tolerance."""
@@ -246,7 +246,7 @@ def test_method_with_huge_logits(method):
 @pytest.mark.parametrize("scale", [0.0, -0.8, 2.5])
 def test_scale(scale):
     q, k, v = seeded_qkv((1, 2, 6, 9), kv_length=11, seed=2)
-    for method in METHODS:
+    for method in PIPELINES:
         out = attention(*(xp.asarray(array) for array in (q, k, v)), method=method, scale=scale)
         assert_agrees(out, reference.attention(q, k, v, scale=scale), name=method)
 

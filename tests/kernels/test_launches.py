@@ -13,22 +13,11 @@ import pytest
 from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
+from attn_course.ladder import tiles
 from attn_course.ladder.attention import attention, steps_of
 from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import ONLINE_BYTES, choose
 from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step, ceil_div, step
-from attn_course.ladder.tiles import (
-    CLUSTER_TILES,
-    FLASH_TILES,
-    PRICES,
-    best_flash,
-    best_split,
-    flash_candidates,
-    flash_clocks,
-    flash_shared_bytes,
-    split_candidates,
-    split_clocks,
-)
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
 
@@ -44,27 +33,8 @@ SMALL = [
     Device(f"{capability} with 16 KB", capability, 1, 16 * KB)
     for capability in ((6, 1), (8, 6), (9, 0), (12, 0))
 ]
-DIMS = (
-    1,
-    33,
-    64,
-    65,
-    128,
-    200,
-    256,
-    257,
-    512,
-    513,
-    640,
-    1025,
-    2048,
-    5000,
-    8192,
-    8193,
-    13000,
-    30_000,
-    60_000,
-)
+DIMS = (1, 33, 64, 65, 128, 200, 256, 257, 512, 513, 640, 1025, 2048, 5000, 8192)
+DIMS += (8193, 13_000, 30_000, 60_000)
 LARGEST_ARRAY = 192 * 2**30  # bytes of q, or of the scores where they are kept
 
 
@@ -133,7 +103,7 @@ def test_long_rows_are_summed_in_spans(method):
     chains = []
     for m in (2048, 8192, 100_000, 10_000_000):
         row = step(method)
-        c = row.constants(row.launch(Problem(1, 8, m, 64)).options)
+        c = row.constants(row.launch(Problem(1, 8, m, 64)).options())
         chains.append(c["SPAN"] * 8 * c["KEYS"])
         warps = c["KEY_WARPS"] * c.get("CLUSTER", 1)
         assert (c["SPAN"] == 0) == (m < 8192)
@@ -151,7 +121,7 @@ def test_a_device_too_small_for_any_tile(method):
 
 def test_a_device_that_only_a_cluster_s_tiles_fit():
     tight, problem = Device("tight", (9, 0), 4, 28 * KB), Problem(1, 40, 40, 64)
-    assert best_flash(problem, tight) is None
+    assert tiles.best_flash(problem, tight) is None
     assert choose(problem, tight)[0] == "flash_split"
     (row,) = steps_of("flash_split")
     assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
@@ -204,11 +174,11 @@ def test_launches_are_those_of_the_header(method):
 
 
 def test_the_last_tile_of_each_list_fits_every_gpu():
-    for clusters, table in ((False, FLASH_TILES), (True, CLUSTER_TILES)):
+    for clusters, table in ((False, tiles.FLASH_TILES), (True, tiles.CLUSTER_TILES)):
         for width in table:
             tiny = Device("48 KB", (9, 0), 1, 48 * KB)
-            found = flash_candidates(Problem(1, 5, 5, width), tiny, clusters)
-            assert found and flash_shared_bytes(found[-1]) <= 48 * KB
+            found = tiles.flash_candidates(Problem(1, 5, 5, width), tiny, clusters)
+            assert found and tiles.flash_shared_bytes(found[-1]) <= 48 * KB
             last = tuple(
                 found[-1][name]
                 for name in (("CLUSTER",) if clusters else ())
@@ -221,10 +191,11 @@ def test_the_model_takes_devices_of_one_multiprocessor():
     one = Device("one SM", (9, 0), 1, 99 * KB)
     for d in (64, 300, 2048):
         problem = Problem(3, 50, 70, d)
-        found = split_candidates(problem, one)
-        assert found and all(split_clocks(c, problem, one, PRICES) > 0 for c in found)
+        found = tiles.split_candidates(problem, one)
+        assert found and all(tiles.split_clocks(c, problem, one, tiles.PRICES) > 0 for c in found)
         assert d > LARGEST_D or all(
-            flash_clocks(c, problem, one) > 0 for c in flash_candidates(problem, one, True)
+            tiles.flash_clocks(c, problem, one) > 0
+            for c in tiles.flash_candidates(problem, one, True)
         )
 
 
@@ -232,7 +203,7 @@ def test_more_multiprocessors_never_take_longer():
     problem = Problem(24, 196, 196, 64)
     for clusters in (False, True):
         times = [
-            best_flash(problem, Device("", (9, 0), sms, 227 * KB), clusters)[0]
+            tiles.best_flash(problem, Device("", (9, 0), sms, 227 * KB), clusters)[0]
             for sms in (1, 8, 66, 132, 264)
         ]
         assert times == sorted(times, reverse=True) and times[0] > 8 * times[-1]
@@ -242,7 +213,7 @@ def test_callers_may_change_the_constants_they_get():
     problem, gpu = Problem(4, 50, 50, 300), Device()
     config = step(20).tune(problem, gpu)
     config["ROWS"] = 99
-    assert step(20).tune(problem, gpu)["ROWS"] == best_split(problem, gpu)[1]["ROWS"] != 99
+    assert step(20).tune(problem, gpu)["ROWS"] == tiles.best_split(problem, gpu)[1]["ROWS"] != 99
 
 
 # -- asked for at every call ---------------------------------------------------------------------

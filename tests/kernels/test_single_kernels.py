@@ -13,17 +13,8 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
-from attn_course.ladder.attention import (
-    AUTO,
-    METHODS,
-    UnknownMethod,
-    UnsupportedOption,
-    attention,
-    problem_of,
-    steps_of,
-    supports,
-)
-from attn_course.ladder.call import StepLaunch, numbers_of, run_steps
+from attn_course.ladder.attention import AUTO, METHODS, attention, problem_of, steps_of, supports
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
 from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
@@ -318,13 +309,6 @@ def test_few_rows_get_smaller_tiles_than_many():
     assert few["ROWS"] * few["ROW_WARPS"] < many["ROWS"] * many["ROW_WARPS"]
 
 
-def test_options_win_over_the_tuning():
-    launch = step(11).launch(Problem(1, 10, 10, 40), ("-DROWS=2", "-DROW_WARPS=1"))
-    assert launch.constants["ROWS"] == 2 and launch.grid == (1, 2, 1)
-    q, k, v = seeded_qkv((1, 1, 10, 40), seed=1)
-    check("flash_fp32", q, k, v, options=("-DROWS=2", "-DROW_WARPS=1"))
-
-
 def test_long_rows_are_refused_by_the_methods_that_keep_them():
     q, k, v = map(device, seeded_qkv((1, 1, 1, 1), kv_length=ROW_KEYS + 1))
     for method in ("rows_atomic", "rows_warp"):
@@ -448,27 +432,8 @@ def test_a_bias_that_does_not_fit_is_refused():
     assert strides == [(0, 0), (0, 35), (35, 0), (140, 35), (0, 0)]
 
 
-def test_wrong_methods_and_heads_are_named():
-    q, k, v = map(device, seeded_qkv((1, 6, 5, 8)))
-    with pytest.raises(UnknownMethod, match=r"rows_online.*auto.*wide_vectors"):
-        attention(q, k, v, method="fastest")
-    with pytest.raises(ValueError, match="multiple"):
-        attention(q, k[:, :4].copy(), v[:, :4].copy(), method="rows_warp")
-    with pytest.raises(ValueError, match="k has 3 heads, v 2"):
-        attention(q, k[:, :3].copy(), v[:, :2].copy(), method="rows_warp")
-    with pytest.raises(UnsupportedOption, match=r"causal.*rows_atomic"):
-        attention(q, k, v, method="tiled", causal=True)
-
-
 def test_too_many_rows_are_refused(monkeypatch):
     monkeypatch.setattr("attn_course.ladder.call.MAX_ROWS", 10)
     q, k, v = map(device, seeded_qkv((1, 3, 4, 8)))
     with pytest.raises(ValueError, match="3 heads of 4 queries"):
         attention(q, k, v, method="rows_warp")
-
-
-def test_steps_run_alone_on_flat_heads():
-    q, k, v = seeded_qkv((1, 3, 5, 20), kv_length=7, seed=1)
-    flat = {name: device(array[0]) for name, array in zip("qkv", (q, k, v), strict=True)}
-    written = run_steps([step("rows_online")], flat, 0.3)
-    assert_agrees(written["out"], reference.attention(q, k, v, scale=0.3)[0], relative=RELATIVE)

@@ -12,17 +12,9 @@ from attn_course.engine import backend
 from attn_course.engine.module.cupy_side import CupyModules
 from attn_course.ladder import call
 
-LIMITS = {
-    "MultiProcessorCount": 132,
-    "MaxThreadsPerBlock": 1024,
-    "MaxSharedMemoryPerBlockOptin": 227 * 1024,
-    "MaxBlockDimX": 1024,
-    "MaxBlockDimY": 1024,
-    "MaxBlockDimZ": 64,
-    "MaxGridDimX": 2**31 - 1,
-    "MaxGridDimY": 65535,
-    "MaxGridDimZ": 65535,
-}
+LIMITS = {"MultiProcessorCount": 132, "MaxThreadsPerBlock": 1024, "MaxGridDimX": 2**31 - 1}
+LIMITS |= {"MaxBlockDimX": 1024, "MaxBlockDimY": 1024, "MaxBlockDimZ": 64, "MaxGridDimY": 65535}
+LIMITS |= {"MaxGridDimZ": 65535, "MaxSharedMemoryPerBlockOptin": 227 * 1024}
 ADDRESSES = itertools.count(1 << 40, 1 << 20)
 
 
@@ -100,9 +92,7 @@ def gpu(monkeypatch):
     gpu = FakeGpu()
     log = gpu.log
     device = types.SimpleNamespace(
-        attributes=LIMITS,
-        compute_capability="90",
-        synchronize=lambda: None,
+        attributes=LIMITS, compute_capability="90", synchronize=lambda: None
     )
     monkeypatch.delenv(backend.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr(backend, "gpu_count", lambda: 1)

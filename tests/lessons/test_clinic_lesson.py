@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
-from attn_course.clinic.edits import EditError
 from attn_course.engine.watch.sanitizer.findings import KINDS
-from attn_course.lessons import lesson04_clinic, predictions
 from attn_course.lessons.lesson04_clinic import (
     NOTHING,
     PATIENTS,
@@ -20,8 +18,6 @@ from attn_course.lessons.lesson04_clinic import (
     instructions_of_line,
     patient,
     run,
-    show_findings,
-    symptom_figure,
 )
 
 LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "04_races_and_barriers.ipynb"
@@ -78,15 +74,6 @@ def test_an_order_of_warps_brings_the_symptom_out(letter):
     assert min(counts) > 0 and len(counts) > 1
 
 
-def test_no_order_changes_a_bit_of_the_twin():
-    one, bits = patient("A"), set()
-    for order in (None, 1, 2):
-        twin = one.twin()
-        assert run(twin, order).wrong == 0
-        bits.add(twin.outputs["s"].tobytes())
-    assert len(bits) == 1
-
-
 @pytest.mark.parametrize("letter", PATIENTS)
 def test_the_hint_heals(letter, capsys):
     one = patient(letter)
@@ -111,33 +98,6 @@ def test_without_a_mend_the_twin_is_shown(capsys):
     printed = capsys.readouterr().out
     assert "healthy twin" in printed and "agrees with float64" in printed
     assert printed.endswith("  healthy\n") and "discharged" not in printed
-
-
-@pytest.mark.parametrize(
-    ("mend", "words"),
-    [
-        (("not in there", "x"), "is 0 times in the source"),
-        (("", "x"), "is 0 times in the source"),
-        (("tile_query", "x"), "is [2-9] times in the source"),
-        ("ab", "pair of texts"),
-        ([("float score = 0.0f;", 1)], "pair of texts"),
-    ],
-)
-def test_edits_that_do_not_fit(mend, words):
-    one = patient("A")
-    with pytest.raises(EditError, match=words):
-        one.mended(mend)
-
-
-def test_several_edits_are_made_in_order():
-    one = patient("A")
-    text = one.mended(
-        [
-            ("float score = 0.0f;", "float score = 1.0f;"),
-            ("float score = 1.0f;", "float score = 2.0f;"),
-        ]
-    )
-    assert "float score = 2.0f;" in text and "float score = 0.0f;" not in text
 
 
 def test_the_optimised_build_hides_what_the_debug_build_shows():
@@ -174,34 +134,7 @@ def test_a_refused_launch_leaves_the_output_unwritten():
         assert error in str(outcome) and np.isnan(outcome.result).all()
 
 
-def test_findings_are_printed(capsys):
-    show_findings([])
-    assert capsys.readouterr().out == "no findings\n"
-    show_findings(patient("I").examine())
-    assert "uninitialised-read" in capsys.readouterr().out
-
-
-def test_a_figure_of_two_patients():
-    titles = [
-        axes.get_title(loc="left") for axes in symptom_figure(patient("E"), patient("H")).get_axes()
-    ]
-    assert titles[0] == "E: result" and titles[3] == "H: result"
-
-
 def test_an_unknown_patient_is_named():
     with pytest.raises(KeyError, match="no patient 'Z'"):
         patient("Z")
     assert isinstance(patient("a"), Patient)
-
-
-def test_the_source_folds_in_a_notebook():
-    shown = patient("B").source()
-    assert shown._repr_markdown_().startswith("<details>") and "```cpp" in shown._repr_markdown_()
-    assert repr(shown) == shown.text
-
-
-def test_verdicts_serve_as_options_of_a_prediction():
-    predictions.begin()
-    predictions.predict("the sanitizer on X", "race", lesson04_clinic.VERDICTS)
-    predictions.reveal("the sanitizer on X", NOTHING)
-    predictions.begin()

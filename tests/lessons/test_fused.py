@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from record_harness import stamped
 
 from attn_course import Counters, Tracer, reference
 from attn_course.engine.watch import InFlight, WarpWork
 from attn_course.ladder.problem import Device
 from attn_course.lessons import fused
 from attn_course.measure import tile_model
-from attn_course.measure.experiments import RecordedTimes, tile_options
+from attn_course.measure.experiments import tile_options
 from attn_course.measure.tile_model import label
 from attn_course.reference import compare
 from attn_course.reference.inputs import seeded_qkv
@@ -128,16 +129,7 @@ def record(shape, keys, times, blocks):
             for (method, c), time in times.items()
         },
     }
-    return {
-        "kind": tile_model.KIND,
-        "gpu": "made up",
-        "driver": "1",
-        "cuda": "1",
-        "commit": "c",
-        "date": "2000-01-01",
-        "kernels": {},
-        "rows": [row],
-    }
+    return stamped(tile_model.KIND, rows=[row])
 
 
 def test_rounds_are_whole():
@@ -188,13 +180,6 @@ def test_grouped_heads_and_a_bias():
     bias[:, 3, 7:] = -np.inf
     out = fused.run(11, q, k, v, heads=4, bias=bias)
     assert compare(out, reference.attention(q[None], k[None], v[None], bias=bias[None])[0])
-
-
-def test_a_table_of_times_has_a_dash_where_there_is_none():
-    shapes = {(1, 1, 8, 8): RecordedTimes({"a": 2.0, "b": 1.0}, "there"), (1, 1, 9, 8): None}
-    text = fused.time_table(shapes, ("a", "c"))
-    assert [line.split()[-1] for line in text.splitlines()[2:4]] == ["2.0", "-"]
-    assert text.endswith("there") and "no record" in fused.time_table({}, ("a",))
 
 
 def test_warp_work_finds_the_busiest_warp():

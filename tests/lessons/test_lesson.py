@@ -81,12 +81,6 @@ def test_a_new_prediction_replaces_the_old_one(capsys):
     ]
 
 
-def test_the_scorecard_says_what_was_not_run(capsys):
-    lessons.predict("how many", 3)
-    lessons.scorecard()
-    assert "not run" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("guess", "options", "error", "words"),
     [
@@ -123,24 +117,6 @@ def test_a_digit_may_lack_its_quotes(capsys):
     assert "(as predicted)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        (921984, "921,984"),
-        (0.707106, "0.7071"),
-        (2.0, "2"),
-        (88.72284, "88.72"),
-        (0, "0"),
-        (np.float32(3.5), "3.5"),
-        (1e20, "1e+20"),
-    ],
-)
-def test_numbers_are_written_for_people(capsys, value, written):
-    lessons.predict("how many", None)
-    lessons.reveal("how many", value)
-    assert capsys.readouterr().out.splitlines()[-1].split()[-1] == written
-
-
 def test_a_listing_shows_numbered_lines_of_the_file():
     shown = repr(show.show_source("01_scores_naive", "float score", "    }"))
     lines = kernel_path("01_scores_naive").read_text().splitlines()
@@ -149,12 +125,6 @@ def test_a_listing_shows_numbered_lines_of_the_file():
         number, text = int(line[:3]), line[5:]
         assert lines[number - 1] == text
     assert "fmaf" in shown
-
-
-def test_a_listing_of_one_line():
-    shown = show.show_source("01_scores_naive", "threadIdx.x")
-    assert repr(shown).endswith("const int tx = threadIdx.x;")
-    assert shown._repr_markdown_() == f"```cpp\n{shown!r}\n```"
 
 
 def test_a_listing_of_what_is_not_there():
@@ -171,37 +141,3 @@ def test_a_diff_holds_the_code_that_changed_and_no_header():
     assert any("__shared__" in line for line in added)
     assert "Idea:" not in text
     assert repr(show.show_diff("01_scores_naive", "01_scores_naive")) == ""
-
-
-class Trace:
-    """Four steps as a Tracer's rows() gives them."""
-
-    def rows(self):
-        return [
-            ("0", "9", "int a = 1;  // why", "a = 1"),
-            ("1", "10", "x" * 80, "b = 2"),
-            ("2", "11", "}", ""),
-            ("3", "120", "end", "done"),
-        ]
-
-
-def test_steps_are_a_table():
-    lines = repr(show.show_steps(Trace(), width=20)).splitlines()
-    assert lines[0].split() == ["step", "line", "source", "what", "happened"]
-    assert "why" not in lines[1] and lines[1].endswith("a = 1")
-    assert "x" * 17 + "..." in lines[2] and "x" * 18 not in lines[2]
-    assert lines[1].rindex("a = 1") == lines[2].index("b = 2") == lines[4].index("done")
-    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2", "3"]
-
-
-def test_some_of_the_steps():
-    lines = repr(show.show_steps(Trace(), first=1, last=2)).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["1", "2"]
-
-
-def test_the_machine_is_named(capsys):
-    facts = show.machine_facts("simulator")
-    assert facts["backend"] == "simulator"
-    assert facts["CUDA compiler"].startswith("NVRTC 1")
-    show.show_machine("simulator")
-    assert len(capsys.readouterr().out.splitlines()) == len(facts)

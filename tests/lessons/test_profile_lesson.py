@@ -1,20 +1,12 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
-import pytest
+from record_harness import stamped
 
 from attn_course.lessons import lesson13_profile
-from attn_course.measure.hardware.nsight import (
-    PROFILING,
-    SPEED_METRICS,
-    STALL_METRICS,
-    STALLS,
-    TIME,
-    Profile,
-    Target,
-)
+from attn_course.measure.hardware import nsight
 from attn_course.measure.records import kernel_hash
 
-SMALL = Target(3, (2, 61, 77, 37))
+SMALL = nsight.Target(3, (2, 61, 77, 37))
 
 
 def case(target, metrics, counters=None):
@@ -32,16 +24,8 @@ def case(target, metrics, counters=None):
 
 
 def record(*cases, kernel=kernel_hash):
-    return {
-        "kind": lesson13_profile.KIND,
-        "gpu": "Test GPU",
-        "driver": "1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "",
-        "cases": list(cases),
-        "kernels": {one["file"]: kernel(one["file"]) for one in cases},
-    }
+    kernels = {one["file"]: kernel(one["file"]) for one in cases}
+    return stamped(lesson13_profile.KIND, cases=list(cases), kernels=kernels)
 
 
 def test_a_prediction_needs_no_gpu():
@@ -62,15 +46,15 @@ def test_a_prediction_needs_no_gpu():
 
 
 def test_a_case_is_found_by_target():
-    other = Target(3, (1, 61, 77, 37))
-    found = record(case(other, {TIME: 1000}), case(SMALL, {TIME: 2500}))
+    other = nsight.Target(3, (1, 61, 77, 37))
+    found = record(case(other, {nsight.TIME: 1000}), case(SMALL, {nsight.TIME: 2500}))
     assert lesson13_profile.time_us(found, SMALL) == 2.5
-    assert lesson13_profile.case_of(found, Target(3, SMALL.problem, ("-DTILE=8",))) is None
+    assert lesson13_profile.case_of(found, nsight.Target(3, SMALL.problem, ("-DTILE=8",))) is None
     assert lesson13_profile.time_us(None, SMALL) is None
 
 
 def test_a_stale_case_is_not_used():
-    found = record(case(SMALL, {TIME: 2500}), kernel=lambda file: "another text")
+    found = record(case(SMALL, {nsight.TIME: 2500}), kernel=lambda file: "another text")
     assert (
         lesson13_profile.case_of(found, SMALL) is None
         and lesson13_profile.time_us(found, SMALL) is None
@@ -91,17 +75,11 @@ def test_the_smallest_limit_decides_what_fits():
     assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
 
 
-def test_units_that_the_record_has():
-    metrics = {SPEED_METRICS["SM"]: 20, SPEED_METRICS["L1"]: 91, SPEED_METRICS["memory"]: 99}
-    found = record(case(SMALL, metrics))
-    assert lesson13_profile.speed_of_light(found, SMALL) == {"SM": 20, "L1": 91}
-
-
 def test_waits_add_up_by_meaning():
     metrics = {
-        STALL_METRICS["long_scoreboard"]: 2.0,
-        STALL_METRICS["lg_throttle"]: 1.5,
-        STALL_METRICS["mio_throttle"]: 1.0,
+        nsight.STALL_METRICS["long_scoreboard"]: 2.0,
+        nsight.STALL_METRICS["lg_throttle"]: 1.5,
+        nsight.STALL_METRICS["mio_throttle"]: 1.0,
     }
     found = lesson13_profile.waits(record(case(SMALL, metrics)), SMALL)
     assert list(found.items()) == [("a full memory queue", 2.5), ("global memory", 2.0)]
@@ -110,15 +88,18 @@ def test_waits_add_up_by_meaning():
 
 def test_every_wait_is_a_reason_that_is_asked_for():
     reasons = [reason for names in lesson13_profile.WAITS.values() for reason in names]
-    assert len(set(reasons)) == len(reasons) and set(reasons) <= set(STALLS)
-    assert set(lesson13_profile.UNITS) <= set(SPEED_METRICS)
+    assert len(set(reasons)) == len(reasons) and set(reasons) <= set(nsight.STALLS)
+    assert set(lesson13_profile.UNITS) <= set(nsight.SPEED_METRICS)
 
 
 def test_a_record_keeps_what_it_asked_for(monkeypatch):
     def collect(targets, metrics):
-        assert set(PROFILING) <= set(metrics)
+        assert set(nsight.PROFILING) <= set(metrics)
         everything = dict.fromkeys(metrics, 1) | {"launch__sm_count": 7, "of no use": 1}
-        return [Profile(t.launch.entry, t.launch.grid, t.launch.block, everything) for t in targets]
+        return [
+            nsight.Profile(t.launch.entry, t.launch.grid, t.launch.block, everything)
+            for t in targets
+        ]
 
     monkeypatch.setattr(lesson13_profile, "collect", collect)
     monkeypatch.setattr(
@@ -135,15 +116,3 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
     for target in lesson13_profile.TARGETS:
         metrics = lesson13_profile.case_of(found, target)["metrics"]
         assert metrics["launch__sm_count"] == 7 and "of no use" not in metrics
-
-
-@pytest.mark.parametrize(
-    ("value", "form", "text"),
-    [
-        (None, ",.0f", "-"),
-        (1234.4, ",.0f", "1,234"),
-        (0.5, ".2f", "0.50"),
-    ],
-)
-def test_shown(value, form, text):
-    assert lesson13_profile.shown(value, form) == text

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from record_harness import stamped
 
 from attn_course import Sanitizer
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
@@ -10,25 +11,9 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.measure import ablations, contestants, contests, records
-from attn_course.measure.ablations import (
-    PROBLEMS,
-    ablation,
-    all_variants,
-    caption,
-    difference,
-    measure,
-    part_of,
-    parts_to_compile,
-    row_of,
-    source,
-    source_hash,
-    variant,
-    variants,
-    worths,
-)
 from attn_course.measure.contestants import RELATIVE
 from attn_course.measure.contests import float64_attention
-from attn_course.measure.timing import Replay, TimingError
+from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
@@ -50,7 +35,7 @@ def agrees(made, expected):
 
 def counted(one, q, k, v, **options):
     seen = Counters()
-    made = variant(one, q, k, v, backend="simulator", **options)
+    made = ablations.variant(one, q, k, v, backend="simulator", **options)
     with observe(seen):
         made.call()
     return seen.totals
@@ -59,36 +44,38 @@ def counted(one, q, k, v, **options):
 # -- source ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
 def test_an_ablation_differs_from_its_kernel(one):
-    text = source(whole(one.kernel))
+    text = ablations.source(whole(one.kernel))
     assert bool(one.edits) != bool(one.options)
-    assert (source(one) != text) == bool(one.edits)
-    assert source_hash(one) != source_hash(whole(one.kernel))
+    assert (ablations.source(one) != text) == bool(one.edits)
+    assert ablations.source_hash(one) != ablations.source_hash(whole(one.kernel))
     for old, new in one.edits:
-        assert old in text and new in source(one)
+        assert old in text and new in ablations.source(one)
         assert max(map(len, new.splitlines())) <= 100
     if one.edits:
-        removed = [line[1:] for line in difference(one).splitlines() if line.startswith("-")]
+        removed = [
+            line[1:] for line in ablations.difference(one).splitlines() if line.startswith("-")
+        ]
         assert removed and all(line in text for line in removed)
     else:
-        assert difference(one) == " ".join(one.options)
+        assert ablations.difference(one) == " ".join(one.options)
 
 
 def test_names_are_unique_and_lead_to_their_ablation():
     assert len(set(LABELS)) == len(LABELS)
-    assert all(ablation(one.kernel, one.name) is one for one in ABLATIONS)
+    assert all(ablations.ablation(one.kernel, one.name) is one for one in ABLATIONS)
     with pytest.raises(KeyError, match="flash_async without lanes"):
-        ablation("flash_async", "luck")
-    assert [one.label for one in all_variants()] == [
-        *(one.label for one in variants("flash_async")),
-        *(one.label for one in variants("flash_split")),
+        ablations.ablation("flash_async", "luck")
+    assert [one.label for one in ablations.all_variants()] == [
+        *(one.label for one in ablations.variants("flash_async")),
+        *(one.label for one in ablations.variants("flash_split")),
     ]
-    assert all_variants()[0].label == "flash_async"
+    assert ablations.all_variants()[0].label == "flash_async"
 
 
 @pytest.mark.parametrize("old", ["no such line", "__syncthreads();"])
 def test_an_edit_must_fit_exactly_once(old):
     with pytest.raises(EditError, match="flash_async without it: .* not once"):
-        source(Ablation("flash_async", "it", "", "", ((old, ""),)))
+        ablations.source(Ablation("flash_async", "it", "", "", ((old, ""),)))
 
 
 @pytest.mark.parametrize("edits", ["ab", [("a", 1)], [None], ("a", "b", "c")])
@@ -115,7 +102,7 @@ def test_an_ablation_computes_attention(one, shape, keys, causal):
     q, k, v = seeded_qkv(shape, kv_length=keys)
     expected = float64_attention(q, k, v, causal=causal)
     for options in TILES[one.kernel]:
-        made = variant(one, q, k, v, causal=causal, backend="simulator", options=options)
+        made = ablations.variant(one, q, k, v, causal=causal, backend="simulator", options=options)
         assert not agrees(made, expected), "nothing has been written"
         made.call()
         assert agrees(made, expected)
@@ -127,20 +114,20 @@ def test_an_ablation_computes_attention(one, shape, keys, causal):
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
     for options in TILES[one.kernel]:
-        made = variant(one, q, k, v, causal=True, backend="simulator", options=options)
+        made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
         with observe(Sanitizer()) as report:
             made.call()
         assert report.findings == []
 
 
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
-    late = ablation("flash_async", "late V")
+    late = ablations.ablation("flash_async", "late V")
     edits = [
         (old, "\n".join(line for line in new.splitlines() if "next V tile" not in line) + "\n")
         for old, new in late.edits
     ]
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
-    made = variant(
+    made = ablations.variant(
         Ablation("flash_async", "it", "", "", tuple(edits)),
         q,
         k,
@@ -155,8 +142,10 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
 
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
-    for one in all_variants():
-        made = variant(one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0])
+    for one in ablations.all_variants():
+        made = ablations.variant(
+            one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0]
+        )
         made.call()
         assert not made.out[0, 0, :31].any() and made.out[0, 0, 31:].any(), one.label
 
@@ -169,7 +158,7 @@ TILE = ("-DROWS=4", "-DKEYS=4", "-DROW_WARPS=1", "-DKEY_WARPS=1")
 def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     before, after = (
         counted(one, *QKV, options=TILE)
-        for one in (ablation("flash_async", "lanes"), whole("flash_async"))
+        for one in (ablations.ablation("flash_async", "lanes"), whole("flash_async"))
     )
     # Per 4 floats of a tile's rows: 4 loads of K by each warp, and as many of Q; the same of P V.
     loads = before["shared_load_requests"]
@@ -181,21 +170,21 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
 
 def test_pointers_and_barriers_show_in_the_counters():
     full = counted(whole("flash_async"), *QKV, options=TILE)
-    pointers = counted(ablation("flash_async", "pointers"), *QKV, options=TILE)
-    late = counted(ablation("flash_async", "late V"), *QKV, options=TILE)
+    pointers = counted(ablations.ablation("flash_async", "pointers"), *QKV, options=TILE)
+    late = counted(ablations.ablation("flash_async", "late V"), *QKV, options=TILE)
     assert pointers["instructions"] > full["instructions"]
     blocks, tiles = 8, 2
     assert late["barriers"] - full["barriers"] == blocks * tiles
     for name in ("turn", "last rows"):
-        other = counted(ablation("flash_async", name), *QKV, options=TILE)
+        other = counted(ablations.ablation("flash_async", name), *QKV, options=TILE)
         assert other["ffma_thread_instructions"] == full["ffma_thread_instructions"]
 
 
 # -- launches and measuring ------------------------------------------------------------------------
-@pytest.mark.parametrize("one", all_variants(), ids=lambda one: one.label)
+@pytest.mark.parametrize("one", ablations.all_variants(), ids=lambda one: one.label)
 def test_every_problem_fits_an_h200(one):
-    for (b, h, n, d), causal in PROBLEMS:
-        launch = part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
+    for (b, h, n, d), causal in ablations.PROBLEMS:
+        launch = ablations.part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
         names = [option.partition("=")[0] for option in launch.options()]
         assert len(set(names)) == len(names) and "-DROWS" in names
         assert set(one.options) <= set(launch.options(one.options))
@@ -203,11 +192,11 @@ def test_every_problem_fits_an_h200(one):
 
 
 def test_all_that_is_timed_is_compiled_beforehand():
-    wanted = parts_to_compile(HOPPER)
+    wanted = ablations.parts_to_compile(HOPPER)
     assert {(part.step, part.edits) for part in wanted} == {
-        (one.kernel, one.edits) for one in all_variants()
+        (one.kernel, one.edits) for one in ablations.all_variants()
     }
-    assert len(wanted) < len(all_variants()) * len(PROBLEMS)
+    assert len(wanted) < len(ablations.all_variants()) * len(ablations.PROBLEMS)
 
 
 class Clock:
@@ -233,11 +222,11 @@ def simulated(monkeypatch):
 
 
 def measured(clock, causal=True):
-    return measure((1, 1, 20, 16), causal, 3, "simulator", clock)
+    return ablations.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
-    place = {one.label: float(at) for at, one in enumerate(all_variants(), start=10)}
+    place = {one.label: float(at) for at, one in enumerate(ablations.all_variants(), start=10)}
     row = measured(Clock(place.get))
     assert row["wrong"] == row["refused"] == {} and list(row["variants"]) == list(place)
     one = row["variants"]["flash_async without lanes"]
@@ -247,7 +236,8 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
     assert "-DCLUSTER=1" in split["options"] and "-DCLUSTER=2" not in split["options"]
     found = {"rows": [row]}
     (first, *_), others = (
-        worths(found, kernel, (1, 1, 20, 16), True) for kernel in ("flash_async", "flash_split")
+        ablations.worths(found, kernel, (1, 1, 20, 16), True)
+        for kernel in ("flash_async", "flash_split")
     )
     assert (first.ablation.name, first.median_us, first.whole_us) == ("lanes", 11, 10)
     assert first.ratio == 1.1 and first.is_clear
@@ -255,7 +245,7 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
     assert others[0].whole_us == place["flash_split"]
     assert "flash_async without lanes" in ablations.report(found)
     with pytest.raises(KeyError, match="causal False"):
-        row_of(found, (1, 1, 20, 16))
+        ablations.row_of(found, (1, 1, 20, 16))
 
 
 def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
@@ -264,41 +254,30 @@ def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
     row = measured(Clock(lambda name: 5.0), causal=False)
     assert list(row["wrong"]) == ["flash_async without scale"]
     assert list(row["variants"]) == ["flash_async", "flash_async without lanes"]
-    (left,) = worths({"rows": [row]}, "flash_async", (1, 1, 20, 16))
+    (left,) = ablations.worths({"rows": [row]}, "flash_async", (1, 1, 20, 16))
     assert left.ratio == 1 and not left.is_clear
 
 
 def made_up_record(**changed):
     files = {f"{step(kernel).file}.cu" for kernel in ("flash_async", "flash_split")}
-    return {
-        "kind": "ablations",
-        "gpu": "G",
-        "driver": "1",
-        "cuda": "1",
-        "date": "2026-01-02",
-        "commit": "a",
-        "kernels": {file: records.kernel_hash(file) for file in files},
-        "sources": {one.label: source_hash(one) for one in all_variants()},
-    } | changed
+    kernels = {file: records.kernel_hash(file) for file in files}
+    sources = {one.label: ablations.source_hash(one) for one in ablations.all_variants()}
+    return stamped("ablations", kernels=kernels, sources=sources) | changed
 
 
 def test_a_record_is_stale_when_a_kernel_or_an_edit_has_changed():
-    assert "STALE" not in caption(made_up_record())
+    assert "STALE" not in ablations.caption(made_up_record())
     other = made_up_record(sources=made_up_record()["sources"] | {LABELS[0]: "other"})
-    assert caption(other).endswith("STALE, edits changed since")
+    assert ablations.caption(other).endswith("STALE, edits changed since")
     older = made_up_record(kernels={"12_flash_async.cu": "other"})
-    assert caption(older).endswith("STALE, changed since: 12_flash_async.cu")
+    assert ablations.caption(older).endswith("STALE, changed since: 12_flash_async.cu")
 
 
 def test_the_record_has_no_wrong_variant():
     found = records.newest_record(ablations.KIND)
     if found is None:
         pytest.skip("no record: `attn-course record ablations` makes one on a GPU")
-    assert [(tuple(row["shape"]), row["causal"]) for row in found["rows"]] == list(PROBLEMS)
+    assert [(tuple(row["shape"]), row["causal"]) for row in found["rows"]] == list(
+        ablations.PROBLEMS
+    )
     assert not any(row["wrong"] for row in found["rows"])
-
-
-def test_recording_needs_a_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError):
-        ablations.record()

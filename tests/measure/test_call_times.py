@@ -2,10 +2,7 @@
 
 import types
 
-import pytest
-
 from attn_course.measure import first_calls
-from attn_course.measure.timing import TimingError
 
 
 def test_host_times_are_those_of_a_call(monkeypatch):
@@ -20,9 +17,3 @@ def test_host_times_are_those_of_a_call(monkeypatch):
     found = first_calls.host_times(call, lambda: log.append("wait"), calls=4, batches=3)
     assert found == {"median_us": 2e6, "fastest_us": 1e6}
     assert log == ["call", *["wait", *["call"] * 4] * 3, "wait"]
-
-
-def test_the_simulator_is_not_timed(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError, match="no GPU"):
-        first_calls.call_times()

@@ -8,7 +8,7 @@ import pytest
 from attn_course import reference
 from attn_course.measure import contestants, contests
 from attn_course.measure.contestants import Kernels, Part, PeerRefuses
-from attn_course.measure.contests import Entrants, float64_attention, hold_contest, time_parts
+from attn_course.measure.contests import Entrants, float64_attention, hold_contest
 from attn_course.measure.timing import Replay, TimingError
 from attn_course.reference.inputs import seeded_qkv
 
@@ -142,16 +142,6 @@ def test_a_contest_times_all_that_are_right():
     assert one["samples"] == result.turns == 4 and one["relative_error"] < 1e-6
     with pytest.raises(TimingError, match="no contestant is left: slow: too slow; wrong: "):
         contest_of(wrong=EXPECTED + 1, slow=EXPECTED)
-
-
-def test_a_contest_needs_a_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError, match="no GPU"):
-        hold_contest(SHAPE, {})
-    with pytest.raises(TimingError, match="no GPU"):
-        time_parts(None, [], 3)
-    with pytest.raises(TimingError, match="no GPU"):
-        contestants.compile_parts([Part(1)])
 
 
 # -- kernels of the course -------------------------------------------------------------------------

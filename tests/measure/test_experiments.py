@@ -1,9 +1,9 @@
 """Contestants and their launches need no GPU; times come from a record, never a simulator."""
 
 import pytest
+from record_harness import stamped
 
 from attn_course.ladder.steps import EXPERIMENTS, Device, step
-from attn_course.measure import experiments
 from attn_course.measure.experiments import (
     REPORT_SHAPES,
     TILE_SHAPE,
@@ -14,7 +14,6 @@ from attn_course.measure.experiments import (
     tile_options,
     times,
 )
-from attn_course.measure.timing import TimingError
 
 H200 = Device("an H200", (9, 0), 132, 227 * 1024)
 
@@ -53,8 +52,7 @@ def test_tile_options_name_every_constant_of_kernel_11():
 
 def record_of(shape, **medians):
     row = {"shape": list(shape), "contestants": {n: {"median_us": t} for n, t in medians.items()}}
-    stamp = {"gpu": "G", "driver": "1", "cuda": "1", "date": "2026-01-02", "commit": "a"}
-    return {**stamp, "kernels": {}, "rows": [row], "tiles": {"shape": TILE_SHAPE}}
+    return stamped("experiments", rows=[row], tiles={"shape": TILE_SHAPE})
 
 
 def test_times_come_from_one_record_or_the_other_and_are_never_mixed():
@@ -69,9 +67,3 @@ def test_times_come_from_one_record_or_the_other_and_are_never_mixed():
     assert times(shape, None, None) is None
     with pytest.raises(KeyError, match="no row"):
         row_of(found, (1, 2, 3, 4))
-
-
-def test_recording_needs_a_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError):
-        experiments.record()

@@ -9,7 +9,6 @@ from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware import memory_levels
-from attn_course.measure.timing import TimingError
 
 
 @pytest.mark.parametrize(("count", "warm", "steps"), [(7, 0, 16), (7, 3, 16), (33, 40, 48)])
@@ -82,18 +81,6 @@ def test_every_variant_is_a_build_of_its_own():
         known = row.constants()
         assert all(option[2:].split("=")[0] in known for option in options)
         assert compiled(row.path, options, entry=row.entry, backend="simulator")
-
-
-def test_times_are_refused_without_a_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    for measure in (
-        memory_levels.latencies,
-        memory_levels.bandwidths,
-        memory_levels.score_times,
-        memory_levels.record,
-    ):
-        with pytest.raises(TimingError, match="no GPU"):
-            measure()
 
 
 def record():

@@ -3,28 +3,15 @@
 import json
 
 import pytest
+from record_harness import stamped
 
 from attn_course.ladder.steps import Problem
 from attn_course.measure import pipeline_times, records
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
-from attn_course.measure.timing import TimingError
 
-STAMP = {
-    "gpu": "NVIDIA H200",
-    "driver": "1",
-    "cuda": "12.9",
-    "date": "2026-01-02",
-    "commit": "a",
-    "kernels": {},
-}
 LAUNCH = {"timings": {"graph": {"median_us": 0.7}}}
 CLOCKS = {"sm_mhz": [1900.0, 1950.0, 1980.0]}
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
 
 
 def timed(names, start=10.0):
@@ -37,7 +24,7 @@ def timed(names, start=10.0):
 def write(root, name, kind, **fields):
     path = root / "h200" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"kind": kind, **STAMP, **fields}))
+    path.write_text(json.dumps(stamped(kind, **fields)))
 
 
 def own_record(shape=(1, 1, 2048, 64)):
@@ -63,29 +50,18 @@ def test_times_of_its_own_record(no_gpu, tmp_path):
 
 
 def test_a_suites_record_serves_as_well(no_gpu, tmp_path):
+    first, second, last = "scores_naive+serial", "scores_tiled+serial", "scores_tiled+warp+tiled"
     kernels = {
-        "scores_naive+serial": [("01_scores_naive", 5.0), ("04_softmax_output_serial", 60)],
-        "scores_tiled+serial": [("02_scores_tiled", 3.0), ("04_softmax_output_serial", 61)],
-        "scores_tiled+warp+tiled": [
-            ("02_scores_tiled", 2.0),
-            ("05_softmax_warp", 1.0),
-            ("06_output_tiled", 4.0),
-        ],
+        first: {"01_scores_naive": 5.0, "04_softmax_output_serial": 60},
+        second: {"02_scores_tiled": 3.0, "04_softmax_output_serial": 61},
+        last: {"02_scores_tiled": 2.0, "05_softmax_warp": 1.0, "06_output_tiled": 4.0},
     }
     row = {
         "shape": [1, 1, 2048, 64],
         "causal": False,
-        "timings": timed(
-            [
-                "scores_naive+serial",
-                "scores_tiled+serial",
-                "three_kernels",
-                "scores_tiled+warp+tiled",
-                "auto",
-            ]
-        ),
+        "timings": timed([first, second, "three_kernels", last, "auto"]),
         "kernels": {
-            name: [{"name": file, "median_us": us} for file, us in parts]
+            name: [{"name": file, "median_us": us} for file, us in parts.items()]
             for name, parts in kernels.items()
         },
     }
@@ -111,7 +87,7 @@ def test_without_any_record(no_gpu, tmp_path):
 
 def test_on_a_gpu_the_times_are_measured_once(monkeypatch, tmp_path):
     calls = []
-    live = {**STAMP, **own_record()}
+    live = stamped("pipeline", **own_record())
     for module in (pipeline_times, records):
         monkeypatch.setattr(module, "resolve_backend", lambda: "gpu")
     monkeypatch.setattr(records, "_measured_now", {})
@@ -126,8 +102,3 @@ def test_on_a_gpu_the_times_are_measured_once(monkeypatch, tmp_path):
 def test_chains_are_made_of_timed_kernels():
     assert all(set(parts) <= set(KERNELS) for parts in CHAINS.values())
     assert set(pipeline_times._BENCH_CHAINS.values()) == set(CHAINS)
-
-
-def test_the_simulator_is_not_timed(no_gpu):
-    with pytest.raises(TimingError):
-        pipeline_times.record()

@@ -5,6 +5,7 @@ import sys
 
 import compare_counters
 import pytest
+from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.cli.profile import target_of
@@ -12,13 +13,6 @@ from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
 from attn_course.measure.hardware import nsight
-from attn_course.measure.hardware.nsight import (
-    ProfilerError,
-    Target,
-    match,
-    parse_csv,
-    unknown_metrics,
-)
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
@@ -45,7 +39,7 @@ SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 
 
 def test_ncu_rows_become_profiles():
-    first, second = parse_csv(CSV)
+    first, second = nsight.parse_csv(CSV)
     assert first.kernel == "scores_naive" and first.grid == (7, 7, 24)
     assert first.block == (32, 32, 1)
     # "n/a" was not measured and is left out.
@@ -56,24 +50,24 @@ def test_ncu_rows_become_profiles():
 
 
 def test_profiles_must_be_of_the_launches_asked_for():
-    profiles = parse_csv(CSV)
-    assert match(profiles, LAUNCHES) == profiles
-    with pytest.raises(ProfilerError, match="expected were"):
-        match(profiles, LAUNCHES[::-1])
-    with pytest.raises(ProfilerError, match="expected were"):
-        match(profiles[:1], LAUNCHES)
+    profiles = nsight.parse_csv(CSV)
+    assert nsight.match(profiles, LAUNCHES) == profiles
+    with pytest.raises(nsight.ProfilerError, match="expected were"):
+        nsight.match(profiles, LAUNCHES[::-1])
+    with pytest.raises(nsight.ProfilerError, match="expected were"):
+        nsight.match(profiles[:1], LAUNCHES)
     wrong = [LAUNCHES[0], Geometry("scores_tiled", (13, 13, 23), (16, 16, 1))]
-    with pytest.raises(ProfilerError, match="asked for was"):
-        match(profiles, wrong)
-    with pytest.raises(ProfilerError, match="no table"):
-        parse_csv("==ERROR== nothing")
+    with pytest.raises(nsight.ProfilerError, match="asked for was"):
+        nsight.match(profiles, wrong)
+    with pytest.raises(nsight.ProfilerError, match="no table"):
+        nsight.parse_csv("==ERROR== nothing")
 
 
 def test_metrics_that_ncu_does_not_know_are_found_in_its_complaint():
     asked = ["smsp__inst_executed.sum", "smsp__made_up.sum"]
     complaint = "==ERROR== Failed to find metric smsp__made_up.sum\n"
-    assert unknown_metrics(complaint, asked) == asked[1:]
-    assert unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
+    assert nsight.unknown_metrics(complaint, asked) == asked[1:]
+    assert nsight.unknown_metrics("==PROF== smsp__made_up.sum profiled\n", asked) == []
 
 
 def fake_ncu(folder, body):
@@ -110,16 +104,16 @@ print({CSV!r})
 def test_a_refused_or_missing_ncu_is_one_clear_error(tmp_path, monkeypatch):
     ncu = fake_ncu(tmp_path, "print('==ERROR== ERR_NVGPUCTRPERM - no permission'); sys.exit(1)")
     monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
-    with pytest.raises(ProfilerError, match="administrator"):
+    with pytest.raises(nsight.ProfilerError, match="administrator"):
         nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
     monkeypatch.setattr(nsight, "find_ncu", lambda: None)
-    with pytest.raises(ProfilerError, match="not on the PATH"):
+    with pytest.raises(nsight.ProfilerError, match="not on the PATH"):
         nsight.run_ncu(["x"], LAUNCHES, [SECTORS])
 
 
 def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
     for number in range(1, 7):
-        totals = compare_counters.simulate(Target(number, (2, 5, 7, 6)))
+        totals = compare_counters.simulate(nsight.Target(number, (2, 5, 7, 6)))
         assert totals["global_store_requests"] > 0, number
 
 
@@ -131,16 +125,8 @@ def project(tmp_path):
     kernels.mkdir()
     for name in ("01_a.cu", "02_b.cu"):
         (kernels / name).write_text(f"// {name}\n")
-    record = {
-        "kind": "profile",
-        "gpu": "NVIDIA H200",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "abc",
-        "cases": [],
-        "kernels": {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")},
-    }
+    hashes = {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")}
+    record = stamped("profile", cases=[], kernels=hashes)
     return kernels, tmp_path / "results", record
 
 
@@ -232,30 +218,11 @@ def recorded_profile(root, changed=()):
         "gpu__time_duration.sum": 2500,
         "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 1.5,
     }
-    cases = [
-        {
-            "step": i + 1,
-            "file": name,
-            "kernel": "k",
-            "problem": [24, 196, 196, 64],
-            "options": [],
-            "grid": [1],
-            "block": [1],
-            "metrics": metrics,
-            "simulator": {"global_load_sectors": 1000},
-        }
-        for i, name in enumerate(files)
-    ]
-    record = {
-        "kind": "profile",
-        "gpu": "NVIDIA H200",
-        "driver": "580.1",
-        "cuda": "13.0",
-        "date": "2026-01-02",
-        "commit": "abc",
-        "kernels": hashes,
-        "cases": cases,
-    }
+    simulator = {"global_load_sectors": 1000}
+    case = {"kernel": "k", "problem": [24, 196, 196, 64], "options": [], "grid": [1], "block": [1]}
+    case |= {"metrics": metrics, "simulator": simulator}
+    cases = [{"step": i + 1, "file": name} | case for i, name in enumerate(files)]
+    record = stamped("profile", kernels=hashes, cases=cases)
     results.write_record(record, "profile", root)
 
 
@@ -345,14 +312,14 @@ def test_every_verdict_has_its_reason():
 
 def test_additions_of_floats_in_shared_memory_are_read_from_the_code():
     shape = (1, 4, 4, 4)
-    assert compare_counters.retries(Target(7, shape)) == ["atom.shared.add.f32"]
-    assert compare_counters.retries(Target(8, shape)) == []
+    assert compare_counters.retries(nsight.Target(7, shape)) == ["atom.shared.add.f32"]
+    assert compare_counters.retries(nsight.Target(8, shape)) == []
 
 
 def test_expanding_operations_are_read_from_the_code():
     shape = (1, 4, 4, 4)
-    assert compare_counters.expands(Target(1, shape)) == []
-    assert "ex2." in compare_counters.expands(Target(5, shape))
+    assert compare_counters.expands(nsight.Target(1, shape)) == []
+    assert "ex2." in compare_counters.expands(nsight.Target(5, shape))
 
 
 def profile_of(totals):
@@ -362,7 +329,7 @@ def profile_of(totals):
 
 
 def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):
-    cases = [Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
+    cases = [nsight.Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
     totals = [compare_counters.simulate(case) for case in cases]
     profiles = [profile_of(one) for one in totals]
     identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}

@@ -4,16 +4,15 @@ import json
 import types
 
 import pytest
+from record_harness import stamped
 
 from attn_course.cli import bench, main
 from attn_course.ladder.attention import METHODS
-from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
 from attn_course.measure import records, suites
 from attn_course.measure.contests import ContestResult, Entrants
-from attn_course.measure.roofline import attention_work
 from attn_course.measure.suites import SUITES, SuiteRow
-from attn_course.measure.timing import Contest, Timing, TimingError
+from attn_course.measure.timing import Contest, Timing
 
 
 def field_of(**times) -> Entrants:
@@ -22,23 +21,10 @@ def field_of(**times) -> Entrants:
 
 # -- the suites ------------------------------------------------------------------------------------
 def test_suites_hold_the_shapes_they_are_about():
-    shapes = [row.shape for row in SUITES["seeds_fp32"].rows]
-    assert shapes[:7] == [
-        (1, 1, 128, 64),
-        (4, 1, 128, 64),
-        (8, 1, 128, 64),
-        (4, 1, 256, 64),
-        (4, 1, 512, 64),
-        (4, 1, 128, 128),
-        (8, 1, 256, 64),
-    ]
-    assert shapes[7:12] == [
-        (2, 12, 196, 64),
-        (1, 4, 64, 512),
-        (1, 4, 64, 2048),
-        (1, 4, 64, 4096),
-        (1, 1, 16, 8192),
-    ]
+    labels = [row.label for row in SUITES["seeds_fp32"].rows]
+    small = "1,1,128,64 4,1,128,64 8,1,128,64 4,1,256,64 4,1,512,64 4,1,128,128 8,1,256,64"
+    wide = "2,12,196,64 1,4,64,512 1,4,64,2048 1,4,64,4096 1,1,16,8192"
+    assert labels[:12] == [*small.split(), *wide.split()]
     assert [row.pipelines for row in SUITES["seeds_fp32"].rows].count(True) == 1
     assert all(row.shape[2] * row.shape[3] > 10_000 for row in SUITES["ladder"].rows)
     assert [suite.name for suite in SUITES.values() if suite.all_methods] == ["ladder"]
@@ -75,12 +61,6 @@ def test_a_record_names_the_files_its_contestants_are_made_of():
         "06_output_tiled",
     }
     assert "12_flash_async" in suites.kernel_files(["auto"], small)
-
-
-def test_a_suite_refuses_the_simulator(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError, match="no GPU"):
-        suites.run_suite("seeds_fp32")
 
 
 # -- who is left out -------------------------------------------------------------------------------
@@ -150,49 +130,8 @@ def test_auto_beyond_its_margin_is_a_problem(auto_is_tiled):
 
 
 def suite_record(*rows) -> dict:
-    stamp = {
-        "gpu": "NVIDIA H200",
-        "driver": "1",
-        "cuda": "12.9",
-        "date": "2026-01-02",
-        "commit": "abc",
-    }
-    return {
-        "kind": "bench_seeds_fp32",
-        **stamp,
-        "kernels": {},
-        "suite": "seeds_fp32",
-        "about": "small problems",
-        "torch": "2.9",
-        "clocks": {"sm_mhz": [345, 1900, 1980]},
-        "rows": list(rows),
-    }
-
-
-def test_the_tables_show_every_row(auto_is_tiled):
-    first = record_of(auto=10.5, tiled=10.0, torch_math=30.0, torch_eager=21.0)
-    second = record_of(auto=8.0, tiled=8.0) | {
-        "label": "9,9,9,9",
-        "kernels": {
-            "slow": [{"name": "01_a", "median_us": 1.0}, {"name": "04_b", "median_us": 3.0}]
-        },
-    }
-    text = bench.report(suite_record(first, second))
-    for words in (
-        "recorded 2026-01-02 on NVIDIA H200",
-        "PyTorch 2.9",
-        "345 to 1980",
-        "eager",
-        "2.00 to 2.00",
-        "9,9,9,9",
-        "75.0 %",
-        "not timed: naive: too slow, more than 20 times the best peer (all rows)",
-        "not timed: torch_flash: no float32 (all rows)",
-    ):
-        assert words in text, words
-    floor = attention_work(Problem(6, 100, 100, 64)).floor_us(bench.peak_of("NVIDIA H200"))
-    assert bench.floor_cell(suite_record(), first, 10 * floor) == "10.0x"
-    assert bench.floor_cell(suite_record() | {"gpu": "Abacus"}, first, 1.0) == "-"
+    fields = {"suite": "seeds_fp32", "about": "small problems", "torch": "2.9", "rows": list(rows)}
+    return stamped("bench_seeds_fp32", clocks={"sm_mhz": [345, 1900, 1980]}, **fields)
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -220,21 +159,8 @@ def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(bench, "run_suite", run)
     monkeypatch.setattr(bench, "resolve_backend", lambda: "gpu")
-    status = main.main(
-        [
-            "bench",
-            "seeds_fp32",
-            "--results",
-            str(tmp_path),
-            "--iterations",
-            "7",
-            "--warmup",
-            "0",
-            "--methods",
-            "auto",
-            "tiled",
-        ]
-    )
+    options = "--iterations 7 --warmup 0 --methods auto tiled".split()
+    status = main.main(["bench", "seeds_fp32", "--results", str(tmp_path), *options])
     assert status == 1  # auto is beyond its margin
     assert (asked["name"], asked["iterations"], asked["warmup"]) == ("seeds_fp32", 7, 0)
     assert asked["methods"] == ["auto", "tiled"]

@@ -8,20 +8,6 @@ import numpy as np
 import pytest
 
 from attn_course.measure import timing
-from attn_course.measure.timing import (
-    ClockWatch,
-    Contest,
-    GpuClock,
-    Replay,
-    Timing,
-    TimingError,
-    bootstrap_ratio,
-    calls_for,
-    capture,
-    contest,
-    first_calls,
-    measure,
-)
 
 
 class FakeClock:
@@ -58,8 +44,8 @@ def lasting(name, *lengths):
 def test_contestants_take_turns_and_warm_up_turns_do_not_count():
     clock = FakeClock()
     turns = []
-    found = contest(
-        {"a": Replay(lasting("a", 900.0, 800.0, 40.0), 20), "b": (lasting("b", 9.0), 1)},
+    found = timing.contest(
+        {"a": timing.Replay(lasting("a", 900.0, 800.0, 40.0), 20), "b": (lasting("b", 9.0), 1)},
         iterations=3,
         warmup=2,
         clock=clock,
@@ -75,7 +61,7 @@ def test_contestants_take_turns_and_warm_up_turns_do_not_count():
 
 def test_a_drift_shared_by_both_leaves_the_ratio_alone():
     clock = FakeClock(drift=0.01)
-    found = contest(
+    found = timing.contest(
         {"a": (lasting("a", 10.0), 1), "b": (lasting("b", 20.0), 1)}, iterations=50, clock=clock
     )
     a, b = (found.timings[name] for name in "ab")
@@ -84,27 +70,27 @@ def test_a_drift_shared_by_both_leaves_the_ratio_alone():
     assert ratio.low <= ratio.value <= ratio.high
     assert ratio.value == pytest.approx(2, rel=0.02) and ratio.high - ratio.low < 0.03
     # Drawn each on its own, the same samples give a wide interval.
-    apart = bootstrap_ratio(a, Timing("b", "graph", b.samples_us[:-1]))
+    apart = timing.bootstrap_ratio(a, timing.Timing("b", "graph", b.samples_us[:-1]))
     assert apart.high - apart.low > 5 * (ratio.high - ratio.low)
 
 
 def test_nothing_to_time_is_refused():
     for replays, iterations in (({}, 5), ({"a": (lasting("a", 1.0), 1)}, 0)):
-        with pytest.raises(TimingError, match="at least one"):
-            contest(replays, iterations=iterations, clock=FakeClock())
+        with pytest.raises(timing.TimingError, match="at least one"):
+            timing.contest(replays, iterations=iterations, clock=FakeClock())
 
 
 def test_a_cold_graph_holds_one_call():
-    replays = {"warm": Replay(lasting("warm", 1.0), 20)}
+    replays = {"warm": timing.Replay(lasting("warm", 1.0), 20)}
     with pytest.raises(ValueError, match="warm has more"):
-        contest(replays, flush_l2=True, clock=FakeClock())
-    found = contest({"one": (lasting("one", 7.0), 1)}, flush_l2=True, clock=FakeClock())
+        timing.contest(replays, flush_l2=True, clock=FakeClock())
+    found = timing.contest({"one": (lasting("one", 7.0), 1)}, flush_l2=True, clock=FakeClock())
     assert found.timings["one"].how == "cold"
 
 
 def test_summary_of_samples():
     samples = tuple(float(value) for value in range(1, 102))  # 1 .. 101
-    found = Timing("kernel", "graph", samples[::-1], 20)
+    found = timing.Timing("kernel", "graph", samples[::-1], 20)
     assert (found.median_us, found.p20_us, found.p80_us) == (51, 21, 81)
     assert found.record() == {
         "name": "kernel",
@@ -119,8 +105,11 @@ def test_summary_of_samples():
 
 def test_one_outlier_moves_neither_median_nor_ratio():
     steady, slow = [10.0] * 99, [20.0] * 99
-    found = Contest(
-        {"a": Timing("a", "graph", (*steady, 1e6)), "b": Timing("b", "graph", (*slow, 20.0))}
+    found = timing.Contest(
+        {
+            "a": timing.Timing("a", "graph", (*steady, 1e6)),
+            "b": timing.Timing("b", "graph", (*slow, 20.0)),
+        }
     )
     ratio = found.ratio("a", "b")
     assert (ratio.value, ratio.low, ratio.high) == (2, 2, 2)
@@ -131,14 +120,14 @@ def test_the_interval_holds_the_truth_and_narrows_with_samples():
     rng = np.random.default_rng(5)
     widths = []
     for size in (20, 2000):
-        a = Timing("a", "graph", tuple(rng.lognormal(2, 0.2, size)))
-        b = Timing("b", "graph", tuple(1.5 * rng.lognormal(2, 0.2, size + 1)))
-        ratio = bootstrap_ratio(a, b)
+        a = timing.Timing("a", "graph", tuple(rng.lognormal(2, 0.2, size)))
+        b = timing.Timing("b", "graph", tuple(1.5 * rng.lognormal(2, 0.2, size + 1)))
+        ratio = timing.bootstrap_ratio(a, b)
         assert ratio.low < 1.5 < ratio.high
         widths.append(ratio.high - ratio.low)
     assert widths[1] < widths[0] / 4
-    assert bootstrap_ratio(a, b) == bootstrap_ratio(a, b)  # seeded
-    assert math.isclose(bootstrap_ratio(b, a).value, 1 / ratio.value)
+    assert timing.bootstrap_ratio(a, b) == timing.bootstrap_ratio(a, b)  # seeded
+    assert math.isclose(timing.bootstrap_ratio(b, a).value, 1 / ratio.value)
 
 
 @pytest.mark.parametrize(
@@ -146,23 +135,23 @@ def test_the_interval_holds_the_truth_and_narrows_with_samples():
     [(1.0, 20), (25.0, 20), (100.0, 5), (130.0, 4), (499.0, 2), (500.0, 1), (1e6, 1), (0.0, 20)],
 )
 def test_long_calls_need_few_in_a_graph(call_us, calls):
-    assert calls_for(call_us) == calls
+    assert timing.calls_for(call_us) == calls
 
 
 # -- the simulator is not timed --------------------------------------------------------------------
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda: GpuClock(),
-        lambda: capture(print),
-        lambda: contest({"a": (print, 1)}),
-        lambda: measure("a", print, "wall"),
-        lambda: first_calls(print, 3),
+        lambda: timing.GpuClock(),
+        lambda: timing.capture(print),
+        lambda: timing.contest({"a": (print, 1)}),
+        lambda: timing.measure("a", print, "wall"),
+        lambda: timing.first_calls(print, 3),
     ],
 )
 def test_the_simulator_is_not_timed(monkeypatch, attempt):
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    with pytest.raises(TimingError, match="simulator's seconds say nothing"):
+    with pytest.raises(timing.TimingError, match="simulator's seconds say nothing"):
         attempt()
 
 
@@ -231,12 +220,12 @@ def gpu(monkeypatch):
 
 
 def test_a_sample_is_queued_behind_a_held_gpu_and_a_flush(gpu):
-    clock = GpuClock(flush_l2=True)
+    clock = timing.GpuClock(flush_l2=True)
     LOG.clear()
     assert clock.time_us(lambda: LOG.append("launch")) == 250.0
     assert LOG == ["enter", "flush", "hold", "event 0", "launch", "event 1", "wait", "leave"]
     LOG.clear()
-    GpuClock().time_us(lambda: LOG.append("launch"))
+    timing.GpuClock().time_us(lambda: LOG.append("launch"))
     assert "flush" not in LOG and LOG.index("hold") < LOG.index("launch")
 
 
@@ -244,19 +233,9 @@ def test_a_graph_is_captured_after_a_call_that_warms_up(gpu):
     def call():
         LOG.append("call")
 
-    replay = capture(call, 3)
-    assert LOG == [
-        "device wait",
-        "enter",
-        "call",
-        "stream wait",
-        "capture",
-        "call",
-        "call",
-        "call",
-        "captured",
-        "leave",
-    ]
+    replay = timing.capture(call, 3)
+    queued = "device wait, enter, call, stream wait, capture, call, call, call, captured, leave"
+    assert LOG == queued.split(", ")
     assert replay.calls == 3 and replay.launch.keeps is call
     LOG.clear()
     replay.launch()
@@ -274,12 +253,14 @@ def test_every_way_of_timing_gives_as_many_samples_as_asked_for(gpu, monkeypatch
     expected = {"graph": 12.5, "cold": 250.0, "events": 250.0, "benchmark": 3.0}
     for how in timing.HOW:
         calls = []
-        found = measure("one", lambda calls=calls: calls.append(1), how, iterations=4, warmup=2)
+        found = timing.measure(
+            "one", lambda calls=calls: calls.append(1), how, iterations=4, warmup=2
+        )
         assert found.how == how and len(found.samples_us) == 4
         assert how not in expected or found.samples_us == pytest.approx([expected[how]] * 4)
         assert len(calls) == {"graph": 21, "cold": 2}.get(how, 6)
     with pytest.raises(ValueError, match="by eye"):
-        measure("one", print, "by eye")
+        timing.measure("one", print, "by eye")
 
 
 def test_first_calls_are_not_warmed_up(monkeypatch):
@@ -292,7 +273,7 @@ def test_first_calls_are_not_warmed_up(monkeypatch):
     def call():
         now.value += next(lengths)
 
-    assert first_calls(call, 3, lambda: waits.append(next(seconds))) == [5e6, 0.25e6, 0.25e6]
+    assert timing.first_calls(call, 3, lambda: waits.append(next(seconds))) == [5e6, 0.25e6, 0.25e6]
     assert len(waits) == 6  # idle before and after each
 
 
@@ -312,7 +293,7 @@ def test_clocks_as_nvidia_smi_prints_them(monkeypatch):
 
 def test_clocks_without_nvidia_smi():
     assert timing.clocks() == {}
-    with ClockWatch() as watch:
+    with timing.ClockWatch() as watch:
         pass
     assert watch.readings == [] and watch.record() == {}
 
@@ -330,7 +311,7 @@ def test_a_watch_keeps_whole_readings(monkeypatch):
             return "1600, 3201, 300, 40\n1980, 3201, 500, 42\n1700, 3201, 400, 41\n17", ""
 
     monkeypatch.setattr(subprocess, "Popen", Process)
-    with ClockWatch(every_ms=50) as watch:
+    with timing.ClockWatch(every_ms=50) as watch:
         pass
     assert watch.record()["sm_mhz"] == [1600, 1700, 1980]
     assert watch.record()["power_w"] == [300, 400, 500] and len(watch.readings) == 3

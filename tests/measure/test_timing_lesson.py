@@ -3,8 +3,8 @@
 import subprocess
 import types
 
-import numpy as np
 import pytest
+from record_harness import stamped
 
 from attn_course.figures import timing
 from attn_course.measure import first_calls, records
@@ -12,24 +12,10 @@ from attn_course.measure.first_calls import EXPERIMENTS, REPORT_SHAPES, measured
 from attn_course.measure.records import RecordError
 from attn_course.measure.timing import HOW, TimingError
 
-STAMP = {
-    "gpu": "NVIDIA H200",
-    "driver": "1",
-    "cuda": "12.9",
-    "date": "2026-01-02",
-    "commit": "a",
-    "kernels": {},
-}
-
-
-@pytest.fixture
-def no_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-
 
 def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_path):
     for folder, date, value in (("old", "2026-01-01", 1), ("new", "2026-03-01", 2)):
-        record = {"kind": "timing_lesson", **STAMP, "date": date, "experiments": {"noise": value}}
+        record = stamped("timing_lesson", date=date, experiments={"noise": value})
         path = tmp_path / folder / "first_calls.json"
         path.parent.mkdir()
         path.write_text(__import__("json").dumps(record))
@@ -49,15 +35,6 @@ def test_on_a_gpu_an_experiment_runs(monkeypatch):
     found = measured("noise")
     assert found.live and found.data == {"fresh": True}
     assert found.caption == "measured now on NVIDIA H200"
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_no_experiment_times_the_simulator(no_gpu, monkeypatch, name):
-    monkeypatch.setattr(first_calls, "_inputs", lambda shape: [np.ones(shape, np.float32)] * 3)
-    monkeypatch.setattr(first_calls, "ours", lambda *_: types.SimpleNamespace(call=print))
-    monkeypatch.setattr(first_calls.time, "sleep", lambda seconds: None)
-    with pytest.raises(TimingError):
-        EXPERIMENTS[name]()
 
 
 def test_a_failed_process_of_its_own_says_why(monkeypatch):
@@ -99,20 +76,3 @@ def test_first_calls_are_ringed():
     for series in ({"a": [[1]]}, {"a": [[1], []]}, {"a": [[1], [0]]}):
         with pytest.raises(ValueError):
             timing.calls_in_order(series, ["one", "two"])
-
-
-def test_a_spread_is_drawn_around_each_median():
-    figure = timing.spread({"a": [9, 10, 11], "b": [1, 1, 4]}, title="t", source="s")
-    assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [3, 3]
-    assert "median 10" in figure.axes[0].get_title(loc="left")
-    for samples in ({}, {"a": []}, {"a": [1, 0]}):
-        with pytest.raises(ValueError):
-            timing.spread(samples)
-
-
-def test_a_run_under_load_is_drawn_with_and_without_readings():
-    figure = timing.under_load([0.1, 0.2], [5, 6], [1980, 1900], [400, 500])
-    assert list(figure.axes[1].lines[0].get_ydata()) == [1980, 1900]
-    assert len(timing.under_load([0.1], [5], [], []).axes) == 3
-    with pytest.raises(ValueError, match="2 moments for 1"):
-        timing.under_load([0.1, 0.2], [5], [], [])

@@ -39,26 +39,16 @@ def run(*options, machine=None, monkeypatch=None):
     )
 
 
-SMALL = (
-    "--kernels",
-    "14",
-    "--every",
-    "13",
-    "--sections",
-    "opcodes",
-    "random_kernels",
-    "programs",
-    "functions",
-)
+SMALL = "--kernels 8 --every 26 --sections opcodes random_kernels programs functions".split()
 
 
 def test_the_simulator_agrees_with_itself():
-    """At a 13th of the items; the debug build in random warp order stands in for the GPU."""
+    """At a 26th of the items; the debug build in random warp order stands in for the GPU."""
     record = run(*SMALL)
     assert not record["differences"]
     assert record["all_agree"]
     counts = {name: section["count"] for name, section in record["sections"].items()}
-    assert counts["opcodes"] > 150
+    assert counts["opcodes"] > 75
     assert counts == {name: section["agree"] for name, section in record["sections"].items()}
     assert "all_agree: True" in differential.report(record)
 
@@ -103,14 +93,6 @@ def test_a_module_that_does_not_load_is_halved_to_the_guilty_opcode():
     results = differential_sections.halve_on_error(Choosy("simulator"), codes, "sm_90", refused)
     assert list(refused) == ["sub.u32"]
     assert [result is None for result in results] == [False, False, True, False, False]
-
-
-def test_the_written_record_reads_back(tmp_path):
-    import json
-
-    record = run("--every", "300", "--sections", "opcodes")
-    path = differential.write(record, tmp_path)
-    assert json.loads(path.read_text()) == json.loads(json.dumps(record))
 
 
 # --- opcodes --------------------------------------------------------------------------------------

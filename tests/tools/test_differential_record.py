@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+from record_harness import stamped
 
 from attn_course.measure.records import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
 
@@ -54,52 +55,32 @@ def test_the_record_is_evidence(path):
 
 
 def section(count):
-    items = [{"seed": i} for i in range(count)]
-    return {
-        "count": count,
-        "agree": count,
-        "disagree": 0,
-        "errors": 0,
-        "all_agree": True,
-        "items": items,
-    }
+    totals = {"count": count, "agree": count, "disagree": 0, "errors": 0, "all_agree": True}
+    return totals | {"items": [{"seed": i} for i in range(count)]}
 
 
 @pytest.fixture
 def record():
     files = sorted(path.name for path in (RESULTS_FOLDER.parent / "kernels").glob("0[1-6]_*.cu"))
-    return {
-        "kind": "differential",
-        "gpu": "NVIDIA H200",
-        "driver": "580",
-        "cuda": "13.0",
-        "date": "2026-11-21",
-        "commit": "0123456789",
-        "all_agree": True,
-        "differences": [],
-        "kernels": {name: kernel_hash(name) for name in files},
-        "sections": {name: section(least) for name, least in SECTIONS.items()},
-    }
+    kernels = {name: kernel_hash(name) for name in files}
+    sections = {name: section(least) for name, least in SECTIONS.items()}
+    fields = {"kernels": kernels, "sections": sections}
+    return stamped("differential", all_agree=True, differences=[], **fields)
 
 
 def test_a_complete_record_is_evidence(record):
     assert complaints(record) == []
 
 
-def lose(*path):
-    def change(record):
-        for key in path[:-1]:
-            record = record[key]
-        del record[path[-1]]
-
-    return change
-
-
 def put(value, *path):
+    """A change of a record: the value at a path of keys; None removes it."""
+
     def change(record):
         for key in path[:-1]:
             record = record[key]
         record[path[-1]] = value
+        if value is None:
+            del record[path[-1]]
 
     return change
 
@@ -107,10 +88,10 @@ def put(value, *path):
 @pytest.mark.parametrize(
     "change",
     [
-        lose("kernels"),
-        lose("sections", "ladder"),
-        lose("sections", "opcodes", "agree"),
-        lose("kernels", "02_scores_tiled.cu"),
+        put(None, "kernels"),
+        put(None, "sections", "ladder"),
+        put(None, "sections", "opcodes", "agree"),
+        put(None, "kernels", "02_scores_tiled.cu"),
         put("none", "gpu"),
         put(False, "all_agree"),
         put([{"opcode": "add.u32"}], "differences"),

@@ -271,5 +271,5 @@ CONVERSION_ROWS: dict[str, tuple[Row, ...]] = {
         Row("f16/f16 f64/f64", "T -> D", _convert, f"{_TO_INTEGER} sat"),
         Row("bf16/bf16", "T -> D", _convert, _TO_INTEGER),
         Row("f16x2,bf16x2/f32", "T T -> D", _convert_pair, "rn rz relu"),
-    ),
+    )
 }

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
-from attn_course.engine.ptx.syntax import (
-    Function,
-    Instruction,
-    Module,
-    Position,
-    Symbol,
-    Variable,
-)
+from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable
 
 from ..addresses import FUNCTION_WINDOW, aligned
 from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel

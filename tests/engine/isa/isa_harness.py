@@ -1,4 +1,4 @@
-"""Runs one row of the operation table on bit patterns and holds every lane against an oracle."""
+"""Runs one row of the operation table on bit patterns and checks every lane against an oracle."""
 
 import zlib
 
@@ -8,58 +8,20 @@ from attn_course.engine.isa import table as isa
 
 from .isa_oracle import bits_of
 
-SPECIAL = {
-    "f32": [
-        0,
-        1,
-        0x7FFFFF,
-        0x800000,
-        0x800001,
-        0x3F800000,
-        0x3F800001,
-        0x3F7FFFFF,
-        0x7F7FFFFF,
-        0x7F800000,
-        0x7FC00000,
-        0x7F800001,
-        0x33800000,
-        0x33000000,
-        0x4B000001,
-        0x00C00000,
-        0x3F000000,
-        0x40200000,
-        0x4F000000,
-        0x4EFFFFFF,
-        0x4F800000,
-        0x5F000000,
-        0x20000000,
-    ],
-    "f64": [
-        0,
-        1,
-        (1 << 52) - 1,
-        1 << 52,
-        0x3FF0000000000000,
-        0x3FF0000000000001,
-        0x3FEFFFFFFFFFFFFF,
-        0x7FEFFFFFFFFFFFFF,
-        0x7FF0000000000000,
-        0x7FF8000000000000,
-        0x3CA0000000000000,
-        0x3810000000000000,
-        0x47EFFFFFF0000000,
-        0x36A0000000000000,
-        0x3FE0000000000000,
-        0x4004000000000000,
-        0x41E0000000000000,
-        0x43E0000000000000,
-        0x3FF0000010000000,
-        0x3FF0000030000000,
-        0x1F00000000000000,
-    ],
-    "f16": [0, 1, 0x3FF, 0x400, 0x3C00, 0x3C01, 0x7BFF, 0x7C00, 0x7E00, 0x3800, 0x4100, 0x0401],
-    "bf16": [0, 1, 0x7F, 0x80, 0x3F80, 0x3F81, 0x7F7F, 0x7F80, 0x7FC0, 0x3F00, 0x4020, 0x4F00],
+SPECIAL = {  # bit patterns in hexadecimal
+    "f32": """
+        0 1 7FFFFF 800000 800001 3F800000 3F800001 3F7FFFFF 7F7FFFFF 7F800000 7FC00000
+        7F800001 33800000 33000000 4B000001 C00000 3F000000 40200000 4F000000 4EFFFFFF
+        4F800000 5F000000 20000000""",
+    "f64": """
+        0 1 FFFFFFFFFFFFF 10000000000000 3FF0000000000000 3FF0000000000001 3FEFFFFFFFFFFFFF
+        7FEFFFFFFFFFFFFF 7FF0000000000000 7FF8000000000000 3CA0000000000000 3810000000000000
+        47EFFFFFF0000000 36A0000000000000 3FE0000000000000 4004000000000000 41E0000000000000
+        43E0000000000000 3FF0000010000000 3FF0000030000000 1F00000000000000""",
+    "f16": "0 1 3FF 400 3C00 3C01 7BFF 7C00 7E00 3800 4100 401",
+    "bf16": "0 1 7F 80 3F80 3F81 7F7F 7F80 7FC0 3F00 4020 4F00",
 }
+SPECIAL = {kind: [int(bits, 16) for bits in text.split()] for kind, text in SPECIAL.items()}
 
 
 def operand(kind, count, rng):
@@ -73,22 +35,8 @@ def operand(kind, count, rng):
     if kind in SPECIAL:
         specials = [x | s for x in SPECIAL[kind] for s in (0, 1 << width - 1)]
     else:
-        specials = [
-            0,
-            1,
-            2,
-            7,
-            31,
-            32,
-            33,
-            64,
-            255,
-            (1 << width) - 1,
-            (1 << width) - 2,
-            1 << width - 1,
-            (1 << width - 1) - 1,
-            (1 << width - 1) + 1,
-        ]
+        end, half = 1 << width, 1 << width - 1
+        specials = [0, 1, 2, 7, 31, 32, 33, 64, 255, end - 1, end - 2, half, half - 1, half + 1]
         specials = [x & (1 << width) - 1 for x in specials]
     third = count // 3
     picked = [specials[i] for i in rng.integers(0, len(specials), count - 2 * third)]
@@ -148,7 +96,7 @@ def run(operation, columns):
 
 
 def check(opcode, oracle, count=90, agree=None, lanes=None):
-    """Hold `opcode` against `oracle`, which maps operand bits to result bits (or a tuple of them).
+    """Check `opcode` against `oracle`, which maps operand bits to result bits (or a tuple of them).
 
     A None from the oracle is any NaN of .f64; `agree(expected, got)` replaces equality.
     `lanes` gives operand bits of its own, a list of rows.

@@ -18,19 +18,10 @@ def double_of(bits, kind, ftz):
 
 
 def reference(name, x):
+    exact = {"rcp": lambda x: 1 / x, "rsqrt": lambda x: 1 / np.sqrt(x)}.get(name)
     with np.errstate(all="ignore"):
-        x = np.float64(x)
         return float(
-            {
-                "ex2": np.exp2,
-                "lg2": np.log2,
-                "sin": np.sin,
-                "cos": np.cos,
-                "tanh": np.tanh,
-                "sqrt": np.sqrt,
-                "rcp": lambda x: 1 / x,
-                "rsqrt": lambda x: 1 / np.sqrt(x),
-            }[name](x)
+            (exact or getattr(np, {"ex2": "exp2", "lg2": "log2"}.get(name, name)))(np.float64(x))
         )
 
 
@@ -48,13 +39,8 @@ BOUNDS = {
 APPROXIMATE = [
     *(f"{name}.approx.f32" for name in BOUNDS),
     *(f"{name}.approx.ftz.f32" for name in BOUNDS if name != "tanh"),
-    "rcp.approx.ftz.f64",
-    "rsqrt.approx.f64",
-    "rsqrt.approx.ftz.f64",
-    "ex2.approx.f16",
-    "ex2.approx.ftz.bf16",
-    "tanh.approx.f16",
-    "tanh.approx.bf16",
+    *"rcp.approx.ftz.f64 rsqrt.approx.f64 rsqrt.approx.ftz.f64 ex2.approx.f16".split(),
+    *"ex2.approx.ftz.bf16 tanh.approx.f16 tanh.approx.bf16".split(),
 ]
 
 

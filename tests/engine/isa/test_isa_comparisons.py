@@ -1,6 +1,7 @@
 """setp, set and slct of every type against exact comparisons."""
 
 import itertools
+import operator
 
 from . import isa_oracle as exact
 from .isa_harness import check
@@ -8,24 +9,9 @@ from .isa_oracle import decode
 
 HALVES = ("f16", "bf16")
 
-ORDERED = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "lo": lambda a, b: a < b,
-    "ls": lambda a, b: a <= b,
-    "hi": lambda a, b: a > b,
-    "hs": lambda a, b: a >= b,
-}
-COMBINE = {
-    "": lambda t, c: t,
-    "and": lambda t, c: t & c,
-    "or": lambda t, c: t | c,
-    "xor": lambda t, c: t ^ c,
-}
+ORDERED = {name: getattr(operator, name) for name in "eq ne lt le gt ge".split()}
+ORDERED |= {"lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge}
+COMBINE = {"": lambda t, c: t, "and": operator.and_, "or": operator.or_, "xor": operator.xor}
 INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 UNSIGNED, BITS = ("u16", "u32", "u64"), ("b16", "b32", "b64")
 COMPARISONS = {}

@@ -117,16 +117,8 @@ for mode, ftz, sat in itertools.product(("rni", "rzi", "rmi", "rpi"), (False, Tr
 
 
 def _add_float_conversions():
-    widening = [
-        ("f32", "f16"),
-        ("f64", "f16"),
-        ("f64", "f32"),
-        ("f32", "bf16"),
-        ("f64", "bf16"),
-        ("f32", "f32"),
-        ("f16", "f16"),
-        ("f64", "f64"),
-    ]
+    pairs = "f32 f16, f64 f16, f64 f32, f32 bf16, f64 bf16, f32 f32, f16 f16, f64 f64"
+    widening = [pair.split() for pair in pairs.split(", ")]
     for target, source in widening:
         for ftz, sat in itertools.product((False, True), repeat=2):
             if not (ftz and "f32" not in (target, source)) and not (sat and source == "bf16"):
@@ -191,25 +183,9 @@ def test_integers_around_the_floats_middles():
 
 def test_floats_around_the_integers_limits():
     """The last float that fits, the first that does not, and ties."""
-    values = [
-        0.5,
-        1.5,
-        2.5,
-        127.5,
-        128.5,
-        255.5,
-        32767.5,
-        65535.5,
-        2.0**31,
-        2.0**31 - 128,
-        2.0**31 - 0.5,
-        2.0**32,
-        2.0**32 - 0.5,
-        2.0**63,
-        2.0**63 - 1024,
-        2.0**64,
-        2.0**64 - 2048,
-    ]
+    values = [0.5, 1.5, 2.5, 127.5, 128.5, 255.5, 32767.5, 65535.5]
+    values += [2.0**31, 2.0**31 - 128, 2.0**31 - 0.5, 2.0**32, 2.0**32 - 0.5]
+    values += [2.0**63, 2.0**63 - 1024, 2.0**64, 2.0**64 - 2048]
     doubles = [(int(np.float64(s * v).view(np.uint64)),) for v in values for s in (1, -1)]
     singles = [(int(np.float32(s * v).view(np.uint32)),) for v in values for s in (1, -1)]
     for target, mode in itertools.product(INTEGERS, ("rni", "rzi", "rmi", "rpi")):

@@ -13,16 +13,12 @@ from . import test_isa_integers as integers
 
 EXTRA = [
     *approximations.APPROXIMATE,
-    "div.approx.f32",
-    "div.approx.ftz.f32",
-    "ex2.approx.f16x2",
-    "ex2.approx.ftz.bf16x2",
-    "tanh.approx.f16x2",
-    "tanh.approx.bf16x2",
+    *"div.approx.f32 div.approx.ftz.f32 ex2.approx.f16x2 ex2.approx.ftz.bf16x2".split(),
+    *"tanh.approx.f16x2 tanh.approx.bf16x2".split(),
     *(
         f"slct.{ftz}{kind}.f32"
         for ftz in ("", "ftz.")
-        for kind in ("b16", "b32", "b64", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64")
+        for kind in "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64".split()
     ),
 ]
 TESTED = [*integers.CASES, *floats.CASES, *comparisons.COMPARISONS, *conversions.CASES, *EXTRA]
@@ -90,18 +86,9 @@ def test_unknown_instructions_name_the_part(opcode, part):
 
 def test_empty_arrays():
     """A chunk without active lanes runs like any other."""
-    for opcode in (
-        "add.u32",
-        "fma.rn.ftz.f32",
-        "fma.rn.f32",
-        "max.f32",
-        "div.rn.f32",
-        "fma.rn.f64",
-        "cvt.rzi.s32.f32",
-        "setp.lt.f32",
-        "add.rz.f64",
-        "add.cc.u32",
-    ):
+    opcodes = """add.u32 fma.rn.ftz.f32 fma.rn.f32 max.f32 div.rn.f32 fma.rn.f64 cvt.rzi.s32.f32
+        setp.lt.f32 add.rz.f64 add.cc.u32"""
+    for opcode in opcodes.split():
         operation = isa.lookup(opcode)
         columns = [np.empty(0, isa.DTYPE[kind]) for kind in operation.sources]
         with np.errstate(all="ignore"):

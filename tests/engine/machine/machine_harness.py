@@ -46,15 +46,7 @@ def module(code: str, names: tuple = ()) -> RawModule:
 
 
 def run(
-    code,
-    name,
-    grid,
-    block,
-    *arguments,
-    build="optimised",
-    shared=0,
-    names=(),
-    warp_order=None,
+    code, name, grid, block, *arguments, build="optimised", shared=0, names=(), warp_order=None
 ):
     """Call one kernel of the code; grid and block are ints or tuples. Returns its arguments."""
     kernel = module(*([code, names] if names else [code])).get_function(name)

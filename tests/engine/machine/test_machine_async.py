@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, run, zeros
+from machine_harness import listen, run, zeros
 
 from attn_course.engine.errors import LaunchError
 from attn_course.engine.machine import Hang, MemoryFault, launch
@@ -149,8 +149,6 @@ __global__ void __cluster_dims__(2, 1, 1) no_such_block(int* out) {
 """
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_pipeline_of_copies(build, order):
     a = np.random.default_rng(1).integers(-9, 9, (5, 64)).astype(np.float32)
     out = zeros(64, np.float32)
@@ -161,14 +159,12 @@ def test_a_pipeline_of_copies(build, order):
     assert out.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_copy_arrives_when_it_is_waited_for(build):
     a, out = np.arange(1, 33, dtype=np.float32), zeros(64, np.float32)
     run(COPIES, "early", 1, 32, a, out, build=build)
     assert out.tolist() == [-1] * 32 + a.tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_what_is_not_copied_is_zero(build):
     rng = np.random.default_rng(2)
     a, bytes_of = rng.standard_normal((32, 4)).astype(np.float32), zeros(32)
@@ -181,14 +177,12 @@ def test_what_is_not_copied_is_zero(build):
     assert out[::-1].tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_copies_of_some_lanes(build):
     a, out = np.random.default_rng(3).standard_normal(128), zeros(64, float)
     run(COPIES, "half_of_them", 1, 64, a, out, build=build)
     assert out.tolist() == [a[2 * t] if t % 3 and t % 2 else 7 for t in range(64)]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_copy_from_outside_is_named_and_told(build):
     a, out = np.ones(20, np.float32), zeros(32, np.float32)
     with pytest.raises(MemoryFault, match="the array is shorter.*reads element 20 of a"):
@@ -201,8 +195,6 @@ def test_a_copy_from_outside_is_named_and_told(build):
     assert kinds == [("global", "load", 4), ("shared", "store", 4)]
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_blocks_of_a_cluster_read_each_other(build, order):
     a = np.random.default_rng(4).integers(-9, 9, (8, 33)).astype(np.int32)
     out = zeros((8, 33))
@@ -214,7 +206,6 @@ def test_blocks_of_a_cluster_read_each_other(build, order):
         assert out[block].tolist() == (sent[block % 4] * 1000 + total).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_cluster_of_two_dimensions(build, monkeypatch):
     monkeypatch.setattr(launch, "LANES_PER_CHUNK", 64)
     out = zeros((4, 6, 4))
@@ -226,7 +217,6 @@ def test_a_cluster_of_two_dimensions(build, monkeypatch):
             assert out[y, x].tolist() == [other * 100 + 40 + 3 - rank] * 4
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_what_clusters_can_not_do_is_named(build):
     with pytest.raises(Hang, match="the cluster's.*bar.sync 1|bar.sync 1.*the cluster's"):
         run(CLUSTERS, "alone", 2, 32, zeros(1), build=build)
@@ -236,7 +226,6 @@ def test_what_clusters_can_not_do_is_named(build):
         run(CLUSTERS, "no_such_block", 2, 32, zeros(1), build=build)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_copy_that_all_lanes_ignore(build):
     a, out = np.arange(1, 33, dtype=np.float32), zeros(64, np.float32)
     for ignore in (0, 1):
@@ -245,7 +234,6 @@ def test_a_copy_that_all_lanes_ignore(build):
         assert out.tolist() == 2 * (a * (1 - ignore)).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_the_newest_group_has_not_arrived_when_the_one_before_has(build):
     a, out = np.arange(1, 65, dtype=np.float32), zeros(96, np.float32)
     run(COPIES, "next_too_early", 1, 32, a, out, build=build)

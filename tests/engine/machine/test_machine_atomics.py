@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, run, zeros
+from machine_harness import run, zeros
 
 from attn_course.engine.machine import Hang, launch
 
@@ -200,8 +200,6 @@ def wrap(value, bits=32):
     return (int(value) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_atomics_whose_results_are_not_used(build, order):
     rng, n = np.random.default_rng(7), 300
     a, bins = rng.integers(-99, 99, n).astype(np.int32), rng.integers(0, 4, n).astype(np.int32)
@@ -231,7 +229,6 @@ def test_atomics_whose_results_are_not_used(build, order):
 
 
 @pytest.mark.parametrize("bins", [1, 3, 300])
-@pytest.mark.parametrize("build", BUILDS)
 def test_atomics_whose_results_are_used(build, bins):
     """Old values are those of some order of the lanes; here every order is checked for sense."""
     rng, n = np.random.default_rng(bins), 300
@@ -259,7 +256,6 @@ def test_atomics_whose_results_are_used(build, bins):
         assert set(slot[5][here]) <= set(seen) and 0 in slot[5][here]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_atomics_in_shared_memory(build):
     rng, n = np.random.default_rng(3), 75
     a, bins = rng.integers(0, 99, n).astype(np.int32), rng.integers(0, 5, n).astype(np.int32)
@@ -271,8 +267,6 @@ def test_atomics_in_shared_memory(build):
         assert sorted(out[here]) == [rank * 100 + here.sum() for rank in range(here.sum())]
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_loops_of_compare_and_swap(build, order):
     n = 150
     a = np.random.default_rng(5).standard_normal(n).astype(np.float32)
@@ -282,7 +276,6 @@ def test_loops_of_compare_and_swap(build, order):
     assert product[0] == 3.0 * 4.0**30
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_sums_in_shared_memory_keep_subnormals(build):
     """However they are addressed; those in global memory are flushed."""
     out, sums, tiny = zeros(3, np.float32), zeros(2, np.float32), np.float32(1e-40)
@@ -290,23 +283,17 @@ def test_sums_in_shared_memory_keep_subnormals(build):
     assert out.tolist() == [2 * tiny, 2 * tiny, 4 * tiny] and sums.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_that_update_different_spaces(build):
     counters, out = np.array([7, 40, 0, 0], np.int32), zeros(64)
     run(CODE, "two_spaces", 1, 64, counters, out, build=build)
-    for start, step, third, parity in (
-        (7, 1, False, 0),
-        (40, 1, False, 1),
-        (0, 2, True, 0),
-        (100, 2, True, 1),
-    ):
+    cases = ((7, 1, False, 0), (40, 1, False, 1), (0, 2, True, 0), (100, 2, True, 1))
+    for start, step, third, parity in cases:
         lanes = [t for t in range(64) if (t % 3 == 0) == third and t % 2 == parity]
         end = start + step * len(lanes)
         assert sorted(out[lanes]) == list(range(start, end, step))
         assert counters[2 * third + parity] == end
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_atomic_halves(build):
     n = 60
     a = (np.random.default_rng(6).integers(-8, 8, n) / 4).astype(np.float32)
@@ -316,8 +303,6 @@ def test_atomic_halves(build):
     assert h2.tolist() == [a[::2].sum(), -2 * a[::2].sum(), a[1::2].sum(), -2 * a[1::2].sum()]
 
 
-@pytest.mark.parametrize("order", [None, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_locks_finish(build, order):
     lock, total, turns = zeros(1), zeros(1), zeros(96)
     run(CODE, "lock_in_a_warp", 2, 48, lock, total, turns, build=build, warp_order=order)
@@ -331,7 +316,6 @@ def test_locks_finish(build, order):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
     flag, out = zeros(4), zeros(128)
     run(CODE, "between_warps", 1, 128, flag, out, build=build, warp_order=order)
@@ -342,34 +326,16 @@ def test_waiting_for_other_warps_and_blocks(build, order, monkeypatch):
     assert out.tolist() == [sum(range(b, 9)) for b in range(9)]
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_the_last_block_sums_up(build, order):
     a = np.random.default_rng(9).integers(-50, 50, 7 * 45).astype(np.int32)
     out = zeros(1)
-    run(
-        CODE,
-        "last_block",
-        7,
-        45,
-        a,
-        zeros(7),
-        zeros(1, np.uint32),
-        out,
-        build=build,
-        warp_order=order,
-    )
+    arrays = (a, zeros(7), zeros(1, np.uint32), out)
+    run(CODE, "last_block", 7, 45, *arrays, build=build, warp_order=order)
     assert out[0] == a.sum()
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize(
-    ("name", "text", "arguments"),
-    [
-        ("deadlock", "for ever", 1),
-        ("divergent_spin", "flag", 2),
-    ],
+    ("name", "text", "arguments"), [("deadlock", "for ever", 1), ("divergent_spin", "flag", 2)]
 )
 def test_what_can_not_finish_is_a_hang(name, text, arguments, build, order):
     arrays = [zeros(8) for _ in range(arguments)]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, run, zeros
+from machine_harness import listen, run, zeros
 
 from attn_course.engine.machine import Hang
 
@@ -170,7 +170,6 @@ def line_of(text):
     return next(i for i, line in enumerate(CODE.splitlines(), 1) if text in line)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("threads", [1, 33, 100, 256])
 def test_barriers_in_a_loop(threads, build):
     a = np.random.default_rng(threads).integers(-50, 90, (5, threads)).astype(np.int32)
@@ -180,7 +179,6 @@ def test_barriers_in_a_loop(threads, build):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_trip_counts_that_differ_by_block(build, order):
     n, rounds, blocks = 97, 3, 4
     out = zeros(blocks * n)
@@ -192,8 +190,6 @@ def test_trip_counts_that_differ_by_block(build, order):
         assert out[block * n : (block + 1) * n].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("order", [None, 5])
-@pytest.mark.parametrize("build", BUILDS)
 def test_barriers_that_reduce(build, order):
     a = np.random.default_rng(3).integers(0, 60, (6, 70)).astype(np.int32)
     a[2] = np.maximum(a[2], 3)
@@ -204,8 +200,6 @@ def test_barriers_that_reduce(build, order):
     assert len(set(value.tolist())) > 3
 
 
-@pytest.mark.parametrize("order", [None, 4])
-@pytest.mark.parametrize("build", BUILDS)
 def test_one_barrier_written_twice(build, order):
     out = zeros(64)
     run(CODE, "both_sides", 1, 64, out, build=build, warp_order=order)
@@ -218,7 +212,6 @@ def test_one_barrier_written_twice(build, order):
 
 
 @pytest.mark.parametrize("order", [None, 1, 6])
-@pytest.mark.parametrize("build", BUILDS)
 def test_named_barriers(build, order):
     out = zeros(128)
     run(CODE, "pairs", 3, 128, out, build=build, warp_order=order)
@@ -228,7 +221,6 @@ def test_named_barriers(build, order):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2, 3])
-@pytest.mark.parametrize("build", BUILDS)
 def test_producer_and_consumer(build, order):
     out = zeros(32)
     run(CODE, "producer", 2, 64, out, np.int32(5), build=build, warp_order=order)
@@ -238,7 +230,6 @@ def test_producer_and_consumer(build, order):
     assert out.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_threads_that_have_left_do_not_count(build):
     out = np.full(96, -1, np.int32)
     run(CODE, "some_leave", 2, 96, out, build=build)
@@ -248,7 +239,6 @@ def test_threads_that_have_left_do_not_count(build):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_counts_are_of_whole_warps(build, order):
     out = zeros(72)
     run(CODE, "ragged", 2, 72, out, build=build, warp_order=order)
@@ -257,7 +247,6 @@ def test_counts_are_of_whole_warps(build, order):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_arrivals_add_up(build, order):
     out = zeros(32)
     run(CODE, "two_producers", 3, 96, out, build=build, warp_order=order)
@@ -265,7 +254,6 @@ def test_arrivals_add_up(build, order):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_an_arrival_stays_until_its_own_barrier(build, order):
     """Other barriers of the block pass meanwhile, and this one in other blocks."""
     out = zeros(32)
@@ -273,15 +261,12 @@ def test_an_arrival_stays_until_its_own_barrier(build, order):
     assert out.tolist() == [31 - t + 7 for t in range(32)]
 
 
-@pytest.mark.parametrize("order", [None, 3])
-@pytest.mark.parametrize("build", BUILDS)
 def test_threads_leave_round_by_round(build, order):
     out = np.full(70, -1, np.int32)
     run(CODE, "leave_one_by_one", 2, 70, out, build=build, warp_order=order)
     assert out.tolist() == [70 - 14 * (t % 5) if t % 5 else -1 for t in range(70)]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_hang_is_told_of_one_block(build):
     """However many blocks hang, the numbers are those of the first."""
     with pytest.raises(Hang) as caught:
@@ -289,7 +274,6 @@ def test_a_hang_is_told_of_one_block(build):
     assert "40 threads" in str(caught.value) and "24 threads" in str(caught.value)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_barrier_that_not_all_reach_hangs(build):
     with pytest.raises(Hang, match=r"kernel\.cu:\d+.*__syncthreads.*only some arrive") as caught:
         run(CODE, "divergent", 1, 64, zeros(64), build=build)
@@ -298,7 +282,6 @@ def test_a_barrier_that_not_all_reach_hangs(build):
     assert f"kernel.cu:{line_of('bar.sync 7')}" in message and "24 threads" in message
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_an_observer_that_goes_on_hears_of_it(build):
     out = zeros(64)
     listener = listen(CODE, "divergent", 1, 64, out, build=build)
@@ -308,14 +291,12 @@ def test_an_observer_that_goes_on_hears_of_it(build):
     assert [event.complete for event in listener.barriers] == [False, False]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_wait_for_nobody_is_a_hang(build):
     with pytest.raises(Hang, match=r"nobody sets it.*barrier.*63 threads wait at .*__syncthreads"):
         run(CODE, "waits_in_vain", 2, 64, zeros(1), zeros(64), build=build)
     run(CODE, "waits_in_vain", 2, 64, np.array([1], np.int32), zeros(64), build=build)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_barriers_of_part_of_a_warp(build):
     out = zeros(64)
     run(CODE, "warp_barrier", 1, 64, out, build=build)
@@ -325,7 +306,6 @@ def test_barriers_of_part_of_a_warp(build):
 
 
 @pytest.mark.parametrize("order", [None, 1, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_warps_that_arrive_at_different_times(build, order):
     out, n = zeros(100), 100
     run(CODE, "skewed", 2, n, out, build=build, warp_order=order)
@@ -342,7 +322,6 @@ def test_warps_that_arrive_at_different_times(build, order):
     assert out.tolist() == s[::-1]
 
 
-@pytest.mark.parametrize("order", [None, 1])
 def test_an_endless_loop_of_barriers_ends(monkeypatch, order):
     monkeypatch.setenv("ATTN_COURSE_TIMEOUT", "0.3")
     with pytest.raises(Hang, match=r"kernel.cu:\d+"):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, run, zeros
+from machine_harness import listen, run, zeros
 
 from attn_course.engine.machine import Hang
 
@@ -59,7 +59,6 @@ ORDERS = pytest.mark.parametrize("order", [None, 1, 2])
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_cluster_waits_for_its_own_blocks(build, order):
     out = zeros(128)
     run(CODE, "one_is_late", 4, 32, out, build=build, warp_order=order)
@@ -70,7 +69,6 @@ def test_a_cluster_waits_for_its_own_blocks(build, order):
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_threads_that_have_ended_count_as_arrived(build, order):
     out = np.full(256, -1, np.int32)
     run(CODE, "some_end", 4, 64, out, build=build, warp_order=order)
@@ -81,7 +79,6 @@ def test_threads_that_have_ended_count_as_arrived(build, order):
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_work_between_arrival_and_wait(build, order):
     out = zeros(128)
     run(CODE, "between", 4, 32, out, build=build, warp_order=order)
@@ -91,7 +88,6 @@ def test_work_between_arrival_and_wait(build, order):
         assert out[g] == sum(10 * ((block ^ 1) * 32 + t) + k + work for k in range(3))
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_cluster_that_is_not_whole_hangs(build):
     told = "half of them.*the cluster's.*32 threads wait.*barrier 3 for 64"
     with pytest.raises(Hang, match=told):

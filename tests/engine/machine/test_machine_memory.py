@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, module, run, zeros
+from machine_harness import listen, module, run, zeros
 
 from attn_course.engine.machine import Hang, MemoryFault, SimulatorError, launch
 
@@ -136,7 +136,6 @@ def integers(n, low=0, high=50, seed=0, dtype=np.int32):
     return np.random.default_rng(seed).integers(low, high, n).astype(dtype)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_local_array_with_a_dynamic_index(build):
     n = 96
     a, out = integers(n), zeros(n)
@@ -159,7 +158,6 @@ def pairs(n, seed=1):
     return p
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_structs_by_value(build):
     n = 50
     given, out = pairs(n), np.zeros(n, PAIR)
@@ -172,8 +170,6 @@ def test_structs_by_value(build):
     assert out["weight"].tolist() == (weight + (np.float32(2) + weight)).tolist()
 
 
-@pytest.mark.parametrize("order", [None, 3])
-@pytest.mark.parametrize("build", BUILDS)
 def test_generic_pointers_mixed_in_a_warp(build, order):
     g, out = zeros(64), zeros(64)
     run(CODE, "pointers", 1, 64, g, out, build=build, warp_order=order)
@@ -191,7 +187,6 @@ def test_generic_pointers_mixed_in_a_warp(build, order):
     assert out.tolist() == expected and g.tolist() == memory
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_which_space_a_pointer_is_in(build):
     g, out = zeros(4), zeros(33, np.uint32)
     run(CODE, "spaces", 1, 33, g, out, build=build)
@@ -199,7 +194,6 @@ def test_which_space_a_pointer_is_in(build):
     assert all(value & 7 == (1, 2, 4)[t % 3] for t, value in enumerate(out.tolist()))
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_vector_loads_and_stores(build):
     rng = np.random.default_rng(5)
     a = rng.integers(-99, 99, (32, 4)).astype(np.float32)
@@ -217,7 +211,6 @@ def test_vector_loads_and_stores(build):
     assert shorts.tolist() == np.stack([b[:, 0] * 300, -b[:, 1]], 1).astype(np.int16).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_narrow_types_at_any_address(build):
     n = 70
     a, b = integers(n + 3, -128, 128, 1, np.int8), integers(n + 3, 0, 256, 2, np.uint8)
@@ -231,7 +224,6 @@ def test_narrow_types_at_any_address(build):
     assert flags.tolist() == (((a[:n] & 2) != 0) & d).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_cache_hints(build):
     a = integers(64).astype(np.float32)
     out = zeros(128, np.float32)
@@ -240,7 +232,6 @@ def test_cache_hints(build):
     assert out.tolist() == np.concatenate([first, first * 3]).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_variables_keep_their_values_from_launch_to_launch(build):
     n = 40
     made = module(CODE)
@@ -259,7 +250,6 @@ def test_variables_keep_their_values_from_launch_to_launch(build):
         assert bytes_of["counter"].view(np.int32)[0] == counter
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("n", [5, 32, 66])
 def test_dynamic_and_static_shared_memory(n, build):
     a, out = integers(n, -99, 99), zeros(n)
@@ -269,7 +259,6 @@ def test_dynamic_and_static_shared_memory(n, build):
     assert out.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_memcpy_and_memset(build):
     n = 33
     given, out, filled = pairs(n), np.zeros(n, PAIR), zeros(5 * n, np.uint8)
@@ -279,7 +268,6 @@ def test_memcpy_and_memset(build):
     assert filled.tolist() == np.repeat(np.arange(n) + 17, 5).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_indices_beyond_32_bits(build):
     a, out = integers(100).astype(np.float32), zeros(64, np.float32)
     far = 3_000_000_000_017
@@ -288,7 +276,6 @@ def test_indices_beyond_32_bits(build):
     assert out.tolist() == (a[i] + a[(far * 4 + i) % 100]).tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_read_outside_an_array_is_named(build):
     values, out = zeros((4, 10), np.float32), zeros(64, np.float32)
     with pytest.raises(MemoryFault) as caught:
@@ -310,7 +297,6 @@ def test_a_read_outside_an_array_is_named(build):
         run(CODE, "outside", 1, 32, values, out, np.int32(-3), build=build)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_other_bad_accesses_are_named(build):
     out = zeros(32, np.float32)
     with pytest.raises(MemoryFault, match="writes element -2 of out.*0 to 31"):
@@ -330,7 +316,6 @@ def test_other_bad_accesses_are_named(build):
         run(CODE, "atomic_outside", 1, 6, zeros(5), build=build)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_an_observer_may_go_on_after_a_fault(build):
     values, out = np.arange(10, dtype=np.float32), np.full(32, -1, np.float32)
     listener = listen(CODE, "outside", 1, 32, values, out, np.int32(0), build=build)
@@ -381,7 +366,6 @@ __global__ void policy(const float* a, float* out) {
 """
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_shared_addresses_wrap_around(build):
     out = zeros(32)
     run(PLACES, "wraps", 1, 32, out, np.uint32(4096), build=build)

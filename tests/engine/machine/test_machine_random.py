@@ -5,7 +5,7 @@ from textwrap import indent
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, run
+from machine_harness import run
 
 KERNELS, THREADS = 24, 75
 NAMES = ("a", "b", "c", "d")
@@ -131,7 +131,6 @@ def programs():
 CODE, FUNCTIONS = programs()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("seed", range(KERNELS))
 def test_random_control_flow(seed, build):
     given = np.random.default_rng(seed).integers(0, 2**32, 2 * THREADS, dtype=np.uint32)

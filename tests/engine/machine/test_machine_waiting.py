@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, run, zeros
+from machine_harness import listen, run, zeros
 
 from attn_course.engine.machine import Hang, launch
 
@@ -124,7 +124,6 @@ def impatient(monkeypatch):
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", ["warps", "barriers", "spinner"])
 def test_a_thread_that_polls_gives_way_to_all_that_may_go_on(impatient, name, build, order):
     out = zeros(96)
@@ -132,7 +131,6 @@ def test_a_thread_that_polls_gives_way_to_all_that_may_go_on(impatient, name, bu
     assert out[0] == 2 and out[64] in (4, 5)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_warp_waits_for_a_lane_that_waits_for_a_later_block(monkeypatch, build):
     """Those blocks run in another chunk: the warp stands still until they have."""
     monkeypatch.setattr(launch, "LANES_PER_CHUNK", 32)
@@ -142,7 +140,6 @@ def test_a_warp_waits_for_a_lane_that_waits_for_a_later_block(monkeypatch, build
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_that_have_ended_are_not_waited_for(build, order):
     a, out = zeros(32), zeros(32)
     run(CODE, "early", 1, 32, a, out, build=build, warp_order=order)
@@ -153,7 +150,6 @@ def test_lanes_that_have_ended_are_not_waited_for(build, order):
     assert not listen(CODE, "late", 1, 32, a, out, build=build).faults
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_that_went_around_and_ended_are_told(build):
     a, out = zeros(64), zeros(64)
     listener = listen(CODE, "around", 1, 64, a, out, build=build)
@@ -162,13 +158,11 @@ def test_lanes_that_went_around_and_ended_are_told(build):
     assert a.tolist() == [2] * 64 and out.tolist() == [1] * 16 + [0] * 48
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_partners_that_come_once_too_few_are_told(build):
     (fault,) = listen(CODE, "once", 1, 32, zeros(32), zeros(32), build=build).faults
     assert "16 threads wait" in fault.message
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_what_partners_did_in_an_earlier_round_does_not_count(build):
     out = zeros(32)
     assert not listen(CODE, "second_round", 1, 32, zeros(32), out, build=build).faults
@@ -182,7 +176,6 @@ def test_lanes_that_leave_a_loop_before_its_barrier():
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_wait_for_their_own_mask_only(build, order):
     out = zeros(32)
     run(CODE, "two_masks", 1, 32, out, build=build, warp_order=order)
@@ -190,7 +183,6 @@ def test_lanes_wait_for_their_own_mask_only(build, order):
     assert not listen(CODE, "two_masks", 1, 32, out, build=build).faults
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_that_wait_for_each_other_are_told_of(build):
     """On hardware this hangs; here the warp goes on without the lane, and the lane then with it."""
     out = zeros(32)
@@ -201,7 +193,6 @@ def test_lanes_that_wait_for_each_other_are_told_of(build):
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_lock_that_nobody_lets_go_is_a_hang(build, order):
     with pytest.raises(Hang, match="nobody lets go") as caught:
         run(CODE, "locked", 2, 64, zeros(1), zeros(64), np.int32(1), build=build, warp_order=order)
@@ -209,14 +200,12 @@ def test_a_lock_that_nobody_lets_go_is_a_hang(build, order):
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_loop_in_which_lanes_part_is_a_hang_too(impatient, build, order):
     with pytest.raises(Hang, match="no thread that still runs will write"):
         run(CODE, "in_turns", 1, 64, zeros(4), zeros(64), build=build, warp_order=order)
 
 
 @ORDERS
-@pytest.mark.parametrize("build", BUILDS)
 def test_a_loop_that_looks_at_much_is_a_hang_too(impatient, build, order):
     """No group jumps back often enough before others get a turn to be seen standing still; what
     is seen is that the whole block comes back to an old state."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import BUILDS, listen, run, zeros
+from machine_harness import listen, run, zeros
 
 CODE = r"""
 #define FULL 0xffffffffu
@@ -131,7 +131,6 @@ def expect_shuffles(a, by, width):
     return rows
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("distance", [1, 5, 16, 31])
 def test_shuffles(distance, build):
     rng = np.random.default_rng(distance)
@@ -143,7 +142,6 @@ def test_shuffles(distance, build):
     assert out.reshape(4, n).tolist() == expect_shuffles(a, by.tolist(), 32)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("distance", [1, 3, 9])
 def test_shuffles_of_every_width(distance, build):
     rng = np.random.default_rng(distance)
@@ -156,7 +154,6 @@ def test_shuffles_of_every_width(distance, build):
     assert out.reshape(20, n).tolist() == expected
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_shuffles_of_doubles_and_long_longs(build):
     n = 64
     a = np.random.default_rng(2).standard_normal(n)
@@ -174,7 +171,6 @@ def mask(flags):
     return sum(1 << lane for lane, flag in enumerate(flags) if flag)
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("high", [3, 9, 40])
 def test_votes_and_matches(high, build):
     n = 96
@@ -197,7 +193,6 @@ def test_votes_and_matches(high, build):
         assert got[4][w] == voted
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_reductions(build):
     n = 64
     a = np.random.default_rng(4).integers(-500, 900, n).astype(np.int32)
@@ -216,7 +211,6 @@ def test_reductions(build):
         assert got[4][w] == [total % 2**32] * 32
 
 
-@pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("threads", [32, 50])
 def test_active_mask(threads, build):
     out = zeros(2 * threads, np.uint32)
@@ -231,8 +225,6 @@ def test_active_mask(threads, build):
             assert out[threads + i] == (stay if i % 3 == 1 or lane <= 25 else 0)
 
 
-@pytest.mark.parametrize("order", [None, 2])
-@pytest.mark.parametrize("build", BUILDS)
 def test_inside_branches_with_the_right_mask(build, order):
     a = np.random.default_rng(8).integers(0, 30, 96).astype(np.int32)
     out = zeros(96)
@@ -245,7 +237,6 @@ def test_inside_branches_with_the_right_mask(build, order):
         assert out[32 * w : 32 * w + 32].tolist() == expected
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_shuffles_in_a_loop(build):
     a = np.random.default_rng(9).integers(0, 30, 128).astype(np.int32)
     out = zeros(128)
@@ -258,7 +249,6 @@ def test_shuffles_in_a_loop(build):
         assert out[32 * w : 32 * w + 32].tolist() == x
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_lanes_that_never_come_are_told(build):
     a, out = np.arange(1, 65, dtype=np.int32), zeros(64)
     listener = listen(CODE, "half_missing", 1, 64, a, out, build=build)
@@ -268,7 +258,6 @@ def test_lanes_that_never_come_are_told(build):
     assert out.reshape(2, 32)[:, 16:].tolist() == a.reshape(2, 32)[:, 16:].tolist()
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_lane_registers(build):
     n = 2 * 70
     out = zeros(8 * n, np.uint32)
@@ -289,7 +278,6 @@ def test_lane_registers(build):
         ]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_observers_hear_who_was_to_meet(build):
     a, out = np.arange(96, dtype=np.int32), zeros(96)
     events = listen(CODE, "inside_branches", 1, 96, a, out, build=build).events
@@ -336,8 +324,6 @@ __global__ void half_warps(int* out) {     // a mask of 16 lanes does not wait f
 """
 
 
-@pytest.mark.parametrize("order", [None, 1])
-@pytest.mark.parametrize("build", BUILDS)
 def test_syncwarp_on_both_sides_of_a_branch(build, order):
     out = zeros(32)
     run(SYNCS, "both_sides", 1, 32, out, build=build, warp_order=order)
@@ -349,7 +335,6 @@ def test_syncwarp_on_both_sides_of_a_branch(build, order):
     assert out.tolist() == [t + 1 if t % 2 == 0 else 99 + t for t in range(64)]
 
 
-@pytest.mark.parametrize("build", BUILDS)
 def test_observers_hear_who_met(build):
     """Once for each meeting, however many places in the program it has."""
     met = listen(SYNCS, "both_sides", 1, 32, zeros(32), build=build).warp_barriers

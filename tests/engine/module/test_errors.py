@@ -50,16 +50,8 @@ def module():
 @pytest.fixture
 def arguments():
     """Right arguments for `k` by parameter name, in order."""
-    return {
-        "x": np.ones(32, np.float32),
-        "y": np.zeros(32, np.float32),
-        "n": 1,
-        "f": np.float32(1),
-        "d": 1.0,
-        "u": 1,
-        "l": 1,
-        "b": True,
-    }
+    arrays = {"x": np.ones(32, np.float32), "y": np.zeros(32, np.float32)}
+    return arrays | {"n": 1, "f": np.float32(1), "d": 1.0, "u": 1, "l": 1, "b": True}
 
 
 def refused(kernel, values, **launch) -> str:
@@ -78,16 +70,7 @@ def test_the_right_call_is_not_refused(module, arguments):
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        (
-            "x",
-            np.ones(32),
-            [
-                "argument 1 (const float* x)",
-                "holds float64",
-                "reads float32",
-                ".astype(np.float32)",
-            ],
-        ),
+        ("x", np.ones(32), ["argument 1 (const float* x)", "holds float64", ".astype(np.float32)"]),
         ("x", np.ones(32, np.int32), ["int32", "float32"]),
         ("x", np.ones(32, ">f4"), [">f4", "float32"]),
         (
@@ -131,24 +114,18 @@ def test_a_wrong_argument_is_named(module, arguments, name, value, words):
     assert name == "y" or (arguments["y"] == 0).all()
 
 
+FITTING = {
+    "n": [np.int32(2), -(2**31), True, np.uint32(7)],
+    "d": [np.float64(1)],
+    "u": [2**32 - 1],
+    "l": [-(2**63), np.int64(4)],
+    "b": [np.bool_(True), 0],
+    "x": [None, *(np.ones(shape, np.float32) for shape in ((4, 8), 0)), np.ones((8, 8), "f4")[2:4]],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("n", np.int32(2)),
-        ("n", -(2**31)),
-        ("n", True),
-        ("n", np.uint32(7)),
-        ("d", np.float64(1)),
-        ("u", 2**32 - 1),
-        ("l", -(2**63)),
-        ("l", np.int64(4)),
-        ("b", np.bool_(True)),
-        ("b", 0),
-        ("x", None),
-        ("x", np.ones((4, 8), np.float32)),
-        ("x", np.ones(0, np.float32)),
-        ("x", np.ones((8, 8), np.float32)[2:4]),
-    ],
+    ("name", "value"), [(name, value) for name, values in FITTING.items() for value in values]
 )
 def test_a_fitting_argument_is_accepted(module, arguments, name, value):
     arguments[name] = value
@@ -204,13 +181,8 @@ def test_halves_and_structs(module):
 
 def test_vectors_and_untyped_pointers(module):
     kernel = module.get_function("kinds")
-    good = [
-        np.zeros(4, np.uint32),
-        np.zeros(8, np.float32),
-        np.ones(1),
-        np.zeros(4, np.int8),
-        np.zeros(4, np.complex64),
-    ]
+    good = [np.zeros(4, np.uint32), np.zeros(8, np.float32), np.ones(1)]
+    good += [np.zeros(4, np.int8), np.zeros(4, np.complex64)]
     kernel((1,), (1,), tuple(good))
     assert good[0][0] == 1 and good[1][0] == 2 and good[3][0] == 3
     good[2] = np.ones(3, np.int16)  # any dtype for void*
@@ -244,14 +216,8 @@ def test_on_a_gpu_values_go_out_with_the_parameters_own_size(module, arguments):
     arguments |= {"x": device, "y": device, "u": 2**32 - 1, "n": -3}
     bound = bind("k", module.get_function("k").entry, tuple(arguments.values()), "gpu")
     assert bound[0] is device
-    assert [value.dtype.name for value in bound[2:]] == [
-        "int32",
-        "float32",
-        "float64",
-        "uint32",
-        "int64",
-        "uint8",
-    ]
+    dtypes = "int32 float32 float64 uint32 int64 uint8".split()
+    assert [value.dtype.name for value in bound[2:]] == dtypes
     assert bound[2] == -3 and bound[5] == 2**32 - 1
 
 
@@ -340,25 +306,13 @@ def test_static_and_dynamic_shared_memory_add_up(module):
         assert "number of bytes" in launch_error(kernel, (1,), (32,), (x,), shared_mem=wrong)
 
 
-@pytest.mark.parametrize(
-    ("arch", "kilobytes"),
-    [
-        ("compute_80", 163),
-        ("compute_86", 99),
-        ("compute_89", 99),
-        ("compute_90", 227),
-        ("compute_90a", 227),
-        ("compute_75", 64),
-        ("compute_70", 96),
-        ("compute_120", 99),
-        ("compute_88", 163),
-        ("compute_103", 227),
-        ("compute_61", 48),
-    ],
-)
+KILOBYTES = "61 48, 70 96, 75 64, 80 163, 86 99, 88 163, 89 99, 90 227, 90a 227, 103 227, 120 99"
+
+
+@pytest.mark.parametrize(("arch", "kilobytes"), [pair.split() for pair in KILOBYTES.split(", ")])
 def test_the_limit_is_the_architectures(arch, kilobytes):
-    limits = simulated_limits(arch)
-    size = kilobytes * 1024
+    limits = simulated_limits(f"compute_{arch}")
+    size = int(kilobytes) * 1024
     assert check_shared("k", size, 0, size, limits) == size
     with pytest.raises(LaunchError, match=f"{kilobytes} KB"):
         check_shared("k", size + 1, 0, 10**9, limits)

@@ -229,26 +229,6 @@ def test_one_array_may_be_both_input_and_output():
     np.testing.assert_array_equal(x, 3 * np.arange(40, dtype=np.float32))
 
 
-def test_dynamic_shared_memory_and_its_opt_in():
-    code = """
-extern "C" __global__ void reverse(float* x, int n) {
-  extern __shared__ float tile[];
-  tile[threadIdx.x] = x[threadIdx.x];
-  __syncthreads();
-  x[threadIdx.x] = tile[n - 1 - threadIdx.x];
-}
-"""
-    kernel = simulated(code).get_function("reverse")
-    x = np.arange(64, dtype=np.float32)
-    kernel((1,), (64,), (x, 64), shared_mem=256)
-    np.testing.assert_array_equal(x, np.arange(64)[::-1])
-    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024
-    kernel.max_dynamic_shared_size_bytes = 100_000
-    assert kernel.max_dynamic_shared_size_bytes == 100_000
-    kernel((1,), (64,), (x, 64), shared_mem=100_000)
-    np.testing.assert_array_equal(x, np.arange(64))
-
-
 def test_attributes_are_cupys():
     code = """
 __constant__ float table[10];
@@ -740,18 +720,3 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
     xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
     module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
     assert x.tolist() == [5, 7, 9, 11]
-
-
-def test_an_array_of_cupy_is_known_by_its_type():
-    """An array is told without its interface, which takes microseconds to make, from other things
-    of CuPy's that a pointer takes as they are."""
-    import cupy
-
-    from attn_course.engine.module.arguments import _is_array_of_cupy
-
-    class Tagged(cupy.ndarray):
-        pass
-
-    assert _is_array_of_cupy(cupy.ndarray) and _is_array_of_cupy(Tagged)
-    for other in (cupy.cuda.MemoryPointer, np.ndarray, int, type(None)):
-        assert not _is_array_of_cupy(other)

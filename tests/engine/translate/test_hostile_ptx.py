@@ -105,25 +105,13 @@ def test_strings_and_comments_that_ptx_allows_stay_out_of_python(tmp_path, end):
 
 
 # Names of Python that an opcode or an operand could reach.
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "_init__ %r1;",
-        "_class__ %r1;",
-        "__class__;",
-        "pure;",
-        "np.array %r1, %r2;",
-        "prefetch.global.L2 [__import__];",
-        "mov.u32 %r1, __import__;",
-        "mov.u32 __import__, %r1;",
-        "add.u32;",
-        "add.__class__.u32 %r1, %r2, %r3;",
-        "mov.u32 %r1, %__class__;",
-        "vote.sync.__class__.pred %p1, %p1, -1;",
-        "isspacep.__class__ %p1, %rd1;",
-        "bra __import__;",
-    ],
-)
+NAMES = """_init__ %r1; | _class__ %r1; | __class__; | pure; | np.array %r1, %r2; | add.u32;
+    | prefetch.global.L2 [__import__]; | mov.u32 %r1, __import__; | mov.u32 __import__, %r1;
+    | add.__class__.u32 %r1, %r2, %r3; | mov.u32 %r1, %__class__; | isspacep.__class__ %p1, %rd1;
+    | vote.sync.__class__.pred %p1, %p1, -1; | bra __import__;"""
+
+
+@pytest.mark.parametrize("statement", [name.strip() for name in NAMES.split("|")])
 def test_a_name_of_python_means_nothing(statement):
     name = statement.rstrip(";").split(" ")[0]
     message = attempt(PROGRAM.format(statement))

@@ -176,91 +176,43 @@ def test_lock():
 
 
 # -- races in shared memory ------------------------------------------------------------------------
-RACES = {
-    "read after write": (SHARED + "s[t] = a[t];\nb[t] = s[63 - t];", 5, "RAW", "s"),
-    "write after read": (
-        SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[63 - t];\ns[t] = x;",
-        6,
-        "WAR",
-        "s",
-    ),
-    "own read comes last": (
-        SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[(t + 1) % 64] + s[t];\ns[t] = x;",
-        6,
-        "WAR",
-        "s",
-    ),
-    "several readers at once": (
-        SHARED + "s[t] = a[t]; __syncthreads();\nint x = s[0];\nif (t == 63) s[0] = x;",
-        6,
-        "WAR",
-        "s",
-    ),
-    "volatile without a fence": (
-        "__shared__ volatile int s[64]; const int t = threadIdx.x;\n"
-        "s[t] = a[t];\nb[t] = s[63 - t];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "write after write": (SHARED + "s[t] = a[t];\ns[63 - t] = t; b[t] = 0;", 5, "WAW", "s"),
-    "one instruction": (SHARED + "b[t] = 0;\ns[t / 2] = t;", 5, "WAW", "s"),
-    "warp barrier across warps": (
-        SHARED + "s[t] = a[t]; __syncwarp();\nb[t] = s[t ^ 32];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "barrier before, not after": (
-        SHARED + "__syncthreads(); s[t] = a[t];\nb[t] = s[t ^ 1];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "atomic and plain": (
-        SHARED + "if (t == 0) s[0] = 0; __syncthreads(); atomicAdd(&s[0], 1);\nb[t] = s[0];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "neighbouring bytes do not hide it": (
-        "__shared__ char s[256]; const int t = threadIdx.x;\ns[t] = a[t];\nb[t] = s[t ^ 1];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "one byte of a word": (
-        "__shared__ int s[64]; const int t = threadIdx.x;\ns[t] = a[t];\n"
-        "b[t] = reinterpret_cast<char*>(s)[(t * 4 + 5) % 256];",
-        5,
-        "RAW",
-        "s",
-    ),
-    "wide read of narrow writes": (
-        "__shared__ __align__(16) int s[256]; const int t = threadIdx.x;\n"
-        "for (int i = 0; i < 4; ++i) s[i * 64 + t] = t;\n"
-        "b[t] = reinterpret_cast<int4*>(s)[t].z;",
-        5,
-        "RAW",
-        "s",
-    ),
-    "barrier of the other half": (
-        SHARED + 's[t] = a[t]; if (t < 32) asm volatile("bar.sync 1, 32;" ::: "memory");\n'
-        "if (t < 32) b[t] = s[63 - t];",
-        5,
-        "RAW",
-        "s",
-    ),
+RACES = {  # name: the hazard and the body, whose last line meets it
+    "read after write": "RAW s[t] = a[t];\nb[t] = s[63 - t];",
+    "write after read": "WAR s[t] = a[t]; __syncthreads();\nint x = s[63 - t];\ns[t] = x;",
+    "own read comes last": "WAR s[t] = a[t]; __syncthreads();\n"
+    "int x = s[(t + 1) % 64] + s[t];\ns[t] = x;",
+    "several readers at once": "WAR s[t] = a[t]; __syncthreads();\n"
+    "int x = s[0];\nif (t == 63) s[0] = x;",
+    "volatile without a fence": "RAW __shared__ volatile int s[64]; const int t = threadIdx.x;\n"
+    "s[t] = a[t];\nb[t] = s[63 - t];",
+    "write after write": "WAW s[t] = a[t];\ns[63 - t] = t; b[t] = 0;",
+    "one instruction": "WAW b[t] = 0;\ns[t / 2] = t;",
+    "warp barrier across warps": "RAW s[t] = a[t]; __syncwarp();\nb[t] = s[t ^ 32];",
+    "barrier before, not after": "RAW __syncthreads(); s[t] = a[t];\nb[t] = s[t ^ 1];",
+    "atomic and plain": "RAW if (t == 0) s[0] = 0; __syncthreads(); atomicAdd(&s[0], 1);\n"
+    "b[t] = s[0];",
+    "neighbouring bytes do not hide it": "RAW __shared__ char s[256]; const int t = threadIdx.x;\n"
+    "s[t] = a[t];\nb[t] = s[t ^ 1];",
+    "one byte of a word": "RAW __shared__ int s[64]; const int t = threadIdx.x;\n"
+    "s[t] = a[t];\nb[t] = reinterpret_cast<char*>(s)[(t * 4 + 5) % 256];",
+    "wide read of narrow writes": "RAW __shared__ __align__(16) int s[256]; "
+    "const int t = threadIdx.x;\n"
+    "for (int i = 0; i < 4; ++i) s[i * 64 + t] = t;\nb[t] = reinterpret_cast<int4*>(s)[t].z;",
+    "barrier of the other half": "RAW s[t] = a[t]; "
+    'if (t < 32) asm volatile("bar.sync 1, 32;" ::: "memory");\n'
+    "if (t < 32) b[t] = s[63 - t];",
 }
 
 
 @pytest.mark.parametrize("warp_order", [None, 3], ids=["lockstep", "random warps"])
 @pytest.mark.parametrize("name", RACES)
 def test_races_are_found(name, warp_order):
-    body, line, hazard, array = RACES[name]
+    hazard, _, body = RACES[name].partition(" ")
+    body = body if body.startswith("__shared__") else SHARED + body
+    line = 2 + len(body.splitlines())
     found = [f for f in check(body, warp_order=warp_order) if f.severity == "error"]
     races = [f for f in found if f.kind == "race"]
-    assert races and {f.array for f in races} == {array}
+    assert races and {f.array for f in races} == {"s"}
     assert len(races[0].threads) == 2 and races[0].threads[0] != races[0].threads[1]
     if warp_order is None:  # else a late warp may also meet it from the other side
         assert [(f.kind, f.line) for f in found] == [("race", line)], found
@@ -268,9 +220,8 @@ def test_races_are_found(name, warp_order):
 
 
 def test_a_finding_tells_the_whole_story():
-    body, line, *_ = RACES["read after write"]
-    (found,) = check(body)
-    assert found.line_text == "b[t] = s[63 - t];" and found.other_line == line - 1
+    (found,) = check(SHARED + RACES["read after write"].removeprefix("RAW "))
+    assert found.line_text == "b[t] = s[63 - t];" and found.other_line == 4
     assert found.count == 64 and found.valid_range == "elements 0 to 255 of s"
     writer, reader = found.threads
     assert found.index == writer[1][0] == 63 - reader[1][0]
@@ -301,11 +252,7 @@ def test_blocks_have_shared_memory_of_their_own():
 # -- races in global memory ------------------------------------------------------------------------
 GLOBAL_RACES = {
     "between threads": (GLOBAL + "b[g] = a[g];\na[g] = b[g ^ 63];", 1, "b"),
-    "between blocks": (
-        GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];",
-        2,
-        "b",
-    ),
+    "between blocks": (GLOBAL + "b[g] = a[g]; __syncthreads();\na[g] = b[(g + 64) % 128];", 2, "b"),
     "lost update": (GLOBAL + "\nif (t == 0) b[0] += g + 1;", 2, "b"),
     "atomic and plain": (GLOBAL + "atomicAdd(&b[0], 1);\nif (g == 70) b[1] = b[0];", 2, "b"),
     "blocks write one element": (GLOBAL + "\nif (t == 0) b[3] = g;", 2, "b"),
@@ -457,6 +404,6 @@ def test_findings_of_several_launches_are_kept():
 
 
 def test_text_of_a_finding():
-    (found,) = check(RACES["read after write"][0])
+    (found,) = check(SHARED + RACES["read after write"].removeprefix("RAW "))
     text = str(found)
     assert text.startswith("error: race, line 5: b[t] = s[63 - t];\n") and "remedy: " in text

@@ -2,20 +2,13 @@
 
 import numpy as np
 
-from attn_course.engine.events import (
-    Access,
-    BarrierEvent,
-    Buffer,
-    InstructionEvent,
-    Launch,
-    MachineView,
-)
+from attn_course.engine import events
 from attn_course.engine.ptx.source_module import SourceModule
 from attn_course.engine.ptx.syntax import Function, Immediate, Instruction, Module
 from attn_course.engine.watch import Sanitizer
 
 
-class OneBlock(MachineView):
+class OneBlock(events.MachineView):
     """The view of a block of 64 threads in memory that nobody fills."""
 
     first_block, block_count, warps_per_block, local_bytes = 0, 1, 2, 0
@@ -39,18 +32,13 @@ class Copies:
     def __init__(self):
         self.sanitizer = Sanitizer()
         self.machine = OneBlock()
-        buffers = (Buffer("tile", "shared", 0, 1024), Buffer("a", "global", 512, 1024))
+        buffers = (
+            events.Buffer("tile", "shared", 0, 1024),
+            events.Buffer("a", "global", 512, 1024),
+        )
         source = SourceModule(Module(functions={"k": Function("k", True)}), "line\n" * 20, "k.cu")
-        launch = Launch(
-            "k",
-            (1, 1, 1),
-            (64, 1, 1),
-            1024,
-            "debug",
-            "k.cu",
-            source.source_lines,
-            buffers,
-            source,
+        launch = events.Launch(
+            "k", (1, 1, 1), (64, 1, 1), 1024, "debug", "k.cu", source.source_lines, buffers, source
         )
         self.sanitizer.launch_started(launch)
         self.sanitizer.chunk_started(self.machine)
@@ -61,11 +49,11 @@ class Copies:
         operands = () if operand is None else (Immediate(operand),)
         instruction = Instruction(opcode, operands)
         self.sanitizer.instruction(
-            InstructionEvent(instruction, self.line, lanes, accesses, self.machine)
+            events.InstructionEvent(instruction, self.line, lanes, accesses, self.machine)
         )
 
     def access(self, space, kind, address, size):
-        return Access(space, kind, address.astype(np.uint64), self.LANES, size)
+        return events.Access(space, kind, address.astype(np.uint64), self.LANES, size)
 
     def copy(self, half=0):
         place = 512 * half + 8 * self.LANES
@@ -84,7 +72,7 @@ class Copies:
     def barrier(self):
         instruction = Instruction("bar.sync", (Immediate(0),))
         self.sanitizer.barrier(
-            BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),), self.machine)
+            events.BarrierEvent(np.array([0]), 0, ((instruction, self.LANES),), self.machine)
         )
 
     def read(self, half=0, shift=0):

@@ -77,11 +77,7 @@ FLAG = """__shared__ volatile int flag; if (t == 0) flag = 0;
 
 @pytest.mark.parametrize(
     "body",
-    [
-        LOCK.replace("{passive}", "false"),
-        LOCK.replace("{passive}", "t % 32 != 0"),
-        FLAG,
-    ],
+    [LOCK.replace("{passive}", "false"), LOCK.replace("{passive}", "t % 32 != 0"), FLAG],
     ids=["lock of all", "lock of warps", "flag"],
 )
 def test_fences_order_inside_a_block(body):

@@ -1,4 +1,4 @@
-"""The tracer's frames, held against values worked out by hand."""
+"""The tracer's frames, checked against values worked out by hand."""
 
 import json
 
@@ -338,10 +338,7 @@ def test_a_tracer_keeps_every_launch_and_can_choose_one():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({"block": (2, 0, 0)}, r"\(2, 0, 0\).*\(1, 1, 0\)"),
-        ({"warp": 1}, "warps go from 0 to 0"),
-    ],
+    [({"block": (2, 0, 0)}, r"\(2, 0, 0\).*\(1, 1, 0\)"), ({"warp": 1}, "warps go from 0 to 0")],
 )
 def test_what_is_not_there_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
