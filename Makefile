@@ -33,7 +33,7 @@ help:
 	@echo "make notebooks  run every notebook and store its outputs"
 	@echo "make lint       ruff and the file-format checks"
 	@echo "make bench      how fast the simulator runs on this machine"
-	@echo "make readme     write the README's tables anew"
+	@echo "make readme     write the README's tables again"
 	@echo "make venv       only make .venv        make clean  remove it"
 
 venv: .venv/.stamp

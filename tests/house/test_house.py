@@ -18,11 +18,7 @@ ROOMS = ("engine", "reference", "ladder", "clinic", "measure", "figures", "lesso
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
 ENGINE = ("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch")
 # What may be imported beside the rule of rooms: exactly these, and nothing else of the course.
-ONLY = {
-    "engine": {"engine"},
-    "reference": {"reference"},
-    "figures": {"figures"},
-}
+ONLY = {"engine": {"engine"}, "reference": {"reference"}, "figures": {"figures"}}
 FACES = "engine.lazy"  # imports the names of a package when they are first used: for every face
 # Watchers see typed events: of the engine they may import these.
 WATCHERS = {"engine.events", "engine.addresses", "engine.errors", "engine.ptx", "engine.watch"}

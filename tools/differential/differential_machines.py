@@ -14,6 +14,7 @@ from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
 from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
+from attn_course.measure.records import commit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,13 +118,6 @@ def target() -> str:
         return f"sm_{min(90, int(cupy.cuda.Device(0).compute_capability))}"
     except cupy.cuda.runtime.CUDARuntimeError:
         return "sm_90"
-
-
-def commit() -> str:
-    """The commit of the working tree, with + where files differ from it; "" outside of git."""
-    head = output_of(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
-    changed = output_of(["git", "-C", str(ROOT), "status", "--porcelain", "attn_course", "kernels"])
-    return head[:12] + ("+" if head and changed else "")
 
 
 def output_of(command: list[str]) -> str:

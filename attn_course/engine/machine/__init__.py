@@ -6,11 +6,4 @@ Start with launch (one launch and its chunks of blocks) and chunk (the run loop)
 
 from attn_course.engine.translate.program import Program
 
-from ..errors import (
-    Hang,
-    KernelAssertion,
-    MemoryFault,
-    SimulatorError,
-    Trap,
-    UnsupportedKernel,
-)
+from ..errors import Hang, KernelAssertion, MemoryFault, SimulatorError, Trap, UnsupportedKernel
