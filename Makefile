@@ -66,6 +66,7 @@ notebooks: venv
 
 lint: venv
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_format.py
 
 bench: venv
