@@ -42,7 +42,7 @@ def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
 
 def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:
     """A record of this machine's GPU, now, for kernel files such as "01_scores_naive.cu"; files in
-    folders keep theirs: "broken/no_barrier.cu".
+    folders keep theirs: "broken/missing_first_barrier.cu".
     """
     names = sorted({kernel_path(file, folder).relative_to(folder).as_posix() for file in files})
     stamp = {"date": datetime.date.today().isoformat(), "commit": commit()}
@@ -96,7 +96,7 @@ def commit() -> str:
     if os.environ.get("ATTN_COURSE_COMMIT"):
         return os.environ["ATTN_COURSE_COMMIT"]
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return ""
