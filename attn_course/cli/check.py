@@ -58,7 +58,7 @@ def execute(arguments) -> int:
     errors = [f for one in checked for f in one.findings if f.severity == "error"]
     clean = not errors and (comparison is None or comparison.agrees)
     if arguments.json != Path("-"):
-        print(report(arguments.method, checked, comparison))
+        print(report(checked, comparison))
     write_json(
         arguments.json,
         {
@@ -142,7 +142,7 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
     return checked, compare(arrays["out"], expected, relative=relative, name=work.method)
 
 
-def report(name: str, checked: list[Checked], comparison: Comparison | None) -> str:
+def report(checked: list[Checked], comparison: Comparison | None) -> str:
     """The findings for people, kernel by kernel."""
     parts = []
     for one in checked:

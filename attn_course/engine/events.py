@@ -307,3 +307,8 @@ def observe(*observers: Observer) -> Iterator[Observer | tuple[Observer, ...]]:
         yield observers[0] if len(observers) == 1 else observers
     finally:
         _active.reset(token)
+
+
+def place_in(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return (x, y, z) of the thread or block with a linear number in a block or grid."""
+    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.events import place_in
 from attn_course.engine.translate.control_flow import LANE
 
 from ..isa.special_registers import special_registers
@@ -161,17 +162,13 @@ class ChunkLanes:
         found = []
         for lane in lanes.tolist():
             block, thread = self.first_block + lane // per_block, lane % per_block
-            found.append((_unravel(block, self.run.grid), _unravel(thread, self.run.block)))
+            found.append((place_in(block, self.run.grid), place_in(thread, self.run.block)))
         return found
 
     def thread_text(self, lanes: np.ndarray) -> str:
         """The first of these lanes in words."""
         block, thread = self.threads(lanes[:1])[0]
         return f"block {block}, thread {thread}"
-
-
-def _unravel(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
 
 
 def merged(group: np.ndarray | None, others: np.ndarray) -> np.ndarray:

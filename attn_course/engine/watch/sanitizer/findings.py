@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from attn_course.engine.events import Buffer, Launch
+from attn_course.engine.events import Buffer, Launch, place_in
 from attn_course.engine.ptx.debug_names import shared_arrays
 
 from .elements import NOWHERE, Array, Element, element
@@ -175,7 +175,7 @@ class Naming:
     def thread(self, lane: int) -> Thread:
         """Return the thread of a lane, counted through the grid."""
         block, thread = divmod(int(lane), self.per_block)
-        return _unravel(block, self.launch.grid), _unravel(thread, self.launch.block)
+        return place_in(block, self.launch.grid), place_in(thread, self.launch.block)
 
     def threads(self, lanes) -> tuple[Thread, ...]:
         return tuple(self.thread(lane) for lane in np.unique(lanes)[:MAX_THREADS])
@@ -193,7 +193,3 @@ class Naming:
 
 def describe_thread(thread: Thread) -> str:
     return f"block {thread[0]}, thread {thread[1]}"
-
-
-def _unravel(number: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    return number % shape[0], number // shape[0] % shape[1], number // (shape[0] * shape[1])
