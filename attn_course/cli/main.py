@@ -5,9 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import bench, check, count, profile, record, run, tour, trace
+from . import bench, check, count, exercises, profile, record, run, tour, trace
 
-COMMANDS = (tour, run, count, check, trace, profile, bench, record)
+COMMANDS = (tour, run, count, check, trace, profile, bench, record, exercises)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 

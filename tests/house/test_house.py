@@ -14,7 +14,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "attn_course"
 
 # Rooms, lowest first: a room imports from rooms below it.
-ROOMS = ("engine", "reference", "ladder", "clinic", "measure", "figures", "lessons", "cli")
+ROOMS = (
+    "engine",
+    "reference",
+    "ladder",
+    "clinic",
+    "measure",
+    "figures",
+    "lessons",
+    "exercises",
+    "cli",
+)
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
 ENGINE = ("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch")
 # What may be imported beside the rule of rooms: exactly these, and nothing else of the course.

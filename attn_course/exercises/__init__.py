@@ -1,0 +1,18 @@
+"""Exercises: the learner writes a kernel, the machine examines it.
+
+An exercise is one Markdown file of the folder `exercises`: statement, stub, specification, hint,
+solution, other correct solutions and wrong ones. `exercise` reads it, `setups` is what its
+specification is written with, `judge` examines a kernel, `judgement` shows the outcome, `proof`
+examines every solution of the file, `session` connects a notebook (`%%cuda NAME`, `check`).
+"""
+
+from attn_course.engine.lazy import lazy
+
+_NAMES = {
+    "exercise": "Exercise ExerciseError exercise_names read_exercise",
+    "judge": "judge",
+    "proof": "prove",
+    "session": "check step",
+    "judgement": "PROPERTIES Judgement",
+}
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -1,0 +1,203 @@
+"""One exercise, read from its Markdown file.
+
+The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines, minutes), then
+sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, and any
+number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY`. Code stands in fences: c++
+for a whole kernel file, python for the specification, diff for a change of the solution.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from attn_course.clinic.edits import Edit, EditError, edited
+
+from .setups import VOCABULARY, Setup
+from .judgement import PROPERTIES
+
+FOLDER = Path(__file__).resolve().parents[2] / "exercises"
+_HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int, "minutes": int}
+_ONCE = ("Statement", "Stub", "Specification", "Hint", "Solution")
+_FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class ExerciseError(ValueError):
+    """An exercise that does not exist or whose file is wrong; names the file and the section."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A kernel file that must pass, or, with `rejected_for`, fail for this property."""
+
+    name: str
+    text: str
+    rejected_for: str = ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise.
+
+    Attributes:
+        name: of the file, without its suffix; what `%%cuda` and `check` take.
+        title, lesson, kernel: the heading, the notebook's name, the entry point to write.
+        lines, minutes: the budgets that the learner is told.
+        statement, hint: Markdown.
+        stub: what the learner starts from. solution: the reference.
+        specification: Python text; see setups.
+        correct, wrong: other solutions, for the proof.
+    """
+
+    name: str
+    title: str
+    lesson: str
+    kernel: str
+    lines: int
+    minutes: int
+    statement: str
+    stub: str
+    specification: str
+    hint: str
+    solution: str
+    correct: tuple[Solution, ...]
+    wrong: tuple[Solution, ...]
+
+    @cached_property
+    def setups(self) -> tuple[Setup, ...]:
+        """The launches of the specification, smallest first."""
+        names = dict(VOCABULARY)
+        exec(compile(self.specification, f"<specification of {self.name}>", "exec"), names)
+        return tuple(names["setup"](**sizes).with_sizes(sizes) for sizes in names["SIZES"])
+
+    def is_stub(self, source: str) -> bool:
+        """Whether a kernel's text is still the stub; comments and blanks do not count."""
+        return _code_of(source) == _code_of(self.stub)
+
+
+def exercise_names() -> list[str]:
+    """Return the names of all exercises, in the order of the lessons and of the file names."""
+    found = [(read_exercise(path.stem).lesson, path.stem) for path in FOLDER.glob("[!_R]*.md")]
+    return [name for _, name in sorted(found)]
+
+
+def read_exercise(name: str) -> Exercise:
+    """Read an exercise. Raises ExerciseError where there is none or its file is wrong."""
+    path = FOLDER / f"{name}.md"
+    if not re.fullmatch(r"\w+", name) or not path.is_file():
+        known = ", ".join(sorted(path.stem for path in FOLDER.glob("[!_R]*.md")))
+        raise ExerciseError(f"there is no exercise {name!r}; the exercises are: {known}")
+    return parse_exercise(name, path.read_text(encoding="utf-8"))
+
+
+def parse_exercise(name: str, text: str) -> Exercise:
+    """Return the exercise that a Markdown text describes. Raises ExerciseError."""
+    parts = re.split(r"^\+\+\+$\n?", text, maxsplit=2, flags=re.MULTILINE)
+    if len(parts) != 3 or parts[0].strip():
+        raise ExerciseError(f"{name}: the file begins with a head in TOML between two lines +++")
+    head = _head(name, parts[1])
+    sections = dict(_sections(name, parts[2]))
+    if missing := [title for title in _ONCE if title not in sections]:
+        raise ExerciseError(f"{name}: no section {' or '.join(missing)}")
+    solution = _fenced(name, "Solution", sections["Solution"], "c++")
+    others: dict[str, list[Solution]] = {"Correct": [], "Wrong": []}
+    for title, body in sections.items():
+        kind, _, called = title.partition(": ")
+        if kind in others:
+            others[kind].append(_other(name, kind, called, body, solution))
+        elif title not in _ONCE:
+            raise ExerciseError(f"{name}: a section {title!r} is none of an exercise's")
+    return Exercise(
+        name=name,
+        **head,
+        statement=sections["Statement"],
+        stub=_fenced(name, "Stub", sections["Stub"], "c++"),
+        specification=_fenced(name, "Specification", sections["Specification"], "python"),
+        hint=sections["Hint"],
+        solution=solution,
+        correct=tuple(others["Correct"]),
+        wrong=tuple(others["Wrong"]),
+    )
+
+
+def _head(name: str, text: str) -> dict:
+    try:
+        head = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExerciseError(f"{name}: the head is not TOML: {error}") from None
+    wrong = [key for key, kind in _HEAD.items() if not isinstance(head.get(key), kind)]
+    if wrong or set(head) - set(_HEAD):
+        fields = ", ".join(f"{key} ({kind.__name__})" for key, kind in _HEAD.items())
+        found = ", ".join(wrong or sorted(set(head) - set(_HEAD)))
+        raise ExerciseError(f"{name}: the head has {fields}; wrong or missing: {found}")
+    return head
+
+
+def _sections(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield title and body of each section; a line of a fence starts none."""
+    title, body, fenced, seen = "", [], False, set()
+    for line in [*text.splitlines(), "## "]:
+        fenced ^= line.startswith("```")
+        if line.startswith("## ") and not fenced:
+            if title in seen:
+                raise ExerciseError(f"{name}: two sections {title!r}")
+            if title:
+                yield title, "\n".join(body).strip()
+            elif "".join(body).strip():
+                raise ExerciseError(f"{name}: text before the first section")
+            seen.add(title)
+            title, body = line[3:].strip(), []
+        else:
+            body.append(line)
+    if fenced:
+        raise ExerciseError(f"{name}: section {title!r}: a fence without an end")
+
+
+def _fenced(name: str, title: str, body: str, language: str) -> str:
+    fences = [text for kind, text in _FENCE.findall(body) if kind == language]
+    if len(fences) != 1:
+        raise ExerciseError(
+            f"{name}: section {title!r} holds {len(fences)} fences ```{language}, not one"
+        )
+    return fences[0]
+
+
+def _other(name: str, kind: str, called: str, body: str, solution: str) -> Solution:
+    title, rejected_for = f"{kind}: {called}", ""
+    if kind == "Wrong":
+        found = re.match(r"Rejected for: (.+)", body)
+        rejected_for = found[1].strip() if found else ""
+        if rejected_for not in PROPERTIES:
+            known = ", ".join(PROPERTIES)
+            raise ExerciseError(
+                f"{name}: section {title!r} begins with `Rejected for: PROPERTY`, one of: {known}"
+            )
+    if "```diff" not in body:
+        return Solution(called, _fenced(name, title, body, "c++"), rejected_for)
+    try:
+        text = edited(solution, edits_of(_fenced(name, title, body, "diff")), f"{name}: {title}")
+    except EditError as error:
+        raise ExerciseError(str(error)) from None
+    return Solution(called, text, rejected_for)
+
+
+def edits_of(diff: str) -> list[Edit]:
+    """Return the edits of a diff: hunks apart by lines `@@`; lines begin with "-", "+" or " "."""
+    edits = []
+    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
+        lines = hunk.splitlines()
+        old = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
+        new = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
+        if lines:
+            edits.append((old, new))
+    return edits
+
+
+def _code_of(source: str) -> str:
+    """CUDA C without comments and blanks."""
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    return "".join(text.split())

@@ -1,0 +1,177 @@
+"""Examine a kernel: compile it, run every case of its exercise, and say which property fails.
+
+Everything runs on the simulator, on any machine alike: each case once as the optimised build with
+counters, and once as the debug build under the sanitizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attn_course.engine.errors import (
+    ArgumentError,
+    CompileError,
+    KernelNotFoundError,
+    LaunchError,
+    MemoryFault,
+    SimulatorError,
+)
+from attn_course.engine.events import observe
+from attn_course.engine.module import RawModule
+from attn_course.engine.watch import Counters, Sanitizer
+from attn_course.engine.watch.sanitizer.findings import Finding
+from attn_course.reference.comparison import compare
+
+from .exercise import Exercise
+from .setups import Setup
+from .judgement import PROPERTIES, Failure, Judgement
+
+# Kind of a finding -> the property that it breaks.
+BROKEN_BY = {
+    "out-of-bounds": "in bounds",
+    "misaligned": "in bounds",
+    "divergent-barrier": "barriers",
+    "race": "no race",
+    "uninitialised-read": "initialised",
+    "bad-launch": "compiles",
+}
+SHOWN = (  # counters shown after a pass, where either kernel has any
+    "instructions",
+    "global_load_sectors",
+    "global_store_sectors",
+    "shared_load_wavefronts",
+    "shared_store_wavefronts",
+    "atomic_requests",
+    "barriers",
+)
+_ORDER = list(PROPERTIES)
+
+
+def judge(exercise: Exercise, source: str) -> Judgement:
+    """Examine the text of a kernel file against an exercise.
+
+    The examination ends with the first case that fails: cases are listed from the smallest.
+    """
+    about = {"exercise": exercise.name, "source": source, "of": len(exercise.setups)}
+    if exercise.is_stub(source):
+        return Judgement(**about, waiting=True)
+    try:
+        kernel = _compiled(exercise, source)
+    except (CompileError, KernelNotFoundError) as error:
+        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
+        return Judgement(**about, failures=(failure,))
+    passed, totals = [], {}
+    for setup in exercise.setups:
+        failures, totals = _examine(kernel, setup)
+        if failures:
+            return Judgement(**about, cases=tuple(passed), failures=failures)
+        passed.append(setup.label)
+    return Judgement(
+        **about,
+        solution=exercise.solution,
+        cases=tuple(passed),
+        counters=_beside(exercise, totals),
+    )
+
+
+def _compiled(exercise: Exercise, source: str):
+    return RawModule(code=source, backend="simulator").get_function(exercise.kernel)
+
+
+def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
+    """Return the failures of one case in the order of PROPERTIES, and its counters."""
+    counters, arguments = Counters(), setup.fresh()
+    try:
+        _launch(kernel, setup, arguments, counters)
+        found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
+    except MemoryFault as fault:
+        block = fault.threads[0][0] if fault.threads else (0, 0, 0)
+        failure = Failure("in bounds", str(fault), setup.label, _line_of(fault), block)
+        found = _sanitized(kernel, setup) or [failure]  # the sanitizer knows more of it
+    except (ArgumentError, LaunchError) as error:
+        found = [Failure("compiles", str(error), setup.label)]
+    except SimulatorError as error:
+        found = [
+            *_sanitized(kernel, setup),
+            Failure("finishes", str(error), setup.label, _line_of(error), (0, 0, 0)),
+        ]
+    totals = dict(counters.totals) if not found else {}
+    found += list(_goals(setup, totals)) if not found else []
+    found.sort(key=lambda failure: _ORDER.index(failure.property))
+    return tuple(found), totals
+
+
+def _launch(kernel, setup: Setup, arguments, observer) -> None:
+    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    with observe(observer):
+        kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
+
+
+def _sanitized(kernel, setup: Setup) -> list[Failure]:
+    """Run the case under the sanitizer and return one failure for each of its errors."""
+    arguments = setup.fresh()
+    watch = Sanitizer(tuple(setup.expected))
+    try:
+        _launch(kernel, setup, arguments, watch)
+    except SimulatorError:
+        pass  # the optimised build says what ended it; the findings until then count
+    except (ArgumentError, LaunchError) as error:
+        return [Failure("compiles", str(error), setup.label)]
+    errors = [finding for finding in watch.findings if finding.severity == "error"]
+    return [_failure(finding, setup.label) for finding in errors]
+
+
+def _failure(finding: Finding, label: str) -> Failure:
+    message = f"{finding.message} \nremedy: {finding.remedy}".replace(" \n", "\n")
+    block = finding.threads[0][0] if finding.threads else (0, 0, 0)
+    return Failure(BROKEN_BY[finding.kind], message, label, finding.line, block)
+
+
+def _compared(setup: Setup, arguments) -> Iterator[Failure]:
+    for name, value in setup.arguments.items():
+        if not isinstance(value, np.ndarray):
+            continue
+        found = arguments[name]
+        if name not in setup.expected:
+            if not np.array_equal(found, value, equal_nan=value.dtype.kind in "fc"):
+                yield Failure(
+                    "agrees", f"{name} is an input, and the kernel changed it", setup.label
+                )
+            continue
+        result = compare(
+            found,
+            setup.expected[name],
+            relative=setup.relative,
+            absolute=setup.absolute,
+            name=name,
+        )
+        if not result:
+            yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
+
+
+def _goals(setup: Setup, totals) -> Iterator[Failure]:
+    for goal in setup.goals:
+        if totals[goal.counter] > goal.limit:
+            text = f"{goal.counter} is {totals[goal.counter]:,}; the goal is at most {goal.limit:,}"
+            yield Failure("counters", f"{text}: {goal.why}", setup.label, 0, (0, 0, 0))
+
+
+def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
+    """Return the counters of the largest case beside the reference's and the goals."""
+    setup, counters = exercise.setups[-1], Counters()
+    _launch(_compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+    goals = {goal.counter: goal.limit for goal in setup.goals}
+    theirs = counters.totals
+    return {
+        name: (totals[name], theirs[name], goals.get(name))
+        for name in dict.fromkeys((*goals, *SHOWN))
+        if totals[name] or theirs[name]
+    }
+
+
+def _line_of(error: Exception) -> int:
+    """Return the source line that an error names, or 0."""
+    return getattr(error, "line", 0) or 0

@@ -1,0 +1,166 @@
+"""The outcome of an examination: properties, the first failure, and how a notebook shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+
+# Property -> what it says of the learner's kernel, in the order in which a failure is told.
+PROPERTIES = {
+    "compiles": "it compiles, and takes the arguments that it is called with",
+    "finishes": "every thread reaches the end",
+    "in bounds": "no access outside an array, none misaligned",
+    "barriers": "every barrier is reached by all threads that it waits for",
+    "no race": "no two threads use one element without an order, one of them writing",
+    "initialised": "no value is read that nothing has written",
+    "agrees": "the result agrees with float64",
+    "counters": "the counters reach the goal",
+}
+CONTEXT = 2  # lines shown before and after the line of a failure
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a kernel fails.
+
+    Attributes:
+        property: one of PROPERTIES.
+        message: a sentence for a learner.
+        label: the case, such as "n = 1000"; "" before any launch.
+        line: of the learner's text, 0 where none is known.
+        block: (x, y, z) of a thread block that shows it, or None.
+    """
+
+    property: str
+    message: str
+    label: str = ""
+    line: int = 0
+    block: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What `check` found out about a kernel. True where every property holds.
+
+    Attributes:
+        exercise: its name. source: the learner's text. solution: the reference's, shown after a
+            pass.
+        waiting: the kernel is still the stub; nothing was examined.
+        cases: labels of the cases that passed. of: how many cases there are.
+        failures: of the smallest case that fails, in the order of PROPERTIES.
+        counters: counter -> (the learner's, the reference's, the goal or None), of the largest
+            case, after a pass.
+    """
+
+    exercise: str
+    source: str
+    solution: str = ""
+    waiting: bool = False
+    cases: tuple[str, ...] = ()
+    of: int = 0
+    failures: tuple[Failure, ...] = ()
+    counters: Mapping[str, tuple[int, int, int | None]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return not self.waiting and not self.failures
+
+    @property
+    def first(self) -> Failure | None:
+        """The failure to fix first."""
+        return self.failures[0] if self.failures else None
+
+    @property
+    def properties(self) -> dict[str, bool | None]:
+        """Property -> whether it holds; None where the examination did not come to it."""
+        failed = {failure.property for failure in self.failures}
+        if self.waiting:
+            return dict.fromkeys(PROPERTIES)
+        if failed & {"compiles", "finishes"}:
+            reached = list(PROPERTIES)[: list(PROPERTIES).index(self.failures[0].property) + 1]
+        else:
+            reached = list(PROPERTIES)
+        return {name: name not in failed if name in reached else None for name in PROPERTIES}
+
+    # -- shown ----------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        if self.waiting:
+            return self._waiting()
+        lines = [f"{self.exercise}: {'passed' if self else 'not yet'}"]
+        marks = {True: "ok", False: "FAILS", None: "-"}
+        for name, holds in self.properties.items():
+            lines.append(f"  {marks[holds]:<6}{name:<12} {PROPERTIES[name]}")
+        if not self:
+            lines += ["", *self._failure_lines()]
+        else:
+            lines += ["", f"  cases: {'; '.join(self.cases)}", *self._counter_lines()]
+        return "\n".join(lines)
+
+    def _waiting(self) -> str:
+        return (
+            f"{self.exercise}: waiting for your kernel. Write it in the cell that begins with "
+            f"`%%cuda {self.exercise}`, run that cell, then this one."
+        )
+
+    def _failure_lines(self) -> list[str]:
+        failure = self.first
+        where = f"case {failure.label}" if failure.label else "before any launch"
+        lines = [f"  {failure.property} ({where}, {len(self.cases)} of {self.of} cases pass)"]
+        lines += [f"  {line}" for line in failure.message.splitlines()]
+        lines += [
+            f"  {'>' if number == failure.line else ' '}{number:4}  {text}".rstrip()
+            for number, text in self.context(failure.line)
+        ]
+        if failure.block is not None:
+            lines.append(f'  step("{self.exercise}") shows this case thread by thread.')
+        return lines
+
+    def context(self, line: int) -> list[tuple[int, str]]:
+        """Return the lines of the learner's text around `line`, with their numbers."""
+        text = self.source.splitlines()
+        if not 0 < line <= len(text):
+            return []
+        first, last = max(1, line - CONTEXT), min(len(text), line + CONTEXT)
+        return [(number, text[number - 1]) for number in range(first, last + 1)]
+
+    def _counter_lines(self) -> list[str]:
+        if not self.counters:
+            return []
+        lines = ["", f"  {'counter, largest case':<28}{'yours':>12}{'reference':>12}{'goal':>12}"]
+        for name, (mine, theirs, goal) in self.counters.items():
+            bound = f"<= {goal:,}" if goal is not None else ""
+            lines.append(f"  {name:<28}{mine:>12,}{theirs:>12,}{bound:>12}".rstrip())
+        return lines
+
+    def _repr_html_(self) -> str:
+        if self.waiting:
+            return f"<p>{_code(self._waiting())}</p>"
+        marks = {True: "&#10003;", False: "&#10007;", None: "&#8211;"}
+        rows = "".join(
+            f"<tr><td>{marks[holds]}</td><td><b>{name}</b></td>"
+            f'<td style="text-align:left">{PROPERTIES[name]}</td></tr>'
+            for name, holds in self.properties.items()
+        )
+        title = f"<p><b>{self.exercise}: {'passed' if self else 'not yet'}</b></p>"
+        return f"{title}<table>{rows}</table>" + (self._passed() if self else self._failed())
+
+    def _failed(self) -> str:
+        text = "\n".join(line.removeprefix("  ") for line in self._failure_lines())
+        return f"<pre>{escape(text)}</pre>"
+
+    def _passed(self) -> str:
+        cases = f"<p>Cases: {escape('; '.join(self.cases))}.</p>"
+        counts = "\n".join(line.removeprefix("  ") for line in self._counter_lines()).strip()
+        table = f"<pre>{escape(counts)}</pre>" if counts else ""
+        cell = '<td style="text-align:left;vertical-align:top"><pre>{}</pre></td>'
+        texts = "".join(cell.format(escape(text)) for text in (self.source, self.solution))
+        return (
+            f"{cases}{table}<details><summary>Your kernel beside the reference</summary><table>"
+            f"<tr><th>yours</th><th>reference</th></tr><tr>{texts}</tr></table></details>"
+        )
+
+
+def _code(text: str) -> str:
+    """Text with `code` between backticks as HTML."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{p}</code>" if n % 2 else p for n, p in enumerate(parts))

@@ -1,0 +1,81 @@
+"""A notebook's side of the exercises: the cell `%%cuda NAME`, `check("NAME")`, `step("NAME")`."""
+
+from __future__ import annotations
+
+from attn_course.engine.events import observe
+from attn_course.engine.module import RawModule
+from attn_course.engine.watch import Tracer
+
+from .answers import Answers
+from .exercise import read_exercise
+from .judge import judge
+from .judgement import Judgement
+
+_written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
+_judgements: dict[str, Judgement] = {}
+
+
+def check(name: str) -> Judgement:
+    """Examine the kernel of the cell `%%cuda NAME`.
+
+    Returns the judgement, which a notebook shows; it is true where every property holds.
+    Raises ExerciseError for a name that is no exercise's.
+    """
+    exercise = read_exercise(name)
+    answers = Answers.here()
+    source = _written.get(name) or (answers and answers.text(name)) or exercise.stub
+    judgement = _judgements[name] = judge(exercise, source)
+    if answers and not judgement.waiting:
+        answers.note(name, bool(judgement))
+    return judgement
+
+
+def step(name: str):
+    """Return the stepper on the smallest case that the last `check` found to fail.
+
+    It shows the thread block of the finding; after a pass, the first block of the smallest case.
+    Raises LookupError before any check.
+    """
+    judgement = _judgements.get(name)
+    if judgement is None or judgement.waiting:
+        raise LookupError(f'nothing to step through yet: run check("{name}") on your kernel first')
+    exercise, first = read_exercise(name), judgement.first
+    setup = exercise.setups[0]
+    if first is not None:
+        setup = next((one for one in exercise.setups if one.label == first.label), setup)
+    kernel = RawModule(code=judgement.source, backend="simulator").get_function(exercise.kernel)
+    block = first.block if first is not None and first.block else (0, 0, 0)
+    with observe(Tracer(block=block)) as trace:
+        kernel(
+            setup.grid, setup.block, tuple(setup.fresh().values()), shared_mem=setup.shared_bytes
+        )
+    return trace.show()
+
+
+def write(name: str, source: str) -> RawModule:
+    """Keep a kernel's text for `check`, in the working copy too, and return it as a module."""
+    _written[name] = source
+    if answers := Answers.here():
+        answers.keep(name, source)
+    return RawModule(code=source)
+
+
+def cuda(line: str, cell: str):
+    """Run the cell magic `%%cuda NAME`: keep the kernel, and name its module NAME."""
+    from IPython import get_ipython
+
+    name = line.strip()
+    read_exercise(name)  # a wrong name is told here, with the names that exist
+    get_ipython().user_ns[name] = write(name, cell)
+
+
+def _register() -> None:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return
+    if shell := get_ipython():
+        shell.register_magic_function(cuda, "cell")
+
+
+_register()

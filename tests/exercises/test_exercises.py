@@ -1,0 +1,49 @@
+"""Every exercise of the folder: its proof, its budget, and what its file must hold."""
+
+import difflib
+
+import pytest
+
+from attn_course.exercises import exercise_names, prove, read_exercise
+
+NAMES = exercise_names()
+MOST_SECONDS = 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_solution_is_judged_rightly(name):
+    wrong = [
+        f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}\n{one.judgement}"
+        for one in prove(read_exercise(name))
+        if not one.holds
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_exercise_has_enough_solutions_to_prove_its_check(name):
+    exercise = read_exercise(name)
+    assert len(exercise.correct) >= 2
+    assert len(exercise.wrong) >= 6
+    assert len({one.rejected_for for one in exercise.wrong}) >= 2
+    texts = [exercise.solution, *(one.text for one in exercise.correct + exercise.wrong)]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_line_budget_is_what_the_solution_takes(name):
+    exercise = read_exercise(name)
+    stub, solution = (
+        [line.strip() for line in text.splitlines() if line.split("//")[0].strip(" {}")]
+        for text in (exercise.stub, exercise.solution)
+    )
+    matches = difflib.SequenceMatcher(a=stub, b=solution, autojunk=False).get_matching_blocks()
+    written = len(solution) - sum(match.size for match in matches)
+    assert exercise.lines - 2 <= written <= exercise.lines * 1.3 + 1
+
+
+def test_learners_write_at_least_150_lines_in_ten_lessons():
+    exercises = [read_exercise(name) for name in NAMES]
+    assert len(exercises) >= 20
+    assert len({exercise.lesson for exercise in exercises}) >= 10
+    assert sum(exercise.lines for exercise in exercises) >= 150
