@@ -5,9 +5,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import bench, check, count, exercises, profile, record, run, tour, trace
+from . import bench, check, count, profile, record, run, tour, trace
+from .course import exercises, lessons
 
-COMMANDS = (tour, run, count, check, trace, profile, bench, record, exercises)
+COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from attn_course.clinic.edits import Edit, EditError, edited
 
-from .setups import VOCABULARY, Setup
 from .judgement import PROPERTIES
+from .setups import VOCABULARY, Setup
 
 FOLDER = Path(__file__).resolve().parents[2] / "exercises"
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int, "minutes": int}

@@ -25,8 +25,8 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
-from .setups import Setup
 from .judgement import PROPERTIES, Failure, Judgement
+from .setups import Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {

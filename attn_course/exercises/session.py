@@ -5,8 +5,8 @@ from __future__ import annotations
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Tracer
+from attn_course.lessons.working_copy import WorkingCopy
 
-from .answers import Answers
 from .exercise import read_exercise
 from .judge import judge
 from .judgement import Judgement
@@ -22,11 +22,11 @@ def check(name: str) -> Judgement:
     Raises ExerciseError for a name that is no exercise's.
     """
     exercise = read_exercise(name)
-    answers = Answers.here()
-    source = _written.get(name) or (answers and answers.text(name)) or exercise.stub
+    copy = WorkingCopy.here()
+    source = _written.get(name) or (copy and copy.answer(name)) or exercise.stub
     judgement = _judgements[name] = judge(exercise, source)
-    if answers and not judgement.waiting:
-        answers.note(name, bool(judgement))
+    if copy and not judgement.waiting:
+        copy.note(name, bool(judgement))
     return judgement
 
 
@@ -55,8 +55,8 @@ def step(name: str):
 def write(name: str, source: str) -> RawModule:
     """Keep a kernel's text for `check`, in the working copy too, and return it as a module."""
     _written[name] = source
-    if answers := Answers.here():
-        answers.keep(name, source)
+    if copy := WorkingCopy.here():
+        copy.keep(name, source)
     return RawModule(code=source)
 
 

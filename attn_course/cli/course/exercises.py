@@ -6,12 +6,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from attn_course.exercises.answers import Answers
+from attn_course.cli.arguments import add_json, write_json
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
 from attn_course.figures import table
-
-from .arguments import add_json, write_json
+from attn_course.lessons.working_copy import WorkingCopy
 
 
 def add(parsers) -> None:
@@ -70,8 +69,8 @@ def _row(exercise: Exercise) -> dict:
 
 
 def _listing(exercises: list[Exercise]) -> str:
-    answers = Answers.here()
-    progress = answers.progress() if answers else {}
+    copy = WorkingCopy.here()
+    progress = copy.progress() if copy else {}
     rows = []
     for one in exercises:
         state = progress.get(one.name, {})

@@ -1,0 +1,1 @@
+"""Subcommands for learners and teachers: exercises, lessons."""

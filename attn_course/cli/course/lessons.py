@@ -1,0 +1,93 @@
+"""`attn-course lessons`: the lessons with minutes and progress, in the learner's working copy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from attn_course.cli.arguments import add_json, write_json
+from attn_course.figures import table
+from attn_course.lessons.working_copy import Lesson, WorkingCopy, lessons
+
+
+def add(parsers) -> None:
+    """The subcommand `lessons` and its arguments."""
+    parser = parsers.add_parser(
+        "lessons",
+        help="make the working copies of the lessons, and list minutes and progress",
+        description="Copy the lessons without their outputs into a folder where you work on them. "
+        "What you changed is never overwritten: a newer version of a lesson goes beside yours.",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("work"),
+        help="the working copy (default: work, in the current folder)",
+    )
+    parser.add_argument(
+        "--open",
+        nargs="?",
+        const="00_start_here",
+        metavar="LESSON",
+        help="open JupyterLab in the working copy, on this lesson (default: the first)",
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    """Run `lessons` with its parsed arguments; return the exit status."""
+    copy = WorkingCopy(arguments.folder.resolve())
+    said, found = copy.update(), lessons()
+    names = [lesson.name for lesson in found]
+    if arguments.open is not None and arguments.open not in names:
+        raise ValueError(f"no lesson {arguments.open!r}; the lessons are: {', '.join(names)}")
+    rows = [_row(copy, lesson) for lesson in found]
+    if arguments.json != Path("-"):
+        print("\n".join([*said, _listing(rows), "", f"They are in {copy.folder}."]), flush=True)
+    write_json(arguments.json, {"folder": str(copy.folder), "lessons": rows})
+    if arguments.open is not None:
+        command = lab_command(copy.folder, arguments.open)
+        os.execv(command[0], command)
+    return 0
+
+
+def lab_command(folder: Path, lesson: str) -> list[str]:
+    """Return the command that opens JupyterLab in the working copy.
+
+    Root needs leave of its own; where there is no screen, the address is printed instead.
+    """
+    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir", str(folder)]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        command += ["--ip", "0.0.0.0", "--no-browser"]
+    command.append(str(folder / f"{lesson}.ipynb"))
+    return command
+
+
+def _row(copy: WorkingCopy, lesson: Lesson) -> dict:
+    progress = copy.progress()
+    passed = [name for name in lesson.exercises if progress.get(name, {}).get("passed")]
+    return {
+        "name": lesson.name,
+        "title": lesson.title,
+        "minutes": lesson.minutes,
+        "begun": copy.has_changed(lesson.name),
+        "exercises": list(lesson.exercises),
+        "passed": passed,
+    }
+
+
+def _listing(rows: list[dict]) -> str:
+    cells = [
+        (
+            row["name"],
+            f"{row['minutes']}",
+            f"{len(row['passed'])} of {len(row['exercises'])}" if row["exercises"] else "-",
+            "begun" if row["begun"] else "",
+        )
+        for row in rows
+    ]
+    return table(("lesson", "minutes", "exercises passed", ""), cells, right=(1, 2))

@@ -1,0 +1,191 @@
+"""The learner's working copy: lessons without outputs, in a folder where nothing is overwritten.
+
+The folder holds the lessons, a link `kernels` to the kernels, `answers/` and `progress.json`. That
+file keeps, for each lesson, a hash of the copy as it was made: a lesson whose cells still have this
+hash is the course's own and is replaced by a newer version; one that the learner changed is left,
+and the newer version goes beside it as NAME.new.ipynb.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = PROJECT / "notebooks"
+KERNELS = PROJECT / "kernels"
+PROGRESS = "progress.json"
+_MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson of the course: file name without suffix, title, minutes without exercises.
+
+    exercises: the names of its exercises, in order.
+    """
+
+    name: str
+    title: str
+    minutes: int
+    exercises: tuple[str, ...]
+
+
+def lessons() -> list[Lesson]:
+    """Return the lessons in order, read from the notebooks."""
+    return [_lesson(path) for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))]
+
+
+def _lesson(path: Path) -> Lesson:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    head = "".join(cells[0]["source"])
+    minutes = _MINUTES.search(head)
+    names = (cell["metadata"].get("exercise") for cell in cells)
+    return Lesson(
+        path.stem,
+        head.splitlines()[0].removeprefix("# "),
+        int(minutes[1]) if minutes else 0,
+        tuple(dict.fromkeys(name for name in names if name)),
+    )
+
+
+@dataclass(frozen=True)
+class WorkingCopy:
+    """A folder with a learner's copies of the lessons, their answers and their progress."""
+
+    folder: Path
+
+    @classmethod
+    def here(cls) -> WorkingCopy | None:
+        """Return the working copy that holds the current folder, if there is one."""
+        start = Path.cwd()
+        for folder in (start, *start.parents):
+            if (folder / PROGRESS).is_file():
+                return cls(folder)
+        return None
+
+    # -- lessons --------------------------------------------------------------------------------
+    def update(self) -> list[str]:
+        """Make or renew the copies; return a sentence for each that is not simply there.
+
+        Raises OSError where the folder can not be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = self._read()
+        placed = state.setdefault("lessons", {})
+        said = []
+        for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
+            text = cleared(path.read_text(encoding="utf-8"))
+            said += self._place(path.name, text, placed)
+        self._write(state)
+        self._link_kernels()
+        return said
+
+    def _place(self, name: str, text: str, placed: dict[str, str]) -> Iterator[str]:
+        mine, wanted = self.folder / name, digest(text)
+        newer = mine.with_suffix(".new.ipynb")
+        if mine.is_file():
+            found = digest(mine.read_text(encoding="utf-8"))
+            if found == wanted or placed.get(name) == wanted:
+                return  # the course's text has not changed since the copy was made
+            if found != placed.get(name):
+                newer.write_text(text, encoding="utf-8")
+                placed[name] = wanted
+                yield f"{name}: you changed it and the lesson is newer; the new one is {newer.name}"
+                return
+            yield f"{name}: replaced by a newer version; you had not changed it"
+        mine.write_text(text, encoding="utf-8")
+        placed[name] = wanted
+
+    def has_changed(self, name: str) -> bool:
+        """Whether the learner's copy of a lesson differs from the one that was made."""
+        path = self.folder / f"{name}.ipynb"
+        if not path.is_file():
+            return False
+        return digest(path.read_text(encoding="utf-8")) != self._read()["lessons"].get(path.name)
+
+    def _link_kernels(self) -> None:
+        """Put the kernels beside the lessons: a link, or a copy where links are refused."""
+        link = self.folder / "kernels"
+        if link.is_symlink() and link.resolve() != KERNELS.resolve():
+            link.unlink()  # the course has moved
+        if link.exists():
+            return
+        try:
+            link.symlink_to(KERNELS, target_is_directory=True)
+        except OSError:
+            shutil.copytree(KERNELS, link)
+
+    # -- answers --------------------------------------------------------------------------------
+    def answer(self, name: str) -> str:
+        """Return the kept answer to an exercise, or ""."""
+        path = self.folder / "answers" / f"{name}.cu"
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def keep(self, name: str, source: str) -> None:
+        """Keep an answer; the one before it stays beside it as NAME.before.cu."""
+        path = self.folder / "answers" / f"{name}.cu"
+        path.parent.mkdir(exist_ok=True)
+        if path.is_file() and path.read_text(encoding="utf-8") != source:
+            path.replace(path.with_suffix(".before.cu"))
+        path.write_text(source, encoding="utf-8")
+
+    # -- progress -------------------------------------------------------------------------------
+    def progress(self) -> dict[str, dict]:
+        """Return exercise -> {"passed": bool, "tries": int}."""
+        return self._read()["exercises"]
+
+    def note(self, name: str, passed: bool) -> None:
+        """Note the outcome of a check; an exercise once passed stays passed."""
+        state = self._read()
+        before = state["exercises"].get(name, {})
+        state["exercises"][name] = {
+            "passed": passed or bool(before.get("passed")),
+            "tries": int(before.get("tries", 0)) + 1,
+        }
+        self._write(state)
+
+    def _read(self) -> dict[str, dict]:
+        """The state; a file that can not be read is set aside, and counts as no state."""
+        path = self.folder / PROGRESS
+        state = {}
+        if path.is_file():
+            try:
+                state = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                path.replace(path.with_suffix(".json.unreadable"))
+        parts = {"lessons": {}, "exercises": {}}
+        if not isinstance(state, dict):
+            return parts
+        return {key: state[key] if isinstance(state.get(key), dict) else {} for key in parts}
+
+    def _write(self, state: dict) -> None:
+        path = self.folder / PROGRESS
+        temporary = path.with_suffix(".json.new")
+        temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        os.replace(temporary, path)
+
+
+def cleared(text: str) -> str:
+    """Return a notebook's text without outputs and execution counts."""
+    notebook = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def digest(text: str) -> str:
+    """Return a hash of a notebook's cells: kinds and sources, not outputs or ids."""
+    try:
+        cells = json.loads(text)["cells"]
+        parts = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    except (ValueError, KeyError, TypeError):
+        parts = [("unreadable", text)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

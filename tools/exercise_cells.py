@@ -1,0 +1,101 @@
+"""Writes the exercises into the lessons, each as four cells made from its Markdown file.
+
+    python tools/exercise_cells.py                     write the cells of all placed exercises again
+    python tools/exercise_cells.py --check             exit status 1 where one is not current
+    python tools/exercise_cells.py --place NAME CELL   put an exercise after the cell with this id
+
+The cells hold the statement, the stub, the check, and hint and solution in two folds. Their metadata
+names the exercise, so that they are found again. A lesson imports `check` and `step` before them.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import nbformat
+
+from attn_course.exercises import Exercise, exercise_names, read_exercise
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+FOLD = "<details><summary>{}</summary>\n\n{}\n\n</details>"
+
+
+def cells_of(exercise: Exercise) -> list:
+    """Return the four cells of an exercise, without outputs."""
+    new = nbformat.v4
+    title = f"### Exercise: {exercise.title}"
+    budget = f"*About {exercise.lines} lines, {exercise.minutes} minutes.*"
+    solution = f"```c++\n{exercise.solution}```"
+    folds = [FOLD.format("Hint", exercise.hint), FOLD.format("Solution", solution)]
+    cells = [
+        new.new_markdown_cell(f"{title}\n\n{budget}\n\n{exercise.statement}"),
+        new.new_code_cell(f"%%cuda {exercise.name}\n{exercise.stub.rstrip()}"),
+        new.new_code_cell(f'check("{exercise.name}")'),
+        new.new_markdown_cell("\n\n".join(folds)),
+    ]
+    for part, cell in zip(("statement", "stub", "check", "folds"), cells, strict=True):
+        cell.id = f"{exercise.name}-{part}"[:64]
+        cell.metadata["exercise"] = exercise.name
+    return cells
+
+
+def renewed(notebook) -> bool:
+    """Write the cells of a notebook's exercises again; return whether any has changed."""
+    cells, seen = [], set()
+    for cell in notebook.cells:
+        name = cell.metadata.get("exercise")
+        if name is None:
+            cells.append(cell)
+        elif name not in seen:
+            seen.add(name)
+            old = {c.id: c for c in notebook.cells if c.metadata.get("exercise") == name}
+            for new in cells_of(read_exercise(name)):
+                same = old.get(new.id)
+                cells.append(same if same is not None and same.source == new.source else new)
+    changed = [id(cell) for cell in cells] != [id(cell) for cell in notebook.cells]
+    notebook.cells = cells
+    return changed
+
+
+def place(exercise: Exercise, after: str) -> Path:
+    """Put an exercise's cells into its lesson after the cell `after`, or move them there."""
+    path = NOTEBOOKS / f"{exercise.lesson}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    kept = [cell for cell in notebook.cells if cell.metadata.get("exercise") != exercise.name]
+    places = [number for number, cell in enumerate(kept) if cell.id == after]
+    if not places:
+        raise SystemExit(f"{path.name}: no cell has the id {after!r}")
+    where = places[0] + 1
+    notebook.cells = kept[:where] + cells_of(exercise) + kept[where:]
+    nbformat.write(notebook, path)
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--place", nargs=2, metavar=("NAME", "CELL"))
+    arguments = parser.parse_args()
+    if arguments.place:
+        name, cell = arguments.place
+        print(f"{name}: in {place(read_exercise(name), cell).name}")
+        return 0
+    stale, placed = [], set()
+    for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        changed = renewed(notebook)
+        placed |= {cell.metadata.get("exercise") for cell in notebook.cells}
+        if changed:
+            stale.append(path.name)
+            if not arguments.check:
+                nbformat.write(notebook, path)
+    missing = [name for name in exercise_names() if name not in placed]
+    for name in stale:
+        print(f"{name}: {'exercises are not current' if arguments.check else 'written'}")
+    for name in missing:
+        print(f"{name}: in no lesson; place it with --place {name} CELL")
+    return 1 if missing or (arguments.check and stale) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
