@@ -98,7 +98,7 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
             Failure("finishes", str(error), setup.label, _line_of(error), (0, 0, 0)),
         ]
     totals = dict(counters.totals) if not found else {}
-    found += list(_goals(setup, totals)) if not found else []
+    found += list(_goals(setup, counters)) if not found else []
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -152,11 +152,19 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-def _goals(setup: Setup, totals) -> Iterator[Failure]:
+def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
+    """Yield a failure for each goal that is missed, at the line that counts most towards it."""
     for goal in setup.goals:
-        if totals[goal.counter] > goal.limit:
-            text = f"{goal.counter} is {totals[goal.counter]:,}; the goal is at most {goal.limit:,}"
-            yield Failure("counters", f"{text}: {goal.why}", setup.label, 0, (0, 0, 0))
+        found = counters.totals[goal.counter]
+        if found <= goal.limit:
+            continue
+        lines = next(iter(counters.by_kernel.values())).lines
+        line = max(lines, key=lambda number: lines[number].get(goal.counter, 0), default=0)
+        there = lines[line].get(goal.counter, 0) if line else 0
+        text = f"{goal.counter} is {found:,}; the goal is at most {goal.limit:,}: {goal.why}"
+        if there:
+            text += f"\n{there:,} of them arise on line {line}"
+        yield Failure("counters", text, setup.label, line if there else 0, (0, 0, 0))
 
 
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
