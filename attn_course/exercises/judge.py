@@ -113,7 +113,7 @@ def _launch(kernel, setup: Setup, arguments, observer) -> None:
 def _sanitized(kernel, setup: Setup) -> list[Failure]:
     """Run the case under the sanitizer and return one failure for each of its errors."""
     arguments = setup.fresh()
-    watch = Sanitizer(tuple(setup.expected))
+    watch = Sanitizer(setup.unwritten)
     try:
         _launch(kernel, setup, arguments, watch)
     except SimulatorError:

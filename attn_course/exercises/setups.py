@@ -40,7 +40,8 @@ class Setup:
         grid, block: of the launch, ints or tuples.
         arguments: name -> NumPy array or NumPy scalar, in the order of the kernel's parameters.
             An array that is not in `expected` must be unchanged after the launch.
-        expected: name -> float64 array that the output of this name must agree with.
+        expected: name -> float64 array that the output of this name must agree with. An output
+            that the kernel adds to is given as zeros, any other as `output`.
         shared_bytes: dynamic shared memory of the launch.
         relative: the relative error allowed; see reference.compare. absolute: the error allowed
             where the reference is 0.
@@ -69,6 +70,11 @@ class Setup:
         """ "n = 1000, rows = 3"."""
         return ", ".join(f"{name} = {value}" for name, value in (self.sizes or {}).items())
 
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """Outputs that hold nothing before the launch: those made by `output`."""
+        return tuple(name for name in self.expected if _is_poisoned(self.arguments[name]))
+
     def fresh(self) -> dict[str, object]:
         """Return the arguments with copies of the arrays, for one launch."""
         return {
@@ -78,6 +84,10 @@ class Setup:
 
     def with_sizes(self, sizes: Mapping[str, object]) -> Setup:
         return replace(self, sizes=dict(sizes))
+
+
+def _is_poisoned(array: np.ndarray) -> bool:
+    return np.array_equal(array, poisoned(array.shape, array.dtype), equal_nan=True)
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0, shift: float = 0.3) -> np.ndarray:
