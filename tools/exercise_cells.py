@@ -4,8 +4,9 @@
     python tools/exercise_cells.py --check             exit status 1 where one is not current
     python tools/exercise_cells.py --place NAME CELL   put an exercise after the cell with this id
 
-The cells hold the statement, the stub, the check, and hint and solution in two folds. Their metadata
-names the exercise, so that they are found again. A lesson imports `check` and `step` before them.
+The cells hold the statement, the stub, the check, and hint and solution in two folds. Their
+metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
+before them.
 """
 
 import argparse
