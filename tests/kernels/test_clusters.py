@@ -157,18 +157,20 @@ NEEDED_BY = {
 def with_a_switch(source):
     """Return (source, texts): each barrier of a kernel is passed over when `skipped` is its number.
 
-    One compilation serves all the barriers; the texts say where each of them is.
+    One compilation serves all the barriers; the texts say where each of them is. In the place of a
+    cluster's barrier stays one of the block, which must not be enough.
     """
     body = source.index('extern "C"')
     parts, end, texts = [source[:body], "__device__ int skipped = -1;\n"], body, []
     for found in WAITS.finditer(source, body):
         if any(words in source[found.end() : found.end() + 80] for words in UNSEEN):
             continue
-        start = found.start()
+        start, instead = found.start(), ""
         if "cluster_wait" in found[0]:  # and its arrival, just before
-            start = source.rindex("cluster_arrive();", body, start)
+            start, instead = source.rindex("cluster_arrive();", body, start), "__syncthreads();"
         text = source[start : found.end()]
         parts += [source[end:start], f"if (skipped != {len(texts)}) {{ {text} }}"]
+        parts += [f" else {{ {instead} }}"]
         end = found.end()
         texts.append(f"line {source.count(chr(10), 0, found.start()) + 1}: {found[0].strip()}")
     return "".join([*parts, source[end:]]), texts
