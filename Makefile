@@ -1,4 +1,4 @@
-# make tour   run every kernel of the ladder on this machine and hold each against float64
+# make tour   run every kernel of the ladder on this machine and check each against float64
 # make test   lint, the tests, and every notebook's stored output
 # Everything runs in .venv, which is made when it is missing or its lists changed.
 

@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""Settings and fixtures of all tests."""
 
 import gc
 

@@ -44,7 +44,7 @@ class Trial:
         self.kernel(launch.grid, launch.block, self.arguments, shared_mem=launch.shared_bytes)
 
     def judge(self) -> Comparison | None:
-        """What was written against float64, the worst array; None for a partial launch."""
+        """Compare the outputs with float64; return the worst array's, None for a partial launch."""
         if self.case.is_partial:
             return None
         expected = self.family.expected(self.inputs, self.scale, self.case.causal)
@@ -93,7 +93,7 @@ def prepare(
 # -- examining -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Examination:
-    """What the sanitizer and float64 say of one launch; comparison is None for a partial one."""
+    """Findings and comparison with float64 of one launch; no comparison of a partial one."""
 
     case: Case
     findings: list[Finding]

@@ -343,7 +343,7 @@ class Peer:
         return Replay(GraphLaunch(launch, self), calls)
 
     def output(self) -> np.ndarray:
-        """What the captured graph's last replay wrote, on the host: (B, H, n, d)."""
+        """Return the output of the captured graph's last replay, on the host: (B, H, n, d)."""
         torch_module().cuda.synchronize()
         return self._graph_output.cpu().numpy()
 

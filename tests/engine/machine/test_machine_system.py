@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from machine_harness import listen, run, zeros
+from machine_harness import integers, listen, run, zeros
 
 from attn_course.engine.machine import (
     KernelAssertion,
@@ -181,10 +181,6 @@ extern "C" __global__ void whole_grid(int* sums, int* out, int rounds) {
     out[grid.thread_rank()] = v;
 }
 """
-
-
-def integers(n, low, high, seed=0, dtype=np.int32):
-    return np.random.default_rng(seed).integers(low, high, n).astype(dtype)
 
 
 def test_nested_calls(build):
