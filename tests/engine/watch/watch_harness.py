@@ -12,10 +12,10 @@ from attn_course.engine.watch.counters.merging import find_merges
 
 
 @cache
-def kernels(bodies, head="", attributes="", parameters="int* a, int* b", options=()):
-    """Return {body: kernel}: one compilation holds `void k0(parameters) { body }`, k1 and so on."""
+def kernels(bodies, head="", attributes="", options=()):
+    """Return {body: kernel}: one compilation holds `void k0(int* a, int* b) { body }`, k1 ...."""
     code = head + "".join(
-        f'\nextern "C" __global__ void {attributes} k{at}({parameters}) {{\n{body}\n}}'
+        f'\nextern "C" __global__ void {attributes} k{at}(int* a, int* b) {{\n{body}\n}}'
         for at, body in enumerate(bodies)
     )
     module = RawModule(code=code, options=options, backend="simulator")
