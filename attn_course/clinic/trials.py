@@ -81,7 +81,9 @@ def prepare(
     source = {"path": str(path)}
     if code is not None:
         source = {"code": with_headers(code, path.parent)}
-    kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
+    kernel = RawModule(**source, options=options, backend=backend, strict=True).get_function(
+        launch.entry
+    )
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     values = numbers_of(replace(case.problem, causal=case.causal), scale) | arrays

@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _compiled_text(code: str, entry: str, options: tuple[str, ...], backend: str):
-    return RawModule(code=code, options=options, backend=backend).get_function(entry)
+    return RawModule(code=code, options=options, backend=backend, strict=True).get_function(entry)
 
 
 class Kernels:

@@ -16,7 +16,7 @@ from ..addresses import aligned
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
 from .device_calls import Heap
-from .memory import GlobalMemory
+from .memory import GlobalMemory, span
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
@@ -62,12 +62,14 @@ class Run:
         """Put array arguments, variables and the parameters into global memory."""
         kernel = self.kernel
         pointers = [i for i, a in enumerate(arguments) if isinstance(a, np.ndarray)]
-        items = []
+        items, offsets = [], []
         for i in pointers:
             array = arguments[i]
             name = names[i] if i < len(names) else f"argument {i}"
-            data = array.ravel(order="K").view(np.uint8)
-            items.append((name, data, array.shape, array.dtype, array.flags.writeable))
+            data, start = span(array)
+            shape = array.shape if array.flags.c_contiguous else ()
+            items.append((name, data, shape, array.dtype, array.flags.writeable))
+            offsets.append(start)
         variables = [(name, self.program.variables[name]) for name in kernel.variables]
         items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
         if self.heap_bytes:
@@ -80,8 +82,8 @@ class Run:
         first = len(pointers)
         self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}
         values = list(arguments)
-        for i, address in zip(pointers, addresses, strict=False):
-            values[i] = int(address).to_bytes(8, "little")
+        for i, address, offset in zip(pointers, addresses, offsets, strict=False):
+            values[i] = int(address + offset).to_bytes(8, "little")
         self.parameter_address = addresses[-1]
         self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
         self.heap = Heap(addresses[-2] if self.heap_bytes else 0, self.heap_bytes)
@@ -239,11 +241,11 @@ def launch(
 ) -> None:
     """Run kernel `name` of a Program over its whole grid, in place on the array arguments.
 
-    grid, block: 3 ints each. arguments: for each parameter a contiguous array (a pointer to it is
-    passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory. names: the
-    arguments' names for messages. warp_order: a seed; warps of a block then run one after another
-    in a random order between barriers, instead of in lockstep, and chunks of blocks in a random
-    order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
+    grid, block: 3 ints each. arguments: for each parameter an array (the address of its first
+    element is passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory.
+    names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
+    after another in a random order between barriers, instead of in lockstep, and chunks of blocks
+    in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
     Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
     """
     if warp_order is None:

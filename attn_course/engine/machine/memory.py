@@ -115,6 +115,32 @@ class GlobalMemory(FlatMemory):
         return (buffer.name, *_index_text(buffer, address - buffer.start))
 
 
+class _Bytes:
+    """The memory from an array's lowest to its highest element, for NumPy to view."""
+
+    def __init__(self, base: np.ndarray, low: int, high: int):
+        self.base = base
+        writable = base.flags.writeable
+        self.__array_interface__ = {
+            "data": (low, not writable),
+            "shape": (high - low,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def span(array: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return (bytes, offset): an array's memory as flat uint8, and where its first element starts.
+
+    The memory of a strided array is all between its lowest and its highest element; its first
+    element is not at the start where a stride is negative.
+    """
+    if array.flags.forc:
+        return array.ravel(order="K").view(np.uint8), 0
+    low, high = np.lib.array_utils.byte_bounds(array)
+    return np.asarray(_Bytes(array, low, high)), _pointer(array) - low
+
+
 def _pointer(data: np.ndarray) -> int:
     return data.__array_interface__["data"][0]
 
@@ -122,7 +148,7 @@ def _pointer(data: np.ndarray) -> int:
 def _misalignment(data: np.ndarray) -> int:
     """Bytes modulo 16 from the start of the memory that owns the data, which is aligned."""
     owner = data
-    while isinstance(owner.base, np.ndarray):
+    while isinstance(owner.base, (np.ndarray, _Bytes)):
         owner = owner.base
     return (_pointer(data) - _pointer(owner)) % 16
 
