@@ -656,7 +656,7 @@ def test_an_access_outside_a_strided_array_is_refused():
     x, y = np.zeros((4, 6), np.float32), np.zeros(8, np.float32)
     with (
         pytest.warns(ArgumentWarning),
-        pytest.raises(MemoryFault, match="element 19 of x; valid elements are 0 to 18"),
+        pytest.raises(MemoryFault, match=r"element 19 of x\b.*; valid elements are 0 to 18"),
     ):
         kernel((1,), (32,), (x[:, 2], y, 19, 1, 2))
 
