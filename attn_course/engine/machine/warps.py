@@ -19,6 +19,7 @@ from .scheduler import Scheduler
 
 _PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
 _ALL = np.uint32(0xFFFFFFFF)
+_SEGMENTS = 0x1F1F  # bits of a shuffle's clamp and segment mask
 
 
 def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
@@ -117,9 +118,9 @@ _REDUCE = {
 
 
 def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
-    """redux.sync over the active members of each warp; integers of 32 bits, dtype kept."""
-    value = spread(value, lanes.size)
-    members = spread(members, lanes.size).astype(np.uint32)
+    """redux.sync over the active members of each lane's mask; integers of 32 bits, dtype kept."""
+    count = lanes.size
+    value, members = spread(value, count), spread(members, count).astype(np.uint32)
     info = np.iinfo(value.dtype)
     fill = {
         "add": 0,
@@ -130,9 +131,16 @@ def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
         "max": info.min,
     }[operation]
     inside = (members >> (lanes & 31).astype(np.uint32)) & np.uint32(1)
-    table, base = _table(np.where(inside != 0, value, value.dtype.type(fill)), lanes, fill)
-    whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
-    return whole[(lanes - base) >> 5]
+    value = np.where(inside != 0, value, value.dtype.type(fill))
+    masks, base = _table(members, lanes)
+    row = (lanes - base) >> 5
+    if (np.bitwise_or.reduce(masks.reshape(-1, 32), axis=1)[row] == members).all():
+        table, _ = _table(value, lanes, fill)  # each warp has one mask
+        return _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)[row]
+    _, team = np.unique(row.astype(np.uint64) << np.uint64(32) | members, return_inverse=True)
+    whole = np.full(int(team.max()) + 1, fill, value.dtype)
+    _REDUCE[operation].at(whole, team, value)
+    return whole[team]
 
 
 def first_active(lanes: np.ndarray, members):
@@ -163,8 +171,9 @@ class Warps:
     # -- values ---------------------------------------------------------------------------------
     def shuffle(self, mode, value, b, c):
         """shfl.sync: (the source lanes' values, was the source in bounds)."""
-        if scalar(value) and mode == "bfly" and self.reports.accesses is None:
-            return value, np.bool_(True)
+        if mode == "bfly" and scalar(value) and scalar(c) and self.reports.accesses is None:
+            if int(c) & _SEGMENTS == 31:  # the whole warp: every source is in bounds
+                return value, np.bool_(True)
         result, inside, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
         self.reads_inactive = inactive
         return result, inside

@@ -257,12 +257,10 @@ class Instance:
         if t.instruction is not None and t.counted:
             sequence.append(t.instruction)
         for instruction in sequence:
-            reads, writes = reads_and_writes(instruction)
+            reads, writes = reads_and_writes(instruction, guard=False)
+            guards = {instruction.guard.name} if instruction.guard is not None else set()
             with self.explaining(instruction):
-                check_words(instruction, reads | writes)
-            if instruction.guard is not None:
-                reads.discard(instruction.guard.name)
-            with self.explaining(instruction):
+                check_words(instruction, reads | writes | guards)
                 uses |= self.mask(reads) & ~definitions
                 definitions |= self.mask(writes)
         if t.kind in ("branch", "return"):
