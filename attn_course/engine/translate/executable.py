@@ -94,7 +94,9 @@ class Executable:
         call, fall = block.terminator.instruction, block.terminator.fall
         function = self.module.functions.get(callee)
         if function is None or not function.defined:
-            why = f"function {callee} has no body here"
+            why = f"function {callee} has no body in this module"
+            if "cudaCDP" in callee:
+                why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
         recursion = self.start_of_recursion(caller, call, callee)
         prefix = (*caller.prefix, call.index)

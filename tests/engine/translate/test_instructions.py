@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule
-from attn_course.engine.errors import SimulatorError
+from attn_course.engine.errors import CompileError, ParseError, UnsupportedKernel
 from attn_course.engine.machine.launch import launch
 from attn_course.engine.translate.program import Program
 
@@ -71,3 +71,84 @@ def test_a_guard_may_be_an_operand(text, build):
 def test_a_shuffle_of_one_value_knows_which_sources_are_in_bounds():
     text = "shfl.sync.bfly.b32 %r4|%p4, 5, 16, 0x181f, -1; selp.u32 %r3, %r4, 0, %p4;"
     assert run(text) == [0] * 16 + [5] * 16  # segments of 8: the source may only be below
+
+
+# --- what is refused names the instruction and the reason --------------------------------------
+REFUSED = {
+    "redux.sync.min.f32 %f1, %f2, -1;": "redux.sync of type .f32",
+    "redux.sync.max.abs.NaN.f32 %f1, %f2, -1;": "redux.sync of type .f32",
+    "vote.all.pred %p4, %p1;": ".sync and a mask only",
+    "vote.ballot.b32 %r3, %p1;": ".sync and a mask only",
+    "shfl.idx.b32 %r3, %r1, 0, 31;": ".sync and a mask only",
+    "shfl.sync.idx.b32 %r3, %r1;": "its operands do not fit it",
+    "add.u32 %r3;": "its operands do not fit it",
+    "add.u32 %r3, %r1, 1, 2;": "its operands do not fit it",
+    "bfe.u32 %r3, %r1, 3;": "its operands do not fit it",
+    "brx.idx %r1, nowhere;": "its operands do not fit it",
+    "bar.sync somewhere;": "its operands do not fit it",
+    "bar.red.popc.u32 %r3, 0;": "its operands do not fit it",
+    "ld.global.v2.u32 {%r3, %r4, %r5}, [%rd1];": "3 registers, and 2 in its name",
+    "vadd.u32.u32.u32 %r3, %r1.b0, %r2.b1;": ".b[01] is a part of a register: .*no video",
+    "mov.v4.u32 {%r3, %r4, %r5, %r6}, %tid;": "one component at a time, such as %tid.x",
+    "mov.u32 %r3, %tid.q;": "no special register %tid.q",
+    "@q mov.u32 %r3, 1;": "no register q",
+    ".reg .b128 q; mov.b128 q, {%rd1, %rd1};": "q is a register of type .b128",
+    "call (%r3), f, (%r1);": "%r[13] is no .param variable",
+    "call g;": "function g has no body in this module",
+    "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
+    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "its operands do not fit it",
+}
+HEAD = """.func (.param .u32 a) f(.param .u32 b) { ret; }
+.func g;
+.extern .func __cudaCDP2DeviceSynchronize;"""
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused_is_named_with_the_reason(text):
+    with pytest.raises(UnsupportedKernel, match=REFUSED[text]) as caught:
+        run(text, head=HEAD)
+    assert f"the PTX instruction `{text.split('; ')[-1]}`" in str(caught.value)
+
+
+UNREADABLE = {
+    ".reg .v2 .f32 v;": "declare one for each component in `.reg .v2 .f32 v;`",
+    ".reg .b7 v;": "unknown register type .b7 in `.reg .b7 v;`",
+    "ld.global.u32 %r3, [%rd1+%rd2];": r"add the two registers first in `ld.global.*\]",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_what_can_not_be_read_is_named_with_its_line(text):
+    with pytest.raises(ParseError, match=f"PTX line 16: .*{UNREADABLE[text]}"):
+        run(text)
+
+
+def test_a_function_with_reg_parameters_is_refused():
+    with pytest.raises(ParseError, match=r"PTX line 4: .*\.reg parameters .* declare \.param"):
+        run("", head=".func (.reg .u32 a) f(.reg .u32 b) { ret; }")
+
+
+def test_a_variable_of_the_module_may_be_declared_in_a_function():
+    body = """.const .u32 c = 7;
+    { .global .u32 g = 3; ld.global.u32 %r4, [g]; atom.global.add.u32 %r5, [g], 1; }
+    { .global .u32 g = 50; ld.global.u32 %r5, [g]; }
+    ld.const.u32 %r3, [c];
+    add.u32 %r3, %r3, %r4; add.u32 %r3, %r3, %r5;"""
+    assert run(body) == [7 + 3 + 50] * 32
+
+
+def test_an_error_of_inline_assembly_names_the_line_of_the_kernel():
+    asm = 'asm("ld.global.u32 %0, [%1+%1];" : "=r"(r) : "l"(out));'
+    code = f'extern "C" __global__ void k(unsigned* out) {{\n unsigned r;\n {asm}\n out[0] = r; }}'
+    with pytest.raises(
+        ParseError, match=r"PTX line \d+: .*`ld.global.*` \(compiled from kernel.cu:3"
+    ):
+        RawModule(code=code, backend="simulator").get_function("k")(
+            (1,), (1,), (np.zeros(1, "u4"),)
+        )
+
+
+def test_a_build_without_ptx_is_refused():
+    module = RawModule(code="__global__ void k() {}", options=("-dlto",), backend="simulator")
+    with pytest.raises(CompileError, match="kernel.cu: .* leave out -dlto"):
+        module.get_function("k")
