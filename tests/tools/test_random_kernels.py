@@ -4,14 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from differential_machines import Machine
+from differential_sections import run_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_kernels import random_kernel
 from random_operations import OPERATIONS, rounded, wrap
 from random_tree import Apply, Assign, Const, Together, Var
-
-from attn_course.engine.machine.launch import launch as run
-from attn_course.engine.module import RawModule
 
 BUILDS = ("optimised", "debug")
 NAMES = ("words", "numbers", "counters", "tallies", "out")
@@ -19,19 +18,8 @@ NAMES = ("words", "numbers", "counters", "tallies", "out")
 
 def launch(kernel, build, warp_order=None):
     """The kernel's arrays after a run on the simulator."""
-    module = RawModule(code=kernel.source, options=kernel.options, backend="simulator")
-    arguments = kernel.arguments()
-    grid, block = ((*extents, 1, 1)[:3] for extents in (kernel.grid, kernel.block))
-    run(
-        module.program(build),
-        kernel.name,
-        grid,
-        block,
-        arguments,
-        shared_bytes=kernel.shared_bytes,
-        warp_order=warp_order,
-    )
-    return arguments
+    machine = Machine("simulator", debug=build == "debug", warp_order=warp_order)
+    return run_random(machine, machine.load_kernels(kernel.source, kernel.options), kernel)
 
 
 def assert_same(kernel, found, expected):

@@ -55,7 +55,7 @@ def parse(arguments=None):
         help="simulator against simulator (debug build, random warp order)",
     )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--kernels", type=int, default=96, help="random kernels (default 96)")
+    parser.add_argument("--kernels", type=int, default=2048, help="random kernels (default 2048)")
     parser.add_argument("--every", type=int, default=1, help="take every n-th item only")
     parser.add_argument(
         "--workers",
