@@ -119,8 +119,9 @@ _REDUCE = {
 
 def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
     """redux.sync over the active members of each lane's mask; integers of 32 bits, dtype kept."""
-    count = lanes.size
-    value, members = spread(value, count), spread(members, count).astype(np.uint32)
+    value = spread(value, lanes.size)
+    one_mask = scalar(members)
+    members = spread(members, lanes.size).astype(np.uint32)
     info = np.iinfo(value.dtype)
     fill = {
         "add": 0,
@@ -131,16 +132,24 @@ def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
         "max": info.min,
     }[operation]
     inside = (members >> (lanes & 31).astype(np.uint32)) & np.uint32(1)
-    value = np.where(inside != 0, value, value.dtype.type(fill))
-    masks, base = _table(members, lanes)
-    row = (lanes - base) >> 5
-    if (np.bitwise_or.reduce(masks.reshape(-1, 32), axis=1)[row] == members).all():
-        table, _ = _table(value, lanes, fill)  # each warp has one mask
-        return _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)[row]
-    _, team = np.unique(row.astype(np.uint64) << np.uint64(32) | members, return_inverse=True)
+    table, base = _table(np.where(inside != 0, value, value.dtype.type(fill)), lanes, fill)
+    if one_mask or _one_mask_a_warp(members, lanes):
+        whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
+        return whole[(lanes - base) >> 5]
+    masks = (lanes >> 5).astype(np.uint64) << np.uint64(32) | members
+    _, team = np.unique(masks, return_inverse=True)
     whole = np.full(int(team.max()) + 1, fill, value.dtype)
-    _REDUCE[operation].at(whole, team, value)
+    _REDUCE[operation].at(whole, team, table[lanes - base])
     return whole[team]
+
+
+def _one_mask_a_warp(members: np.ndarray, lanes: np.ndarray) -> bool:
+    """Do the lanes of each warp name the same lanes?"""
+    if (members == members[0]).all():
+        return True
+    table, base = _table(members, lanes)
+    union = np.bitwise_or.reduce(table.reshape(-1, 32), axis=1)
+    return bool((union[(lanes - base) >> 5] == members).all())
 
 
 def first_active(lanes: np.ndarray, members):
