@@ -67,7 +67,8 @@ class Chunk:
             if line is None:
                 raise
             instance = self.reports.block.instance
-            raise instance.odd_operands(instance.function.body[line]) from error
+            why = f"its line raises {type(error).__name__}: {error}"
+            raise instance.odd_operands(instance.function.body[line], why) from error
 
     def run_groups(self) -> bool:
         scheduler = self.scheduler

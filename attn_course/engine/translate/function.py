@@ -23,8 +23,8 @@ from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operands import STORED, check_words, printable
 
-# What Python raises where an instruction has other operands than its opcode takes.
 TRANSLATED = "<translated PTX>"  # the file that tracebacks name for a line
+# What Python raises where an instruction has other operands than its opcode takes.
 ODD_OPERANDS = (AttributeError, KeyError, IndexError, ValueError, TypeError)
 
 
@@ -343,9 +343,9 @@ class Instance:
         except ODD_OPERANDS as error:
             raise self.odd_operands(instruction) from error
 
-    def odd_operands(self, instruction: Instruction) -> UnsupportedKernel:
-        """The error about an instruction whose operands are not those of its opcode."""
-        return UnsupportedKernel(self.complaint(instruction, "its operands do not fit it"))
+    def odd_operands(self, instruction: Instruction, why: str = "") -> UnsupportedKernel:
+        """Return the error about an instruction whose operands are not those of its opcode."""
+        return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
     def in_own_file(self, instruction: Instruction | None) -> Instruction | None:
