@@ -44,24 +44,22 @@ class Machine:
 
     def load_cubin(self, cubin: bytes):
         """A module of machine code (cupy.RawModule)."""
-        import cupy
-
-        return self._module_of(cubin, ".cubin", cupy.RawModule)
+        return self._from_file(cubin, ".cubin")
 
     def load_ptx(self, text: str):
         """A module of PTX text (cupy.RawModule or Program); assembled now, so that errors show."""
         if self.backend == "simulator":
             return Program(text, build="debug" if self.debug else "optimised")
+        return self._from_file(text.encode(), ".ptx")
+
+    def _from_file(self, data: bytes, suffix: str):
+        """The cupy.RawModule of a file of these bytes, loaded."""
         import cupy
 
-        return self._module_of(text.encode(), ".ptx", cupy.RawModule)
-
-    def _module_of(self, data: bytes, suffix: str, make):
-        """make(path=...) of a file of these bytes, loaded."""
         self._folder = self._folder or tempfile.TemporaryDirectory()
         path = Path(self._folder.name) / f"{zlib.crc32(data):08x}{suffix}"
         path.write_bytes(data)
-        module = make(path=str(path))
+        module = cupy.RawModule(path=str(path))
         module.compile()
         return module
 

@@ -118,7 +118,7 @@ def opcode_record(code, first, second) -> dict:
 class Batch:
     """Random kernels as another process prepares them.
 
-    cubin: their machine code; simulated: the simulator's arrays, or the exception, of each;
+    cubin: their machine code; simulated: the simulator's arrays of each, or a RuntimeError;
     from_oracle: elements that these have apart from the oracle's.
     """
 
@@ -139,7 +139,7 @@ def prepare_random(seeds, arch: str | None) -> Batch:
             simulated.append(run_random(SIMULATOR, module, kernel))
             from_oracle.append(differing(simulated[-1], kernel.expected()))
         except Exception as error:
-            simulated[len(from_oracle) :] = [error]
+            simulated[len(from_oracle) :] = [RuntimeError(f"{type(error).__name__}: {error}")]
             from_oracle.append(0)
     return Batch(cubin, simulated, from_oracle)
 
