@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import CompilerMissingError
+from ..errors import CompileError, CompilerMissingError
 from .closure import Closure, include_closure
 from .includes import cuda_major, include_options, package_name
 from .messages import describe_failure
@@ -176,10 +176,16 @@ def _run_nvrtc(source, name, arguments, target, name_expressions, headers) -> Co
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program).rstrip("\0")
             raise describe_failure(source, name, log or str(error), arguments) from None
-        lowered = {text: nvrtc.getLoweredName(program, text) for text in name_expressions}
         binary = target.startswith("sm_")
+        ptx = "" if binary else _text(nvrtc.getPTX(program))
+        if not binary and ".version" not in ptx:
+            raise CompileError(
+                f"{name}: the compiler makes no PTX with these options, and the kernels' names "
+                f"and parameters are read from it: leave out -dlto (link-time optimisation)"
+            )
+        lowered = {text: nvrtc.getLoweredName(program, text) for text in name_expressions}
         return Compiled(
-            ptx="" if binary else _text(nvrtc.getPTX(program)),
+            ptx=ptx,
             lowered_names={text: _text(mangled) for text, mangled in lowered.items()},
             log=_text(nvrtc.getProgramLog(program)).strip("\0 \n"),
             arch=target,
