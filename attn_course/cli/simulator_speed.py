@@ -18,12 +18,12 @@ from tqdm import tqdm
 from attn_course.engine.events import Observer, observe
 from attn_course.figures import table
 from attn_course.ladder.call import call_steps
-from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.folders import course_folder
 from attn_course.ladder.steps import Problem, step
 
 from .arguments import write_json
 
-NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
+NUMBA_RECORD = course_folder("results") / "cpu" / "numba_simulator.json"
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.compile import closure_hash, include_closure
+from attn_course.ladder.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
-RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
+RESULTS_FOLDER = course_folder("results")
 _log = logging.getLogger(__name__)
 REQUIRED = ("kind", "gpu", "driver", "cuda", "date", "commit", "kernels")
 
@@ -79,14 +80,14 @@ def driver_version() -> str:
 
 
 def commit() -> str:
-    """Short hash of the project's commit, with "+" where files differ from it; "" outside git.
+    """Short hash of the checkout's commit, with "+" where files differ from it; "" without git.
 
     ATTN_COURSE_COMMIT names it where the files were copied without their history.
     """
 
     def git(*arguments):
         return subprocess.run(
-            ["git", "-C", str(KERNEL_FOLDER.parent), *arguments],
+            ["git", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
             timeout=30,
@@ -95,6 +96,9 @@ def commit() -> str:
 
     if os.environ.get("ATTN_COURSE_COMMIT"):
         return os.environ["ATTN_COURSE_COMMIT"]
+    root = checkout()
+    if root is None:  # installed: a repository around it is another project's
+        return ""
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")

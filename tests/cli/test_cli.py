@@ -1,6 +1,5 @@
 """attn-course as a user calls it: exit status, one clear line, JSON for machines."""
 
-import functools
 import json
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step
-from attn_course.reference import inputs
 
 SMALL = ("--shape", "1,2,17,9")
 
@@ -153,24 +151,10 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch):
         main.main(["run", "nonsense"])
 
 
-@pytest.fixture
-def small_windows(monkeypatch):
-    """The tour's input with two heads of 16 dimensions instead of twelve of 64."""
-    monkeypatch.setattr(
-        inputs, "mri_windows", functools.partial(inputs.mri_windows, heads=2, head_dim=16)
-    )
-    # The figures draw five heads unless told otherwise.
-    from attn_course.figures import attention_maps as plots
-
-    monkeypatch.setattr(
-        plots, "attention_over_slice", functools.partial(plots.attention_over_slice, heads=(0, 1))
-    )
-
-
-def test_tour(capsys, tmp_path, small_windows):
+def test_tour(capsys, tmp_path):
     path = tmp_path / "tour.json"
     status, out, _ = call(
-        capsys, "tour", "--windows", "1", "--out", str(tmp_path / "figures"), "--json", str(path)
+        capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
     steps, backend = len(LADDER) + len(METHODS), resolve_backend()
     assert status == 0
@@ -186,12 +170,12 @@ def test_tour(capsys, tmp_path, small_windows):
 
 
 def test_tour_fails_when_a_method_disagrees(
-    capsys, tmp_path, small_windows, wrong_reference, monkeypatch
+    capsys, tmp_path, wrong_reference, monkeypatch
 ):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
-    status, out, _ = call(capsys, "tour", "--windows", "1", "--out", str(tmp_path))
+    status, out, _ = call(capsys, "tour", "--quick", "--out", str(tmp_path))
     assert status == 1
     assert "tour: 5 steps, 2 agree with float64" in out.splitlines()[-1]
     assert out.count("DISAGREES") == 3 and "[0, 1, 3, 2]" in out
