@@ -34,15 +34,14 @@ TAIL = 3  # lines of a failed record's output that are shown
 class RecordKind:
     """One record: its contents, what it needs, and its file under results/<gpu>/.
 
-    script: of a checkout, where one takes the record; quick: its options for a short run, None
-    where it has no short run.
+    script: of a checkout, where one takes the record; quick: its options for a short run.
     """
 
     about: str
     needs: str
     file: str
     script: str = ""
-    quick: tuple[str, ...] | None = ()
+    quick: tuple[str, ...] = ()
 
 
 KINDS = {
@@ -67,14 +66,14 @@ KINDS = {
         "GPU, ncu",
         "counters",
         "tools/compare_counters.py",
-        None,
+        ("--every", "30"),
     ),
     "sanitizer": RecordKind(
         "the sanitizer against compute-sanitizer",
         "GPU, compute-sanitizer",
         "sanitizer",
         "tools/compare_sanitizer.py",
-        None,
+        ("--every", "10"),
     ),
     "differential": RecordKind(
         "the simulator against the GPU, bit for bit",
@@ -229,15 +228,13 @@ def run_script(name: str, out: Path, quick: bool) -> int:
     """Run the script of a checkout that takes the record. Returns its exit status.
 
     Raises:
-        RecordError: no checkout, or no quick form.
+        RecordError: no checkout.
     """
     one = KINDS[name]
     root = checkout()
     script = root and root / one.script
     if not script or not script.is_file():
         raise RecordError(f"{name} is taken by {one.script}, which is in a checkout of the project")
-    if quick and one.quick is None:
-        raise RecordError(f"{name} has no quick form")
     options = one.quick if quick else ()
     command = [sys.executable, str(script), "--out", str(out.resolve()), *options]
     return subprocess.run(command, env=_environment(), check=False).returncode
