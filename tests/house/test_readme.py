@@ -108,6 +108,13 @@ def test_links_lead_somewhere(name):
     assert not missing
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_prose_has_at_most_100_columns(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    typed = re.sub(r"<!-- \w+: written by.*?<!-- end of", "", text, flags=re.DOTALL)
+    assert not [line for line in typed.splitlines() if len(line) > 100 and line[0] != "|"]
+
+
 def test_subcommands_named_in_the_readme_exist():
     known = {command.__name__.rpartition(".")[2] for command in COMMANDS}
     assert set(re.findall(r"\battn-course ([a-z]+)", README)) <= known
