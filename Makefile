@@ -90,7 +90,9 @@ lock:
 	--python-version 3.11 --python-platform linux --custom-compile-command "make lock" \
 	--output-file requirements.lock $(LOCK_OPTIONS)
 
+# A build folder of before would bring back modules that are gone.
 dist: venv
+	rm -rf build dist
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 clean:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = (".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "tour")
 # What a user does with an installed course, in one process: an import takes longer than a call.
 SESSION = """
 import json, sys
@@ -40,20 +42,9 @@ print(json.dumps({"home": attn_course.__file__, "error": float(error), "status":
 
 def build(kind: str, folder: Path) -> Path:
     """Build "wheel" or "sdist" from this checkout, without isolation: nothing is downloaded."""
-    work = folder / "work"  # the build must not write into the checkout
-    hook = (
-        "import sys, os; from setuptools import build_meta; "
-        f"print(build_meta.build_{kind}({str(folder)!r}))"
-    )
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.splitlines()
-    if not names:
-        pytest.skip("no list of the project's files without git")
-    for name in names:
-        if (ROOT / name).is_file():
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            (work / name).symlink_to(ROOT / name)
+    work = folder / "work"  # links to the files: the build must not write into the checkout
+    shutil.copytree(ROOT, work, copy_function=os.symlink, ignore=shutil.ignore_patterns(*NOT_OURS))
+    hook = f"from setuptools import build_meta as b; print(b.build_{kind}({str(folder)!r}))"
     done = subprocess.run([sys.executable, "-c", hook], cwd=work, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / done.stdout.splitlines()[-1]
