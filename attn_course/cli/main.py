@@ -55,11 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted, 141
     when the program that read its output has ended, such as `head`.
     """
-    parsed = build_parser().parse_args(arguments)
     try:
-        status = parsed.execute(parsed)
-        sys.stdout.flush()
-        return status
+        try:
+            parsed = build_parser().parse_args(arguments)
+            return parsed.execute(parsed)
+        finally:
+            sys.stdout.flush()  # after --help too
     except BrokenPipeError:
         silence()
         return READER_GONE

@@ -36,7 +36,7 @@ HEADS = (
     "seconds",
     "float64",
 )
-QUICK = {"windows": 1, "heads": 2, "head_dim": 16}
+QUICK = {"heads": 2, "head_dim": 16}
 HEADS_DRAWN = 5
 
 
@@ -56,12 +56,12 @@ def add(parsers) -> None:
         help="where the figures go (default: tour)",
     )
     parser.add_argument(
-        "--windows", type=positive, default=2, help=("windows of the slice, the batch (default 2)")
+        "--windows", type=positive, help="windows of the slice, the batch (default 2; --quick: 1)"
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="one window with two heads of 16 dimensions: a few seconds without a GPU",
+        help="two heads of 16 dimensions, one window: a few seconds without a GPU",
     )
     add_backend(parser)
     add_json(parser)
@@ -71,8 +71,8 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """Run `tour` with its parsed arguments; returns the exit status."""
     backend = resolve_backend(arguments.backend)
-    size = QUICK if arguments.quick else {"windows": arguments.windows}
-    windows = data.mri_windows(**size)
+    count = arguments.windows or (1 if arguments.quick else 2)
+    windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
     announce = print if arguments.json != Path("-") else _quiet
     announce(
         f"attention over {len(windows.window_origins)} windows of an MRI slice: "

@@ -121,15 +121,18 @@ def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
     """Write results/<gpu>/<name>.json and return its path.
 
     Raises:
-        RecordError: the record does not fit the schema of its kind, or holds NaN or infinity.
+        RecordError: the record does not fit the schema of its kind, or holds NaN or infinity. It is
+            kept as <name>.rejected, which nothing reads: a measurement may have taken long.
     """
+    text = json.dumps(record, indent=1) + "\n"
+    path = gpu_folder(str(record.get("gpu", "unknown")), root) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
         decoded(text.encode())
     except ValueError as error:
-        raise RecordError(f"{name}: {error}") from None
-    path = gpu_folder(record["gpu"], root) / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+        kept = path.with_suffix(".rejected")
+        kept.write_text(text, encoding="utf-8")
+        raise RecordError(f"{name} is not a record: {error}; kept as {kept}") from None
     path.write_text(text, encoding="utf-8")
     return path
 

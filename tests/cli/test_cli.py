@@ -309,10 +309,11 @@ def test_the_version_and_the_place_of_the_files(capsys):
     assert (Path(second.partition(": ")[2]) / "kernels" / "01_scores_naive.cu").is_file()
 
 
-def test_a_reader_that_is_gone_ends_the_command_in_silence():
+@pytest.mark.parametrize("words", [("bench", "seeds_fp32", "--recorded"), ("--version",)])
+def test_a_reader_that_is_gone_ends_the_command_in_silence(words):
     reader, writer = os.pipe()
     os.close(reader)  # as `head` does when it has its lines
-    command = [sys.executable, "-m", "attn_course.cli", "bench", "seeds_fp32", "--recorded"]
+    command = [sys.executable, "-m", "attn_course.cli", *words]
     try:
         done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
     finally:

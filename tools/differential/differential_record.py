@@ -142,7 +142,7 @@ def totals(sections: dict) -> list[str]:
 def write(record: dict, out: Path) -> Path:
     """OUT/<gpu>/differential.json."""
     text = as_text(record)
-    decoded(text.encode())  # ValueError: the record does not fit its schema
+    decoded(text.encode())  # ValueError where the record does not fit its schema
     path = gpu_folder(record["gpu"], out) / "differential.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
