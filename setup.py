@@ -1,4 +1,4 @@
-"""Copy kernels, records and lessons into the package when a wheel is built.
+"""Copy kernels, records, lessons and exercises into the package when a wheel is built.
 
 In a checkout they stand beside the package; `attn_course.ladder.folders` finds them in both places.
 """
@@ -12,6 +12,7 @@ DATA = {  # folder of the checkout -> the files of it that are shipped
     "kernels": ("*.cu", "*.cuh"),
     "results": ("*.json",),
     "notebooks": ("*.ipynb",),
+    "exercises": ("*.md",),
 }
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 IMPORT_ROOT = PACKAGE.parent  # on a child's PYTHONPATH it makes the package importable
-FOLDERS = ("kernels", "results", "notebooks")  # setup.py copies these into the package
+FOLDERS = ("kernels", "results", "notebooks", "exercises")  # setup.py copies these
 
 
 def course_folder(name: str) -> Path:
-    """Return the folder "kernels", "results" or "notebooks" of this copy of the course."""
+    """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
         raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
     installed = PACKAGE / name

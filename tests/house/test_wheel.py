@@ -32,6 +32,8 @@ calls = {
     "trace": ["trace", "naive", "--shape", "1,1,2,3", "--html", "trace.html"],
     "bench": ["bench", "seeds_fp32", "--recorded"],
     "profile": ["profile", "--recorded"],
+    "lessons": ["lessons", "--folder", "work"],
+    "exercises": ["exercises"],
 }
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 7, 5), dtype=np.float32)
 error = np.abs(attention(q, k, v, method="naive") - reference.attention(q, k, v)).max()
@@ -57,7 +59,12 @@ def stored(folder: str, *endings: str) -> set[str]:
     return {name for name in kept if ".ipynb_checkpoints" not in name and "/logs/" not in name}
 
 
-DATA = stored("kernels", ".cu", ".cuh") | stored("results", ".json") | stored("notebooks", ".ipynb")
+DATA = (
+    stored("kernels", ".cu", ".cuh")
+    | stored("results", ".json")
+    | stored("notebooks", ".ipynb")
+    | stored("exercises", ".md")
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,4 +129,5 @@ def test_an_installed_wheel_runs_outside_the_checkout(wheel, tmp_path):
     assert Path(found["home"]).is_relative_to(packages) and found["error"] < 1e-5
     assert found["status"].pop("check a broken kernel") == 1
     assert set(found["status"].values()) == {0}, done.stdout[-3000:]
+    assert (work / "work" / "kernels" / "01_scores_naive.cu").is_file()
     assert (work / "trace.html").is_file() and len(list((work / "figures").iterdir())) == 3
