@@ -172,9 +172,7 @@ def test_tour(capsys, tmp_path):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
-def test_tour_fails_when_a_method_disagrees(
-    capsys, tmp_path, wrong_reference, monkeypatch
-):
+def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
