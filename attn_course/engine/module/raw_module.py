@@ -29,7 +29,9 @@ from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
 
-PROJECT = Path(__file__).resolve().parents[3]  # a path such as "kernels/x.cu" may start here
+_PACKAGE = Path(__file__).resolve().parents[2]
+# A path such as "kernels/x.cu" may start here: an installed package holds the kernels itself.
+PROJECT = _PACKAGE if (_PACKAGE / "kernels").is_dir() else _PACKAGE.parent
 
 
 class RawModule:
