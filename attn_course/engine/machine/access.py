@@ -90,10 +90,11 @@ class Memory:
         """`locate` in global memory."""
         low, high, bits = bounds(address)
         memory, valid = self.globals, None
-        if bits & (size - 1) or low < memory.low or high + size > memory.high:
-            if bits & (size - 1) or not memory.covers(low, high + size):
+        first, end = memory.recent if kind == "load" else memory.recent_writable
+        if bits & (size - 1) or low < first or high + size > end:
+            if bits & (size - 1) or not memory.covers(low, high + size, kind):
                 address = spread(address, self.lanes.R[LANE].size)
-                valid = memory.valid(address, size) & (address & np.uint64(size - 1) == 0)
+                valid = memory.valid(address, size, kind) & (address & np.uint64(size - 1) == 0)
                 if valid.all():
                     valid = None
                 else:
@@ -154,9 +155,17 @@ class Memory:
         return None, None, None  # lanes in different spaces
 
     def is_in(self, space: str, address):
-        """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
+        """isspacep: (lanes,) bool. Parameters of a kernel are in global memory, constants not."""
         if space in ("const", "param"):
-            return np.zeros(np.shape(address), bool)[()]
+            return self.globals.is_in(space, address)
+        inside = self.in_window(space, address)
+        if space == "global":
+            inside &= np.logical_not(self.globals.is_in("const", address))
+        return inside
+
+    @staticmethod
+    def in_window(space: str, address):
+        """(lanes,) bool: which generic addresses reach this memory. Global memory holds constants."""
         if space == "global":
             return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
         start, end = RANGES[space]
@@ -165,7 +174,7 @@ class Memory:
     def space_parts(self, address):
         """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""
         for space, start in WINDOWS.items():
-            mine = self.is_in(space, address)
+            mine = self.in_window(space, address)
             if mine.any():
                 yield space, np.nonzero(mine)[0], address[mine] - np.uint64(start)
 
@@ -174,7 +183,7 @@ class Memory:
         """Address, within its own space, of a variable that PTX names."""
         kind, where = place
         if kind == "variable":
-            return np.uint64(self.run.symbols[where] + offset)
+            return np.uint64(self.run.program.addresses[where] + offset)
         if kind == "parameter":
             return np.uint64(self.run.parameter_address + where + offset)
         if kind == "dynamic":
@@ -303,17 +312,35 @@ class Memory:
 
     def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report lanes whose access is not `valid`; raise unless an observer goes on."""
-        found = self.describe(space, int(address[np.argmin(valid)]), size)
-        self.reports.bad_access(found, space, address, valid, size, ins, kind)
+        first = int(address[np.argmin(valid)])
+        found = self.describe(space, first, size, kind)
+        remedy = self.remedy(space, first, found[2])
+        self.reports.bad_access(found, remedy, space, address, valid, size, ins, kind)
 
-    def describe(self, space: str, address: int, size: int) -> tuple[str, object, str]:
+    def describe(self, space: str, address: int, size: int, kind: str) -> tuple[str, object, str]:
         """(array, index in it, both in words) of an address, as the message about a fault says."""
         if space == "global":
-            return self.globals.describe(address, size)
+            return self.globals.describe(address, size, kind)
         if space == "local":
+            address -= (address >> 63) << 64
             text = f"byte {address} of its {self.local_size} bytes of local memory"
             return "local memory", address, text
         return self.describe_shared(address)
+
+    def remedy(self, space: str, address: int, place: str) -> str:
+        """What to do about an access that is out of bounds."""
+        if space != "global" or not self.globals.is_null(address):
+            if place.endswith("read-only"):
+                return "Pass an array that can be written, or do not write through this pointer"
+            return "Guard the access with a bounds check, or correct the index"
+        if self.run.refused_bytes:
+            heap = self.run.heap
+            return (
+                f"malloc() or new found no room for {self.run.refused_bytes} bytes and returned "
+                f"null: the device heap has {heap.span.size} bytes, of which {heap.bytes_in_use} "
+                "are in use. Free what is not needed, and check the pointer before its use"
+            )
+        return "Pass an array for the argument that is None, or set the pointer before its use"
 
     def describe_shared(self, address: int) -> tuple[str, object, str]:
         """`describe` for shared memory: which array, and which byte of it."""

@@ -12,17 +12,16 @@ from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.executable import Executable
 
+from ..address_space import SPACE, DeviceHeap, Span
 from ..addresses import aligned
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
-from .device_calls import Heap
 from .memory import GlobalMemory
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
-HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
@@ -52,44 +51,41 @@ class Run:
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()
-        self.symbols: dict[str, int] = {}
-        self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
+        self.refused_bytes = 0  # of the first malloc() that found no room
         self.seconds = timeout_from_environment()
         self.deadline = time.monotonic() + self.seconds
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
-        """Put array arguments, variables and the parameters into global memory."""
-        kernel = self.kernel
-        pointers = [i for i, a in enumerate(arguments) if isinstance(a, np.ndarray)]
-        items = []
-        for i in pointers:
-            array = arguments[i]
-            name = names[i] if i < len(names) else f"argument {i}"
-            data = array.ravel(order="K").view(np.uint8)
-            items.append((name, data, array.shape, array.dtype, array.flags.writeable))
-        variables = [(name, self.program.variables[name]) for name in kernel.variables]
-        items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
-        if self.heap_bytes:
-            heap = np.zeros(self.heap_bytes, np.uint8)
-            items.append(("heap", heap, (), np.dtype(np.uint8), False))
+        """Make arguments, variables and parameters known in global memory."""
+        kernel, memory, values = self.kernel, self.memory, list(arguments)
+        for i, value in enumerate(arguments):
+            if isinstance(value, np.ndarray):
+                name = names[i] if i < len(names) else f"argument {i}"
+                values[i] = memory.give(value, name).to_bytes(8, "little")
+        for name in kernel.variables:
+            memory.use(SPACE.at(self.program.addresses[name]).spans[0])
+        if kernel.allocates:
+            self.heap.put_together()
+            memory.use(self.heap.span)
         # After the parameters comes what grid.sync() counts the arrived blocks in.
-        image = np.zeros(aligned(kernel.parameter_bytes) + GRID_WORKSPACE_BYTES, np.uint8)
-        items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
-        addresses = self.memory.place(items)
-        first = len(pointers)
-        self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}
-        values = list(arguments)
-        for i, address in zip(pointers, addresses, strict=False):
-            values[i] = int(address).to_bytes(8, "little")
-        self.parameter_address = addresses[-1]
-        self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
-        self.heap = Heap(addresses[-2] if self.heap_bytes else 0, self.heap_bytes)
-        self.fill_parameters(image, values)
-        self.relocate(variables)
+        offset = aligned(kernel.parameter_bytes)
+        size = offset + GRID_WORKSPACE_BYTES
+        self.parameter_address = SPACE.take_parameters(size)
+        self.grid_workspace = self.parameter_address + offset
+        self.fill_parameters(size, values)
+        memory.use(Span("kernel parameters", self.parameter_address, size))
+        memory.ready()
+        if self.observers:
+            memory.follow_pointers()
 
-    def fill_parameters(self, image: np.ndarray, values: list[bytes]) -> None:
-        kernel = self.kernel
+    @property
+    def heap(self) -> DeviceHeap:
+        """The heap of the process."""
+        return SPACE.heap
+
+    def fill_parameters(self, size: int, values: list[bytes]) -> None:
+        kernel, image = self.kernel, np.zeros(size, np.uint8)
         for parameter, offset, value in zip(
             kernel.parameters, kernel.parameter_offsets, values, strict=True
         ):
@@ -97,19 +93,12 @@ class Run:
             image[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
         self.parameters = image.tobytes()
         start = self.parameter_address
-        self.memory.bytes[start : start + image.size] = image
+        self.memory.bytes[start : start + size] = image
 
-    def relocate(self, variables) -> None:
-        """Fill in variables whose initial value holds an address of a variable or function."""
-        for name, _ in variables:
-            variable = self.program.module.variables[name]
-            for offset, symbol in variable.relocations:
-                added = int.from_bytes(variable.initial[offset : offset + 8], "little")
-                address = self.symbols.get(symbol)
-                if address is None:
-                    address = self.kernel.module_place(symbol)[1]
-                at = self.symbols[name] + offset
-                self.memory.bytes[at : at + 8].view(np.uint64)[:] = address + added
+    def end(self) -> None:
+        """Copy arrays back and let the addresses of the parameters go."""
+        self.memory.copy_back()
+        SPACE.return_parameters(self.parameter_address)
 
     def description(self) -> Launch:
         """What observers are told of the launch."""
@@ -258,6 +247,6 @@ def launch(
         with np.errstate(all="ignore"):
             run.execute()
     finally:
-        run.memory.copy_back()
+        run.end()
     for observer in run.observers:
         observer.launch_finished(description)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -154,6 +153,7 @@ class RawModule:
                 build=build,
                 options=self.options,
                 headers=headers_of(self.code or "", folder, self.options),
+                memory=next((one.memory for one in self._programs.values()), None),
             )
         return self._programs[build]
 
@@ -254,23 +254,6 @@ class RawModule:
             known = ", ".join(variables) or "none"
             raise KernelNotFoundError(f"{self.name} has no variable {name!r}; it has: {known}")
         return self._cupy.variable(name) if on_gpu else variables[mangled]
-
-    @contextmanager
-    def shared_variables(self, build: str):
-        """Yield the Program of a build, with the values of the optimised build's variables.
-
-        Each build has its own memory. A debug run reads the values that get_global wrote; the next
-        optimised run reads the values that the debug run wrote.
-        """
-        program, main = self.program(build), self.program()
-        names = program.variables.keys() & main.variables.keys() if program is not main else ()
-        for name in names:
-            program.variables[name][...] = main.variables[name]
-        try:
-            yield program
-        finally:
-            for name in names:
-                main.variables[name][...] = program.variables[name]
 
     # -- the GPU -----------------------------------------------------------------------------
 

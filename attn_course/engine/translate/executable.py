@@ -6,7 +6,7 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable
 
-from ..addresses import FUNCTION_WINDOW, aligned
+from ..addresses import aligned
 from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .function import Instance, call_parts, lay_out
@@ -32,7 +32,7 @@ class Executable:
         self.dynamic_names: list[str] = []
         self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
-        self.functions = list(self.module.functions)  # a function's address is its number here
+        self.functions = program.memory.functions  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
         self.allocates = "malloc" in reachable(references(self.module), function.name)
         self.variables = [  # in global memory: __device__ and __constant__
@@ -85,7 +85,7 @@ class Executable:
         if name in self.module.variables:
             return self.place(self.module.variables[name])
         if name in self.module.functions:
-            return ("function", FUNCTION_WINDOW + self.functions.index(name))
+            return ("function", self.program.memory.function_address(name))
         raise UnsupportedInstruction(f"unknown symbol {name}")
 
     # -- calls ----------------------------------------------------------------------------------

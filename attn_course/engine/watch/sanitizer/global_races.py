@@ -6,12 +6,48 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from attn_course.engine.addresses import Packed
 from attn_course.engine.events import Buffer
 
 from .findings import Findings, Naming
 from .ordering import Publications
 from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+
+
+class GlobalShadow(Shadow):
+    """The shadow of a launch's arrays, one after another without the gaps between them.
+
+    image: global memory by its addresses; stretches: (first, end) addresses of the arrays.
+    """
+
+    def __init__(self, image: np.ndarray, stretches):
+        self.packed = Packed(stretches)
+        super().__init__(0, HOST, np.zeros(0, np.uint8))
+        self.memory = image
+        self.grow()
+
+    def positions(self, address: np.ndarray) -> np.ndarray:
+        """Return the positions of (n,) int64 addresses, in arrays that have come up since too."""
+        found = self.packed.positions(address)
+        if self.packed.size != self.before.size:
+            self.grow()
+        return found
+
+    def grow(self) -> None:
+        """Make room for the addresses met since the last call."""
+        old = self.before.size
+        added = np.arange(old, self.packed.size, 16)
+        fresh = self.memory.view("V16")[self.packed.address(added) >> 4]
+        self.before = np.concatenate([self.before, fresh.view(np.uint8)])
+        units = self.packed.size - old >> self.shift
+        self.writer = np.append(self.writer, np.full(units, HOST, np.int64))
+        self.reader = np.append(self.reader, np.zeros(units, np.int64))
+        self.other = np.append(self.other, np.zeros(units, np.int64))
+
+    def now(self, unit: np.ndarray) -> np.ndarray:
+        address = self.packed.address(unit << self.shift)
+        return self.values(self.memory)[address >> self.shift]
 
 
 class GlobalRaces(SharedState):
@@ -31,7 +67,8 @@ class GlobalRaces(SharedState):
         lines: list[int],
         unwritten: Iterable[Buffer],
     ):
-        super().__init__(Shadow(image.size, HOST, image), naming, findings, lines)
+        stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
+        super().__init__(GlobalShadow(image, stretches), naming, findings, lines)
         self.per_block = naming.per_block
         self.publications = Publications(naming.per_block)
         for buffer in unwritten:
@@ -39,11 +76,12 @@ class GlobalRaces(SharedState):
                 while self.shadow.shift:
                     self.shadow.split()
         for buffer in unwritten:
-            start, end = buffer.start, buffer.start + buffer.size
+            start = int(self.shadow.packed.positions(np.array([buffer.start]))[0])
+            end = start + buffer.size
             self.shadow.writer[start >> self.shadow.shift : end >> self.shadow.shift] = NEVER
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
-        return address
+        return self.shadow.positions(address)
 
     def floor(self, lanes: LaneStamps, context: Context) -> int:
         return FIRST  # accesses of other blocks have no lower bound
@@ -69,4 +107,4 @@ class GlobalRaces(SharedState):
         return ordered | order.cluster_orders(time, earlier, lane), met
 
     def address_of(self, unit: int) -> int:
-        return unit << self.shadow.shift
+        return int(self.shadow.packed.address(unit << self.shadow.shift))
