@@ -5,10 +5,10 @@ something is stored. A NumPy array gets its address when a kernel first sees it 
 the array lives; a launch copies its bytes in, and back at its end. Variables of modules and the
 device heap live in the arena itself.
 
-Between two stretches of addresses is a gap at least as long as the first of them (up to a 4,096th
-of the space), and the lowest sixteenth of the space is empty: an index that leaves its array, or is
-added to a null pointer, meets nothing. A further index can still meet another array, as on a GPU.
-Addresses of arrays that have ended are used again only after all others.
+Between two stretches of addresses is a gap of 32 MiB, twice as long as the later one where that is
+more (and a 4,096th of the space at most), and the lowest sixteenth of the space is empty: an index
+that leaves its array, or is added to a null pointer, meets nothing. A further index can still meet
+another array, as on a GPU. Addresses of arrays that have ended are the last to be used again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from .addresses import aligned
 ALIGNMENT = 512  # bytes, as cudaMalloc's
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 _SIZES = tuple(1 << bits for bits in (40, 38, 36, 34, 32, 30))  # of the space: the first to be had
-_GAP = 1 << 20  # bytes after an array, at least
+_GAP = 32 << 20  # bytes between two arrays, at least
+_SMALL_GAP = 1 << 16
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not name it yet
 _HUGE = 4 << 20  # bytes from which on huge pages are faster, as NumPy has it
 _SPANS = 256  # views of one array that are remembered
@@ -188,23 +189,25 @@ class AddressSpace:
         """A free start for that many bytes, behind the last one that was given away."""
         low, high = self.windows[window]
         most = aligned((high - low) >> 12, ALIGNMENT)
-
-        def behind(end: int, length: int) -> int:
-            return aligned(end + min(max(_GAP, length), most), ALIGNMENT)
-
-        for start in (self._next.get(window, low), low):
-            at = bisect_right(self._starts, start)
-            if at:
-                before = self._live[self._starts[at - 1]]
-                start = max(start, behind(before.end, before.size))
-            while start + size <= high:
-                after = self._starts[at] if at < len(self._starts) else high
-                if behind(start + size, size) <= after or after >= high:
-                    self._next[window] = behind(start + size, size)
-                    return start
-                start = behind(self._live[after].end, self._live[after].size)
-                at += 1
+        for gap in (_GAP, _SMALL_GAP):  # the second where too many arrays live at once
+            for start in (self._next.get(window, low), low):
+                found = self._first_fit(size, start, high, min(max(gap, 2 * size), most))
+                if found is not None:
+                    self._next[window] = aligned(found + size + 1, ALIGNMENT)
+                    return found
         raise MemoryError(f"the simulator has no room for {size} bytes of global memory")
+
+    def _first_fit(self, size: int, start: int, high: int, gap: int) -> int | None:
+        """The first place from `start` on that is `gap` bytes away from what is there."""
+        at = bisect_right(self._starts, start)
+        if at:
+            start = max(start, aligned(self._live[self._starts[at - 1]].end + gap, ALIGNMENT))
+        while start + size <= high:
+            if at == len(self._starts) or start + size + gap <= self._starts[at]:
+                return start
+            start = aligned(self._live[self._starts[at]].end + gap, ALIGNMENT)
+            at += 1
+        return None
 
     def _allocate(self, size: int, window: str = "") -> Allocation:
         start = self._take(size, window)

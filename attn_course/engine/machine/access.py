@@ -44,6 +44,8 @@ class Memory:
         self.run, self.lanes, self.cluster, self.reports = run, lanes, cluster, reports
         self.globals = run.memory
         self.shared_size, self.local_size = run.shared_size, run.local_stride
+        self.holes = self.find_holes()
+        self.shared_limit = 0 if self.holes is not None else run.shared_size
         count = lanes.block_count
         self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
         self.local = FlatMemory("local", np.zeros(lanes.count * self.local_size, np.uint8))
@@ -106,7 +108,7 @@ class Memory:
     def locate_slice(self, space: str, address, shift: int, size: int, ins, kind: str):
         """Shared and local memory: each block or thread has a slice of the flat array."""
         slot, memory, limit = (
-            (SHARED_BASE, self.shared, self.shared_size)
+            (SHARED_BASE, self.shared, self.shared_limit)
             if space == "shared"
             else (LOCAL_BASE, self.local, self.local_size)
         )
@@ -120,18 +122,43 @@ class Memory:
             return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.lanes.R[LANE].size)
-            fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
-            valid = fits & (address & np.uint64(size - 1) == 0)
-            self.refuse(space, address, valid, size, ins, kind)
+            valid = self.fits(space, address, size) & (address & np.uint64(size - 1) == 0)
+            if valid.all():
+                valid = None
+            else:
+                self.refuse(space, address, valid, size, ins, kind)
         if self.reports.accesses is not None:
             self.reports.access(space, kind, address, size, valid)
         return memory, _flat(address + base, shift), valid
+
+    def find_holes(self) -> np.ndarray | None:
+        """(shared bytes,) bool: what is between the shared variables of a debug build."""
+        run, holes = self.run, np.ones(self.shared_size, bool)
+        for offset, variable in run.kernel.shared_places.values():
+            holes[offset : offset + variable.size] = False
+        if run.dynamic_bytes:
+            holes[run.dynamic_offset :] = False
+        return holes if run.program.build == "debug" and holes.any() else None
+
+    def fits(self, space: str, address: np.ndarray, size: int) -> np.ndarray:
+        """(lanes,) bool: which accesses of `size` bytes are inside the thread's or block's part."""
+        limit = self.local_size if space == "local" else self.shared_size
+        fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
+        if space == "local":
+            return fits
+        if self.holes is not None:
+            inside = address[fits].astype(np.int64)
+            fits[fits] = ~(self.holes[inside] | self.holes[inside + size - 1])
+        first, count = self.run.reserved
+        if count:
+            fits |= (address >= np.uint64(first)) & (address <= np.uint64(first + count - size))
+        return fits
 
     def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
         """Shared memory of any block of the cluster; observers hear which."""
         address = spread(address, self.lanes.R[LANE].size)
         inside, base, exists = self.cluster.base_of(address)
-        fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
+        fits = self.fits("shared", inside, size)
         valid = fits & exists & (inside & np.uint64(size - 1) == 0)
         if valid.all():
             valid = None
@@ -165,7 +192,7 @@ class Memory:
 
     @staticmethod
     def in_window(space: str, address):
-        """(lanes,) bool: which generic addresses reach this memory. Global memory holds constants."""
+        """(lanes,) bool: which generic addresses reach this memory, constants the global one."""
         if space == "global":
             return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
         start, end = RANGES[space]
@@ -322,9 +349,12 @@ class Memory:
         if space == "global":
             return self.globals.describe(address, size, kind)
         if space == "local":
-            address -= (address >> 63) << 64
-            text = f"byte {address} of its {self.local_size} bytes of local memory"
-            return "local memory", address, text
+            index, item = (address - (address >> 63 << 64)) // min(size, 4), min(size, 4)
+            text = (
+                f"element {index} of the thread's local memory, in elements of {item} bytes; "
+                f"valid elements are 0 to {self.local_size // item - 1}"
+            )
+            return "local memory", index, text
         return self.describe_shared(address)
 
     def remedy(self, space: str, address: int, place: str) -> str:
@@ -347,8 +377,9 @@ class Memory:
         for bits in (64, 32):  # shared addresses have either width
             if address >> bits - 1 == 1:
                 address -= 1 << bits
-        for name, (offset, variable) in self.run.kernel.shared_places.items():
-            if offset <= address < offset + variable.size:
+        behind = self.holes is not None and 0 <= address < self.shared_size
+        for name, (offset, variable) in reversed(self.run.kernel.shared_places.items()):
+            if offset <= address < offset + variable.size or behind and offset <= address:
                 name, at = demangle(name), address - offset
                 return name, at, f"byte {at} of the shared array {name} ({variable.size} bytes)"
         text = f"byte {address} of the block's {self.shared_size} bytes of shared memory"

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.translate.executable import Executable
+from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 
 from ..address_space import SPACE, DeviceHeap, Span
 from ..addresses import aligned
@@ -22,6 +22,7 @@ LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, t
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
+RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
@@ -35,12 +36,15 @@ class Run:
         self.observers, self.warp_order = tuple(observers), order
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
-        self.dynamic_offset = aligned(kernel.shared_bytes)
+        gap = SHARED_RED_ZONE if program.build == "debug" and kernel.shared_bytes else 0
+        self.dynamic_offset = aligned(kernel.shared_bytes) + gap
         self.dynamic_bytes = shared_bytes
         self.shared_size = kernel.shared_bytes
         if shared_bytes:
             self.shared_size = self.dynamic_offset + shared_bytes
-        self.shared_stride = aligned(self.shared_size)
+        reserves = "%reserved_smem" in program.ptx  # groups of several warps meet there
+        self.reserved = (aligned(self.shared_size) + SHARED_RED_ZONE, RESERVED_BYTES * reserves)
+        self.shared_stride = sum(self.reserved) if reserves else aligned(self.shared_size)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
         self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
         limits = kernel.function.limits

@@ -207,6 +207,7 @@ class RawModule:
         mangled = self._described.lowered_names.get(name, name)
         if mangled not in self._entries:
             raise KernelNotFoundError(self._not_found(name))
+        self._check_definitions()
         function = self._ptx_module.functions[mangled]
         entry = read_entry(function, self._debug_reader, self.name)
         if self.backend == "gpu":
@@ -219,6 +220,16 @@ class RawModule:
                 "__shared__ and set kernel.max_dynamic_shared_size_bytes"
             )
         return kernel
+
+    def _check_definitions(self) -> None:
+        """Raise CompileError for a variable that is declared extern and never defined."""
+        variables = self._ptx_module.variables.values()
+        missing = [demangle(one.name) for one in variables if not one.defined]
+        if missing:
+            raise CompileError(
+                f"{self.name}: {missing[0]} is declared extern and has no definition. A module is "
+                f"linked with no other: define {missing[0]} in this source"
+            )
 
     def _not_found(self, name: str) -> str:
         known = ", ".join(self.kernels) or "none"

@@ -13,6 +13,7 @@ from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256
+SHARED_RED_ZONE = 512  # bytes between the shared variables of a debug build; a multiple of 32 banks
 
 
 class Executable:
@@ -76,7 +77,8 @@ class Executable:
                 self.dynamic_names.append(variable.name)
             return ("dynamic", align)
         if variable.name not in self.shared_places:
-            offset = aligned(self.shared_bytes, align)
+            gap = SHARED_RED_ZONE if self.program.build == "debug" and self.shared_bytes else 0
+            offset = aligned(self.shared_bytes + gap, align)
             self.shared_places[variable.name] = (offset, variable)
             self.shared_bytes = offset + variable.size
         return ("shared", self.shared_places[variable.name][0])
