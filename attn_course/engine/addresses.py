@@ -83,6 +83,11 @@ class Packed:
         self._places = np.insert(self._places, at, self.size)
         self.size = aligned(self.size + end - first)
 
+    def stretches(self) -> list[tuple[int, int, int]]:
+        """Return (first address, position, bytes) of every stretch, multiples of 16."""
+        sizes = (aligned(int(size)) for size in self._ends - self._starts)
+        return list(zip(self._starts.tolist(), self._places.tolist(), sizes, strict=True))
+
     def address(self, position):
         """Return the address at a position, an int or an array of them."""
         order = np.argsort(self._places)

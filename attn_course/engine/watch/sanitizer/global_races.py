@@ -23,9 +23,15 @@ class GlobalShadow(Shadow):
 
     def __init__(self, image: np.ndarray, stretches):
         self.packed = Packed(stretches)
-        super().__init__(0, HOST, np.zeros(0, np.uint8))
-        self.memory = image
-        self.grow()
+        super().__init__(self.packed.size, HOST, np.zeros(0, np.uint8))
+        self.memory, self.before = image, np.zeros(self.packed.size, np.uint8)
+        self.note_values(0)
+
+    def note_values(self, start: int) -> None:
+        """Copy the bytes of the stretches that begin at a position or behind it."""
+        for first, place, size in self.packed.stretches():
+            if place >= start:
+                self.before[place : place + size] = self.memory[first : first + size]
 
     def positions(self, address: np.ndarray) -> np.ndarray:
         """Return the positions of (n,) int64 addresses, in arrays that have come up since too."""
@@ -36,14 +42,13 @@ class GlobalShadow(Shadow):
 
     def grow(self) -> None:
         """Make room for the addresses met since the last call."""
-        old = self.before.size
-        added = np.arange(old, self.packed.size, 16)
-        fresh = self.memory.view("V16")[self.packed.address(added) >> 4]
-        self.before = np.concatenate([self.before, fresh.view(np.uint8)])
-        units = self.packed.size - old >> self.shift
-        self.writer = np.append(self.writer, np.full(units, HOST, np.int64))
-        self.reader = np.append(self.reader, np.zeros(units, np.int64))
-        self.other = np.append(self.other, np.zeros(units, np.int64))
+        old, units = self.before.size, self.packed.size >> self.shift
+        self.before = np.resize(self.before, self.packed.size)
+        self.note_values(old)
+        more = np.zeros(units - self.writer.size, np.int64)
+        self.writer = np.concatenate([self.writer, more + HOST])
+        self.reader = np.concatenate([self.reader, more])
+        self.other = np.concatenate([self.other, more])
 
     def now(self, unit: np.ndarray) -> np.ndarray:
         address = self.packed.address(unit << self.shift)
