@@ -6,9 +6,10 @@ the array lives; a launch copies its bytes in, and back at its end. Variables of
 device heap live in the arena itself.
 
 Between two stretches of addresses is a gap of 32 MiB, twice as long as the later one where that is
-more (and a 4,096th of the space at most), and the lowest sixteenth of the space is empty: an index
-that leaves its array, or is added to a null pointer, meets nothing. A further index can still meet
-another array, as on a GPU. Addresses of arrays that have ended are the last to be used again.
+more (at most a 4,096th of the space, and less where thousands of arrays live). The lowest sixteenth
+of the space is empty. So an index that leaves its array, or is added to a null pointer, meets
+nothing; a far one can still meet another array, as on a GPU. Addresses of arrays that have ended
+are the last to be used again.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ class Span:
 class Allocation:
     """A stretch of addresses.
 
-    owners: whose memory it is, weakly; `kept` says that it needs none. host: address of its first
-    byte in the process, 0 where the bytes live in the arena only. spans: what kernels were given
-    of it; addressed: what `device_address` was asked for.
+    owners: whose memory it is, weakly, with their ids in `keys`; without any it lives for ever.
+    host: address of its first byte in the process, 0 where the bytes live in the arena only. spans:
+    what kernels were given of it; addressed: what `device_address` was asked for.
     """
 
     start: int
     size: int
     host: int = 0
-    kept: bool = False
     owners: list[weakref.ref] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     addressed: list[Span] = field(default_factory=list)
 
@@ -189,7 +190,8 @@ class AddressSpace:
         """A free start for that many bytes, behind the last one that was given away."""
         low, high = self.windows[window]
         most = aligned((high - low) >> 12, ALIGNMENT)
-        for gap in (_GAP, _SMALL_GAP):  # the second where too many arrays live at once
+        wide = min(_GAP, (high - low) // (16 * len(self._starts) + 16))
+        for gap in (wide, _SMALL_GAP):
             for start in (self._next.get(window, low), low):
                 found = self._first_fit(size, start, high, min(max(gap, 2 * size), most))
                 if found is not None:
@@ -241,8 +243,9 @@ class AddressSpace:
         if self._by_host.get(allocation.host) is allocation:
             del self._by_host[allocation.host]
             self._hosts.pop(bisect_left(self._hosts, allocation.host))
-        for key in [key for key, found in self._by_owner.items() if found is allocation]:
-            del self._by_owner[key]
+        for key in allocation.keys:
+            if self._by_owner.get(key) is allocation:
+                del self._by_owner[key]
         self._past.append((allocation.start, allocation.end, allocation.name))
         self._advise(mmap.MADV_DONTNEED, allocation)
 
@@ -293,15 +296,16 @@ class AddressSpace:
                 self._by_host[first] = found
         self._own(found, owner)
         self._by_owner[id(owner)] = found
+        found.keys.append(id(owner))
         return found
 
     def _around(self, first: int, end: int) -> Allocation | None:
         """The allocation that holds [first, end) of the process; those that it overlaps end."""
-        at = bisect_right(self._hosts, first)
-        near = [self._by_host[host] for host in self._hosts[max(at - 1, 0) :][:1]]
-        if near and near[0].host <= first and end <= near[0].host + near[0].size and end > first:
-            return near[0]
-        at = max(at - 1, 0)
+        at = max(bisect_right(self._hosts, first) - 1, 0)
+        if at < len(self._hosts) and self._hosts[at] <= first < end:
+            near = self._by_host[self._hosts[at]]
+            if end <= near.host + near.size:
+                return near
         while at < len(self._hosts) and self._hosts[at] < end:
             other = self._by_host[self._hosts[at]]
             if other.host + other.size > first:  # memory that was given back and taken again
@@ -330,7 +334,6 @@ class AddressSpace:
     def heap(self) -> DeviceHeap:
         with self._lock:
             allocation = self._allocate(HEAP_BYTES)
-            allocation.kept = True
             span = Span("heap", allocation.start, HEAP_BYTES)
             allocation.spans.append(span)
             return DeviceHeap(span)

@@ -368,7 +368,8 @@ class Memory:
             return (
                 f"malloc() or new found no room for {self.run.refused_bytes} bytes and returned "
                 f"null: the device heap has {heap.span.size} bytes, of which {heap.bytes_in_use} "
-                "are in use. Free what is not needed, and check the pointer before its use"
+                "are in use, since the process began. Free what is not needed, and check the "
+                "pointer before its use; a new Python process has an empty heap"
             )
         return "Pass an array for the argument that is None, or set the pointer before its use"
 
