@@ -19,8 +19,8 @@ import threading
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from dataclasses import dataclass, field
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,7 +33,7 @@ _GAP = 32 << 20  # bytes between two arrays, at least
 _SMALL_GAP = 1 << 16
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not name it yet
 _HUGE = 4 << 20  # bytes from which on huge pages are faster, as NumPy has it
-_SPANS = 256  # views of one array that are remembered
+_SPANS = 256  # parts of one array that are told apart
 _REMEMBERED = 4096  # arrays that have ended whose addresses are still explained
 
 
@@ -77,6 +77,16 @@ class Allocation:
     @property
     def name(self) -> str:
         return next((span.name for span in self.spans if span.name), "an array")
+
+    def remember(self, span: Span, addressed: bool) -> None:
+        """Note a part that a kernel was given, or whose address was asked for."""
+        spans = self.addressed if addressed else self.spans
+        if span in spans or spans and spans[0].size == self.size and spans[0].writable:
+            return
+        spans.append(span)
+        if len(spans) > _SPANS:
+            whole = replace(span, start=self.start, size=self.size, shape=())
+            spans[:] = [replace(whole, writable=any(one.writable for one in spans))]
 
     def owner(self) -> object:
         """Return an owner that is alive, or None."""
@@ -138,11 +148,20 @@ def _memory_of(owner: np.ndarray) -> tuple[int, int]:
     return low, high
 
 
+def _reserve() -> mmap.mmap:
+    """Memory of the process that is not there before something is stored in it."""
+    for size in _SIZES:
+        with suppress(OSError):
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            return mmap.mmap(-1, size, flags=flags)
+    raise MemoryError(f"the simulator needs {_SIZES[-1] >> 30} GiB of address space")
+
+
 class AddressSpace:
     """The addresses of one process. Threads may share it.
 
     bytes: the arena, (size,) uint8. start: the lowest address in use. windows: (first, end) of the
-    addresses of "const" variables, of "param"eters, and of everything else, "".
+    addresses of "const" variables, of "param"eters, and of everything else, "". heap: the device's.
     """
 
     def __init__(self):
@@ -156,36 +175,21 @@ class AddressSpace:
         self._ended: deque[Allocation] = deque()  # an owner has gone
         self._past: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
         self._parameter_blocks: list[int] = []
+        self._arena = _reserve()
+        self.bytes = np.frombuffer(self._arena, np.uint8)
+        self._origin, self.start = _pointer(self.bytes), self.bytes.size // 16
+        window = self.start // 4
+        ends = self.start + window, self.start + 2 * window
+        self.windows = {
+            "const": (self.start, ends[0]),
+            "param": ends,
+            "": (ends[1], self.bytes.size),
+        }
+        allocation = self._allocate(HEAP_BYTES)
+        allocation.spans.append(Span("heap", allocation.start, HEAP_BYTES))
+        self.heap = DeviceHeap(allocation.spans[0])
 
     # -- the arena ------------------------------------------------------------------------------
-    @cached_property
-    def _arena(self) -> mmap.mmap:
-        for size in _SIZES:
-            try:
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-                return mmap.mmap(-1, size, flags=flags)
-            except OSError:
-                continue
-        raise MemoryError(f"the simulator needs {_SIZES[-1] >> 30} GiB of address space")
-
-    @cached_property
-    def bytes(self) -> np.ndarray:
-        return np.frombuffer(self._arena, np.uint8)
-
-    @cached_property
-    def _origin(self) -> int:
-        return _pointer(self.bytes)
-
-    @cached_property
-    def start(self) -> int:
-        return self.bytes.size // 16
-
-    @cached_property
-    def windows(self) -> dict[str, tuple[int, int]]:
-        first, window = self.start, self.start // 4
-        ends = first + window, first + 2 * window
-        return {"const": (first, ends[0]), "param": ends, "": (ends[1], self.bytes.size)}
-
     def _take(self, size: int, window: str) -> int:
         """A free start for that many bytes, behind the last one that was given away."""
         low, high = self.windows[window]
@@ -216,7 +220,8 @@ class AddressSpace:
         found = self._live[start] = Allocation(start, size)
         insort(self._starts, start)
         if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            self._advise(mmap.MADV_HUGEPAGE, found)
+            with suppress(OSError):  # a kernel without them
+                self._advise(mmap.MADV_HUGEPAGE, found)
         return found
 
     def _advise(self, advice: int, allocation: Allocation) -> None:
@@ -269,14 +274,12 @@ class AddressSpace:
                 name,
                 low + delta,
                 high - low,
-                array.shape,
+                array.shape if array.flags.c_contiguous else (),
                 array.dtype,
                 array.flags.writeable and (allocation.host > 0 or allocation.spans[0].writable),
             )
-            spans = allocation.addressed if addressed else allocation.spans
-            if allocation.host and span not in spans:
-                spans.append(span)
-                del spans[:-_SPANS]
+            if allocation.host:
+                allocation.remember(span, addressed)
             return _pointer(array) + delta, allocation, span
 
     def _of_array(self, array: np.ndarray, low: int, high: int) -> Allocation:
@@ -330,17 +333,9 @@ class AddressSpace:
             data = np.asarray(holder)
             return start, data
 
-    @cached_property
-    def heap(self) -> DeviceHeap:
-        with self._lock:
-            allocation = self._allocate(HEAP_BYTES)
-            span = Span("heap", allocation.start, HEAP_BYTES)
-            allocation.spans.append(span)
-            return DeviceHeap(span)
-
     def take_parameters(self, size: int) -> int:
         """The start of a block for the parameters of one launch."""
-        block = self.start // 4 >> 12
+        block = max(self.start // 4 >> 12, 1 << 16)
         with self._lock:
             if size > block // 2:
                 raise MemoryError(f"{size} bytes of kernel parameters are too many")
@@ -371,10 +366,12 @@ class AddressSpace:
         """Return the live allocations at some addresses, each once."""
         with self._lock:
             self._drop_ended()
-            slots = np.searchsorted(np.array(self._starts, np.uint64), addresses, side="right") - 1
-            near = [self._live[self._starts[i]] for i in np.unique(slots).tolist() if i >= 0]
-        low, high = int(addresses.min()), int(addresses.max())
-        return [one for one in near if one.start <= high and low < one.end]
+            every = [self._live[start] for start in self._starts]
+        slots = np.searchsorted(
+            np.array([one.start for one in every], np.uint64), addresses, "right"
+        )
+        ends = np.array([0, *(one.end for one in every)], np.uint64)
+        return [every[slot - 1] for slot in np.unique(slots[addresses < ends[slots]]).tolist()]
 
     def past_name(self, address: int) -> str:
         """Return the name of the array that had an address before it ended, or ""."""
@@ -424,7 +421,7 @@ class DeviceHeap:
     def _fresh(self, size: int) -> int:
         for i, (start, end) in enumerate(self._free):
             if size <= end - start:
-                self._free[i] = (start + size, end)
+                self._free[i : i + 1] = [(start + size, end)] if start + size < end else []
                 return start
         return 0
 

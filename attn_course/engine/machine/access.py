@@ -133,12 +133,15 @@ class Memory:
 
     def find_holes(self) -> np.ndarray | None:
         """(shared bytes,) bool: what is between the shared variables of a debug build."""
-        run, holes = self.run, np.ones(self.shared_size, bool)
+        run = self.run
+        if run.program.build != "debug":
+            return None
+        holes = np.ones(self.shared_size, bool)
         for offset, variable in run.kernel.shared_places.values():
             holes[offset : offset + variable.size] = False
         if run.dynamic_bytes:
             holes[run.dynamic_offset :] = False
-        return holes if run.program.build == "debug" and holes.any() else None
+        return holes if holes.any() else None
 
     def fits(self, space: str, address: np.ndarray, size: int) -> np.ndarray:
         """(lanes,) bool: which accesses of `size` bytes are inside the thread's or block's part."""
@@ -362,6 +365,8 @@ class Memory:
         if space != "global" or not self.globals.is_null(address):
             if place.endswith("read-only"):
                 return "Pass an array that can be written, or do not write through this pointer"
+            if place.endswith("constant memory"):
+                return "Declare the variable __device__ if kernels are to write it"
             return "Guard the access with a bounds check, or correct the index"
         if self.run.refused_bytes:
             heap = self.run.heap

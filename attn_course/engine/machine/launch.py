@@ -12,7 +12,7 @@ from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 
-from ..address_space import SPACE, DeviceHeap, Span
+from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
@@ -42,9 +42,10 @@ class Run:
         self.shared_size = kernel.shared_bytes
         if shared_bytes:
             self.shared_size = self.dynamic_offset + shared_bytes
-        reserves = "%reserved_smem" in program.ptx  # groups of several warps meet there
-        self.reserved = (aligned(self.shared_size) + SHARED_RED_ZONE, RESERVED_BYTES * reserves)
-        self.shared_stride = sum(self.reserved) if reserves else aligned(self.shared_size)
+        self.shared_stride = aligned(self.shared_size)
+        self.reserved = (self.shared_stride + SHARED_RED_ZONE, RESERVED_BYTES * kernel.reserves)
+        if kernel.reserves:
+            self.shared_stride = sum(self.reserved)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
         self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
         limits = kernel.function.limits
@@ -68,17 +69,17 @@ class Run:
                 name = names[i] if i < len(names) else f"argument {i}"
                 values[i] = memory.give(value, name).to_bytes(8, "little")
         for name in kernel.variables:
-            memory.use(SPACE.at(self.program.addresses[name]).spans[0])
+            memory.use(self.program.addresses[name])
         if kernel.allocates:
             self.heap.put_together()
-            memory.use(self.heap.span)
+            memory.use(self.heap.span.start)
         # After the parameters comes what grid.sync() counts the arrived blocks in.
         offset = aligned(kernel.parameter_bytes)
         size = offset + GRID_WORKSPACE_BYTES
         self.parameter_address = SPACE.take_parameters(size)
         self.grid_workspace = self.parameter_address + offset
         self.fill_parameters(size, values)
-        memory.use(Span("kernel parameters", self.parameter_address, size))
+        memory.use_parameters(self.parameter_address, size)
         memory.ready()
         if self.observers:
             memory.follow_pointers()
@@ -232,11 +233,11 @@ def launch(
 ) -> None:
     """Run kernel `name` of a Program over its whole grid, in place on the array arguments.
 
-    grid, block: 3 ints each. arguments: for each parameter a contiguous array (a pointer to it is
-    passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory. names: the
-    arguments' names for messages. warp_order: a seed; warps of a block then run one after another
-    in a random order between barriers, instead of in lockstep, and chunks of blocks in a random
-    order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
+    grid, block: 3 ints each. arguments: for each parameter an array (the address of its first
+    element is passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory.
+    names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
+    after another in a random order between barriers, instead of in lockstep, and chunks of blocks
+    in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
     Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
     """
     if warp_order is None:
@@ -244,10 +245,10 @@ def launch(
     kernel = program.executable(name)
     run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
     run.place_arguments(arguments, names)
-    description = run.description() if observers else None
-    for observer in run.observers:
-        observer.launch_started(description)
     try:
+        description = run.description() if observers else None
+        for observer in run.observers:
+            observer.launch_started(description)
         with np.errstate(all="ignore"):
             run.execute()
     finally:

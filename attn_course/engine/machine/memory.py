@@ -58,7 +58,7 @@ class GlobalMemory(FlatMemory):
         self._given: set[Allocation] = set()
         self._followed: set[Allocation] = set()
         self._kept: list[object] = []
-        self._merge_extents()
+        self.ready()
 
     # -- what the launch may use ----------------------------------------------------------------
     def give(self, array: np.ndarray, name: str) -> int:
@@ -70,11 +70,16 @@ class GlobalMemory(FlatMemory):
             self._use(more, allocation, array)
         return address
 
-    def use(self, span: Span) -> None:
-        """Let the launch use memory of the arena."""
-        self._use(span, None, None)
+    def use(self, address: int) -> None:
+        """Let the launch use a variable or the heap, by the address where it begins."""
+        allocation = SPACE.at(address)
+        self._followed.add(allocation)
+        self._use(allocation.spans[0])
 
-    def _use(self, span: Span, allocation: Allocation | None, owner) -> None:
+    def use_parameters(self, start: int, size: int) -> None:
+        self._use(Span("kernel parameters", start, size))
+
+    def _use(self, span: Span, allocation: Allocation | None = None, owner=None) -> None:
         buffer = Buffer(
             span.name, "global", span.start, span.size, span.shape, span.dtype, span.writable
         )
@@ -90,18 +95,11 @@ class GlobalMemory(FlatMemory):
             self._sources.append((buffer, data))
 
     def ready(self) -> None:
-        """All that the launch names is known."""
-        self._merge_extents()
-
-    def _merge_extents(self) -> None:
+        """Find the extents of what the launch may use now."""
         every = [b for b in self.buffers if b.size]
         self.extents = _merge([(b.start, b.start + b.size) for b in every])
         self.writable = _merge([(b.start, b.start + b.size) for b in every if b.writable])
-        self._edges = {
-            id(extents): tuple(np.array(ends, np.uint64) for ends in zip(*extents, strict=True))
-            for extents in (self.extents, self.writable)
-            if extents
-        }
+        self._edges = [np.array(e, np.uint64).reshape(-1, 2) for e in (self.extents, self.writable)]
         self.recent = self.recent_writable = (0, 0)
 
     def follow(self, addresses: np.ndarray) -> bool:
@@ -113,7 +111,7 @@ class GlobalMemory(FlatMemory):
             for span in allocation.spans + allocation.addressed:
                 self._use(span, allocation, owner)
         if found:
-            self._merge_extents()
+            self.ready()
         return bool(found)
 
     def follow_pointers(self) -> None:
@@ -152,10 +150,9 @@ class GlobalMemory(FlatMemory):
         return found
 
     def _inside(self, address: np.ndarray, size: int, kind: str) -> np.ndarray:
-        extents = self.extents if kind == "load" else self.writable
-        if not extents:
+        starts, ends = self._edges[kind != "load"].T
+        if not starts.size:
             return np.zeros(address.shape, bool)
-        starts, ends = self._edges[id(extents)]
         slot = np.searchsorted(starts, address, side="right") - 1
         inside = address + np.uint64(size) <= ends[slot]
         return (slot >= 0) & inside & (address <= ends[-1])

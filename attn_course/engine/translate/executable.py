@@ -35,6 +35,8 @@ class Executable:
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = program.memory.functions  # a function's address is its number here
         self.recursive = recursive_functions(self.module)
+        # Groups of several warps meet in shared memory that CUDA reserves.
+        self.reserves = "%reserved_smem" in program.ptx
         self.allocates = "malloc" in reachable(references(self.module), function.name)
         self.variables = [  # in global memory: __device__ and __constant__
             v.name for v in variables_used(self.module, function) if v.space != "shared"
