@@ -33,6 +33,7 @@ _GAP = 32 << 20  # bytes between two arrays, at least
 _SMALL_GAP = 1 << 16
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not name it yet
 _HUGE = 4 << 20  # bytes from which on huge pages are faster, as NumPy has it
+_HALF, _NEAR = 1 << 32, 1 << 24
 _SPANS = 256  # parts of one array that are told apart
 _REMEMBERED = 4096  # arrays that have ended whose addresses are still explained
 
@@ -209,11 +210,24 @@ class AddressSpace:
         if at:
             start = max(start, aligned(self._live[self._starts[at - 1]].end + gap, ALIGNMENT))
         while start + size <= high:
+            start = self._unlike_numbers(start, size)
             if at == len(self._starts) or start + size + gap <= self._starts[at]:
-                return start
+                return start if start + size <= high else None
             start = aligned(self._live[self._starts[at]].end + gap, ALIGNMENT)
             at += 1
         return None
+
+    def _unlike_numbers(self, start: int, size: int) -> int:
+        """A start from which no address has a low half that is near 0.
+
+        Two small 32-bit integers side by side are no address then, for whoever looks for pointers.
+        """
+        low = start % _HALF
+        if self.bytes.size < 64 * _HALF or size > _HALF - 2 * _NEAR:
+            return start
+        if low < _NEAR:
+            return start - low + _NEAR
+        return start if low + size <= _HALF - _NEAR else start - low + _HALF + _NEAR
 
     def _allocate(self, size: int, window: str = "") -> Allocation:
         start = self._take(size, window)

@@ -298,6 +298,16 @@ def test_addresses_are_given_again_only_when_all_have_been_used():
     assert space.give(kept)[0] == first
 
 
+def test_small_integers_side_by_side_are_no_address():
+    space = AddressSpace()
+    numbers = np.array([0, 1, 255, 1 << 23, -1, -(1 << 23)], np.int32)
+    pairs = np.array([[low, high] for low in numbers for high in range(256)], np.int32)
+    words = pairs.view(np.uint64).ravel()
+    for size in (1 << 30, 100, 1 << 20) * 30:
+        space._allocate(size)
+    assert not space.at_any(words)
+
+
 def test_host_memory_that_overlaps_has_one_place():
     raw = bytearray(256)
     a, b = np.frombuffer(raw, np.uint8, 64), np.frombuffer(raw, np.uint8, 64, 32)
