@@ -6,8 +6,8 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "engine": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module asnumpy
-        xp resolve_backend ArgumentError BackendError CompileError CompilerMissingError
-        KernelNotFoundError LaunchError""",
+        xp resolve_backend ArgumentError ArgumentWarning BackendError CompileError
+        CompilerMissingError KernelNotFoundError LaunchError""",
     "ladder": "attention",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

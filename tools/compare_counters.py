@@ -127,7 +127,7 @@ def probes() -> list[Probe]:
 
 
 def launch_all() -> None:
-    """What ncu profiles."""
+    """Launch the cases that ncu profiles."""
     for case in (*targets(), *probes()):
         case.run("gpu")
     array_module("gpu").cuda.Device().synchronize()

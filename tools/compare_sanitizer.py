@@ -156,7 +156,7 @@ def judge(defect: str, ours: dict, tools: list[dict]) -> str:
 
 
 def theirs_of(tools: list[dict]) -> dict[str, set[int]]:
-    """What all tools found in both builds: kind -> lines."""
+    """Return the findings of all tools in both builds: kind -> lines."""
     found: dict[str, set[int]] = {}
     for tool in tools:
         for kind, lines in tool["kinds"].items():

@@ -92,7 +92,7 @@ def name_of(path: Path) -> str:
 # -- what the tools write --------------------------------------------------------------------------
 @dataclass
 class Report:
-    """What one tool said of a process: kind -> source lines, and its own count of errors.
+    """The report of one tool on a process: kind -> source lines, and its own count of errors.
 
     outcome: what the kernel did: "right", "wrong", "not compared", "hangs" or "error: ...".
     """
@@ -158,7 +158,7 @@ def run_job(job: Job, executable: str) -> dict[str, Report]:
 
 
 def run_process(job: Job, executable: str) -> str:
-    """What the tool and the kernels print; "outcome NAME: hangs" where the time was up."""
+    """Return the output of tool and kernels; "outcome NAME: hangs" after the time limit."""
     options = ["--tool", job.tool, "--print-limit", "30"]
     if job.tool == "memcheck":
         options += ["--report-api-errors", "explicit"]

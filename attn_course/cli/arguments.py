@@ -1,4 +1,4 @@
-"""What the subcommands share: the arguments that name a run, its inputs, tables and JSON files."""
+"""Shared parts of the subcommands: arguments that name a run, inputs, tables, JSON files."""
 
 import argparse
 import json

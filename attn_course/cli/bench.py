@@ -206,7 +206,7 @@ def floor_cell(record: dict, row: dict, time_us: float) -> str:
 
 
 def work_of(row: dict) -> Work:
-    """What a row's problem needs at the least."""
+    """Return the least work that a row's problem needs."""
     b, h, n, d = row["shape"]
     return attention_work(Problem(b * h, n, n, d, causal=row["causal"]))
 

@@ -29,7 +29,7 @@ class ClinicError(ValueError):
 
 @dataclass(frozen=True)
 class Case:
-    """What a launch is made of besides the kernel.
+    """The parts of a launch besides the kernel.
 
     Attributes:
         problem: the extents.

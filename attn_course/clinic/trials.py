@@ -44,7 +44,7 @@ class Trial:
         self.kernel(launch.grid, launch.block, self.arguments, shared_mem=launch.shared_bytes)
 
     def judge(self) -> Comparison | None:
-        """What was written against float64, the worst array; None for a partial launch."""
+        """Compare the outputs with float64; return the worst array's, None for a partial launch."""
         if self.case.is_partial:
             return None
         expected = self.family.expected(self.inputs, self.scale, self.case.causal)
@@ -81,7 +81,9 @@ def prepare(
     source = {"path": str(path)}
     if code is not None:
         source = {"code": with_headers(code, path.parent)}
-    kernel = RawModule(**source, options=options, backend=backend).get_function(launch.entry)
+    kernel = RawModule(**source, options=options, backend=backend, strict=True).get_function(
+        launch.entry
+    )
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     values = numbers_of(replace(case.problem, causal=case.causal), scale) | arrays
@@ -93,7 +95,7 @@ def prepare(
 # -- examining -------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Examination:
-    """What the sanitizer and float64 say of one launch; comparison is None for a partial one."""
+    """Findings and comparison with float64 of one launch; no comparison of a partial one."""
 
     case: Case
     findings: list[Finding]

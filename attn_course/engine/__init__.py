@@ -8,7 +8,7 @@ engine knows nothing of attention.
 from .lazy import lazy
 
 _NAMES = {
-    "module": "RawModule RawKernel ArgumentError KernelNotFoundError LaunchError",
+    "module": "RawModule RawKernel ArgumentError ArgumentWarning KernelNotFoundError LaunchError",
     "backend": "BackendError array_module asnumpy resolve_backend xp",
     "compile": "CompileError CompilerMissingError",
     "address_space": "device_address",

@@ -60,6 +60,10 @@ class ArgumentError(TypeError):
     """A kernel argument that does not fit its parameter: count, dtype, layout, place or value."""
 
 
+class ArgumentWarning(UserWarning):
+    """A kernel argument that CuPy passes without a word, of which the kernel reads other values."""
+
+
 class LaunchError(ValueError):
     """An illegal launch: grid, block or shared memory outside what the device accepts.
 

@@ -77,7 +77,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
 
 
 def _compiled(exercise: Exercise, source: str):
-    return RawModule(code=source, backend="simulator").get_function(exercise.kernel)
+    return RawModule(code=source, backend="simulator", strict=True).get_function(exercise.kernel)
 
 
 def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:

@@ -43,7 +43,9 @@ def step(name: str):
     setup = exercise.setups[0]
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
-    kernel = RawModule(code=judgement.source, backend="simulator").get_function(exercise.kernel)
+    kernel = RawModule(code=judgement.source, backend="simulator", strict=True).get_function(
+        exercise.kernel
+    )
     block = first.block if first is not None and first.block else (0, 0, 0)
     with observe(Tracer(block=block)) as trace:
         kernel(
@@ -57,7 +59,7 @@ def write(name: str, source: str) -> RawModule:
     _written[name] = source
     if copy := WorkingCopy.here():
         copy.keep(name, source)
-    return RawModule(code=source)
+    return RawModule(code=source, strict=True)
 
 
 def cuda(line: str, cell: str):

@@ -183,7 +183,7 @@ def compiled(
 
 @lru_cache(maxsize=64)
 def _module(path: Path, edited: tuple, options: tuple[str, ...], backend: str) -> RawModule:
-    return RawModule(path=str(path), options=options, backend=backend)
+    return RawModule(path=str(path), options=options, backend=backend, strict=True)
 
 
 def kernel_for(

@@ -1,4 +1,4 @@
-"""What a kernel file says about itself: its header fields and tunable constants.
+"""Reader of kernel files: header fields and tunable constants.
 
 Every file under ``kernels/`` begins with a comment of fixed fields. This module is their one
 parser; the ladder, the notebooks and the tests all read headers through it.

@@ -1,4 +1,4 @@
-"""What a launch depends on: the problem, the device, and the tile sizes chosen for the two."""
+"""The inputs of a launch: the problem, the device, and the tile sizes chosen for the two."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -50,8 +50,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Device:
-    """What a choice depends on; the defaults are the simulator's: an A100's limits,
-    and clusters besides.
+    """Properties of a GPU that choices depend on.
+
+    The defaults are the simulator's: an A100's limits, and clusters besides.
 
     Attributes:
         name: as messages show it.

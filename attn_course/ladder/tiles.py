@@ -70,7 +70,7 @@ CLUSTER_TILES = {
 
 @dataclass(frozen=True)
 class Prices:
-    """What the model charges, in clocks.
+    """Costs of the model, in clocks.
 
     Attributes:
         block: starting a block.  tile: waiting for a tile of keys.

@@ -64,7 +64,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left: result and expected (heads, rows, columns), and the error that ended it."""
+    """The outcome of a run: result and expected (heads, rows, columns), and the error, if any."""
 
     result: np.ndarray
     expected: np.ndarray
@@ -117,7 +117,7 @@ class Patient:
         return run(self.trial(), order)
 
     def examine(self, build: str = "debug", code: str | None = None) -> list[Finding]:
-        """What the sanitizer finds in the given build, "debug" or "optimised"."""
+        """Return the sanitizer's findings in a build, "debug" or "optimised"."""
         trial = self.trial(code)
         sanitizer = Sanitizer(trial.family.uninitialised)
         sanitizer.build = build

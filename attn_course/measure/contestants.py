@@ -74,7 +74,7 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=128)
 def _compiled_text(code: str, entry: str, options: tuple[str, ...], backend: str):
-    return RawModule(code=code, options=options, backend=backend).get_function(entry)
+    return RawModule(code=code, options=options, backend=backend, strict=True).get_function(entry)
 
 
 class Kernels:
@@ -343,7 +343,7 @@ class Peer:
         return Replay(GraphLaunch(launch, self), calls)
 
     def output(self) -> np.ndarray:
-        """What the captured graph's last replay wrote, on the host: (B, H, n, d)."""
+        """Return the output of the captured graph's last replay, on the host: (B, H, n, d)."""
         torch_module().cuda.synchronize()
         return self._graph_output.cpu().numpy()
 

@@ -1,4 +1,4 @@
-"""What the lesson on timing measures: each function one experiment, plain data as its result.
+"""Experiments of the lesson on timing: one a function, plain data as its result.
 
 On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the record that
 `attn-course record timing` has made. Times are microseconds.
@@ -246,7 +246,7 @@ _EMPTY = 'extern "C" __global__ void empty() { }'
 
 
 def empty_launch(calls: int = 500, repeats: int = 30) -> dict:
-    """What a launch costs when the kernel does nothing, by who does the launching.
+    """Return the cost of launching a kernel that does nothing, by the way of launching.
 
     python: the host's time for a launch through CuPy; stream: the GPU's from launch to launch;
     graph: the same from a CUDA graph.

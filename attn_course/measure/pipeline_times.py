@@ -170,7 +170,7 @@ class PipelineTimes:
 
 
 def times(shape: Shape, root=RESULTS_FOLDER) -> PipelineTimes:
-    """What there is of a shape: measured now on a GPU (SHAPES only), else from the newest record.
+    """Return the times of a shape: measured on a GPU (SHAPES only), else the newest record's.
 
     A record of the benchmark suites serves where this lesson's own has not been taken.
 

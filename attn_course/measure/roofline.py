@@ -22,7 +22,7 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Work:
-    """What a computation costs at the least, whoever does it.
+    """The least cost of a computation, by any program.
 
     Attributes:
         operations: float32 additions and multiplications of its matrix products (an fma is two).
@@ -68,7 +68,7 @@ class Work:
         return max(self.floors_us(peak).values())
 
     def bound(self, peak: Gpu) -> str:
-        """What sets the floor: "memory", "arithmetic" or "exponentials"."""
+        """The resource that sets the floor: "memory", "arithmetic" or "exponentials"."""
         floors = self.floors_us(peak)
         return max(floors, key=floors.get)
 

@@ -67,7 +67,7 @@ ITERATIONS = 20
 
 @dataclass(frozen=True)
 class Pick:
-    """What the model picks for a problem, beside the fastest tile there is a time of."""
+    """The model's choice for a problem, beside the fastest of the timed tiles."""
 
     shape: Shape
     keys: int

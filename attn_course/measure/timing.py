@@ -38,11 +38,11 @@ extern "C" __global__ void hold(long long cycles)
 
 
 class TimingError(RuntimeError):
-    """What was asked for can not be timed here; says what to do instead."""
+    """The request cannot be timed on this machine; the message gives an alternative."""
 
 
 class Replay(NamedTuple):
-    """What launches work on CuPy's current stream, and how many calls that stands for."""
+    """A function that launches work on CuPy's current stream, and the calls that it stands for."""
 
     launch: Callable[[], object]
     calls: int = 1
@@ -76,7 +76,7 @@ class Timing:
         return float(np.percentile(self.samples_us, 80))
 
     def record(self) -> dict:
-        """What a results file keeps: the summary, not every sample."""
+        """Return the fields for a results file: the summary without the samples."""
         return {
             "name": self.name,
             "how": self.how,

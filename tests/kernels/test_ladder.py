@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attn_course import reference
-from attn_course.engine.backend import array_module
+from attn_course.engine.backend import array_module, asnumpy
 from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import METHODS, attention, steps_of
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of, run_steps
@@ -39,10 +39,6 @@ SCORE_KERNELS = ["01_scores_naive", "02_scores_tiled", "03_scores_register_block
 WEIGHT_SHAPES = [(1, 1), (3, 31), (5, 32), (2, 33), (4, 196)]  # (rows, m)
 
 
-def host(array):
-    return array.get() if hasattr(array, "get") else np.asarray(array)
-
-
 class Guarded:
     """An output full of NaN inside a larger block of NaN."""
 
@@ -52,7 +48,7 @@ class Guarded:
         self.array = self.block[MARGIN : MARGIN + size].reshape(shape)
 
     def check(self, expected, name, **tolerance):
-        block = host(self.block)
+        block = asnumpy(self.block)
         assert np.isnan(block[:MARGIN]).all() and np.isnan(block[-MARGIN:]).all(), name
         return assert_agrees(self.array, expected, name=name, **tolerance)
 
@@ -71,7 +67,7 @@ def run_scores(file, q, k, options=()):
     run_steps([step(file)], {**on_device(q=q, k=k), "s": out.array}, 1.0, options=options)
     expected = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2)
     out.check(expected, f"{file} {options}")
-    return host(out.array)
+    return asnumpy(out.array)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -112,7 +108,7 @@ def test_register_blocked_scores_of_unaligned_arrays(shift):
     s = poisoned(shift + bh * n * m, np.float32, xp)
     launch = row.launch(Problem(bh, n, m, d))
     kernel(launch.grid, launch.block, (*blocks, s, *map(np.int32, (n, m, d))))
-    assert np.isnan(host(s)[:shift]).all()
+    assert np.isnan(asnumpy(s)[:shift]).all()
     expected = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2)
     assert_agrees(s[shift:].reshape(bh, n, m), expected, name=f"unaligned by {shift} floats")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder.attention import AUTO, METHODS, attention, problem_of, steps_of, supports
@@ -45,10 +45,6 @@ GPUS = [
 ]
 
 
-def host(array):
-    return array.get() if hasattr(array, "get") else np.asarray(array)
-
-
 def guarded(shape):
     """An output of NaN inside a larger block of NaN; returns the block and the output."""
     size = math.prod(shape)
@@ -73,13 +69,13 @@ def check(method, q, k, v, *, relative=RELATIVE, bias=None, options=(), **asked)
         **asked,
     )
     assert given is out
-    edges = host(block)
+    edges = asnumpy(block)
     assert np.isnan(edges[:MARGIN]).all() and np.isnan(edges[-MARGIN:]).all(), method
     expected, expected_lse = reference.attention(q, k, v, bias=bias, return_lse=True, **asked)
     assert_agrees(out, expected, name=method, relative=relative)
     # A log-sum-exp near zero has no relative accuracy: what counts is its distance.
     assert_agrees(lse, expected_lse, name=f"{method} lse", relative=relative, absolute=relative)
-    return host(out)
+    return asnumpy(out)
 
 
 def taken_by(method, d):
@@ -216,7 +212,7 @@ def test_unaligned_arrays(method, shift=2):
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     buffers = dict(zip(("q", "k", "v", "out"), (*blocks, block), strict=True))
     StepLaunch(row, launch, kernel, numbers_of(problem, 1 / math.sqrt(32))).run(buffers)
-    assert np.isnan(host(block)[:shift]).all()
+    assert np.isnan(asnumpy(block)[:shift]).all()
     relative = max(RELATIVE, row.relative) if method in EXPERIMENT_NAMES else RELATIVE
     expected = reference.attention(q, k, v)
     assert_agrees(block[shift:].reshape(q.shape), expected, name=method, relative=relative)
@@ -229,7 +225,7 @@ def test_lse_is_optional_and_nothing_else_changes(method):
     alone = attention(q, k, v, method=method)
     out, lse = attention(q, k, v, method=method, return_lse=True)
     assert lse.shape == (1, 2, 5) and lse.dtype == np.float32
-    np.testing.assert_array_equal(host(alone), host(out))
+    np.testing.assert_array_equal(asnumpy(alone), asnumpy(out))
 
 
 TILE_NAMES = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
@@ -354,7 +350,7 @@ def test_wide_vectors_in_other_widths(options):
 def test_half2_rounds_to_half():
     """The error is that of operands with 11 bits: more than float32's, less than 2^-8."""
     q, k, v = seeded_qkv((1, 2, 21, 64), kv_length=70, seed=3)
-    out = host(attention(*map(device, (q, k, v)), method="half2_tiles"))
+    out = asnumpy(attention(*map(device, (q, k, v)), method="half2_tiles"))
     expected = reference.attention(q, k, v)
     error = np.linalg.norm(out - expected) / np.linalg.norm(expected)
     assert 1e-5 < error < 2**-8

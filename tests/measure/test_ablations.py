@@ -96,7 +96,7 @@ def test_edits_are_made_in_order_one_or_several():
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
 @pytest.mark.parametrize(
     ("shape", "keys", "causal"),
-    [((1, 2, 37, 20), 41, False), ((2, 1, 45, 64), 45, True), ((1, 1, 18, 6), 33, True)],
+    [((1, 2, 37, 22), 41, False), ((2, 1, 45, 60), 45, True)],
 )
 def test_an_ablation_computes_attention(one, shape, keys, causal):
     q, k, v = seeded_qkv(shape, kv_length=keys)

@@ -87,7 +87,7 @@ class InThisProcess:
 
 
 def pool(workers: int | None):
-    """What runs the simulator beside the GPU."""
+    """Return the executor that runs the simulator beside the GPU."""
     if workers == 0:
         return InThisProcess()
     workers = workers or max(1, len(os.sched_getaffinity(0)) - 2)

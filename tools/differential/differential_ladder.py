@@ -32,7 +32,7 @@ class Case:
         return self.number in EXACT
 
     def facts(self) -> dict:
-        """What the record says of the case."""
+        """Return the record's fields for the case."""
         return {
             "file": step(self.number).path.name,
             "shape": list(self.shape),
@@ -55,7 +55,7 @@ def cases(small: bool = False) -> list[Case]:
 
 
 def buffers(case: Case) -> dict[str, np.ndarray]:
-    """What the step reads, from float64 references of the steps before; NaN where it writes."""
+    """Return the step's arrays: inputs from float64 references, outputs filled with NaN."""
     batch, heads, n, d = case.shape
     arrays = seeded_qkv(case.shape, seed=sum(case.shape))
     q, k, v = (array.reshape(batch * heads, -1, d) for array in arrays)

@@ -111,7 +111,7 @@ def describe(backend: str) -> dict:
 
 
 def target() -> str:
-    """What PTX is assembled for: the GPU's own architecture up to sm_90, or that without one."""
+    """Return the assembler's target: the architecture of the GPU, at most sm_90."""
     import cupy
 
     try:
@@ -121,7 +121,7 @@ def target() -> str:
 
 
 def output_of(command: list[str]) -> str:
-    """What a command prints; "" where it fails."""
+    """Return the output of a command; "" where it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
     except (OSError, subprocess.TimeoutExpired):

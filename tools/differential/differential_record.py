@@ -80,7 +80,7 @@ def make_record(run, sections: dict) -> dict:
 
 
 def label_of(item: dict) -> str:
-    """What an item is called."""
+    """Return the name of an item."""
     names = ("opcode", "seed", "program", "function", "file")
     return next(str(item[key]) for key in names if key in item)
 

@@ -118,7 +118,7 @@ def run_random(machine, seed) -> list[np.ndarray]:
 
 
 def oracle(seed) -> list[np.ndarray]:
-    """What a random kernel should give, from the oracle."""
+    """Return a random kernel's expected arrays, from the oracle."""
     return random_kernel(seed).expected()
 
 

@@ -1,14 +1,15 @@
 """Read-modify-write operations: what `atom` and `red` put into memory.
 
-Lanes that update one place do so one after another, in lane order. That is a loop only where it
-has to be: lanes with places of their own go at once, the first lanes of each place go at once, then
-the second ones, and sums of integers are running sums.
+Lanes that update one place do so one after another, in lane order. What a ufunc does is a running
+result over each place's lanes, all places at once. Of other operations the first lanes of each
+place go at once, then the second ones; where few places have many lanes, a loop takes the lanes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -22,20 +23,22 @@ _MODIFIERS = set(
 """.split()
 )
 _SAFE_F32 = np.float32(2.0**-100)  # sums of larger numbers can not be subnormal
-_MAX_ROUNDS = 64  # beyond, one lane after another is faster
+# A round takes as long as a loop over 128 lanes, or running results over 128 and a small share.
+_LANES_A_ROUND, _LANES_TO_START = 128, 1024
 
 
 @dataclass(frozen=True)
 class AtomicOperation:
     """fn(old, *operands) -> new, all of one dtype.
 
-    at: a ufunc that does many lanes in lane order; in_shared: what a generic address in shared
-    memory calls for, where that differs.
+    at: a ufunc that does many lanes in lane order; walk: a loop over lanes, for Python integers;
+    in_shared: what a generic address in shared memory calls for, where that differs.
     """
 
     name: str
     fn: Callable
     at: np.ufunc | None = None
+    walk: Callable | None = None
     in_shared: AtomicOperation | None = None
 
     def in_order(self, view: np.ndarray, index: np.ndarray, operands: tuple) -> bool:
@@ -44,57 +47,88 @@ class AtomicOperation:
         """
         if self.at is None:
             return False
-        if view.dtype == np.float32:
+        if view.dtype.kind == "f":
             values = np.abs(np.append(operands[0], view[index]))
-            if not (values[values != 0] >= _SAFE_F32).all():
+            least = _SAFE_F32 if view.dtype == np.float32 else 0
+            if not ((values < np.inf) & ((values >= least) | (values == 0))).all():
                 return False
         self.at.at(view, index, operands[0])
         return True
 
     def update(self, view: np.ndarray, index: np.ndarray, operands: tuple) -> np.ndarray:
         """Apply all lanes' operands in lane order; returns each lane's old value."""
-        if self.name == "cas":
-            return self.compare_and_swap(view, index, *operands)
         order = np.argsort(index, kind="stable")
-        places, starts, counts = np.unique(index[order], return_index=True, return_counts=True)
-        if counts.max(initial=0) > _MAX_ROUNDS and view.dtype.kind in "iu" and self.name == "add":
-            return self.running_sums(view, places, starts, counts, order, operands[0])
+        places, starts, counts = _runs(index[order])
+        operands = tuple(operand[order] for operand in operands)
+        seen = None
+        if counts.max(initial=0) * _LANES_A_ROUND > index.size + _LANES_TO_START:
+            if self.at is not None:
+                seen = self.running(view, places, starts, counts, operands[0])
+            elif self.walk is not None:
+                seen = self.one_by_one(view, places, counts, operands)
+        if seen is None:
+            seen = self.rounds(view, places, starts, counts, operands)
         old = np.empty(index.size, view.dtype)
-        for k in range(int(counts.max(initial=0))):  # the k-th lane of every place
+        old[order] = seen
+        return old
+
+    # Lanes are sorted by place from here on: counts[i] of them, from starts[i], update places[i].
+    def running(self, view, places, starts, counts, operand) -> np.ndarray | None:
+        """The old values as running results; None, and nothing done, where these are not exact.
+
+        Places with up to twice as many lanes as others share a table, a row a place.
+        """
+        row = np.repeat(np.arange(places.size), counts)
+        column = np.arange(operand.size) - starts[row]
+        like = np.frexp(counts)[1]
+        old, last, sizes = np.empty(operand.size, view.dtype), view[places], np.unique(like)
+        for size in sizes:
+            rows = lanes = slice(None)
+            if sizes.size > 1:
+                rows, lanes = np.nonzero(like == size)[0], np.nonzero(like[row] == size)[0]
+            table = np.zeros((last[rows].size, counts[rows].max() + 1), view.dtype)
+            line = row[lanes] if sizes.size == 1 else np.searchsorted(rows, row[lanes])
+            table[:, 0] = last[rows]
+            table[line, column[lanes] + 1] = operand[lanes]
+            after = self.at.accumulate(table, axis=1, dtype=view.dtype)
+            if view.dtype.kind == "f" and not (_is_plain(table) and _is_plain(after)):
+                return None
+            old[lanes] = after[line, column[lanes]]
+            last[rows] = after[np.arange(len(after)), counts[rows]]
+        view[places] = last
+        return old
+
+    def one_by_one(self, view, places, counts, operands) -> np.ndarray:
+        """One lane after another, on the bits of the values as Python integers."""
+        bits, seen = view.view(f"u{view.itemsize}"), []
+        lanes = zip(*(operand.view(bits.dtype).tolist() for operand in operands), strict=True)
+        bits[places] = [
+            self.walk(value, islice(lanes, count), seen)
+            for value, count in zip(bits[places].tolist(), counts.tolist(), strict=True)
+        ]
+        return np.array(seen, bits.dtype).view(view.dtype)
+
+    def rounds(self, view, places, starts, counts, operands) -> np.ndarray:
+        """The k-th lanes of all places at once, for each k."""
+        old = np.empty(counts.sum(), view.dtype)
+        for k in range(int(counts.max(initial=0))):
             more = counts > k
-            lanes = order[starts[more] + k]
-            before = view[places[more]]
-            old[lanes] = before
-            view[places[more]] = self.fn(before, *(o[lanes] for o in operands))
+            lanes, here = starts[more] + k, places[more]
+            old[lanes] = before = view[here]
+            view[here] = self.fn(before, *(operand[lanes] for operand in operands))
         return old
 
-    @staticmethod
-    def running_sums(view, places, starts, counts, order, values) -> np.ndarray:
-        sorted_values = values[order]
-        after = np.cumsum(sorted_values, dtype=view.dtype)
-        base = np.repeat(after[starts] - sorted_values[starts], counts)
-        before = after - sorted_values - base + np.repeat(view[places], counts)
-        view[places] += after[starts + counts - 1] - (after[starts] - sorted_values[starts])
-        old = np.empty(values.size, view.dtype)
-        old[order] = before
-        return old
 
-    @staticmethod
-    def compare_and_swap(view, index, expected, new) -> np.ndarray:
-        """Only lanes that find what they expect change anything: one round for each of these."""
-        old = view.take(index)
-        rest = np.arange(index.size)
-        places, place = np.unique(index, return_inverse=True)
-        while True:
-            hits = rest[old[rest] == expected[rest]]
-            if not hits.size:
-                return old
-            winners = hits[np.unique(place[hits], return_index=True)[1]]
-            view[index[winners]] = new[winners]
-            winner = np.full(places.size, index.size)  # where nobody wins, nobody comes later
-            winner[place[winners]] = winners
-            rest = rest[rest > winner[place[rest]]]
-            old[rest] = view[index[rest]]
+def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(value, start, length) of each run of equal values in a sorted array."""
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: values.size])
+    return values[starts], starts, np.diff(starts, append=values.size)
+
+
+def _is_plain(values: np.ndarray) -> bool:
+    """Return whether no value is subnormal or NaN: then NumPy's sums are the hardware's bits."""
+    size = np.abs(values)
+    return bool(((size >= np.finfo(values.dtype).tiny) | (size == 0)).all())
 
 
 def _increment(old, limit):
@@ -106,6 +140,36 @@ def _decrement(old, limit):
     return np.where(wraps, limit, old - old.dtype.type(1)).astype(old.dtype)
 
 
+# Loops over the operands of lanes: append what each lane finds, return what the last one leaves.
+def _increments(value, lanes, seen):
+    for (limit,) in lanes:
+        seen.append(value)
+        value = 0 if value >= limit else value + 1
+    return value
+
+
+def _decrements(value, lanes, seen):
+    for (limit,) in lanes:
+        seen.append(value)
+        value = value - 1 if 0 < value <= limit else limit
+    return value
+
+
+def _exchanges(value, lanes, seen):
+    for (new,) in lanes:
+        seen.append(value)
+        value = new
+    return value
+
+
+def _swaps(value, lanes, seen):
+    for expected, new in lanes:
+        seen.append(value)
+        if value == expected:
+            value = new
+    return value
+
+
 _INTEGER = {
     "add": (np.add, np.add),
     "and": (np.bitwise_and, np.bitwise_and),
@@ -113,10 +177,10 @@ _INTEGER = {
     "xor": (np.bitwise_xor, np.bitwise_xor),
     "min": (np.minimum, np.minimum),
     "max": (np.maximum, np.maximum),
-    "inc": (_increment, None),
-    "dec": (_decrement, None),
-    "exch": (lambda old, new: new, None),
-    "cas": (lambda old, expected, new: np.where(old == expected, new, old), None),
+    "inc": (_increment, None, _increments),
+    "dec": (_decrement, None, _decrements),
+    "exch": (lambda old, new: new, None, _exchanges),
+    "cas": (lambda old, expected, new: np.where(old == expected, new, old), None, _swaps),
 }
 
 
@@ -134,9 +198,9 @@ def operation(opcode: str, kind: str) -> AtomicOperation:
         return AtomicOperation(name, *_INTEGER[name])
     if name == "add" and kind == "f32":
         keeps = AtomicOperation(name, isa.lookup("add.rn.f32").fn, np.add)
-        return AtomicOperation(name, isa.lookup("add.rn.ftz.f32").fn, np.add, keeps)
+        return AtomicOperation(name, isa.lookup("add.rn.ftz.f32").fn, np.add, in_shared=keeps)
     if name == "exch":
-        return AtomicOperation(name, _INTEGER["exch"][0])
+        return AtomicOperation(name, *_INTEGER["exch"])
     at = np.add if (name, kind) == ("add", "f64") else None
     rounding = ".rn" if name == "add" else ""
     return AtomicOperation(name, isa.lookup(f"{name}{rounding}.{kind}").fn, at)

@@ -15,6 +15,7 @@ import numpy as np
 
 from .float32 import round_to_odd, step, two_sum, zero_sign
 
+_BLOCK = 4096  # lanes whose intermediate values stay in the cache
 _NAN = np.uint64(0xFFF8000000000000).view(np.float64)
 
 
@@ -83,7 +84,52 @@ def _within(x, low, high):
 
 
 def fma_f64(a, b, c, mode="rn"):
-    """a * b + c in float64, rounded once by `mode` (Boldo and Melquiond's algorithm).
+    """a * b + c in float64, rounded once by `mode`; values (lanes,) or scalars."""
+    lanes = max(np.size(a), np.size(b), np.size(c))
+    if lanes <= _BLOCK:
+        return _fma_of_block(a, b, c, mode)
+    out = np.empty(lanes)
+    for start in range(0, lanes, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        out[part] = _fma_of_block(*(x[part] if np.ndim(x) else x for x in (a, b, c)), mode)
+    return out
+
+
+def _fma_of_block(a, b, c, mode):
+    if mode != "rn":
+        return _fma_in_steps(a, b, c, mode)
+    out, known = _fma_by_bounds(a, b, c)
+    for x, low, high in ((a, -400, 400), (b, -400, 400), (c, -800, 900)):
+        size = np.abs(x)
+        if not (np.min(size, initial=1) >= 2.0**low and np.max(size, initial=1) <= 2.0**high):
+            known = known & ((x == 0) | _within(x, low, high))
+    if np.all(known):
+        return out
+    if not np.ndim(out):
+        return _fma_in_steps(a, b, c, mode)
+    rest = ~known
+    out[rest] = _fma_in_steps(*(x[rest] if np.ndim(x) else x for x in (a, b, c)), mode)
+    return out
+
+
+def _fma_by_bounds(a, b, c):
+    """(a * b + c rounded to nearest, is it known to be right) where no exponent is extreme.
+
+    The exact result is total + rest, and `rest` is known up to a rounding: where a little more and
+    a little less of it give one sum, that is the exact result rounded.
+    """
+    high, low = two_product(a, b)
+    total, rest = two_sum(high, c)
+    rest = rest + low
+    out = total + rest * (1 - 2.0**-51)
+    known = out == total + rest * (1 + 2.0**-51)
+    if not np.all(out):
+        out = np.where(out == 0, total, out)[()]  # nothing is left over: the sign is the sum's
+    return out, known
+
+
+def _fma_in_steps(a, b, c, mode):
+    """a * b + c for any values and rounding (Boldo and Melquiond's algorithm).
 
     Lanes whose exponents could overflow or underflow on the way are computed in exact fractions.
     """

@@ -317,7 +317,8 @@ class Memory:
 
     def update(self, view, index: np.ndarray, operation, operands: tuple, wanted: bool):
         """Update the view's items at `index`, one lane after the other where two meet."""
-        if np.unique(index).size == index.size:
+        alone = index.size < 2 or (index[0] != index[-1] and np.unique(index).size == index.size)
+        if alone:
             old = view.take(index)
             new = operation.fn(old, *operands)
             if (new.view(f"u{new.itemsize}") != old.view(f"u{old.itemsize}")).any():

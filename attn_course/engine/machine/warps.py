@@ -7,6 +7,7 @@ table of 32 places a warp is filled first, so that an inactive source lane is vi
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,9 +39,34 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     """
     count = lanes.size
     value = spread(value, count)
+    if scalar(b) and scalar(c) and count % 32 == 0 and _are_whole_warps(lanes):
+        source, inside = _sources_of_a_warp(mode, int(b), int(c))
+        moved = value.reshape(-1, 32).take(source, axis=1).ravel()
+        return moved, np.tile(inside, count // 32), np.zeros(count, bool)
     lane = (lanes & 31).astype(np.int64)
-    b = spread(b, count).astype(np.int64) & 31
-    c = spread(c, count).astype(np.int64)
+    b, c = spread(b, count).astype(np.int64), spread(c, count).astype(np.int64)
+    source, inside = _sources(mode, lane, b & 31, c)
+    table, base = _table(value, lanes)
+    active, _ = _table(np.ones(count, bool), lanes, False)
+    place = (lanes - base) - lane + source
+    reads_inactive = ~active[place]
+    return np.where(reads_inactive, value, table[place]), inside, reads_inactive
+
+
+def _are_whole_warps(lanes: np.ndarray) -> bool:
+    """Return whether a multiple of 32 sorted lanes is all the lanes of their warps."""
+    firsts, lasts = lanes[::32], lanes[31::32]
+    return bool(((lasts - firsts == 31) & (firsts & 31 == 0)).all())
+
+
+@lru_cache(maxsize=1024)
+def _sources_of_a_warp(mode: str, b: int, c: int) -> tuple[np.ndarray, np.ndarray]:
+    """`_sources` of the 32 lanes of a warp that agree on b and c."""
+    return _sources(mode, np.arange(32), b & 31, c)
+
+
+def _sources(mode: str, lane: np.ndarray, b, c) -> tuple[np.ndarray, np.ndarray]:
+    """(source lane, is it within bounds) of each lane of a shuffle; outside, the lane itself."""
     clamp, segment = c & 31, (c >> 8) & 31
     limit = (lane & segment) | (clamp & ~segment)
     if mode == "up":
@@ -55,12 +81,7 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     else:  # idx
         source = (lane & segment) | (b & ~segment & 31)
         inside = source <= limit
-    source = np.where(inside, source, lane)
-    table, base = _table(value, lanes)
-    active, _ = _table(np.ones(count, bool), lanes, False)
-    place = (lanes - base) - lane + source
-    reads_inactive = ~active[place]
-    return np.where(reads_inactive, value, table[place]), inside, reads_inactive
+    return np.where(inside, source, lane), inside
 
 
 def ballot(predicate, lanes: np.ndarray, members) -> np.ndarray:

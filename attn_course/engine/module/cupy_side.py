@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import zlib
 from functools import cached_property, lru_cache
@@ -33,6 +34,19 @@ def newer_arch(arch: str) -> str:
     capability = int(cupy.cuda.Device().compute_capability)
     own = int("".join(filter(str.isdigit, arch)))
     return f"compute_{capability}" if capability > own else arch
+
+
+_CUCOMPLEX = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]cuComplex\.h[>\"].*$", re.MULTILINE)
+
+
+def translated_cucomplex(code: str, name: str) -> str:
+    """Return the source as CuPy compiles it with translate_cucomplex.
+
+    The names of <cuComplex.h> become macros for Thrust's complex numbers. The lines keep their
+    numbers in the file `name`.
+    """
+    headers = "#include <cupy/complex.cuh>\n#include <cupy/cuComplex_bridge.h>\n"
+    return f'{headers}#line 1 "{name}"\n{_CUCOMPLEX.sub("", code)}'
 
 
 class CupyModules:
@@ -74,7 +88,7 @@ class CupyModules:
             return self._from_file(cubin), self._lowered[arch].get(name, name)
         if name in self.module.name_expressions:
             return self._templates, name
-        return self._plain, name
+        return self.plain, name
 
     def _own_arch(self) -> str | None:
         """An architecture that the options or the header insist on, as "sm_90a", else None."""
@@ -99,7 +113,12 @@ class CupyModules:
     def _cubin(self, arch: str) -> Path:
         module = self.module
         compiled = compile_cubin(
-            module.code, module.name, module.options, arch, module.name_expressions, self._folder
+            module.compiled_code,
+            module.name,
+            module.options,
+            arch,
+            module.name_expressions,
+            self._folder,
         )
         self._lowered[arch] = compiled.lowered_names
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
@@ -128,7 +147,7 @@ class CupyModules:
         )
 
     @cached_property
-    def _plain(self):
+    def plain(self):
         return self._from_code(None)
 
     @cached_property

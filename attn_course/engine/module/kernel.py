@@ -32,7 +32,10 @@ class ModuleFacts:
     code = _of_module("code")
     options = _of_module("options")
     file_path = _of_module("file_path")
+    translate_cucomplex = _of_module("translate_cucomplex")
     enable_cooperative_groups = _of_module("enable_cooperative_groups")
+    name_expressions = _of_module("name_expressions")
+    strict = _of_module("strict")
 
     def compile(self, log_stream=None) -> None:
         """Compile now instead of at the first use; warnings go to `log_stream`."""
@@ -62,7 +65,8 @@ class Kernel(ModuleFacts):
         grid, block: tuples of one to three ints; args: a tuple with one value per parameter;
         shared_mem: dynamic shared memory in bytes; stream: a CuPy stream (the simulator has none
         and is done when the call returns).
-        Raises ArgumentError or LaunchError for a wrong call, before anything runs.
+        Raises ArgumentError or LaunchError for a wrong call, before anything runs. What a wrong
+        argument is depends on the module's `strict`; see RawModule.
         """
         observers = active_observers()
         self._check_observers(observers)
@@ -78,11 +82,12 @@ class Kernel(ModuleFacts):
     def bind(self, args) -> list:
         """Return the arguments as a launch takes them: checked, numbers in the parameters' types.
 
-        Raises ArgumentError naming the parameter and the remedy.
+        Raises ArgumentError naming the parameter and the remedy; warns with ArgumentWarning where
+        a module that is not strict passes other numbers than meant.
         """
         if self.entry is None:
             return list(args)
-        return bind(self.name, self.entry, args, self.backend)
+        return bind(self.name, self.entry, args, self.backend, self.module.strict)
 
     def launch_again(self, grid, block, values: tuple, shared_mem: int = 0) -> None:
         """Run a launch that a call has checked before, on a GPU without the checks.

@@ -18,7 +18,9 @@ class RawKernel(ModuleFacts):
         name: the kernel's name; the source declares it extern "C".
         options: NVRTC options such as ("-DTILE=32",).
         backend: "gpu", "simulator" or None, as for RawModule.
-        translate_cucomplex, enable_cooperative_groups, jitify: CuPy's own, for the GPU.
+        translate_cucomplex, enable_cooperative_groups, jitify: CuPy's own, as for RawModule.
+        strict: whether a call refuses arguments that are not of the parameters' own types, as for
+            RawModule; by default they follow CuPy's rules.
 
     It has the attributes of CuPy's RawKernel (`attributes`, `num_regs`, `shared_size_bytes`, ...);
     `module` is the RawModule behind it, `backend` "gpu" or "simulator". Compilation happens at the
@@ -37,6 +39,7 @@ class RawKernel(ModuleFacts):
         *,
         enable_cooperative_groups: bool = False,
         jitify=None,
+        strict: bool | None = None,
     ):
         for what, value in (("code", code), ("name", name)):
             if not isinstance(value, str):
@@ -49,6 +52,7 @@ class RawKernel(ModuleFacts):
             translate_cucomplex=translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups,
             jitify=jitify,
+            strict=strict,
         )
 
     def __repr__(self) -> str:

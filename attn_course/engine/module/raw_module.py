@@ -23,7 +23,7 @@ from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
 from ..ptx.parser import parse
 from ..ptx.syntax import Module
-from .cupy_side import CupyModules, newer_arch
+from .cupy_side import CupyModules, newer_arch, translated_cucomplex
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
@@ -42,7 +42,17 @@ class RawModule:
         backend: "gpu", "simulator", or None for the environment variable ATTN_COURSE_BACKEND,
             else a GPU if CuPy sees one, else the simulator. CuPy's "nvrtc" and "nvcc" mean None.
         name_expressions: template kernels to instantiate, such as ("scale<float>",).
-        translate_cucomplex, enable_cooperative_groups, jitify: CuPy's own, for the GPU.
+        translate_cucomplex: whether <cuComplex.h> means Thrust's complex numbers, as in CuPy.
+        enable_cooperative_groups, jitify: CuPy's own, for the GPU; the simulator needs neither.
+        strict: whether a call refuses arguments that are not of the parameters' own types and
+            layout: a Python float for `float`, np.int64 for `int`, an int32 array for `unsigned*`,
+            a transposed array. None: True for the files in the course's kernels folder, else False.
+
+    Without strict checks arguments follow CuPy's rules, so that a program written for CuPy runs
+    unchanged. A Python number has 8 bytes and the kernel reads as many as its parameter has; an
+    array of any dtype and strides is passed as the memory it is; an integer for a pointer is a
+    device address. An ArgumentWarning names the argument where the kernel then reads other numbers
+    than those given, or another order of elements.
 
     The attribute `backend` is "gpu" or "simulator". Compilation happens at the first use.
     Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
@@ -59,6 +69,7 @@ class RawModule:
         enable_cooperative_groups: bool = False,
         name_expressions=None,
         jitify=None,
+        strict: bool | None = None,
     ):
         if (code is None) == (path is None):
             raise TypeError("RawModule takes either code= (source text) or path= (a file)")
@@ -69,6 +80,8 @@ class RawModule:
         self.backend = resolve_backend(backend)
         self.path = _find_file(path) if path is not None else None
         self.file_path = None if path is None else os.fspath(path)
+        self.strict = self._is_of_the_course() if strict is None else bool(strict)
+        self.translate_cucomplex = translate_cucomplex
         self.enable_cooperative_groups = enable_cooperative_groups
         self.name = "kernel.cu" if path is None else os.fspath(path)
         self.kind = self.path.suffix.lower() if self.path else ".cu"
@@ -82,18 +95,19 @@ class RawModule:
         } | ({} if jitify is None else {"jitify": jitify})
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
-        self._check_backend(translate_cucomplex)
+        self._check_backend()
 
     def __repr__(self) -> str:
         return f"<RawModule {self.name} on the {self.backend}>"
 
-    def _check_backend(self, translate_cucomplex: bool) -> None:
+    def _is_of_the_course(self) -> bool:
+        return self.path is not None and self.path.is_relative_to(PROJECT / "kernels")
+
+    def _check_backend(self) -> None:
         if self.name_expressions and self.kind != ".cu":
             raise ValueError("name_expressions need CUDA C source, not a compiled file")
         if self.backend == "simulator" and self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code; the simulator runs .cu and .ptx")
-        if self.backend == "simulator" and translate_cucomplex:
-            raise BackendError("translate_cucomplex is for the GPU only; include <cuComplex.h>")
 
     # -- compilation -------------------------------------------------------------------------
 
@@ -121,7 +135,7 @@ class RawModule:
         if self.kind == ".ptx":
             return Compiled(self.path.read_text(encoding="utf-8"))
         return compile_ptx(
-            self.code,
+            self.compiled_code,
             self.name,
             self.options,
             self.arch,
@@ -129,6 +143,13 @@ class RawModule:
             self.name_expressions,
             str(self.path.parent) if self.path else None,
         )
+
+    @property
+    def compiled_code(self) -> str:
+        """The source text that NVRTC gets: `code`, less what translate_cucomplex replaces."""
+        if self.translate_cucomplex:
+            return translated_cucomplex(self.code, self.name)
+        return self.code
 
     def compile(self, log_stream=None) -> None:
         """Compile now instead of at the first use; warnings go to `log_stream`."""
@@ -268,9 +289,29 @@ class RawModule:
 
     # -- the GPU -----------------------------------------------------------------------------
 
+    @property
+    def module(self):
+        """CuPy's module below: on the GPU a `cupy.cuda.Module`, on the simulator a LoadedModule."""
+        return self._cupy.plain.module if self.backend == "gpu" else LoadedModule(self)
+
     @cached_property
     def _cupy(self) -> CupyModules:
         return CupyModules(self)
+
+
+class LoadedModule:
+    """A module under the names of its PTX, as `cupy.cuda.Module` has them."""
+
+    def __init__(self, module: RawModule):
+        self._module = module
+
+    def get_function(self, name: str) -> Kernel:
+        """The kernel of this name in the PTX (mangled, for a kernel that is not extern "C")."""
+        return self._module.get_function(name)
+
+    def get_global_var(self, name: str):
+        """The variable of this name in the PTX, as RawModule.get_global gives it."""
+        return self._module.get_global(name)
 
 
 def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:

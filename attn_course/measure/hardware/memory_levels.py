@@ -1,4 +1,4 @@
-"""What a load costs at each level of memory, and what the score kernels' traffic costs in time.
+"""The cost of a load at each level of memory, and of the score kernels' traffic in time.
 
 Latency comes from chains of dependent loads, bandwidth from streams of independent ones
 (kernels/probes/memory_levels.cu); the score kernels are timed in turns, as graph replays. The
@@ -121,7 +121,7 @@ class Reading:
         return lambda: kernel((self.blocks, 1, 1), (THREADS, 1, 1), arguments)
 
     def expected(self, data: np.ndarray) -> float:
-        """What all threads add up to, in float64."""
+        """Return the sum over all threads, in float64."""
         if self.entry == "read_shared":
             starts = [0] * self.blocks
         else:

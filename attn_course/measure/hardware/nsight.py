@@ -118,7 +118,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Profile:
-    """What ncu says of one launch; metrics it could not measure are left out."""
+    """Metrics of one launch from ncu; those that it could not measure are left out."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -269,7 +269,7 @@ def match(profiles: list[Profile], launches: Sequence[Geometry]) -> list[Profile
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """What ncu profiles: every target of a plan file, launched once on the GPU."""
+    """Launch every target of a plan file once on the GPU, for ncu to profile."""
     import cupy
 
     plan = Path((sys.argv[1:] if arguments is None else arguments)[0])

@@ -1,7 +1,7 @@
 """Slow exact PTX arithmetic in Python integers and fractions, independent of the simulator.
 
 Floats are decoded from bits to `Number` and encoded back with any rounding, for every format;
-integer helpers work on Python ints. The tests of the operation table are held against these.
+integer helpers work on Python ints. The operation table is checked against these.
 """
 
 from fractions import Fraction

@@ -6,6 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from attn_course.engine.isa.float64 import _BLOCK, _fma_in_steps, fma_f64
+
 from . import isa_oracle as exact
 from .isa_harness import check
 from .isa_oracle import FORMATS, decode, encode
@@ -286,6 +288,34 @@ def test_fma_f64_ties_and_extremes():
         rows.append((bits(a * 2.0**600), bits(b * 2.0**420), bits(-a * 2.0**1020)))
     for mode in MODES:
         check(f"fma.{mode}.f64", CASES[f"fma.{mode}.f64"], lanes=rows)
+
+
+SPECIAL_F64 = (0.0, -0.0, np.inf, -np.inf, 5e-324, 1e300, -1e-300, 1.0)
+
+
+@pytest.mark.parametrize("form", ["normal", "integers", "wide", "near one", "powers", "cancels"])
+def test_fma_f64_of_many_lanes_is_that_of_single_lanes(form):
+    """Lanes that are known from bounds, and those that are not, over several blocks."""
+    rng, n = np.random.default_rng(5), 2 * _BLOCK + 5
+    values = {
+        "normal": lambda: rng.standard_normal(n),
+        "integers": lambda: rng.integers(-(2**27), 2**27, n).astype(float),
+        "wide": lambda: np.ldexp(rng.standard_normal(n), rng.integers(-390, 390, n)),
+        "near one": lambda: 1 + rng.integers(-3, 4, n) * 2.0 ** -rng.integers(26, 53, n),
+        "powers": lambda: rng.integers(1, 9, n) * 2.0 ** rng.integers(-60, 60, n),
+        "cancels": lambda: rng.standard_normal(n),
+    }[form]
+    a, b, c = values(), values(), values()
+    if form == "cancels":
+        c = -(a * b) * (1 + rng.integers(-2, 3, n) * 2.0**-52)
+    for one in (a, b, c):
+        some = rng.random(n) < 0.03
+        one[some] = rng.choice(SPECIAL_F64, some.sum())
+    with np.errstate(all="ignore"):
+        for addend in (c, c[3], np.float64(0)):
+            got, expected = fma_f64(a, b, addend), _fma_in_steps(a, b, addend, "rn")
+            differs = got.view(np.uint64) != expected.view(np.uint64)
+            assert np.isnan(got[differs]).all() and np.isnan(expected[differs]).all()
 
 
 def test_long_chunks_take_the_same_path_as_short_ones():

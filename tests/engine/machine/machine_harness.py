@@ -74,3 +74,7 @@ def listen(code, name, grid, block, *arguments, build="optimised", keeps_going=T
 
 def zeros(count, dtype=np.int32):
     return np.zeros(count, dtype)
+
+
+def integers(n, low=0, high=50, seed=0, dtype=np.int32):
+    return np.random.default_rng(seed).integers(low, high, n).astype(dtype)

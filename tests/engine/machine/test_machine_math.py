@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from machine_harness import run, zeros
+from machine_harness import integers, run, zeros
 
 CODE = r"""
 #include <cuda_fp16.h>
@@ -83,10 +83,6 @@ __global__ void conversions(const float* a, int* out, float* back, int n) {
 }
 }
 """
-
-
-def integers(n, low, high, seed=0, dtype=np.int32):
-    return np.random.default_rng(seed).integers(low, high, n).astype(dtype)
 
 
 def first(value):

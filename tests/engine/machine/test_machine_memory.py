@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machine_harness import listen, module, run, zeros
+from machine_harness import integers, listen, module, run, zeros
 
 from attn_course.engine.machine import Hang, MemoryFault, SimulatorError, launch
 
@@ -130,10 +130,6 @@ __global__ void atomic_outside(int* a) { atomicAdd(a + ID, 1); }
 }
 """
 PAIR = np.dtype([("key", "i4"), ("weight", "f4"), ("tag", "i2")], align=True)
-
-
-def integers(n, low=0, high=50, seed=0, dtype=np.int32):
-    return np.random.default_rng(seed).integers(low, high, n).astype(dtype)
 
 
 def test_local_array_with_a_dynamic_index(build):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from machine_harness import listen, run, zeros
+from machine_harness import integers, listen, run, zeros
 
 from attn_course.engine import Sanitizer, observe
 from attn_course.engine.machine import (
@@ -199,10 +199,6 @@ extern "C" __global__ void wide_tiles(const int* a, int* out) {   // tiles of tw
     out[128 + t] = cg::reduce(tile, a[t], cg::plus<int>());
 }
 """
-
-
-def integers(n, low, high, seed=0, dtype=np.int32):
-    return np.random.default_rng(seed).integers(low, high, n).astype(dtype)
 
 
 def test_nested_calls(build):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import listen, run, zeros
 
+from attn_course.engine.machine.warps import shuffle
+
 CODE = r"""
 #define FULL 0xffffffffu
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -140,6 +142,27 @@ def test_shuffles(distance, build):
     out = zeros(4 * n)
     run(CODE, "shuffles", 2, 96, a, by, out, np.int32(n), build=build)
     assert out.reshape(4, n).tolist() == expect_shuffles(a, by.tolist(), 32)
+
+
+@pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
+def test_whole_warps_and_parts_of_them_shuffle_alike(mode):
+    """Lanes that agree on the distance move together; others, and parts of warps, one by one."""
+    lanes = np.concatenate([np.arange(32), np.arange(96, 160)])
+    value = np.random.default_rng(1).integers(0, 2**32, 96).astype(np.uint32)
+    for b in (0, 1, 7, 31, 35):
+        for c in (31, 0, 0x1F00, 0x181F, 0x1007):
+            uniform = shuffle(mode, value, np.uint32(b), np.uint32(c), lanes)
+            each = np.full(96, b, np.uint32)
+            for one, other in zip(
+                uniform, shuffle(mode, value, each, np.uint32(c), lanes), strict=True
+            ):
+                np.testing.assert_array_equal(one, other)
+            part = shuffle(mode, value[:-1], np.uint32(b), np.uint32(c), lanes[:-1])
+            kept = ~part[2]
+            for one, other in zip(uniform[:2], part[:2], strict=True):
+                np.testing.assert_array_equal(one[:-1][kept], other[kept])
+    halves = shuffle(mode, value[:32], np.uint32(1), np.uint32(31), np.arange(16, 48))
+    assert halves[2].sum() == {"up": 0, "down": 1, "bfly": 0, "idx": 16}[mode]
 
 
 @pytest.mark.parametrize("distance", [1, 3, 9])

@@ -1,6 +1,8 @@
 """Every wrong call is refused before anything runs, and the message names the way out."""
 
+import re
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -8,7 +10,13 @@ import pytest
 from attn_course.engine.backend import BackendError
 from attn_course.engine.compile import CompileError
 from attn_course.engine.events import Observer, observe
-from attn_course.engine.module import ArgumentError, KernelNotFoundError, LaunchError, RawModule
+from attn_course.engine.module import (
+    ArgumentError,
+    ArgumentWarning,
+    KernelNotFoundError,
+    LaunchError,
+    RawModule,
+)
 from attn_course.engine.module.arguments import bind
 from attn_course.engine.module.kernel import GpuKernel
 from attn_course.engine.module.limits import Limits, check_geometry, check_shared, simulated_limits
@@ -44,7 +52,7 @@ template <typename T> __global__ void templated(T* x) { x[0] = 1; }
 
 @pytest.fixture(scope="module")
 def module():
-    return RawModule(CODE, backend="simulator")
+    return RawModule(CODE, backend="simulator", strict=True)
 
 
 @pytest.fixture
@@ -133,6 +141,104 @@ def test_a_fitting_argument_is_accepted(module, arguments, name, value):
     bound = bind("k", entry, tuple(arguments.values()), "simulator")
     got = bound[list(arguments).index(name)]
     assert got is value or int(got) == int(value)
+
+
+# -- CuPy's own rules, where the checks are not strict ------------------------------------------
+
+LOW_HALF_OF_A_THIRD = np.array([1 / 3]).view(np.float32)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "read", "words"),
+    [
+        ("n", np.int64(-7), -7, None),
+        ("n", np.array(9, np.int32), 9, None),
+        ("n", 2**31, -(2**31), "does not fit"),
+        ("n", np.int64(2**32 + 5), 5, "does not fit"),
+        ("n", 1.5, 0, r"argument 3 \(int n\): got 1.5; .* first 4 of its 8 bytes: 0"),
+        ("n", np.float32(1), 0x3F800000, "is an integer.* the same 4 bytes"),
+        ("f", 1 / 3, LOW_HALF_OF_A_THIRD, r"Python float .* first 4 of its 8 .*np.float32\(x\)"),
+        ("f", np.float64(1 / 3), LOW_HALF_OF_A_THIRD, "float64; the kernel reads float32"),
+        ("f", 0x3F800000, 1.0, "its bits are no floating-point number"),
+        ("d", 1, 5e-324, "the same 8 bytes: 5e-324"),
+        ("d", np.float32(1), np.array(0x3F800000).view(float), "8 bytes where 4 are passed"),
+        ("u", -1, 2**32 - 1, "-1 does not fit"),
+        ("u", np.int32(-1), 2**32 - 1, None),
+        ("l", np.int32(-3), -3, None),
+        ("l", np.uint64(2**64 - 1), -1, None),
+        ("b", 2, 2, "0 to 1"),
+    ],
+)
+def test_without_strict_checks_a_number_is_read_as_cupy_passes_it(
+    module, arguments, name, value, read, words
+):
+    arguments[name] = value
+    position = list(arguments).index(name)
+    entry = module.get_function("k").entry
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        bound = bind("k", entry, tuple(arguments.values()), "simulator", strict=False)[position]
+    assert bound == read and bound.itemsize == entry.parameters[position].size
+    messages = [str(each.message) for each in warned]
+    assert len(messages) == (words is not None)
+    assert words is None or re.search(words, messages[0])
+
+
+@pytest.mark.parametrize("value", [2**63, "3", None, [1], np.ones(3, np.int32)])
+def test_what_cupy_cannot_pass_is_refused_without_strict_checks_too(module, arguments, value):
+    arguments["l"] = value
+    with pytest.raises(ArgumentError, match=r"k, argument 7 \(long long l\)"):
+        bind("k", module.get_function("k").entry, tuple(arguments.values()), "simulator", False)
+
+
+VIEWS = """u int32 uint32 uint64?|v float32 complex64 int32? float64?|c uint8 bool int8 int16?
+|z complex64 float32 V8 >f4?|any float64 complex128"""
+
+
+@pytest.mark.parametrize("row", "".join(VIEWS.split("\n")).split("|"))
+def test_without_strict_checks_an_array_is_read_as_the_memory_it_is(module, row):
+    """`u int32 uint64?`: parameter u takes int32, and uint64 with a warning."""
+    kernel = module.get_function("kinds")
+    names = [parameter.name for parameter in kernel.entry.parameters]
+    name, *dtypes = row.split()
+    for dtype in dtypes:
+        values = [None] * len(names)
+        values[names.index(name)] = array = np.zeros(4, dtype.rstrip("?"))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            bound = bind("kinds", kernel.entry, values, "simulator", strict=False)
+        assert bound[names.index(name)] is array
+        assert len(warned) == dtype.endswith("?"), dtype
+        assert not warned or "the same bytes as its own type" in str(warned[0].message)
+
+
+def test_without_strict_checks_halves_are_their_bits_and_structs_their_bytes(module):
+    entry = module.get_function("halves").entry
+    pair = np.array([(3, 0.5)], [("a", "i4"), ("b", "f4")])
+    good = [np.zeros(4, np.uint16), np.zeros(4, np.int16), np.uint16(0x3C00), pair[0]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bound = bind("halves", entry, good, "simulator", strict=False)
+    assert bound[0] is good[0] and bound[1] is good[1]
+    assert bound[2].tobytes() == b"\0\x3c" and bound[3].tobytes() == pair.tobytes()
+    with pytest.warns(ArgumentWarning, match=r"8 bytes .*parameter 2.* first 2.*np.float16\(x\)"):
+        bound = bind("halves", entry, [*good[:2], 1 / 3, pair], "simulator", strict=False)
+    assert bound[2].tobytes() == np.float64(1 / 3).tobytes()[:2]
+    with pytest.raises(ArgumentError, match="4 bytes.* the parameter 8"):
+        bind("halves", entry, [*good[:3], np.int32(1)], "simulator", strict=False)
+
+
+def test_without_strict_checks_an_integer_is_an_address(module):
+    entry = module.get_function("bounded").entry
+    for value in (0, np.uint64(2**63), np.intp(4096)):
+        (bound,) = bind("bounded", entry, (value,), "simulator", strict=False)
+        assert bound == value and bound.dtype == np.uint64
+    x = np.zeros(4, np.float32)
+    (bound,) = bind("bounded", entry, (x.data,), "simulator", strict=False)
+    assert np.shares_memory(bound, x) and bound.dtype == np.float32
+    for value in (-8, 2**64, True, 1.0, "x"):
+        with pytest.raises(ArgumentError, match=r"bounded, argument 1 \(float\* x\)"):
+            bind("bounded", entry, (value,), "simulator", strict=False)
 
 
 def test_a_wrong_number_of_arguments_lists_the_parameters(module, arguments):

@@ -14,9 +14,11 @@ import attn_course
 from attn_course.engine import backend as backends
 from attn_course.engine.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
 from attn_course.engine.compile import CompileError
+from attn_course.engine.errors import MemoryFault
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.module import (
     ArgumentError,
+    ArgumentWarning,
     KernelNotFoundError,
     LaunchError,
     RawKernel,
@@ -361,8 +363,6 @@ def test_what_only_a_gpu_can_do_is_named(tmp_path):
     cubin.write_bytes(b"\x7fELF")
     with pytest.raises(backends.BackendError, match="machine code"):
         RawModule(path=cubin, backend="simulator")
-    with pytest.raises(backends.BackendError, match="GPU only"):
-        simulated(AXPY, translate_cucomplex=True)
     ptx = tmp_path / "k.ptx"
     ptx.write_text(simulated(AXPY).ptx())
     with pytest.raises(ValueError, match="need CUDA C source"):
@@ -471,7 +471,7 @@ def test_the_compiler_tells_the_types_of_values(text, kind, bytes_, is_struct):
 def test_a_type_chosen_by_the_preprocessor_is_the_one_that_is_compiled():
     code = f'{TYPES}extern "C" __global__ void k(real* x) {{ x[0] = sizeof(real); }}'
     for options, dtype, other in (((), "f4", "f8"), (("-DDOUBLE",), "f8", "f4")):
-        kernel = simulated(code, options=options).get_function("k")
+        kernel = simulated(code, options=options, strict=True).get_function("k")
         x = np.zeros(1, dtype)
         kernel((1,), (1,), (x,))
         assert x[0] == x.itemsize
@@ -592,6 +592,93 @@ extern "C" __global__ void reverse(float* x) {
     assert kernel.num_regs == kernel.kernel.num_regs > 0
     with pytest.raises(AttributeError):
         _ = kernel.no_such_thing
+
+
+def test_a_program_of_cupys_runs_with_the_names_of_cucomplex():
+    code = """
+#include <cuComplex.h>
+extern "C" __global__ void k(cuDoubleComplex a, cuFloatComplex b, cuDoubleComplex* x, float* y) {
+  x[threadIdx.x] = cuCadd(cuCmul(x[threadIdx.x], a), make_cuDoubleComplex(cuCrealf(b), 0));
+  y[threadIdx.x] = cuCimagf(b) * __LINE__;
+}
+"""
+    x = np.array([1 - 2j, 3 + 5j])
+    y, expected, b = np.zeros(1, np.complex64), x * (2 + 1j) + 7, np.complex64(7 - 3j)
+    for translated in (True, False):
+        kernel = RawKernel(code, "k", (), "simulator", translated)
+        assert kernel.translate_cucomplex is kernel.kernel.translate_cucomplex is translated
+        z = x.copy()
+        kernel((1,), (2,), (2 + 1j, b, z, y))
+        np.testing.assert_array_equal(z, expected)
+        assert y[0] == -15 * (1 + 1j)  # line 5, as in the learner's own text
+        with pytest.warns(ArgumentWarning, match=r"argument 2 .*np.complex64\(z\)"):
+            kernel((1,), (2,), (2 + 1j, 7 - 3j, z, y))
+    with pytest.raises(CompileError, match=r"kernel.cu:3: .*cuFloatComplx"):
+        RawKernel(
+            code.replace("cuFloatComplex", "cuFloatComplx"), "k", (), "simulator", True
+        ).compile()
+
+
+STRIDED = """
+extern "C" __global__ void axpy2d(const float* x, float* y, long long sx, long long sy, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i * sy] += 2 * x[i * sx];
+}
+"""
+
+
+def test_arrays_of_any_strides_are_passed_as_the_memory_they_are():
+    kernel = simulated(STRIDED).get_function("axpy2d")
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    for source, target in [
+        (np.s_[:, 1], np.s_[:, 2]),
+        (np.s_[::-1, 5], np.s_[::-1, 0]),
+        (np.s_[1, ::2], np.s_[::-2, 3]),
+    ]:
+        y = np.ones((4, 6), np.float32)
+        expected = y.copy()
+        n = min(x[source].size, y[target].size)
+        expected[target][:n] += 2 * x[source][:n]
+        a, b = x[source], y[target]
+        with pytest.warns(ArgumentWarning, match="not contiguous") as warned:
+            kernel((1,), (32,), (a, b, a.strides[0] // 4, b.strides[0] // 4, n))
+        assert {each.filename for each in warned} == {__file__}
+        np.testing.assert_array_equal(y, expected)
+    y = np.zeros((6, 4), np.float32, order="F")  # the memory in its own order
+    with pytest.warns(ArgumentWarning, match="not contiguous") as warned:
+        kernel((1,), (32,), (np.asfortranarray(x), y, 1, 1, 24))
+    assert len(warned) == 2
+    np.testing.assert_array_equal(y.ravel("K"), 2 * x.ravel("F"))
+
+
+def test_an_access_outside_a_strided_array_is_refused():
+    kernel = simulated(STRIDED).get_function("axpy2d")
+    x, y = np.zeros((4, 6), np.float32), np.zeros(8, np.float32)
+    with (
+        pytest.warns(ArgumentWarning),
+        pytest.raises(MemoryFault, match=r"element 19 of x\b.*; valid elements are 0 to 18"),
+    ):
+        kernel((1,), (32,), (x[:, 2], y, 19, 1, 2))
+
+
+def test_strict_checks_are_for_the_courses_own_kernels():
+    naive = RawModule(path="kernels/01_scores_naive.cu", backend="simulator")
+    assert naive.strict and naive.get_function(naive.kernels[0]).strict
+    assert not RawModule(path=naive.path, backend="simulator", strict=False).strict
+    assert not simulated(AXPY).strict and simulated(AXPY, strict=True).strict
+    kernel = RawKernel(AXPY, "axpy", backend="simulator", strict=True)
+    x = np.ones(4, np.float32)
+    with pytest.raises(ArgumentError, match=r"Python float .* np.float32\(x\)"):
+        kernel((1,), (4,), (1.0, x, x, 4))
+
+
+def test_the_module_below_has_the_names_of_the_ptx():
+    code = "__device__ int offset = 3;\n__global__ void k(int* x) { x[0] = offset; }"
+    module = simulated(code, name_expressions=("k",))
+    x = np.zeros(1, np.int32)
+    module.module.get_global_var("offset").view(np.int32)[0] = 8
+    module.module.get_function("_Z1kPi")((1,), (1,), (x,))
+    assert x[0] == 8
 
 
 # -- the GPU side ---------------------------------------------------------------------------------
@@ -720,3 +807,39 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
     xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
     module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
     assert x.tolist() == [5, 7, 9, 11]
+
+
+READ = """
+extern "C" __global__ void read(float f, int n, double d, const float* x, double* out) {
+  out[0] = f; out[1] = n; out[2] = d;
+  for (int i = 0; i < 4; i++) out[3 + i] = x[i];
+}
+"""
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore::attn_course.engine.errors.ArgumentWarning")
+@pytest.mark.parametrize(
+    ("f", "n", "d", "part"),
+    [
+        (1 / 3, np.int64(-5), 1, lambda x: x.T),
+        (np.float64(0.1), 2**31, np.float64(2), lambda x: x[:, 1]),
+        (0x3F800000, np.int64(2**32 + 7), 0.25, lambda x: x[::-1]),
+        (np.float32(2), True, 1e300, lambda x: x.view(np.complex64)),
+        (np.int32(0x40490FDB), np.uint32(2**32 - 1), 0.5, lambda x: x.view(np.int32)),
+    ],
+)
+def test_arguments_are_read_as_by_cupys_own_kernel(f, n, d, part):
+    import cupy
+
+    results = []
+    for library, kernel in (
+        (cupy, cupy.RawKernel(READ, "read")),
+        (cupy, RawKernel(READ, "read", backend="gpu")),
+        (np, RawKernel(READ, "read", backend="simulator")),
+    ):
+        out, x = library.zeros(7), library.arange(12, dtype=np.float32).reshape(3, 4)
+        kernel((1,), (1,), (f, n, d, part(x), out))
+        results.append(asnumpy(out))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])

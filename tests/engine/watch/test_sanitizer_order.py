@@ -1,10 +1,11 @@
 """The sanitizer on barriers that some go around, fences inside a block, and clusters of blocks."""
 
 import pytest
-from watch_harness import kinds, run
+from watch_harness import kernels, kinds, launch, run
 
 from attn_course.engine.watch import Counters, Sanitizer, Tracer
 
+SM_90 = ("-arch=compute_90",)
 GROUPS = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"
 START = "__shared__ int s[64], d; const int t = threadIdx.x;\n"
 CLUSTER = """__shared__ int s[64]; const int t = threadIdx.x, g = blockIdx.x * 64 + t;
@@ -12,14 +13,43 @@ CLUSTER = """__shared__ int s[64]; const int t = threadIdx.x, g = blockIdx.x * 6
 """
 
 
-def findings(body, **options):
-    return kinds(run(body, Sanitizer(), **options).findings)
+def findings(body):
+    return kinds(run(body, Sanitizer()).findings)
+
+
+# Cooperative groups take over a second to compile, so all bodies of a kind share a compilation.
+GROUP_BODIES = tuple(
+    START + body
+    for body in (
+        "auto w = cg::tiled_partition<32>(cg::this_thread_block()); b[t] = w.shfl_down(a[t], 1);",
+        "if (t % 2) { auto g = cg::coalesced_threads(); b[t] = g.thread_rank() + g.shfl(t, 0); }",
+        "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
+    )
+)
+ORDERED = (
+    "p[t] = a[t]; c.sync(); b[g] = s[t];",
+    "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
+    "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
+    "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
+    "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
+    "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+)
+RACING = (
+    "p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();",
+    "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();",
+    "b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];",
+    "s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();",
+    "s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();",
+)
+UNWRITTEN = "c.sync(); b[g] = p[63 - t]; c.sync();"
+REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];"
+CLUSTER_BODIES = tuple(CLUSTER + body for body in (*ORDERED, *RACING, UNWRITTEN, REMOTE))
 
 
 def in_clusters(body, observer):
-    options, attributes = ("-arch=compute_90",), "__cluster_dims__(2, 1, 1)"
-    text = CLUSTER + body
-    return run(text, observer, head=GROUPS, grid=4, options=options, attributes=attributes)
+    """Observe a launch of two clusters of two blocks."""
+    made = kernels(CLUSTER_BODIES, GROUPS, "__cluster_dims__(2, 1, 1)", options=SM_90)
+    return launch(made[CLUSTER + body], observer, grid=4)
 
 
 # -- barriers that some threads go around ----------------------------------------------------------
@@ -51,16 +81,9 @@ def test_threads_that_left_before_the_barrier(name):
 
 
 # -- cooperative groups ----------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "body",
-    [
-        "auto w = cg::tiled_partition<32>(cg::this_thread_block()); b[t] = w.shfl_down(a[t], 1);",
-        "if (t % 2) { auto g = cg::coalesced_threads(); b[t] = g.thread_rank() + g.shfl(t, 0); }",
-        "auto g = cg::this_thread_block(); s[t] = a[t]; g.sync(); b[t] = s[63 - t];",
-    ],
-)
+@pytest.mark.parametrize("body", GROUP_BODIES)
 def test_groups_are_copied_in_part(body):
-    assert findings(START + body, head=GROUPS) == []
+    assert launch(kernels(GROUP_BODIES, GROUPS)[body], Sanitizer()).findings == []
 
 
 # -- fences inside a block -------------------------------------------------------------------------
@@ -86,49 +109,25 @@ def test_fences_order_inside_a_block(body):
 
 
 # -- clusters --------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "body",
-    [
-        "p[t] = a[t]; c.sync(); b[g] = s[t];",
-        "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
-        "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
-        "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
-        "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
-        "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
-    ],
-)
+@pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):
     assert in_clusters(body, Sanitizer()).findings == []
 
 
 @pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        ("p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();", "race"),
-        ("s[t] = a[t]; c.sync(); b[g] = p[63 - t]; s[t] = 1; c.sync();", "race"),
-        ("b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];", "race"),
-        (
-            "s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();",
-            "race",
-        ),
-        (
-            "s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();",
-            "race",
-        ),
-        ("c.sync(); b[g] = p[63 - t]; c.sync();", "uninitialised-read"),
-    ],
+    ("body", "kind"), [*((body, "race") for body in RACING), (UNWRITTEN, "uninitialised-read")]
 )
 def test_blocks_of_a_cluster_race(body, kind):
     assert {finding.kind for finding in in_clusters(body, Sanitizer()).findings} == {kind}
 
 
 def test_remote_accesses_are_counted():
-    seen = in_clusters("p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];", Counters()).totals
+    seen = in_clusters(REMOTE, Counters()).totals
     assert (seen["shared_store_requests"], seen["shared_load_requests"]) == (8, 16)
 
 
 def test_remote_accesses_are_not_traced_as_the_blocks_own():
-    traced = in_clusters("p[t] = a[t]; c.sync(); b[g] = s[t];", Tracer())
+    traced = in_clusters(ORDERED[0], Tracer())
     kinds = {record["kind"] for frame in traced.frames for record in frame["shared"]}
     assert kinds == {"read"}
 

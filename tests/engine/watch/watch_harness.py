@@ -1,5 +1,7 @@
 """Launches of small kernels under an observer, and PTX whose shared accesses are joined."""
 
+from functools import cache
+
 import numpy as np
 
 from attn_course.engine.events import observe
@@ -9,6 +11,26 @@ from attn_course.engine.watch import Counters
 from attn_course.engine.watch.counters.merging import find_merges
 
 
+@cache
+def kernels(bodies, head="", attributes="", options=()):
+    """Return {body: kernel}: one compilation holds `void k0(int* a, int* b) { body }`, k1 ...."""
+    code = head + "".join(
+        f'\nextern "C" __global__ void {attributes} k{at}(int* a, int* b) {{\n{body}\n}}'
+        for at, body in enumerate(bodies)
+    )
+    module = RawModule(code=code, options=options, backend="simulator")
+    return {body: module.get_function(f"k{at}") for at, body in enumerate(bodies)}
+
+
+def launch(kernel, observer, *, arrays=None, grid=1, block=64, shared=0):
+    """Observe a launch; return the observer. Arrays default to 256 ints counted up, 256 zeros."""
+    if arrays is None:
+        arrays = (np.arange(256, dtype=np.int32), np.zeros(256, np.int32))
+    with observe(observer):
+        kernel((grid,), (block,), tuple(arrays), shared_mem=shared)
+    return observer
+
+
 def run(
     body,
     observer,
@@ -16,26 +38,18 @@ def run(
     head="",
     attributes="",
     parameters="int* a, int* b",
-    arrays=None,
-    grid=1,
-    block=64,
-    shared=0,
     options=(),
     warp_order=None,
+    **launched,
 ):
     """Observe a launch of `void k(parameters) { body }`; return the observer.
 
-    Without a head, line 3 of the source is the body's first. Arrays default to 256 ints counted up,
-    and 256 zeros.
+    Without a head, line 3 of the source is the body's first. The other options are launch's.
     """
     code = f'{head}\nextern "C" __global__ void {attributes} k({parameters}) {{\n{body}\n}}'
     kernel = RawModule(code=code, options=options, backend="simulator").get_function("k")
     kernel.warp_order = warp_order
-    if arrays is None:
-        arrays = (np.arange(256, dtype=np.int32), np.zeros(256, np.int32))
-    with observe(observer):
-        kernel((grid,), (block,), tuple(arrays), shared_mem=shared)
-    return observer
+    return launch(kernel, observer, **launched)
 
 
 def kinds(findings):
