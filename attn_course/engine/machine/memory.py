@@ -81,7 +81,13 @@ class GlobalMemory(FlatMemory):
 
     def _use(self, span: Span, allocation: Allocation | None = None, owner=None) -> None:
         buffer = Buffer(
-            span.name, "global", span.start, span.size, span.shape, span.dtype, span.writable
+            span.name or "an array",
+            "global",
+            span.start,
+            span.size,
+            span.shape,
+            span.dtype,
+            span.writable,
         )
         self.buffers.append(buffer)
         self._items[id(buffer)] = span.item

@@ -127,6 +127,14 @@ def test_an_array_of_pointers(build):
     assert out.tolist() == [(2 * row).tolist() for row in rows]
 
 
+def test_an_address_in_place_of_an_array():
+    x, out = floats(16), zeros(8, np.float32)
+    run(CODE, "reads", 1, 8, device_address(x) + 16, out, np.int32(2))
+    assert out.tolist() == x[6:14].tolist()
+    with pytest.raises(MemoryFault, match="element 16 of an array"):
+        run(CODE, "reads", 1, 8, device_address(x), out, np.int32(9))
+
+
 def test_structs_with_pointers_by_value_and_in_memory(build):
     x, y = floats(16), zeros(16, np.float32)
     job = np.array((device_address(x), device_address(y), 10), JOB)
