@@ -225,18 +225,17 @@ class SimulatorKernel(Kernel):
             for value, parameter in zip(values, self.entry.parameters, strict=True)
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
-        with self.module.shared_variables(build) as program:
-            launch(
-                program,
-                self.entry.name,
-                grid,
-                block,
-                arguments,
-                shared_bytes=shared_mem,
-                observers=observers,
-                names=names,
-                warp_order=self.warp_order,
-            )
+        launch(
+            self.module.program(build),
+            self.entry.name,
+            grid,
+            block,
+            arguments,
+            shared_bytes=shared_mem,
+            observers=observers,
+            names=names,
+            warp_order=self.warp_order,
+        )
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:
