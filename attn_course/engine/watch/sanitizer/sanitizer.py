@@ -21,12 +21,12 @@ from attn_course.engine.events import (
 
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
-from .global_races import GlobalRaces
 from .local_memory import LocalMemory
-from .ordering import ChunkOrder
-from .races import Context, LaneStamps
+from .races.global_races import GlobalRaces
+from .races.ordering import ChunkOrder
+from .races.shared_races import SharedRaces
+from .races.shared_state import Context, LaneStamps
 from .refusals import refused
-from .shared_races import SharedRaces
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")

@@ -8,9 +8,9 @@ import numpy as np
 
 from attn_course.engine.events import Access, MachineView
 
-from .findings import Findings, Naming, describe_thread
-from .races import Context, LaneStamps, SharedState
+from ..findings import Findings, Naming, describe_thread
 from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
 
 
 @dataclass(frozen=True)

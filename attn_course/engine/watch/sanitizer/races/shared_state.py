@@ -16,7 +16,7 @@ import numpy as np
 
 from attn_course.engine.events import Access
 
-from .findings import Finding, Findings, Naming, describe_thread, key_of
+from ..findings import Finding, Findings, Naming, describe_thread, key_of
 from .ordering import ChunkOrder
 from .shadow import NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 

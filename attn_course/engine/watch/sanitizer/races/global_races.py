@@ -8,10 +8,10 @@ import numpy as np
 
 from attn_course.engine.events import Buffer
 
-from .findings import Findings, Naming
+from ..findings import Findings, Naming
 from .ordering import Publications
-from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
 
 
 class GlobalRaces(SharedState):
