@@ -44,7 +44,8 @@ class Place:
     """Where a value lives: in a register, or in "local", "shared" or "global" memory.
 
     kind: "register" or the memory's name; name: the register, or the PTX variable (for "local"
-    the function's frame) into which `offset` counts bytes.
+    the function's frame or a parameter) into which `offset` counts bytes. Only inside this package
+    also "pointed at": memory at the address that the register holds.
     """
 
     kind: str
@@ -121,8 +122,9 @@ class Reader:
             return None
         first = operations[0]
         if first.op_name == "DW_OP_regx" and len(operations) == 1:
-            name = first.args[0]
-            return Place("register", name.to_bytes(-(-name.bit_length() // 8), "big").decode())
+            return Place("register", _register_of(first.args[0]))
+        if first.op_name == "DW_OP_bregx" and len(operations) == 1:
+            return Place("pointed at", _register_of(first.args[0]), first.args[1])
         if first.op_name.startswith("DW_OP_addr"):
             symbol, offset = divmod(first.args[0] - _SYMBOLS, _SYMBOL_ROOM)
             for operation in operations[1:]:
@@ -138,6 +140,11 @@ class Reader:
             space = self.module.variables[name].space
             return "global" if space == "const" else space
         return "local"
+
+
+def _register_of(number: int) -> str:
+    """The name that a register's number holds."""
+    return number.to_bytes(-(-number.bit_length() // 8), "big").decode()
 
 
 def _sections(parts: dict[str, bytes]) -> dict:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from .refusals import named, nearest, outside
 class LocalMemory:
     """The local frames of one chunk's threads, four bytes a unit.
 
-    PTX keeps all local arrays of a function in one frame, so an index past one array is found
-    where it leaves the frame; elements are named as the source declares them. A read is
+    PTX keeps all local arrays of a function in one frame. An access that leaves the frame is found
+    here, one that leaves its array by `pointers`; elements are named as the source declares them. A read is
     uninitialised when none of its bytes was ever written: copying a struct also copies its padding,
     and a read of nothing but padding is none.
     Reads by CUDA's own headers are not judged: cooperative groups copy structs that they fill in
@@ -42,7 +41,9 @@ class LocalMemory:
             address, lanes = address[access.valid], lanes[access.valid]
         if not lanes.size:
             return
-        self.check_frames(address, lanes, access, event, line)
+        inside = self.check_frames(address, lanes, access, event, line)
+        if inside is not None:
+            address, lanes = address[inside], lanes[inside]
         unit = lanes * self.stride + (address >> 2)
         units = [unit + i for i in range(max(access.size >> 2, 1))]
         if access.kind != "load":
@@ -53,6 +54,8 @@ class LocalMemory:
             return  # CUDA's headers
         unknown = np.logical_and.reduce([~self.written[one] for one in units])
         places = np.nonzero(unknown)[0]
+        if places.size:
+            places = places[~self.given[address[places]]]
         if places.size:
             read, which = np.unique(address[places], return_inverse=True)
             places = places[~np.array(self.arrays.gaps(event, read.tolist()))[which]]
@@ -83,9 +86,17 @@ class LocalMemory:
             )
         )
 
+    def grow(self) -> None:
+        """Follow the threads' local memory, which calls may make larger."""
+        stride = -(-self.machine.local_bytes // 4)
+        if stride > self.stride:
+            written = np.zeros((self.written.size // self.stride, stride), bool)
+            written[:, : self.stride] = self.written.reshape(-1, self.stride)
+            self.stride, self.written = stride, written.ravel()
+
     # -- frames ---------------------------------------------------------------------------------
     def frames(self) -> list[tuple[int, int]]:
-        """(first byte, end) of every function's local variables, parameters of calls left out."""
+        """(first byte, end) of every function's local variables."""
         return [
             (site.frame[name], site.frame[name] + variable.size)
             for site in self.machine.call_sites
@@ -93,21 +104,39 @@ class LocalMemory:
             if variable.space == "local" and name in site.frame
         ]
 
+    def passed(self) -> list[tuple[int, int]]:
+        """The same of every function's parameters, which the caller gives their values."""
+        return [
+            (site.frame[parameter.name], site.frame[parameter.name] + parameter.size)
+            for site in self.machine.call_sites
+            for parameter in site.function.parameters
+            if parameter.name in site.frame
+        ]
+
     def frame_at(self, byte: int) -> tuple[int, int] | None:
         return next((f for f in self.frames() if f[0] <= byte < f[1]), None)
 
-    def check_frames(self, address, lanes, access: Access, event, line: int) -> None:
-        """An access between two frames is out of bounds although the thread's memory holds it."""
+    def check_frames(self, address, lanes, access: Access, event, line: int):
+        """An access between two frames is out of bounds although the thread's memory holds it.
+
+        Return (lanes,) bool, who stays in a frame; None: all of them.
+        """
         if self.machine.call_sites is not self.sites:
+            self.grow()
             self.sites = self.machine.call_sites
             self.inside = np.zeros(self.stride * 4, bool)
             for start, end in self.frames():
                 self.inside[start:end] = True
+            self.given = np.zeros(self.stride * 4, bool)
+            for start, end in self.passed():
+                self.given[start:end] = True
+            self.inside |= self.given
         if not self.inside.any():
-            return
-        wrong = np.nonzero(~(self.inside[address] & self.inside[address + access.size - 1]))[0]
-        if not wrong.size:
-            return
+            return None
+        right = self.inside[address] & self.inside[address + access.size - 1]
+        if right.all():
+            return None
+        wrong = np.nonzero(~right)[0]
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
         where = self.meant(byte, access, event, line)
         who = describe_thread(self.naming.thread(every[0]))
@@ -121,6 +150,7 @@ class LocalMemory:
                 remedy="make the local array long enough, or split the work so that it fits",
             )
         )
+        return right
 
     def meant(self, byte: int, access: Access, event, line: int) -> Element:
         """A byte between two frames, as an element of the array that it was meant for."""
@@ -195,7 +225,7 @@ def _array(variable, start: int) -> Array:
     return Array(
         variable.name,
         start,
-        item * prod(variable.shape),
+        variable.size,
         item,
         variable.shape,
         len(variable.shape) > variable.type.count("["),

@@ -34,6 +34,18 @@ def refused(
             yield _finding(kind, access, address, lanes, line, naming, meant)
 
 
+def leaving(
+    access: Access, wrong: np.ndarray, line: int, naming: Naming, first_lane: int, array: Array
+) -> Finding:
+    """The finding for lanes that reach memory, but not in the array that they count from.
+
+    wrong: (lanes,) bool.
+    """
+    address = int(access.address.view(np.int64)[wrong][0])
+    lanes = access.lanes[wrong] + first_lane
+    return _finding("out-of-bounds", access, address, lanes, line, naming, array)
+
+
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
 ) -> Finding:

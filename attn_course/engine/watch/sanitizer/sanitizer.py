@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from attn_course.engine.events import (
     CLUSTER_BARRIER,
+    Access,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -19,14 +20,16 @@ from attn_course.engine.events import (
     WarpBarrierEvent,
 )
 
+from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
 from .local_memory import LocalMemory
+from .pointers import Bounds
 from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
-from .refusals import refused
+from .refusals import leaving, nearest, refused
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
@@ -161,7 +164,7 @@ class Sanitizer(Observer):
     def launch_started(self, launch: Launch) -> None:
         self._reset()
         self.launches += 1
-        self._naming = Naming(launch)
+        self._naming, self._bounds = Naming(launch), Bounds(launch)
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
@@ -246,6 +249,8 @@ class Sanitizer(Observer):
         for access in event.accesses:
             if access.valid is not None:
                 self._refused(access, event, state)
+            if access.space != "global":
+                access = self._within_variable(access, event, state)
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
                 continue
@@ -275,6 +280,27 @@ class Sanitizer(Observer):
         ):
             self.found.add(finding)
         self._pending = None
+
+    def _within_variable(self, access: Access, event: InstructionEvent, state: _ChunkState):
+        """Report the lanes that leave the variable that they count from; return the others'."""
+        out = self._bounds.exceeding(access, event)
+        if out is None:
+            return access
+        wrong, start, end = out
+        if access.space == "local":
+            arrays = state.local.arrays.around(event)
+            inside = [a for a in arrays if start <= a.start < end]
+            address = int(access.address.view(np.int64)[wrong][0])
+            array = nearest(inside, address, self._last_line, self._naming)
+        else:
+            buffer = self._naming.buffer("shared", start)
+            array = self._naming.array(buffer, access.size) if buffer is not None else None
+        if array is None:
+            array = Array(f"{access.space} memory", start, end - start, min(access.size, 4))
+        first_lane = state.order.first_lane
+        self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
+        valid = ~wrong if access.valid is None else access.valid & ~wrong
+        return replace(access, valid=valid)
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
