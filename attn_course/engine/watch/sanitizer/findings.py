@@ -11,12 +11,14 @@ import numpy as np
 
 from attn_course.engine.events import Buffer, Launch, place_in
 from attn_course.engine.ptx.debug_names import shared_arrays
+from attn_course.engine.ptx.demangle import demangle
 
 from .elements import NOWHERE, Array, Element, element
 
 KINDS = (
     "out-of-bounds",
     "misaligned",
+    "read-only",
     "uninitialised-read",
     "race",
     "divergent-barrier",
@@ -25,6 +27,8 @@ KINDS = (
 REMEDIES = {
     "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
+    "read-only": "write to a __device__ variable; __constant__ memory is set by the host, "
+    "before the launch",
     "uninitialised-read": "write the element before it is read",
     "race": "put a barrier between the two accesses, or make them atomic",
     "divergent-barrier": "move the barrier out of the branch, so that every thread of the block "
@@ -136,6 +140,9 @@ class Naming:
             space: [b for b in launch.buffers if b.space == space and b.size]
             for space in ("global", "shared")
         }
+        variables = launch.source.module.variables if launch.source else {}
+        constant = {demangle(name) for name, one in variables.items() if one.space == "const"}
+        self.constants = [b for b in self.buffers["global"] if not b.shape and b.name in constant]
 
     @cached_property
     def declared(self) -> dict:
@@ -183,7 +190,7 @@ class Naming:
     def finding(
         self, kind, line: int, text: str, lanes, where: Element = NOWHERE, **more
     ) -> Finding:
-        """Make a finding about lanes, counted through the grid, at an element of an array.
+        """Return a finding about lanes, counted through the grid, at an element of an array.
 
         count: how many lanes, unless `more`, the finding's other fields, says something else.
         """

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attn_course.engine.events import VERBS, Access
+from attn_course.engine.events import VERBS, Access, Buffer
 
 from .elements import Array, Element, element
 from .findings import Finding, Naming, describe_thread
@@ -28,10 +28,34 @@ def refused(
     uneven = bad & (access.address & np.uint64(access.size - 1) != 0)
     for kind, mine in (("misaligned", uneven), ("out-of-bounds", bad & ~uneven)):
         if mine.any():
-            address = int(access.address.view(np.int64)[mine][0])
+            address = _first(access, mine)
             meant = _meant(access, address, line, naming, local)
             lanes = access.lanes[mine] + first_lane
             yield _finding(kind, access, address, lanes, line, naming, meant)
+
+
+def into_constants(access: Access, naming: Naming) -> Iterator[tuple[Buffer, np.ndarray]]:
+    """Yield the constant variables that an access to global memory changes, with (lanes,) bool."""
+    address = access.address.view(np.int64)
+    for one in naming.constants:
+        wrong = (address >= one.start) & (address < one.start + one.size)
+        if access.valid is not None:
+            wrong &= access.valid
+        if wrong.any():
+            yield one, wrong
+
+
+def read_only(
+    access: Access, wrong: np.ndarray, line: int, naming: Naming, first_lane: int, buffer: Buffer
+) -> Finding:
+    """The finding for lanes that change constant memory; wrong: (lanes,) bool."""
+    where = element(naming.array(buffer, access.size), _first(access, wrong))
+    lanes = access.lanes[wrong] + first_lane
+    text = (
+        f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]} {where.text}, "
+        "which is in __constant__ memory: kernels can only read it"
+    )
+    return naming.finding("read-only", line, text, lanes, where)
 
 
 def leaving(
@@ -41,9 +65,12 @@ def leaving(
 
     wrong: (lanes,) bool.
     """
-    address = int(access.address.view(np.int64)[wrong][0])
     lanes = access.lanes[wrong] + first_lane
-    return _finding("out-of-bounds", access, address, lanes, line, naming, array)
+    return _finding("out-of-bounds", access, _first(access, wrong), lanes, line, naming, array)
+
+
+def _first(access: Access, wrong: np.ndarray) -> int:
+    return int(access.address.view(np.int64)[wrong][0])
 
 
 def _finding(
@@ -54,6 +81,11 @@ def _finding(
     if kind == "misaligned":
         place = _in_words(where) if meant is not None else str(address)
         text = f"{who} {access.size} bytes at once at {place}, whose address is no multiple of that"
+        if access.space == "local":
+            text += (
+                "; the optimised build may keep the array in registers and make no such access, "
+                "but C++ leaves it undefined: declare the array with __align__"
+            )
     elif meant is None:
         text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:

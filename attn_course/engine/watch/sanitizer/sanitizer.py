@@ -29,7 +29,7 @@ from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
-from .refusals import leaving, nearest, refused
+from .refusals import into_constants, leaving, nearest, read_only, refused
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
@@ -82,6 +82,11 @@ def _part_of_copy(opcode: str) -> str:
     if "wait" in opcode:
         return "wait"
     return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
+
+
+def _without(access: Access, wrong: np.ndarray) -> Access:
+    """The access of the lanes that are not `wrong`."""
+    return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
 
 class _ChunkState:
@@ -251,6 +256,8 @@ class Sanitizer(Observer):
                 self._refused(access, event, state)
             if access.space != "global":
                 access = self._within_variable(access, event, state)
+            elif access.kind != "load" and self._naming.constants:
+                access = self._outside_constants(access, state)
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
                 continue
@@ -281,7 +288,9 @@ class Sanitizer(Observer):
             self.found.add(finding)
         self._pending = None
 
-    def _within_variable(self, access: Access, event: InstructionEvent, state: _ChunkState):
+    def _within_variable(
+        self, access: Access, event: InstructionEvent, state: _ChunkState
+    ) -> Access:
         """Report the lanes that leave the variable that they count from; return the others'."""
         out = self._bounds.exceeding(access, event)
         if out is None:
@@ -299,8 +308,17 @@ class Sanitizer(Observer):
             array = Array(f"{access.space} memory", start, end - start, min(access.size, 4))
         first_lane = state.order.first_lane
         self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
-        valid = ~wrong if access.valid is None else access.valid & ~wrong
-        return replace(access, valid=valid)
+        return _without(access, wrong)
+
+    def _outside_constants(self, access: Access, state: _ChunkState) -> Access:
+        """Report the lanes that write to constant memory; return the others' access."""
+        first_lane = state.order.first_lane
+        for buffer, wrong in into_constants(access, self._naming):
+            self.found.add(
+                read_only(access, wrong, self._last_line, self._naming, first_lane, buffer)
+            )
+            access = _without(access, wrong)
+        return access
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
