@@ -20,9 +20,9 @@ class LocalMemory:
     """The local frames of one chunk's threads, four bytes a unit.
 
     PTX keeps all local arrays of a function in one frame. An access that leaves the frame is found
-    here, one that leaves its array by `pointers`; elements are named as the source declares them. A read is
-    uninitialised when none of its bytes was ever written: copying a struct also copies its padding,
-    and a read of nothing but padding is none.
+    here, one that leaves its array by `pointers`; elements are named as the source declares them.
+    A read is uninitialised when none of its bytes was ever written: copying a struct also copies
+    its padding, and a read of nothing but padding is none.
     Reads by CUDA's own headers are not judged: cooperative groups copy structs that they fill in
     part.
     """

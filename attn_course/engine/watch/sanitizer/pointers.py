@@ -13,7 +13,7 @@ before it (that address may be the other array's end).
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,10 +27,11 @@ from attn_course.engine.ptx.syntax import (
     Function,
     Immediate,
     Instruction,
-    Module,
     Register,
     Symbol,
 )
+
+from .values import Values
 
 _COPIES = ("mov", "cvta", "cvt")
 _ROUNDS = 50  # over a function until its registers are known; two or three are usual
@@ -68,6 +69,7 @@ class Origins:
 
     def __init__(self, source: SourceModule):
         self.source, self.module = weakref.proxy(source), source.module
+        self.values = Values(source.module)
         module = source.module
         self.frames: dict[str, list[tuple[str, int, int]]] = {}  # of variables(), by function
         self.known: dict[str, dict[str, Origin]] = {}
@@ -187,7 +189,6 @@ class Origins:
         shared = frozenset(place for place in found.places if place[1] is None)
         return Origin(shared, found.unknown or shared != found.places)
 
-
     # -- frames ---------------------------------------------------------------------------------
     def variables(self, function: Function) -> list[tuple[str, int, int]]:
         """(frame, first byte in it, bytes) of the local variables of known types."""
@@ -232,14 +233,12 @@ class Limits:
         return Limits(start, end, parts[0].frame)
 
 
-@dataclass
 class Bounds:
     """The limits of the memory instructions of a launch."""
 
-    launch: Launch
-    origins: Origins | None = None
-    known: dict[int, tuple] = field(default_factory=dict)  # id -> (the instruction, its limits)
-    functions: dict[int, Function] = field(default_factory=dict)  # by the id of an instruction
+    def __init__(self, launch: Launch):
+        self.launch, self.origins = launch, origins_of(launch.source)
+        self.known: dict[int, tuple] = {}  # id -> (the instruction, its limits)
 
     def exceeding(self, access: Access, event: InstructionEvent) -> tuple | None:
         """((lanes,) bool that leave the variable, its first byte, its end); None if none does."""
@@ -267,15 +266,10 @@ class Bounds:
         return (wrong, start, end) if wrong.any() else None
 
     def find(self, instruction: Instruction) -> Limits | None:
-        source = self.launch.source
-        if self.origins is None:
-            self.origins = origins_of(source)
-            for function in source.module.functions.values():
-                self.functions.update((id(one), function) for one in function.body)
-        function = self.functions[id(instruction)]
         address = next((o for o in instruction.operands if isinstance(o, Address)), None)
         if address is None or not isinstance(address.base, Register):
             return None
+        function = self.origins.values.function_of(instruction)
         origin = self.origins.of(function).get(address.base.name, NUMBER)
         if origin.unknown:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,64 +24,13 @@ from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
 from .local_memory import LocalMemory
+from .natures import Nature
 from .pointers import Bounds
 from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import into_constants, leaving, nearest, read_only, refused
-
-_STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
-_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
-
-
-@dataclass(frozen=True)
-class _Nature:
-    """The properties of an instruction that matter here, read from its opcode once."""
-
-    parameter: bool  # ld.param and st.param: call arguments, nobody else's business
-    atomic: bool  # atomics and accesses with a memory order, in any space
-    swap: bool
-    volatile: bool
-    fence: bool  # of the device at least
-    block_fence: bool  # of any scope
-    meeting: bool
-    shuffle: bool
-    arrive: bool
-    copy: str  # cp.async: "issue", "commit" or "wait"
-
-    @classmethod
-    def of(cls, instruction) -> _Nature:
-        opcode = instruction.opcode
-        parts = opcode.split(".")
-        root = parts[0]
-        ordered = any(part in _STRONG for part in parts)
-        block_only = "cta" in parts
-        releases = root in ("atom", "red", "st", "ld") and any(
-            part in ("acquire", "release", "acq_rel") for part in parts
-        )
-        return cls(
-            parameter="param" in opcode,
-            atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
-            swap=root == "atom" and "cas" in parts,
-            volatile="volatile" in parts,
-            fence=(root in ("membar", "fence") or releases) and not block_only,
-            block_fence=root in ("membar", "fence") or releases,
-            meeting=opcode.startswith(_MEETINGS),
-            shuffle=root == "shfl",
-            arrive=root in ("bar", "barrier") and "arrive" in parts,
-            copy=_part_of_copy(opcode),
-        )
-
-
-def _part_of_copy(opcode: str) -> str:
-    if not opcode.startswith("cp.async."):
-        return ""
-    if "commit_group" in opcode:
-        return "commit"
-    if "wait" in opcode:
-        return "wait"
-    return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
 
 
 def _without(access: Access, wrong: np.ndarray) -> Access:
@@ -138,7 +87,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, tuple[_Nature, str]]] = {}
+        self._natures: dict[int, tuple[object, tuple[Nature, str]]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -236,12 +185,13 @@ class Sanitizer(Observer):
         lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
         return lines.pop() if len(lines) == 1 else 0
 
-    def _nature(self, instruction) -> tuple[_Nature, str]:
+    def _nature(self, instruction) -> tuple[Nature, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
         known = self._natures.get(id(instruction))
         if known is None:
             header = self._naming.launch.source.place_in_header(instruction.position)
-            known = (instruction, (_Nature.of(instruction), header))  # kept: its id stays its own
+            nature = Nature.of(instruction, self._bounds.origins.values)
+            known = (instruction, (nature, header))  # kept: its id stays its own
             self._natures[id(instruction)] = known
         return known[1]
 
@@ -249,7 +199,7 @@ class Sanitizer(Observer):
         self._lines.append(self._last_line)
         return len(self._lines) - 1
 
-    def _accesses(self, event: InstructionEvent, nature: _Nature) -> None:
+    def _accesses(self, event: InstructionEvent, nature: Nature) -> None:
         state = self._chunks[event.machine]
         for access in event.accesses:
             if access.valid is not None:
@@ -268,9 +218,7 @@ class Sanitizer(Observer):
             strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
-            context = Context(
-                self._last_line, time, state.order, lanes, strong, nature.swap, values
-            )
+            context = Context(self._last_line, time, state.order, lanes, strong, nature, values)
             if strong:
                 self._publish(access, state, time)
             if is_global:
@@ -330,7 +278,7 @@ class Sanitizer(Observer):
             address = address | 1 << 62  # another memory than the global one
         state.order.publications.strong(access.lanes, address, time, writes)
 
-    def _fence(self, event: InstructionEvent, nature: _Nature, time: int) -> None:
+    def _fence(self, event: InstructionEvent, nature: Nature, time: int) -> None:
         order = self._chunks[event.machine].order
         order.publications.fence(event.lanes, time)
         if nature.fence:
@@ -368,6 +316,7 @@ class Sanitizer(Observer):
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
+            self._global.publications.barrier(event.blocks)
         state.exits.barrier(event)
         if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
             self._check_mixed(event, state)

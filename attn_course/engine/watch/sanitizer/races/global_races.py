@@ -53,7 +53,7 @@ class GlobalRaces(SharedState):
         time = time_of(prior)
         earlier = lane_of(prior) - order.first_lane
         inside = earlier // self.per_block == lane // self.per_block
-        ordered, met = np.zeros(prior.size, bool), np.zeros(prior.size, bool)
+        ordered, met, taken = np.zeros((3, prior.size), bool)
         one = time[inside], earlier[inside], lane[inside]
         ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
         ordered[inside] |= order.publications.orders(*one)
@@ -61,12 +61,15 @@ class GlobalRaces(SharedState):
         outside = ~inside
         if outside.any():
             first = order.first_lane // self.per_block
-            ordered[outside] = self.publications.orders(
+            pairs = (
                 time[outside],
                 lane_of(prior[outside]) // self.per_block,
                 lane[outside] // self.per_block + first,
             )
-        return ordered | order.cluster_orders(time, earlier, lane), met
+            taken[outside] = self.publications.orders(*pairs)
+            if taken.any():
+                ordered[outside] = self.publications.orders(*pairs, fenced=True)
+        return ordered | order.cluster_orders(time, earlier, lane), met, taken
 
     def address_of(self, unit: int) -> int:
         return unit << self.shadow.shift

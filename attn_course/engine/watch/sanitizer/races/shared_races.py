@@ -154,9 +154,9 @@ class SharedRaces(SharedState):
         ordered |= order.cluster_orders(time, earlier, lane)
         ordered |= order.warp_orders(time, earlier, lane)
         if ordered.all():
-            return ordered, ordered
+            return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
-        return ordered, order.only_met(time, earlier, lane)
+        return ordered, order.only_met(time, earlier, lane), ordered
 
     def address_of(self, unit: int) -> int:
         return (unit << self.shadow.shift) % self.stride
