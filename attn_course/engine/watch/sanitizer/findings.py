@@ -102,6 +102,9 @@ class Findings:
     def __len__(self) -> int:
         return len(self._found)
 
+    def __contains__(self, key: tuple) -> bool:
+        return key in self._found
+
     def has(self, key: tuple, count: int) -> bool:
         """Count `count` more of a known finding; return False when it is not known."""
         known = self._found.get(key)

@@ -25,6 +25,7 @@ class Nature:
     block_fence: bool  # of any scope
     meeting: bool
     shuffle: bool
+    warp_barrier: bool  # __syncwarp()
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"
 
@@ -51,6 +52,7 @@ class Nature:
             block_fence=root in ("membar", "fence") or releases,
             meeting=opcode.startswith(_MEETINGS),
             shuffle=root == "shfl",
+            warp_barrier=opcode.startswith("bar.warp.sync"),
             arrive=root in ("bar", "barrier") and "arrive" in parts,
             copy=_part_of_copy(opcode),
         )

@@ -218,7 +218,7 @@ _FRAME = "frame"  # the place of an address of the frame itself, in no variable 
 
 
 @dataclass(frozen=True)
-class Limits:
+class Extent:
     """The bytes [start, end) that an instruction may touch, in its memory or in a frame."""
 
     start: int
@@ -226,11 +226,11 @@ class Limits:
     frame: str = ""  # PTX name of the frame or parameter; "" for shared memory
 
     @staticmethod
-    def around(parts: list[Limits]) -> Limits | None:
+    def around(parts: list[Extent]) -> Extent | None:
         if not parts or len({part.frame for part in parts}) > 1:
             return None
         start, end = min(p.start for p in parts), max(p.end for p in parts)
-        return Limits(start, end, parts[0].frame)
+        return Extent(start, end, parts[0].frame)
 
 
 class Bounds:
@@ -265,7 +265,7 @@ class Bounds:
             wrong &= access.valid
         return (wrong, start, end) if wrong.any() else None
 
-    def find(self, instruction: Instruction) -> Limits | None:
+    def find(self, instruction: Instruction) -> Extent | None:
         address = next((o for o in instruction.operands if isinstance(o, Address)), None)
         if address is None or not isinstance(address.base, Register):
             return None
@@ -274,9 +274,9 @@ class Bounds:
         if origin.unknown:
             return None
         parts = [self.limits(place, function) for place in origin.places]
-        return None if None in parts else Limits.around(parts)
+        return None if None in parts else Extent.around(parts)
 
-    def limits(self, place: tuple, function: Function) -> Limits | None:
+    def limits(self, place: tuple, function: Function) -> Extent | None:
         name, offset = place
         if offset is None:
             start = self.launch.shared_places.get(name)
@@ -286,17 +286,17 @@ class Bounds:
             size = next(found[name].size for found in where if name in found)
             if start is None:
                 return None
-            return Limits(start, start + size if size else self.launch.shared_bytes)
+            return Extent(start, start + size if size else self.launch.shared_bytes)
         parameter = next((p for p in function.parameters if p.name == name), None)
         if parameter is not None:
-            return Limits(0, parameter.size, name)
+            return Extent(0, parameter.size, name)
         return None if offset == _FRAME else self.local(name, offset, function)
 
-    def local(self, frame: str, offset: int, function: Function) -> Limits | None:
+    def local(self, frame: str, offset: int, function: Function) -> Extent | None:
         """The variable that has a byte of the frame, with one that ends there."""
         parts, inside = [], False
         for name, start, size in self.origins.variables(function):
             if name == frame and start <= offset <= start + size:
                 inside |= offset < start + size
-                parts.append(Limits(start, start + size, frame))
-        return Limits.around(parts) if inside else None
+                parts.append(Extent(start, start + size, frame))
+        return Extent.around(parts) if inside else None

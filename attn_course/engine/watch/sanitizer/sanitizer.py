@@ -38,6 +38,11 @@ def _without(access: Access, wrong: np.ndarray) -> Access:
     return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
 
+def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    """(lanes,) bool: does each mask name this lane?"""
+    return members >> lane.astype(np.uint32) & np.uint32(1) != 0
+
+
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
@@ -71,10 +76,15 @@ class Sanitizer(Observer):
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
-    is in `ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes.
-    What it does not judge: a barrier in a device function, or one that threads left the kernel
-    before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
-    volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
+    is in `races.ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes. A
+    lock or flag between blocks that is taken without a fence (or a block barrier) after it orders
+    on today's hardware more often than not, and never by the rules: a warning. Volatile accesses
+    are in no race with each other, for they may be flags; `races.flags` has the two exceptions.
+    What it does not judge: a barrier that threads left the kernel before, as
+    `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
+    struct that is passed by value, in the function that gets it; volatile shared memory in a
+    program with a fence, taken for flags; mbarriers and bulk copies. `pointers` says which
+    accesses that leave their array are found inside shared and local memory.
 
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """
@@ -122,6 +132,7 @@ class Sanitizer(Observer):
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+        self._may_miss = Exits.concern(functions)
         self.found.source_lines = launch.source_lines
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
@@ -149,12 +160,13 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
         nature, header = self._nature(event.instruction)
-        self._chunks[event.machine].exits.instruction(event)
+        if self._may_miss:
+            self._chunks[event.machine].exits.instruction(event)
         if nature.parameter:
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or nature.meeting:
+        elif event.accesses or nature.meeting or nature.warp_barrier:
             self._last_line = self._line_of_call(event) or self._last_line
         self.found.line, self.found.header = self._last_line, header
         if event.accesses:
@@ -162,8 +174,9 @@ class Sanitizer(Observer):
         if nature.meeting:
             order = self._chunks[event.machine].order
             order.warp_sync(event.lanes, event.members, self._tick(), False)
-            if nature.shuffle:
-                self._check_shuffle(event)
+            self._check_members(event, nature)
+        elif nature.warp_barrier:
+            self._check_members(event, nature)
         elif nature.block_fence and self._global is not None:
             self._fence(event, nature, self._tick())
         elif nature.arrive:
@@ -290,19 +303,60 @@ class Sanitizer(Observer):
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
-    def _check_shuffle(self, event: InstructionEvent) -> None:
-        inactive = event.machine.reads_inactive
-        if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
+    def _check_members(self, event: InstructionEvent, nature: Nature) -> None:
+        """The mask of a warp-level instruction."""
+        instruction, members = event.instruction, event.members
+        if members is None and instruction.operands:
+            members = event.machine.operand(instruction, instruction.operands[-1], event.lanes.size)
+        if members is None:
             return
-        lanes = event.lanes[inactive] + self._chunks[event.machine].order.first_lane
+        members = np.asarray(members).astype(np.uint32)
+        lane = event.lanes & 31
+        mine = _bits(members, lane)
+        if not mine.all():
+            self._report_mask(event, event.lanes[~mine])
+        self._chunks[event.machine].exits.meeting(event, members, self._last_line)
+        if nature.shuffle:
+            self._check_shuffle(event, members)
+
+    def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:
+        lanes = lanes + self._chunks[event.machine].order.first_lane
+        thread = self._naming.thread(int(lanes[0]))
+        self.found.add(
+            self._naming.finding(
+                "divergent-barrier",
+                self._last_line,
+                f"{describe_thread(thread)} is lane {int(lanes[0]) % 32} of its warp, and the mask "
+                "it gives does not name that lane: what it then waits for and gets is undefined",
+                lanes,
+                remedy="name in the mask the lanes that come here, all of them and no others",
+            )
+        )
+
+    def _check_shuffle(self, event: InstructionEvent, members: np.ndarray) -> None:
+        inactive, sources = event.machine.reads_inactive, event.machine.shuffle_sources
+        if inactive is None or inactive.size != event.lanes.size:
+            return
+        self._report_shuffle(event, inactive, "that does not take part in the shuffle", "error")
+        others = ~inactive & ~_bits(members, sources) & (sources != event.lanes & 31)
+        self._report_shuffle(event, others, "that its mask does not name", "warning")
+
+    def _report_shuffle(
+        self, event: InstructionEvent, wrong: np.ndarray, which: str, severity: str
+    ) -> None:
+        """wrong: (lanes,) bool; which: of lanes they read from."""
+        if not wrong.any():
+            return
+        lanes = event.lanes[wrong] + self._chunks[event.machine].order.first_lane
         thread = self._naming.thread(int(lanes[0]))
         self.found.add(
             self._naming.finding(
                 "uninitialised-read",
                 self._last_line,
                 f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
-                "value of a lane that does not take part in the shuffle: the value is undefined",
+                f"value of a lane {which}: the value is undefined",
                 lanes,
+                severity=severity,
                 remedy="let all lanes that the mask names reach the shuffle; give those without "
                 "data a neutral value (0 for a sum, -infinity for a maximum)",
             )
@@ -318,7 +372,7 @@ class Sanitizer(Observer):
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks)
         state.exits.barrier(event)
-        if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
+        if event.complete and len(event.arrivals) > 1:
             self._check_mixed(event, state)
 
     def warp_barrier(self, event: WarpBarrierEvent) -> None:
@@ -328,32 +382,33 @@ class Sanitizer(Observer):
     def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
         """Threads of one block that met at different barrier instructions."""
         per_block = self._naming.per_block
-        groups: dict[int, list] = {}
-        for instruction, lanes in event.arrivals:
+        groups: dict[tuple[int, int], list] = {}
+        for (instruction, lanes), site in zip(event.arrivals, event.sites, strict=True):
             if "arrive" in instruction.opcode or len(instruction.operands) > 1:
                 return  # a barrier with a count of its own: producers and consumers may differ
-            known = groups.setdefault(id(instruction), [instruction, lanes])
+            key = id(instruction), id(site)
+            known = groups.setdefault(key, [instruction, lanes, site])
             if known[1] is not lanes:
                 known[1] = np.concatenate([known[1], lanes])
-        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes in groups.values()]
+        if len(groups) < 2:
+            return
+        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes, _ in groups.values()]
         pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
         shared = sorted(set().union(*pairs))
         if not shared:
             return
         members = [
-            (instruction, lanes[np.isin(lanes // per_block, shared)])
-            for instruction, lanes in groups.values()
+            (event.machine.line_at(site, instruction), lanes[np.isin(lanes // per_block, shared)])
+            for instruction, lanes, site in groups.values()
         ]
         self._report_mixed([m for m in members if m[1].size], state, len(shared))
 
     def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
+        """members: (line, lanes) of each barrier."""
         members = sorted(members, key=lambda m: m[1].size)
-        lines = [self._naming.launch.source.own_line(instruction) for instruction, _ in members]
+        lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
-        waits = " and ".join(
-            f"{who.size} threads at line {line}"
-            for (_, who), line in zip(members, lines, strict=True)
-        )
+        waits = " and ".join(f"{who.size} threads at line {line}" for line, who in members)
         self.found.add(
             self._naming.finding(
                 "divergent-barrier",
