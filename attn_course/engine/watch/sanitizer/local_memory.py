@@ -10,9 +10,11 @@ import numpy as np
 from attn_course.engine.events import VERBS, Access, CallSite, InstructionEvent, MachineView
 from attn_course.engine.ptx.debug_names import variables
 from attn_course.engine.ptx.source_module import SourceModule
+from attn_course.engine.ptx.syntax import Vector
 
 from .elements import Array, Element, element
 from .findings import Findings, Naming, describe_thread
+from .pointers import origins_of
 from .refusals import named, nearest, outside
 
 
@@ -34,6 +36,10 @@ class LocalMemory:
         self.first_lane = machine.first_lane
         self.sites: tuple[CallSite, ...] = ()  # whose frames are in `inside`
         self.arrays = LocalArrays(naming.launch.source)
+        self.values = origins_of(naming.launch.source).values
+        # Members of vectors that were read for a copy and never written: who read them, by the
+        # function and the register.
+        self.copied: dict[tuple, np.ndarray] = {}
 
     def access(self, access: Access, event: InstructionEvent, line: int) -> None:
         address, lanes = access.address.view(np.int64), access.lanes
@@ -49,18 +55,91 @@ class LocalMemory:
         if access.kind != "load":
             for one in units:
                 self.written[one] = True
+            if self.copied and access.kind == "store":
+                self.copy(lanes, units, event)
             return
         if not event.line:
             return  # CUDA's headers
-        unknown = np.logical_and.reduce([~self.written[one] for one in units])
-        places = np.nonzero(unknown)[0]
+        missing = [~self.written[one] for one in units]
+        unknown = np.logical_and.reduce(missing)
+        places = self.judged(np.nonzero(unknown)[0], address, event)
+        if places.size and not self.sets_bit_field(int(address[places[0]]), event):
+            self.report(places, address, lanes, access, event, line)
+        if isinstance(event.instruction.operands[0], Vector) and len(units) > 1:
+            parts = [one & ~unknown for one in missing]
+            if self.copied or any(one.any() for one in parts):
+                self.read_parts(parts, address, lanes, access, event, line)
+
+    def judged(self, places, address, event: InstructionEvent) -> np.ndarray:
+        """The places that are in no parameter, which the caller has written, and in no padding."""
         if places.size:
             places = places[~self.given[address[places]]]
         if places.size:
             read, which = np.unique(address[places], return_inverse=True)
             places = places[~np.array(self.arrays.gaps(event, read.tolist()))[which]]
-        if places.size:
-            self.report(places, address, lanes, access, event, line)
+        return places
+
+    def sets_bit_field(self, byte: int, event: InstructionEvent) -> bool:
+        """Does a load only fetch what surrounds a bit-field that is being written?"""
+        inside = any(byte in one for one in self.arrays.structs(event))
+        return inside and self.values.sets_bits(event.instruction)
+
+    # -- members of vectors ---------------------------------------------------------------------
+    def read_parts(self, missing, address, lanes, access: Access, event, line: int) -> None:
+        """A vector load of which some members are missing, (lanes,) bool for each four bytes.
+
+        Members that are only copied are missing in the copy as well.
+        """
+        items = event.instruction.operands[0].items
+        each = len(missing) // len(items)
+        function = self.values.function_of(event.instruction).name
+        for number, item in enumerate(items if each else ()):
+            first = number * each
+            lacking = np.logical_and.reduce(missing[first : first + each])
+            self.copied.pop((function, item), None)
+            start = address + 4 * first
+            places = self.judged(np.nonzero(lacking)[0], start, event)
+            if not places.size:
+                continue
+            if self.values.only_copied(event.instruction, item.name):
+                self.copied[function, item] = lanes[places]
+            else:
+                self.report(places, start, lanes, access, event, line)
+
+    def stored_parts(self, event: InstructionEvent):
+        """Yield (place in the store, lanes) of members that are missing."""
+        function = self.values.function_of(event.instruction).name
+        value = event.instruction.operands[1]
+        for number, item in enumerate(value.items if isinstance(value, Vector) else (value,)):
+            if (function, item) in self.copied:
+                yield number, self.copied[function, item]
+
+    def copy(self, lanes: np.ndarray, units: list, event: InstructionEvent) -> None:
+        """A store of what read_parts() found missing."""
+        value = event.instruction.operands[1]
+        each = len(units) // (len(value.items) if isinstance(value, Vector) else 1)
+        for number, missing in self.stored_parts(event):
+            mine = np.isin(lanes, missing)
+            for unit in units[number * each : (number + 1) * each]:
+                self.written[unit[mine]] = False
+
+    def leave(self, access: Access, event: InstructionEvent, line: int) -> None:
+        """A store to memory that others read: a warning for members that nothing has written."""
+        for number, missing in self.stored_parts(event):
+            every = np.intersect1d(access.lanes, missing) + self.first_lane
+            if every.size:
+                who = describe_thread(self.naming.thread(every[0]))
+                self.findings.add(
+                    self.naming.finding(
+                        "uninitialised-read",
+                        line,
+                        f"{who} copies a vector to {access.space} memory whose member "
+                        f"{'xyzw'[number]} it has not written",
+                        every,
+                        severity="warning",
+                        remedy="give all members a value",
+                    )
+                )
 
     def report(self, places, address, lanes, access: Access, event, line: int) -> None:
         every = lanes[places] + self.first_lane
@@ -189,14 +268,19 @@ class LocalArrays:
 
     def gaps(self, event: InstructionEvent, bytes_: list[int]) -> list[bool]:
         """Which bytes are padding: in a struct, but in none of its members."""
-        arrays, structs = self.around(event), []
-        for site, _ in self.calls(event):
-            for variable, frame, _ in self.placed(site):
-                start, size = variable.struct
-                structs.append(range(frame + start, frame + start + size))
+        arrays, structs = self.around(event), self.structs(event)
         return [
             holding(arrays, byte) is None and any(byte in one for one in structs) for byte in bytes_
         ]
+
+    def structs(self, event: InstructionEvent) -> list[range]:
+        """The bytes of each struct."""
+        found = []
+        for site, _ in self.calls(event):
+            for variable, frame, _ in self.placed(site):
+                start, size = variable.struct
+                found.append(range(frame + start, frame + start + size))
+        return found
 
     @staticmethod
     def calls(event: InstructionEvent) -> Iterator[tuple[CallSite, int]]:

@@ -224,6 +224,8 @@ class Sanitizer(Observer):
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
                 continue
+            if state.local.copied and access.kind == "store":
+                state.local.leave(access, event, self._last_line)
             time = self._tick()
             if nature.block_fence and access.kind != "load":
                 self._fence(event, nature, time - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from attn_course.engine.ptx.registers import has_result, reads_and_writes, registers_in
-from attn_course.engine.ptx.syntax import Function, Immediate, Instruction, Module, Vector
+from attn_course.engine.ptx.syntax import Function, Instruction, Module, Vector
 
 _DECIDES = ("setp", "set", "selp", "slct", "call", "atom", "red", "brx")
 
@@ -67,18 +67,16 @@ class Values:
 
     def only_copied(self, load: Instruction, name: str) -> bool:
         """Does a register of a load go to stores alone, as when a struct is copied?"""
-        return all(one.opcode.startswith("st.") for one in self.reached(load, name))
+        return all(one.opcode.startswith(("st.", "mov.")) for one in self.reached(load, name))
 
-    def sets_bit_field(self, load: Instruction) -> bool:
-        """Is a load the first half of a store to a bit-field: `and`, `or`, store to its address?"""
+    def sets_bits(self, load: Instruction) -> bool:
+        """Is a load the first half of setting some bits: `and`, `or`, store to its address?"""
         if isinstance(load.operands[0], Vector):
             return False
-        roots = []
+        roots = set()
         for one in self.reached(load, load.operands[0].name):
             root = one.opcode.split(".", 1)[0]
-            masks = root == "and" and isinstance(one.operands[-1], Immediate)
-            stores = root == "st" and one.operands[0] == load.operands[1]
-            if not (masks or stores or root in ("or", "bfi", "mov", "cvt")):
+            roots.add(root)
+            if root == "st" and one.operands[0] != load.operands[1]:
                 return False
-            roots.append(root)
-        return "st" in roots and ("bfi" in roots or {"and", "or"} <= set(roots))
+        return roots <= {"and", "or", "bfi", "mov", "cvt", "st"} and {"st"} < roots
