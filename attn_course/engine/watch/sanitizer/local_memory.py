@@ -10,9 +10,9 @@ import numpy as np
 from attn_course.engine.events import VERBS, Access, CallSite, InstructionEvent, MachineView
 from attn_course.engine.ptx.debug_names import variables
 from attn_course.engine.ptx.source_module import SourceModule
-from attn_course.engine.ptx.syntax import Vector
+from attn_course.engine.ptx.syntax import Register, Vector
 
-from .elements import Array, Element, element
+from .elements import NOWHERE, Array, Element, element
 from .findings import Findings, Naming, describe_thread
 from .pointers import origins_of
 from .refusals import named, nearest, outside
@@ -37,8 +37,8 @@ class LocalMemory:
         self.sites: tuple[CallSite, ...] = ()  # whose frames are in `inside`
         self.arrays = LocalArrays(naming.launch.source)
         self.values = origins_of(naming.launch.source).values
-        # Members of vectors that were read for a copy and never written: who read them, by the
-        # function and the register.
+        # Members that were read for a copy and never written: who read them and what they are,
+        # by the function and the register.
         self.copied: dict[tuple, np.ndarray] = {}
 
     def access(self, access: Access, event: InstructionEvent, line: int) -> None:
@@ -63,9 +63,12 @@ class LocalMemory:
         missing = [~self.written[one] for one in units]
         unknown = np.logical_and.reduce(missing)
         places = self.judged(np.nonzero(unknown)[0], address, event)
-        if places.size and not self.sets_bit_field(int(address[places[0]]), event):
+        value = event.instruction.operands[0]
+        if self.copied and isinstance(value, Register):
+            self.copied.pop((self.values.function_of(event.instruction).name, value), None)
+        if places.size and not self.is_part_of_copy(places, address, lanes, event):
             self.report(places, address, lanes, access, event, line)
-        if isinstance(event.instruction.operands[0], Vector) and len(units) > 1:
+        if isinstance(value, Vector) and len(units) > 1:
             parts = [one & ~unknown for one in missing]
             if self.copied or any(one.any() for one in parts):
                 self.read_parts(parts, address, lanes, access, event, line)
@@ -79,10 +82,25 @@ class LocalMemory:
             places = places[~np.array(self.arrays.gaps(event, read.tolist()))[which]]
         return places
 
-    def sets_bit_field(self, byte: int, event: InstructionEvent) -> bool:
-        """Does a load only fetch what surrounds a bit-field that is being written?"""
-        inside = any(byte in one for one in self.arrays.structs(event))
-        return inside and self.values.sets_bits(event.instruction)
+    def is_part_of_copy(self, places, address, lanes, event: InstructionEvent) -> bool:
+        """Does a load of a struct's byte only copy a member, or fetch what is around a bit-field?
+
+        A member that is copied is missing in the copy as well.
+        """
+        byte, value = int(address[places[0]]), event.instruction.operands[0]
+        if not isinstance(value, Register):
+            return False
+        if not any(byte in one for one in self.arrays.structs(event)):
+            return False
+        if self.values.sets_bits(event.instruction):
+            return True
+        if not self.values.only_copied(event.instruction, value.name):
+            return False
+        array = holding(self.arrays.around(event), byte)
+        where = element(array, byte) if array is not None else NOWHERE
+        function = self.values.function_of(event.instruction).name
+        self.copied[function, value] = lanes[places], where
+        return True
 
     # -- members of vectors ---------------------------------------------------------------------
     def read_parts(self, missing, address, lanes, access: Access, event, line: int) -> None:
@@ -102,42 +120,45 @@ class LocalMemory:
             if not places.size:
                 continue
             if self.values.only_copied(event.instruction, item.name):
-                self.copied[function, item] = lanes[places]
+                array = holding(self.arrays.around(event), int(start[places[0]]))
+                where = NOWHERE if array is None else element(array, int(start[places[0]]))
+                self.copied[function, item] = lanes[places], where
             else:
                 self.report(places, start, lanes, access, event, line)
 
     def stored_parts(self, event: InstructionEvent):
-        """Yield (place in the store, lanes) of members that are missing."""
+        """Yield (place in the store, lanes, Element) of members that are missing."""
         function = self.values.function_of(event.instruction).name
         value = event.instruction.operands[1]
         for number, item in enumerate(value.items if isinstance(value, Vector) else (value,)):
             if (function, item) in self.copied:
-                yield number, self.copied[function, item]
+                yield number, *self.copied[function, item]
 
     def copy(self, lanes: np.ndarray, units: list, event: InstructionEvent) -> None:
         """A store of what read_parts() found missing."""
         value = event.instruction.operands[1]
         each = len(units) // (len(value.items) if isinstance(value, Vector) else 1)
-        for number, missing in self.stored_parts(event):
+        for number, missing, _ in self.stored_parts(event):
             mine = np.isin(lanes, missing)
             for unit in units[number * each : (number + 1) * each]:
                 self.written[unit[mine]] = False
 
     def leave(self, access: Access, event: InstructionEvent, line: int) -> None:
-        """A store to memory that others read: a warning for members that nothing has written."""
-        for number, missing in self.stored_parts(event):
+        """A store to memory that others read; of a vector's member it is a warning."""
+        severity = "warning" if isinstance(event.instruction.operands[1], Vector) else "error"
+        for _, missing, where in self.stored_parts(event):
             every = np.intersect1d(access.lanes, missing) + self.first_lane
             if every.size:
-                who = describe_thread(self.naming.thread(every[0]))
+                who, what = describe_thread(self.naming.thread(every[0])), where.text or "a member"
                 self.findings.add(
                     self.naming.finding(
                         "uninitialised-read",
                         line,
-                        f"{who} copies a vector to {access.space} memory whose member "
-                        f"{'xyzw'[number]} it has not written",
+                        f"{who} copies {what} to {access.space} memory, which it has not written",
                         every,
-                        severity="warning",
-                        remedy="give all members a value",
+                        where,
+                        severity=severity,
+                        remedy="give the local array or variable a value before it is used",
                     )
                 )
 
