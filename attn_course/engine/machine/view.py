@@ -28,7 +28,9 @@ class ChunkView(MachineView):
     @property
     def shuffle_sources(self) -> np.ndarray | None:
         warps = self._chunk.warps
-        return None if warps.sources is None else np.resize(warps.sources, warps.reads_inactive.size)
+        return (
+            None if warps.sources is None else np.resize(warps.sources, warps.reads_inactive.size)
+        )
 
     @property
     def reads_inactive(self) -> np.ndarray | None:
