@@ -262,12 +262,21 @@ class Chunk:
         number = int(pointer) - FUNCTION_WINDOW
         functions = self.kernel.functions
         if not 0 <= number < len(functions):
-            where = block.instance.where(block.terminator.instruction)
-            raise SimulatorError(
-                f"{self.kernel.function.name} calls address {int(pointer):#x} at {where}, which is "
-                f"no function, {lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
-            )
+            self.refuse_call(block, int(pointer))
+            return None
         return self.enter(block, functions[number])
+
+    def refuse_call(self, block: Block, address: int) -> None:
+        """Raise SimulatorError; or, where an observer wants the run to go on, end the lanes."""
+        lanes, call = self.lanes, block.terminator.instruction
+        message = (
+            f"{self.kernel.function.name} calls address {address:#x} at "
+            f"{block.instance.where(call)}, which is no function, "
+            f"{lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
+        )
+        if self.reports.fault("out-of-bounds", message, block.instance, call, lanes.R[LANE]):
+            raise SimulatorError(message)
+        lanes.end(lanes.places)
 
     def call_again(self, block: Block) -> None:
         """A block with nothing but the call, for lanes whose turn to call comes later."""

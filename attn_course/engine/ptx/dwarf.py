@@ -20,6 +20,8 @@ STEP = 16  # bytes of address an instruction
 _SYMBOLS = 1 << 40  # symbols get addresses from here on, _SYMBOL_ROOM apart
 _SYMBOL_ROOM = 1 << 32
 _SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line")
+_SCOPES = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine")
+_CALL = ("low_pc", "high_pc", "call_file", "call_line")
 _NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
 _SCALARS = {
     ("float", 4): "f4",
@@ -44,7 +46,8 @@ class Place:
     """Where a value lives: in a register, or in "local", "shared" or "global" memory.
 
     kind: "register" or the memory's name; name: the register, or the PTX variable (for "local"
-    the function's frame) into which `offset` counts bytes.
+    the function's frame or a parameter) into which `offset` counts bytes. Only inside this package
+    also "pointed at": memory at the address that the register holds.
     """
 
     kind: str
@@ -80,6 +83,22 @@ class Reader:
                     self.subprograms[_linkage_name(die)] = die
                 elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
                     self.shared[text_of(die, "DW_AT_name")] = die
+
+    def inlined_calls(self, function_name: str) -> list[tuple[int, int, int, int]]:
+        """Return (first instruction, end, file, line) of the calls inlined into a function.
+
+        file and line are those of the call; an outer call comes before the calls inside it.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        scopes = [self.subprograms[function_name]] if function_name in self.subprograms else []
+        while scopes:
+            die = scopes.pop(0)
+            scopes += [c for c in die.iter_children() if c.tag in _SCOPES]
+            attributes = die.attributes
+            if "DW_AT_call_line" in attributes and "DW_AT_low_pc" in attributes:
+                low, high, file, line = (attributes[f"DW_AT_{name}"].value for name in _CALL)
+                found.append((low // STEP - 1, high // STEP - 1, file, line))
+        return found
 
     def section(self, tokens: list[str]) -> bytes:
         data, at, size = bytearray(), 0, 1
@@ -121,8 +140,9 @@ class Reader:
             return None
         first = operations[0]
         if first.op_name == "DW_OP_regx" and len(operations) == 1:
-            name = first.args[0]
-            return Place("register", name.to_bytes(-(-name.bit_length() // 8), "big").decode())
+            return Place("register", _register_of(first.args[0]))
+        if first.op_name == "DW_OP_bregx" and len(operations) == 1:
+            return Place("pointed at", _register_of(first.args[0]), first.args[1])
         if first.op_name.startswith("DW_OP_addr"):
             symbol, offset = divmod(first.args[0] - _SYMBOLS, _SYMBOL_ROOM)
             for operation in operations[1:]:
@@ -138,6 +158,11 @@ class Reader:
             space = self.module.variables[name].space
             return "global" if space == "const" else space
         return "local"
+
+
+def _register_of(number: int) -> str:
+    """The name that a register's number holds."""
+    return number.to_bytes(-(-number.bit_length() // 8), "big").decode()
 
 
 def _sections(parts: dict[str, bytes]) -> dict:

@@ -348,25 +348,33 @@ class Instance:
         return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
-    def in_own_file(self, instruction: Instruction | None) -> Instruction | None:
-        """The instruction; or, in a header's function, the call that led there."""
+    def own_places(self, instruction: Instruction | None):
+        """Yield (instance, instruction): the instruction, then the calls that led there."""
         instance = self
         while instance is not None:
-            if instruction is not None and self.kernel.program.own_line(instruction):
-                return instruction
-            if instance.called_from is None:
-                return None
-            instance, instruction = instance.called_from
-        return None
+            if instruction is not None:
+                yield instance, instruction
+            instance, instruction = instance.called_from or (None, None)
 
     def line(self, instruction: Instruction | None) -> int:
-        """Line in the kernel's own file; 0 if there is none."""
-        own = self.in_own_file(instruction)
-        return self.kernel.program.own_line(own) if own is not None else 0
+        """Line in the kernel's own file, that of the call for code of headers; 0 for none."""
+        program = self.kernel.program
+        for instance, at in self.own_places(instruction):
+            line = program.own_line(at) or program.call_line(instance.function.name, at)
+            if line:
+                return line
+        return 0
 
     def where(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text."""
-        return self.kernel.describe_position(self.in_own_file(instruction) or instruction)
+        program, kernel = self.kernel.program, self.kernel
+        for instance, at in self.own_places(instruction):
+            if program.own_line(at):
+                return kernel.describe_position(at)
+            line = program.call_line(instance.function.name, at)
+            if line:
+                return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
+        return kernel.describe_position(instruction)
 
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""
