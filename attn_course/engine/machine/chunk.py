@@ -8,6 +8,8 @@ scatters what it wrote when it stops.
 
 from __future__ import annotations
 
+from time import monotonic
+
 import numpy as np
 
 from attn_course.engine.ptx.syntax import Register
@@ -181,6 +183,12 @@ class Chunk:
                 self.run_observed(target)
             lanes.end(mine)
 
+    def pause(self, block: Block) -> Key:
+        """The end of a part of long straight code."""
+        if monotonic() >= self.scheduler.budget.next_look:
+            self.scheduler.check_budget(block)
+        return block.terminator.target
+
     def jump_by_table(self, block: Block) -> Key | None:
         """brx.idx: a jump table."""
         return self.jump_by(self.lanes.R[block.terminator.slot], block.terminator.targets)
@@ -268,6 +276,7 @@ class Chunk:
 # memory, until the garbage collector runs.
 ENDS = {
     "branch": Chunk.branch,
+    "pause": Chunk.pause,
     "table": Chunk.jump_by_table,
     "return": Chunk.return_from_recursion,
     "exit": Chunk.exit,

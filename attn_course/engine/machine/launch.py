@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 from tqdm import tqdm
@@ -13,6 +12,7 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.executable import Executable
 
 from ..addresses import aligned
+from ..budget import Budget, call_budget
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
 from .device_calls import Heap
@@ -25,14 +25,16 @@ GRID_WORKSPACE_BYTES = 16
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
-TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
 
 class Run:
     """One launch: geometry, memory, and the chunks."""
 
-    def __init__(self, program, kernel: Executable, grid, block, shared_bytes, observers, order):
+    def __init__(
+        self, program, kernel: Executable, grid, block, shared_bytes, observers, order, budget
+    ):
         self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
+        self.budget: Budget = budget
         self.observers, self.warp_order = tuple(observers), order
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
@@ -54,8 +56,6 @@ class Run:
         self.memory = GlobalMemory()
         self.symbols: dict[str, int] = {}
         self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
-        self.seconds = timeout_from_environment()
-        self.deadline = time.monotonic() + self.seconds
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
@@ -72,6 +72,9 @@ class Run:
             offsets.append(start)
         variables = [(name, self.program.variables[name]) for name in kernel.variables]
         items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
+        name = demangle(kernel.function.name)
+        size = sum(item[1].size for item in items) + self.heap_bytes + kernel.parameter_bytes
+        self.budget.charge(size, name, "its arrays and variables")
         if self.heap_bytes:
             heap = np.zeros(self.heap_bytes, np.uint8)
             items.append(("heap", heap, (), np.dtype(np.uint8), False))
@@ -141,14 +144,21 @@ class Run:
     # -- chunks ---------------------------------------------------------------------------------
     def chunks(self):
         """The chunks in block order; with a warp order, in an order that its seed chooses."""
-        lanes = aligned(self.threads, 32)
+        lanes, name = aligned(self.threads, 32), demangle(self.kernel.function.name)
         bytes_a_block = self.shared_stride + self.threads * self.local_stride
-        size = max(1, min(LANES_PER_CHUNK // lanes, CHUNK_BYTES // max(bytes_a_block, 1)))
+        chunk_bytes = min(CHUNK_BYTES, self.budget.memory_bytes // 4)
+        size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
         size = aligned(size, self.blocks_that_stay_together())
-        starts = np.arange(0, self.blocks, size)
+        together = min(size, self.blocks)
+        what = f"the shared and local memory of {together} blocks"
+        self.budget.charge(together * bytes_a_block, name, what)
+        starts = range(0, self.blocks, size)
         if self.warp_order is not None:
+            self.budget.charge(8 * len(starts), name, "the order of its blocks")
+            starts = np.array(starts)
             np.random.default_rng(self.warp_order).shuffle(starts)
-        for first in starts.tolist():
+        for first in map(int, starts):
+            self.budget.check(name, lambda first=first: f"block {first} of {self.blocks}")
             yield Chunk(self, first, min(size, self.blocks - first))
 
     def blocks_that_stay_together(self) -> int:
@@ -213,20 +223,6 @@ def seed_from_environment() -> int | None:
     return int(text) if text else None
 
 
-def timeout_from_environment() -> float:
-    """Seconds after which a launch is given up."""
-    text = os.environ.get(TIMEOUT, "") or "600"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(
-            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600"
-        )
-    return seconds
-
-
 def launch(
     program,
     name: str,
@@ -246,20 +242,23 @@ def launch(
     names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
     in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
-    Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
+    The call's budget (see engine.budget) bounds time, memory and output.
+    Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.
     """
     if warp_order is None:
         warp_order = seed_from_environment()
-    kernel = program.executable(name)
-    run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
-    run.place_arguments(arguments, names)
-    description = run.description() if observers else None
-    for observer in run.observers:
-        observer.launch_started(description)
-    try:
-        with np.errstate(all="ignore"):
-            run.execute()
-    finally:
-        run.memory.copy_back()
-    for observer in run.observers:
-        observer.launch_finished(description)
+    with call_budget() as budget:
+        kernel = program.executable(name)
+        grid, block = tuple(grid), tuple(block)
+        run = Run(program, kernel, grid, block, shared_bytes, observers, warp_order, budget)
+        run.place_arguments(arguments, names)
+        description = run.description() if observers else None
+        for observer in run.observers:
+            observer.launch_started(description)
+        try:
+            with np.errstate(all="ignore"):
+                run.execute()
+        finally:
+            run.memory.copy_back()
+        for observer in run.observers:
+            observer.launch_finished(description)

@@ -29,6 +29,8 @@ def parse(text: str, bodies: bool = True) -> Module:
     try:
         while tokens.next:
             _directive(tokens, module, tokens.take(), bodies)
+    except RecursionError:
+        tokens.fail("operands are nested too deeply")
     except IndexError:
         tokens.fail("the text ends in the middle of a statement")
     return module

@@ -15,6 +15,7 @@ from attn_course.engine.ptx.syntax import (
 )
 
 from ..addresses import aligned
+from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
@@ -155,17 +156,25 @@ class Instance:
                 block.instance = self
                 block.successors = tuple(k for k in (t.target, t.fall, *t.targets) if k is not None)
                 built[block.key] = block
-        uses = {key: self.find_uses(block) for key, block in built.items()}
+        uses: dict[Key, int] = {}
+        for key, block in built.items():
+            self.check_budget()
+            uses[key] = self.find_uses(block)
         always = self.live_after | 1 << LANE | 1 << SHARED_BASE | 1 << LOCAL_BASE
         if self.recursion is not None:  # any register of any caller may be needed later
             always = ~sum(1 << slot for slot in self.slots.values())
-        flow.solve_liveness(built, uses, always)
+        flow.solve_liveness(built, uses, always, self.check_budget)
         self.kernel.note_unset(built[self.key(0)].live_in & ~always)
         decoder = Decoder(self)
         lines: list[tuple[Instruction, str]] = []
         for block in built.values():
+            self.check_budget()
             self.emit(decoder, block, flow.live_out(built, block, always), lines)
         self.finish(decoder, lines, built, uses)
+
+    def check_budget(self) -> None:
+        """End the call when the translation has used up its time or its memory."""
+        check_budget(self.function.name, lambda: "its translation to NumPy")
 
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
         """Compile the lines; special registers found meanwhile are live everywhere.
@@ -207,7 +216,7 @@ class Instance:
         """How a block ends that runs on into the next instruction."""
         if end >= len(self.function.body):
             return self.return_terminator(None)
-        return Terminator("jump", target=self.key(end))
+        return Terminator("jump" if end % flow.LONGEST_BLOCK else "pause", target=self.key(end))
 
     def return_terminator(self, instruction) -> Terminator:
         """How `ret`, or the end of the body, leaves this instance."""

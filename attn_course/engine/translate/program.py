@@ -10,6 +10,7 @@ from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.source_module import SourceModule
 
 from ..addresses import aligned
+from ..budget import call_budget
 from .executable import Executable, shared_variables
 from .operands import printable
 
@@ -38,12 +39,15 @@ class Program(SourceModule):
         self.keep_registers = build == "debug"
         self._executables: dict[str, Executable] = {}
         self.variables: dict[str, np.ndarray] = {}
-        for variable in self.module.variables.values():
-            if variable.space in ("global", "const"):
-                data = np.zeros(variable.size, np.uint8)
-                if variable.initial:
-                    data[:] = np.frombuffer(variable.initial, np.uint8)[: variable.size]
-                self.variables[variable.name] = data
+        stored = [v for v in self.module.variables.values() if v.space in ("global", "const")]
+        with call_budget() as budget:
+            size = sum(variable.size for variable in stored)
+            budget.charge(size, source_name, "its __device__ and __constant__ variables")
+        for variable in stored:
+            data = np.zeros(variable.size, np.uint8)
+            initial = np.frombuffer(variable.initial or b"", np.uint8)[: variable.size]
+            data[: initial.size] = initial
+            self.variables[variable.name] = data
 
     def resources(self, name: str) -> Resources:
         """What a kernel takes up, known without decoding it."""
