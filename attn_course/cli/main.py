@@ -4,11 +4,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from . import bench, check, count, profile, record, run, tour, trace
-from .course import exercises, lessons
-
-COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises)
+# A module a subcommand. They take a while to import: `main` does it, where Ctrl-C has an answer.
+COMMANDS = ("tour", "run", "count", "check", "trace", "profile", "bench", "record")
+COMMANDS += ("course.lessons", "course.exercises")
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 
@@ -21,7 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
-        command.add(parsers)
+        import_module(f".{command}", __package__).add(parsers)
     return parser
 
 
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted.
     """
-    parsed = build_parser().parse_args(arguments)
     try:
+        parsed = build_parser().parse_args(arguments)
         return parsed.execute(parsed)
     except KeyboardInterrupt:
         print("attn-course: interrupted", file=sys.stderr)

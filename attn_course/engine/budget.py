@@ -53,8 +53,8 @@ class Budget:
             return
         if now > self.deadline:
             raise Hang(
-                f"{name} ran longer than {self.seconds:g} s and is now at {where()}. Does its loop "
-                f"end? If it does, set the environment variable {TIMEOUT} to more seconds"
+                f"{name} ran longer than {self.seconds:g} s and is now at {_ended(where())} If it "
+                f"has to, set the environment variable {TIMEOUT} to more seconds"
             )
         self.next_look = min(now + LOOK_SECONDS, self.deadline)
         resident = resident_bytes()
@@ -63,7 +63,7 @@ class Budget:
         if resident - self.resident > self.memory_bytes:
             raise TooLarge(
                 f"{name} uses more than {_text(self.memory_bytes)} of memory and is now at "
-                f"{where()}. {_more(MEMORY)}"
+                f"{_ended(where())} {_more(MEMORY)}"
             )
 
     def charge(self, size: int, name: str, what: str) -> None:
@@ -162,6 +162,10 @@ def _text(size: int) -> str:
             whole = size // width
             return f"{whole:,} {unit}" if whole >= 100 else f"{size / width:.3g} {unit}"
     return f"{size} bytes"
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _more(variable: str) -> str:

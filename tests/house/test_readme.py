@@ -106,5 +106,5 @@ def test_links_lead_somewhere(name):
 
 
 def test_subcommands_named_in_the_readme_exist():
-    known = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    known = {command.rpartition(".")[2] for command in COMMANDS}
     assert set(re.findall(r"\battn-course ([a-z]+)", README)) <= known

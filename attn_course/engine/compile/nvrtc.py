@@ -27,7 +27,7 @@ BUILDS = {"optimised": ("-lineinfo",), "debug": ("-G",)}
 # What CuPy adds to every RawModule: flush-to-zero, and unannotated functions run on the device.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
-COMPILER_BYTES = 4 << 30  # of memory that one compilation may use at most
+LEAST_BYTES, COMPILER_BYTES = 256 << 20, 4 << 30  # of memory for one compilation
 
 _NEEDS = re.compile(r"^[ \t]*//[ \t]*Needs:(.*)$", re.MULTILINE)
 _ARCH_NAME = re.compile(r"\bsm_(\d+)([af]?)")
@@ -218,7 +218,7 @@ def _run_nvrtc(
             "binary": binary,
             "working_folder": os.getcwd(),
             "readable": [*map(os.path.abspath, own), *real_folders(include_folders())],
-            "memory_bytes": min(COMPILER_BYTES, budget.memory_bytes),
+            "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": budget.remaining(),
         }
         reply, image = _answer(library, request, name, budget)
@@ -236,6 +236,8 @@ def _run_nvrtc(
 def _answer(library: str, request: dict, name: str, budget: Budget) -> tuple[dict, bytes]:
     """The compiler's reply; CompileError where it found no end, or ended before its time."""
     try:
+        if not request["seconds"]:
+            raise TimeoutError
         reply, image = ask_compiler(library, request, request["seconds"])
     except TimeoutError:
         raise CompileError(

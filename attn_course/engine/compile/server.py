@@ -175,6 +175,7 @@ def gather(reading: int, child: int) -> bytes:
         events = dict(poll.poll())
         if 0 in events:
             os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
             sys.exit(0)
         part = os.read(reading, 1 << 20)
         if not part:

@@ -150,7 +150,7 @@ class Run:
         size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
         size = aligned(size, self.blocks_that_stay_together())
         together = min(size, self.blocks)
-        what = f"the shared and local memory of {together} blocks"
+        what = f"the shared and local memory of {together} block{'s'[: together > 1]}"
         self.budget.charge(together * bytes_a_block, name, what)
         starts = range(0, self.blocks, size)
         if self.warp_order is not None:

@@ -125,7 +125,7 @@ class Scheduler:
 
     def check_budget(self, block: Block) -> None:
         """End the launch when the call has used up its time or its memory."""
-        self.budget.check(self.name, lambda: self.where(block))
+        self.budget.check(self.name, lambda: f"{self.where(block)}. Does its loop end?")
 
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import reads_and_writes
 from attn_course.engine.ptx.syntax import (
     Function,
@@ -174,7 +175,7 @@ class Instance:
 
     def check_budget(self) -> None:
         """End the call when the translation has used up its time or its memory."""
-        check_budget(self.function.name, lambda: "its translation to NumPy")
+        check_budget(demangle(self.function.name), lambda: "its translation to NumPy")
 
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
         """Compile the lines; special registers found meanwhile are live everywhere.
