@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 from .errors import Hang, TooLarge
 
@@ -31,9 +32,9 @@ class Budget:
     """
 
     def __init__(self):
-        self.seconds = _seconds()
-        self.memory_bytes = _size(MEMORY, _half_of_the_machine())
-        self.output_bytes = self.output_left = _size(OUTPUT, DEFAULT_OUTPUT_BYTES)
+        texts = (os.environ.get(variable, "") for variable in (TIMEOUT, MEMORY, OUTPUT))
+        self.seconds, self.memory_bytes, self.output_bytes = _limits(*texts)
+        self.output_left = self.output_bytes
         now = time.monotonic()
         self.deadline = now + self.seconds
         self.next_look = min(now + LOOK_SECONDS, self.deadline)
@@ -128,12 +129,18 @@ def resident_bytes() -> int:
         return 0
 
 
-def _half_of_the_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+@lru_cache(maxsize=16)
+def _limits(seconds: str, memory: str, output: str) -> tuple[float, int, int]:
+    """Seconds and bytes from the texts of the environment variables."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return (
+        _seconds(seconds),
+        _size(MEMORY, memory, machine // 2),
+        _size(OUTPUT, output, DEFAULT_OUTPUT_BYTES),
+    )
 
 
-def _seconds() -> float:
-    text = os.environ.get(TIMEOUT, "")
+def _seconds(text: str) -> float:
     try:
         seconds = float(text or DEFAULT_SECONDS)
     except ValueError:
@@ -145,8 +152,7 @@ def _seconds() -> float:
     return seconds
 
 
-def _size(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
+def _size(variable: str, text: str, default: int) -> int:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMG]?)", text)
     if text and not match:
         raise ValueError(

@@ -30,7 +30,7 @@ class Call:
         flags = "".join(self.random.sample("-+ #0", self.random.randrange(4)))
         width, precision = pick(["", "5", "12", "*"]), pick(["", ".", ".0", ".3", ".10", ".*"])
         if width == "*":
-            # A negative width with the flag 0 is left out: glibc then fills with zeros on the right.
+            # Not a negative width with the flag 0: glibc then fills with zeros on the right.
             self.add("i", pick([3, -7, 12] if "0" not in flags else [3, 12]))
         if precision == ".*":
             self.add("i", pick([0, -3, 4]))

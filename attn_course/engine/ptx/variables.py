@@ -48,6 +48,8 @@ def read_parameters(tokens: Tokens) -> list[Variable]:
                 align = _natural(tokens)
             elif word in TYPE_BYTES:
                 kind = word
+        if not kind:
+            tokens.fail("a parameter without a type")
         found.append(_variable(tokens, "param", kind, align))
         tokens.accept(",")
     return found

@@ -97,8 +97,9 @@ class Instance:
         for call in self.function.body:
             if not call.opcode.startswith("call"):
                 continue
-            returns, _, arguments = call_parts(call)
-            passed = [variables[name] for name in (*arguments, *returns)]
+            with self.explaining(call):
+                returns, _, arguments = call_parts(call)
+                passed = [variables[name] for name in (*arguments, *returns)]
             offsets, end = lay_out(passed, self.frame_end)
             for variable, offset in zip(passed, offsets, strict=True):
                 if self.places.setdefault(variable.name, ("local", offset)) != ("local", offset):
@@ -207,7 +208,8 @@ class Instance:
         inner = body[start : end - 1] if ends else body[start:end]
         if last.guard is None or last.opcode.startswith("bra"):
             return [Block(key, inner, terminator)]
-        inside, slot = (*key, -1), self.slot(last.guard.name)
+        with self.explaining(last):
+            inside, slot = (*key, -1), self.slot(last.guard.name)
         around = Terminator(
             "branch", last, slot, last.guard_negated, inside, self.key(end), counted=False
         )
@@ -290,7 +292,7 @@ class Instance:
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
             live |= self.mask(reads_and_writes(block.terminator.instruction)[0])
-        found = []
+        found, kept = [], self.kernel.specials.keys() | self.kernel.unset.keys()
         for instruction in reversed(block.instructions):
             reads, writes = reads_and_writes(instruction)
             self._live[instruction.index] = live
@@ -299,7 +301,7 @@ class Instance:
             written = self.mask(writes)
             live, dead = live & ~written, []
             for slot in sorted(self.slot(name) for name in reads):
-                if not (live | written) >> slot & 1 and slot not in self.kernel.specials:
+                if not (live | written) >> slot & 1 and slot not in kept:
                     dead.append(f"R[{slot}]")
                 live |= 1 << slot
             if dead and not self.kernel.keep_registers:
