@@ -137,6 +137,17 @@ def test_a_bug_is_not_dressed_up_as_a_message(monkeypatch):
         main.main(["run", "naive", *SMALL])
 
 
+def test_ctrl_c_while_subcommands_are_imported(monkeypatch, capsys):
+    def interrupted(name, package=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "import_module", interrupted)
+    assert main.main(["run", "naive"]) == main.INTERRUPTED
+    assert capsys.readouterr().err == "attn-course: interrupted\n"
+    code = "import sys, attn_course.cli.main; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0  # nothing slow before
+
+
 def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -280,11 +280,12 @@ def _load_nvrtc() -> str:
 
 @lru_cache(maxsize=1)
 def _loaded_library() -> str:
-    """The path of the libnvrtc that this process has loaded."""
+    """The path of the libnvrtc that CuPy has loaded into this process."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "libnvrtc.so" in line}
     if not paths:
         raise CompilerMissingError(
             "CuPy has NVRTC built in; a shared library libnvrtc.so is needed"
         )
-    return min(paths)
+    own = f"libnvrtc.so.{cuda_major()}"  # PyTorch may have loaded one of another version
+    return max(sorted(paths), key=lambda path: os.path.basename(path).startswith(own))
