@@ -27,6 +27,7 @@ BUILDS = {"optimised": ("-lineinfo",), "debug": ("-G",)}
 # What CuPy adds to every RawModule: flush-to-zero, and unannotated functions run on the device.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
+LONGEST_SECONDS = 1e6  # of one compilation, where the limit is infinite
 LEAST_BYTES, COMPILER_BYTES = 256 << 20, 4 << 30  # of memory for one compilation
 
 _NEEDS = re.compile(r"^[ \t]*//[ \t]*Needs:(.*)$", re.MULTILINE)
@@ -217,9 +218,13 @@ def _run_nvrtc(
             "name_expressions": name_expressions,
             "binary": binary,
             "working_folder": os.getcwd(),
-            "readable": [*map(os.path.abspath, own), *real_folders(include_folders())],
+            "readable": [
+                *map(os.path.abspath, own),
+                *real_folders(include_folders()),
+                os.path.dirname(library),
+            ],
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
-            "seconds": budget.remaining(),
+            "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
         reply, image = _answer(library, request, name, budget)
     if reply["error"]:
