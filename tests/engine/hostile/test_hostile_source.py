@@ -366,8 +366,10 @@ def test_running_ends(name, capsys):
 
 def test_straight_code_is_left_between_two_parts_of_it(monkeypatch):
     adds = "add.f32 %0, %0, %0; " * 6000
-    source = f'{K}{{ float s = x[0]; asm volatile("{adds}" : "+f"(s)); x[0] = s; }}'
-    kernel, x = RawModule(code=source).get_function("k"), np.zeros(1, np.float32)
+    source = (
+        f'{K}{{ float s = x[threadIdx.x]; asm volatile("{adds}" : "+f"(s)); x[threadIdx.x] = s; }}'
+    )
+    kernel, x = RawModule(code=source).get_function("k"), np.zeros(1024, np.float32)
     kernel((1,), (1,), (x,))
     monkeypatch.setenv(budget.TIMEOUT, "0.02")
     with pytest.raises(Hang, match="ran longer than 0.02 s and is now at kernel.cu:1"):
