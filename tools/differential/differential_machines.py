@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attn_course.engine.compile import compile_ptx
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
 from attn_course.engine.machine.launch import launch
@@ -35,15 +36,29 @@ class Machine:
         """A module of CUDA C."""
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
+    def load_kernels(self, source: str, options) -> Program:
+        """A module of CUDA C whose arguments the caller lays out; for the simulator alone."""
+        build = "debug" if self.debug else "optimised"
+        compiled = compile_ptx(source, "kernel.cu", tuple(options), "compute_80", build)
+        return Program(compiled.ptx, source=source, build=build, options=tuple(options))
+
+    def load_cubin(self, cubin: bytes):
+        """A module of machine code (cupy.RawModule)."""
+        return self._from_file(cubin, ".cubin")
+
     def load_ptx(self, text: str):
         """A module of PTX text (cupy.RawModule or Program); assembled now, so that errors show."""
         if self.backend == "simulator":
             return Program(text, build="debug" if self.debug else "optimised")
+        return self._from_file(text.encode(), ".ptx")
+
+    def _from_file(self, data: bytes, suffix: str):
+        """The cupy.RawModule of a file of these bytes, loaded."""
         import cupy
 
         self._folder = self._folder or tempfile.TemporaryDirectory()
-        path = Path(self._folder.name) / f"{zlib.crc32(text.encode()):08x}.ptx"
-        path.write_text(text)
+        path = Path(self._folder.name) / f"{zlib.crc32(data):08x}{suffix}"
+        path.write_bytes(data)
         module = cupy.RawModule(path=str(path))
         module.compile()
         return module
@@ -56,8 +71,9 @@ class Machine:
         copies = [a.copy() if is_array(a) else a for a in arguments]
         if isinstance(module, Program):
             images = [a if is_array(a) else a.tobytes() for a in copies]
-            sizes = (*grid, 1, 1), (*block, 1, 1)
-            launch(module, entry, *sizes, images, warp_order=self.warp_order)
+            sizes = [(*extents, 1, 1)[:3] for extents in (grid, block)]
+            options = {"shared_bytes": shared_mem, "warp_order": self.warp_order}
+            launch(module, entry, *sizes, images, **options)
             return [copy for copy in copies if is_array(copy)]
         kernel = module.get_function(entry)
         kernel.warp_order = self.warp_order
@@ -69,7 +85,7 @@ class Machine:
     def _run_gpu(kernel, grid, block, arguments, shared_mem):
         import cupy
 
-        copies = [cupy.asarray(a) if is_array(a) else a for a in arguments]
+        copies = [_on_gpu(cupy, a) for a in arguments]
         kernel(grid, block, tuple(copies), shared_mem=shared_mem)
         return [copy.get() for copy in copies if isinstance(copy, cupy.ndarray)]
 
@@ -80,6 +96,13 @@ class _DebugBuild(Observer):
     def __init__(self):
         super().__init__()
         self.build = "debug"
+
+
+def _on_gpu(cupy, value):
+    """An argument as CuPy takes it: a structure is an array without an axis."""
+    if is_array(value):
+        return cupy.asarray(value)
+    return np.array(value) if isinstance(value, np.void) else value
 
 
 def is_array(value) -> bool:

@@ -229,8 +229,14 @@ def _run_nvrtc(
         reply, image = _answer(library, request, name, budget)
     if reply["error"]:
         raise describe_failure(source, name, reply["log"].rstrip("\0") or reply["error"], arguments)
+    ptx = "" if binary else image.decode(errors="replace").rstrip("\0")
+    if not binary and ".version" not in ptx:
+        raise CompileError(
+            f"{name}: the compiler makes no PTX with these options, and the kernels' names "
+            f"and parameters are read from it: leave out -dlto (link-time optimisation)"
+        )
     return Compiled(
-        ptx="" if binary else image.decode(errors="replace").rstrip("\0"),
+        ptx=ptx,
         lowered_names=dict(zip(name_expressions, reply["lowered"], strict=True)),
         log=reply["log"].strip("\0 \n"),
         arch=target,

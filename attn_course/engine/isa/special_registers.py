@@ -38,9 +38,9 @@ CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", 
 
 
 def is_special(name: str) -> bool:
-    """Is this a special register that has a value here?"""
-    base = name.partition(".")[0]
-    return base in _VALUES or base in _SHAPES or name in CLOCKS
+    """Is this a special register, or a component of one, that has a value here?"""
+    base, _, axis = name.partition(".")
+    return name in _VALUES or name in CLOCKS or base in _SHAPES and axis in (*_AXES, "w")
 
 
 def special_registers(

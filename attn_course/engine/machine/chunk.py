@@ -8,13 +8,14 @@ scatters what it wrote when it stops.
 
 from __future__ import annotations
 
+import traceback
 from time import monotonic
 
 import numpy as np
 
 from attn_course.engine.ptx.syntax import Register
 from attn_course.engine.translate.control_flow import LANE, Block, Key
-from attn_course.engine.translate.function import call_parts
+from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
 from ..errors import SimulatorError, Trap
@@ -56,7 +57,21 @@ class Chunk:
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
-        """Run until every lane has ended (True), or only lanes are left that spin (False)."""
+        """Run until every lane has ended (True), or only lanes are left that spin (False).
+
+        Raises UnsupportedKernel for an instruction whose line NumPy cannot compute.
+        """
+        try:
+            return self.run_groups()
+        except ODD_OPERANDS as error:
+            line = line_of(error)
+            if line is None:
+                raise
+            instance = self.reports.block.instance
+            why = f"its line raises {type(error).__name__}: {error}"
+            raise instance.odd_operands(instance.function.body[line], why) from error
+
+    def run_groups(self) -> bool:
         scheduler = self.scheduler
         while True:
             if scheduler.polls >= scheduler.patience:
@@ -269,6 +284,12 @@ class Chunk:
             self.blocks[key] = Block(
                 key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
             )
+
+
+def line_of(error: Exception) -> int | None:
+    """The index of the instruction whose line was running; None where it was none of them."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return next((int(c.co_name[2:]) for c in codes if c.co_filename == TRANSLATED), None)
 
 
 # How a block ends, other than with a jump -> the key of the next block, or None where the running

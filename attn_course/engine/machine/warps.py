@@ -20,6 +20,7 @@ from .scheduler import Scheduler
 
 _PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
 _ALL = np.uint32(0xFFFFFFFF)
+_SEGMENTS = 0x1F1F  # bits of a shuffle's clamp and segment mask
 
 
 def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
@@ -138,8 +139,9 @@ _REDUCE = {
 
 
 def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
-    """redux.sync over the active members of each warp; integers of 32 bits, dtype kept."""
+    """redux.sync over the active members of each lane's mask; integers of 32 bits, dtype kept."""
     value = spread(value, lanes.size)
+    one_mask = scalar(members)
     members = spread(members, lanes.size).astype(np.uint32)
     info = np.iinfo(value.dtype)
     fill = {
@@ -152,8 +154,23 @@ def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
     }[operation]
     inside = (members >> (lanes & 31).astype(np.uint32)) & np.uint32(1)
     table, base = _table(np.where(inside != 0, value, value.dtype.type(fill)), lanes, fill)
-    whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
-    return whole[(lanes - base) >> 5]
+    if one_mask or _one_mask_a_warp(members, lanes):
+        whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
+        return whole[(lanes - base) >> 5]
+    masks = (lanes >> 5).astype(np.uint64) << np.uint64(32) | members
+    _, team = np.unique(masks, return_inverse=True)
+    whole = np.full(int(team.max()) + 1, fill, value.dtype)
+    _REDUCE[operation].at(whole, team, table[lanes - base])
+    return whole[team]
+
+
+def _one_mask_a_warp(members: np.ndarray, lanes: np.ndarray) -> bool:
+    """Do the lanes of each warp name the same lanes?"""
+    if (members == members[0]).all():
+        return True
+    table, base = _table(members, lanes)
+    union = np.bitwise_or.reduce(table.reshape(-1, 32), axis=1)
+    return bool((union[(lanes - base) >> 5] == members).all())
 
 
 def first_active(lanes: np.ndarray, members):
@@ -184,8 +201,9 @@ class Warps:
     # -- values ---------------------------------------------------------------------------------
     def shuffle(self, mode, value, b, c):
         """shfl.sync: (the source lanes' values, was the source in bounds)."""
-        if scalar(value) and mode == "bfly" and self.reports.accesses is None:
-            return value, np.bool_(True)
+        if mode == "bfly" and scalar(value) and scalar(c) and self.reports.accesses is None:
+            if int(c) & _SEGMENTS == 31:  # the whole warp: every source is in bounds
+                return value, np.bool_(True)
         result, inside, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
         self.reads_inactive = inactive
         return result, inside

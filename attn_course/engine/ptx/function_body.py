@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..budget import check_budget
 from ..errors import ParseError
 from .syntax import (
+    TYPE_BYTES,
     Address,
     Function,
     Immediate,
@@ -19,7 +20,6 @@ from .syntax import (
     Position,
     Register,
     Symbol,
-    Variable,
     Vector,
 )
 from .tokens import Tokens
@@ -65,15 +65,17 @@ class FunctionBody:
 
     def read(self) -> None:
         """Everything up to and including the `}` that ends the body; raises ParseError."""
+        start = self.tokens.at
         try:
             while self.scopes:
                 check_budget(self.function.name, lambda: "the reading of its PTX")
+                start = self.tokens.at
                 self.statement(self.tokens.take())
         except ParseError as error:
-            if self.position is None:
-                raise
-            file = self.tokens.file_name(self.position.file)
-            message = f"{error} (compiled from {file}:{self.position.line})"
+            message = f"{error} in `{self.tokens.statement(start)}`"
+            if self.position is not None:
+                file = self.tokens.file_name(self.position.file)
+                message = f"{message} (compiled from {file}:{self.position.line})"
             raise ParseError(message) from None
 
     def statement(self, word: str) -> None:
@@ -164,7 +166,9 @@ class FunctionBody:
         """`.reg .b32 %r<9>, t;`: nine numbered registers and one by its name."""
         kind = self.tokens.take()[1:]
         if kind in ("v2", "v4"):
-            self.tokens.fail("vector registers are not supported")
+            self.tokens.fail("vector registers are not supported: declare one for each component")
+        if kind not in TYPE_BYTES:
+            self.tokens.fail(f"unknown register type .{kind}")
         while True:
             name = self.tokens.take()
             if self.tokens.accept("<"):
@@ -181,11 +185,18 @@ class FunctionBody:
         self.tokens.expect(";")
 
     def local_variables(self, space: str) -> None:
-        """Variables of the function; .param ones belong to the scope of a call."""
+        """Variables of the function; .param ones belong to the scope of a call.
+
+        Global and constant ones live as long as the module, under a name that is no other's.
+        """
         for variable in read_variables(self.tokens, space):
+            if space in ("global", "const"):
+                name = f"{self.function.name}.{self.declare(variable.name)}"
+                self.scopes[-1].names[variable.name] = name
+                self.module.variables[name] = replace(variable, name=name)
+                continue
             if space == "param":
-                name = self.declare(variable.name)
-                variable = Variable(name, space, variable.type, variable.size, variable.align)
+                variable = replace(variable, name=self.declare(variable.name))
             self.function.variables[variable.name] = variable
 
     def location(self) -> None:
@@ -277,7 +288,11 @@ class FunctionBody:
 
     def offset(self) -> int:
         """`+ 8` behind a name; 0 where there is none."""
-        return self.tokens.integer() if self.tokens.accept("+") else 0
+        if not self.tokens.accept("+"):
+            return 0
+        if self.is_register(self.tokens.next):
+            self.tokens.fail("an offset is a number: add the two registers first")
+        return self.tokens.integer()
 
     def address(self) -> Address:
         """`[base + offset]` behind its bracket; a tensor's coordinates follow a comma."""

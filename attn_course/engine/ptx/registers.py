@@ -63,15 +63,18 @@ def has_result(opcode: str) -> bool:
     return parts[0] not in _NO_RESULT
 
 
-def reads_and_writes(instruction: Instruction) -> tuple[set[str], set[str]]:
-    """Return the names of the registers that an instruction, with its guard, reads and writes."""
+def reads_and_writes(instruction: Instruction, guard: bool = True) -> tuple[set[str], set[str]]:
+    """Return the names of the registers that an instruction reads and writes.
+
+    guard: whether the register of its guard counts as read, also where no operand reads it.
+    """
     operands = instruction.operands
     writes: set[str] = set()
     if has_result(instruction.opcode) and operands:
         writes = set(registers_in(operands[0]))
         operands = operands[1:]
     reads = {name for operand in operands for name in registers_in(operand)}
-    if instruction.guard is not None:
+    if guard and instruction.guard is not None:
         reads.add(instruction.guard.name)
     parts = instruction.opcode.split(".")
     if parts[0] in ("addc", "subc", "madc"):

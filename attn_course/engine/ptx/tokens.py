@@ -109,6 +109,13 @@ class Tokens:
         except ValueError:
             self.fail(f"expected an integer, found {word!r}")
 
+    def statement(self, start: int) -> str:
+        """Return the text from a word up to its `;` on one line of ASCII, cut where it is long."""
+        end = next((i for i in range(start, self.at + 32) if self.words[i] in (";", "")), start)
+        text = " ".join(self.text[self.starts[start] : self.starts[end] + 1].split())
+        text = ascii(text)[1:-1]
+        return text if len(text) <= 100 else f"{text[:97]}..."
+
     def file_name(self, number: int) -> str:
         """Last part of the name that `.file` gives a number, often at the end of the text."""
         start = [".file", str(number)]

@@ -39,7 +39,7 @@ def read_parameters(tokens: Tokens) -> list[Variable]:
     found = []
     while not tokens.accept(")"):
         if tokens.accept(".reg"):
-            tokens.fail("functions with .reg parameters are not supported")
+            tokens.fail("functions with .reg parameters are not supported: declare .param ones")
         tokens.expect(".param")
         align, kind = 0, ""
         while tokens.next.startswith("."):

@@ -33,12 +33,12 @@ class Executable:
         self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
         self.functions = list(self.module.functions)  # a function's address is its number here
-        self.recursive = recursive_functions(self.module)
-        self.allocates = "malloc" in reachable(references(self.module), function.name)
+        self.recursive = program.recursive
+        self.allocates = "malloc" in reachable(program.references, function.name)
         self.variables = [  # in global memory: __device__ and __constant__
-            v.name for v in variables_used(self.module, function) if v.space != "shared"
+            v.name for v in variables_used(program, function) if v.space != "shared"
         ]
-        for variable in shared_variables(self.module, function):
+        for variable in shared_variables(program, function):
             self.place(variable)
         self.instance = Instance(self, function, (), 0)
         self.instances: dict[Key, Instance] = {(): self.instance}
@@ -94,7 +94,9 @@ class Executable:
         call, fall = block.terminator.instruction, block.terminator.fall
         function = self.module.functions.get(callee)
         if function is None or not function.defined:
-            why = f"function {callee} has no body here"
+            why = f"function {callee} has no body in this module"
+            if "cudaCDP" in callee:
+                why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
         recursion = self.start_of_recursion(caller, call, callee)
         prefix = (*caller.prefix, call.index)
@@ -162,21 +164,15 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def recursive_functions(module: Module) -> set[str]:
-    """Functions that may call themselves, directly or through others."""
-    graph = references(module)
-    return {name for name in module.functions if name in reachable(graph, name)}
-
-
-def variables_used(module: Module, function: Function) -> list[Variable]:
+def variables_used(program, function: Function) -> list[Variable]:
     """The module's variables that a kernel or what it calls may touch."""
-    used = reachable(references(module), function.name)
-    return [variable for name, variable in module.variables.items() if name in used]
+    used = reachable(program.references, function.name)
+    return [variable for name, variable in program.module.variables.items() if name in used]
 
 
-def shared_variables(module: Module, function: Function) -> list[Variable]:
+def shared_variables(program, function: Function) -> list[Variable]:
     """All .shared variables a kernel can touch, its callees' included."""
-    used = reachable(references(module), function.name) - {function.name}
-    callees = [f for name, f in module.functions.items() if name in used]
+    used = reachable(program.references, function.name) - {function.name}
+    callees = [f for name, f in program.module.functions.items() if name in used]
     own = [v for f in (function, *callees) for v in f.variables.values()]
-    return [v for v in (*variables_used(module, function), *own) if v.space == "shared"]
+    return [v for v in (*variables_used(program, function), *own) if v.space == "shared"]

@@ -10,6 +10,7 @@ from attn_course.engine.ptx.syntax import (
     Function,
     Immediate,
     Instruction,
+    Inverted,
     Register,
     Variable,
     format_operand,
@@ -23,6 +24,10 @@ from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operands import STORED, check_words, printable
+
+TRANSLATED = "<translated PTX>"  # the file that tracebacks name for a line
+# What Python raises where an instruction has other operands than its opcode takes.
+ODD_OPERANDS = (AttributeError, KeyError, IndexError, ValueError, TypeError)
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
@@ -99,7 +104,11 @@ class Instance:
                 continue
             with self.explaining(call):
                 returns, _, arguments = call_parts(call)
-                passed = [variables[name] for name in (*arguments, *returns)]
+                for name in (*arguments, *returns):
+                    if name not in variables:
+                        why = f"{name} is no .param variable, which alone may be passed here"
+                        raise UnsupportedInstruction(why)
+            passed = [variables[name] for name in (*arguments, *returns)]
             offsets, end = lay_out(passed, self.frame_end)
             for variable, offset in zip(passed, offsets, strict=True):
                 if self.places.setdefault(variable.name, ("local", offset)) != ("local", offset):
@@ -127,11 +136,24 @@ class Instance:
         """A register's slot, which is made where it has none yet."""
         if name not in self.function.registers and name != "%carry":
             if not is_special(name):
-                raise UnsupportedInstruction(f"there is no special register {name} here")
+                raise UnsupportedInstruction(self.unknown_register(name))
             return self.kernel.special_slot(name)
         if name not in self.slots:
-            self.slots[name] = self.kernel.new_slot(STORED[self.register_type(name)])
+            kind = self.register_type(name)
+            if kind not in STORED:
+                raise UnsupportedInstruction(f"{name} is a register of type .{kind}")
+            self.slots[name] = self.kernel.new_slot(STORED[kind])
         return self.slots[name]
+
+    def unknown_register(self, name: str) -> str:
+        """Say why a name means no register here."""
+        whole, dot, _ = name.partition(".")
+        if dot and whole in self.function.registers:
+            return f"{name} is a part of a register: the simulator has no video instructions"
+        if is_special(f"{name}.x"):
+            return f"{name} is a vector: read one component at a time, such as {name}.x"
+        special = name.startswith("%")
+        return f"there is no special register {name}" if special else f"no register {name}"
 
     def mask(self, names) -> int:
         """Bit mask of the slots of some registers."""
@@ -184,7 +206,7 @@ class Instance:
         The source holds numbers, names that Decoder makes, and nothing of the PTX text.
         """
         source = "\n".join(f"def op{i.index}(R, c):\n    {statement}" for i, statement in lines)
-        exec(compile(source, "<translated PTX>", "exec"), decoder.names)
+        exec(compile(source, TRANSLATED, "exec"), decoder.names)
         self.kernel.lines.extend(lines)
         special = self.kernel.special_mask()
         for key, block in built.items():
@@ -257,8 +279,13 @@ class Instance:
             return Terminator("exit", last)
         if root == "trap":
             return Terminator("trap", last)
-        kind = "cluster_wait" if "cluster" in last.opcode.split(".") else "barrier"
-        kind = "call" if root == "call" else kind
+        parts = last.opcode.split(".")
+        kind = "cluster_wait" if "cluster" in parts else "call" if root == "call" else "barrier"
+        if kind == "barrier":
+            least = 3 if "red" in parts else 2 if "arrive" in parts else 0
+            readable = all(isinstance(o, Register | Immediate | Inverted) for o in last.operands)
+            if len(last.operands) < least or not readable:
+                raise self.odd_operands(last)
         return Terminator(kind, last, fall=self.key(end), action=self)
 
     def find_uses(self, block: Block) -> int:
@@ -269,12 +296,10 @@ class Instance:
         if t.instruction is not None and t.counted:
             sequence.append(t.instruction)
         for instruction in sequence:
-            reads, writes = reads_and_writes(instruction)
+            reads, writes = reads_and_writes(instruction, guard=False)
+            guards = {instruction.guard.name} if instruction.guard is not None else set()
             with self.explaining(instruction):
-                check_words(instruction, reads | writes)
-            if instruction.guard is not None:
-                reads.discard(instruction.guard.name)
-            with self.explaining(instruction):
+                check_words(instruction, reads | writes | guards)
                 uses |= self.mask(reads) & ~definitions
                 definitions |= self.mask(writes)
         if t.kind in ("branch", "return"):
@@ -325,8 +350,12 @@ class Instance:
             yield
         except UnsupportedInstruction as error:
             raise UnsupportedKernel(self.complaint(instruction, str(error))) from None
-        except (AttributeError, KeyError, IndexError, ValueError, TypeError) as error:
-            raise UnsupportedKernel(self.complaint(instruction, repr(error))) from error
+        except ODD_OPERANDS as error:
+            raise self.odd_operands(instruction) from error
+
+    def odd_operands(self, instruction: Instruction, why: str = "") -> UnsupportedKernel:
+        """Return the error about an instruction whose operands are not those of its opcode."""
+        return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
     def in_own_file(self, instruction: Instruction | None) -> Instruction | None:

@@ -55,7 +55,7 @@ class Decoder(MemoryLines):
         except isa.UnknownInstruction as error:
             raise UnsupportedInstruction(str(error)) from None
         destination, *operands = instruction.operands
-        sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=False)]
+        sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=True)]
         carry = f"R[{self.instance.slot('%carry')}]" if operation.uses_carry else ""
         if operation.reads_carry:
             sources.append(carry)
@@ -123,14 +123,22 @@ class Decoder(MemoryLines):
                 return part.split("::")[0]
         raise UnsupportedInstruction(f"none of .{', .'.join(known)}")
 
+    @staticmethod
+    def check_sync(instruction: Instruction) -> None:
+        """Refuse the form without a member mask, which GPUs since sm_70 do not have."""
+        if "sync" not in instruction.opcode.split("."):
+            raise UnsupportedInstruction("sm_70 and newer have it with .sync and a mask only")
+
     def _shfl(self, instruction: Instruction) -> str:
-        destination, *sources = instruction.operands[:4]
+        self.check_sync(instruction)
+        destination, *sources, _ = instruction.operands
         mode = self.mode(instruction, "up", "down", "bfly", "idx")
         value, b, c = (self.read(source, "b32") for source in sources)
         call = f"c.warps.shuffle({mode!r}, {value}, {b}, {c})"
         return self.write_pair(destination, ("b32", "pred"), call)
 
     def _vote(self, instruction: Instruction) -> str:
+        self.check_sync(instruction)
         destination, predicate, members = instruction.operands
         mode = self.mode(instruction, "all", "any", "uni", "ballot")
         value = self.read(predicate, "pred")
@@ -148,6 +156,8 @@ class Decoder(MemoryLines):
     def _redux(self, instruction: Instruction) -> str:
         destination, value, members = instruction.operands
         kind = type_of(instruction.opcode)
+        if kind not in ("u32", "s32", "b32"):
+            raise UnsupportedInstruction(f"redux.sync of type .{kind}")
         mode = self.mode(instruction, "add", "min", "max", "and", "or", "xor")
         call = f"c.warps.redux({mode!r}, {self.read(value, kind)}, {self.read(members, 'b32')})"
         return self.write(destination, kind, call)

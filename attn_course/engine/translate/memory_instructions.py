@@ -13,6 +13,7 @@ from ..errors import UnsupportedInstruction
 from ..isa import atomics
 from .operands import OperandText, code_of, type_of
 
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 SPACES = ("global", "shared", "local", "param", "const")
 
 
@@ -30,8 +31,13 @@ def _item(kind: str) -> str:
     return f"{code_of(DTYPE[kind])}, {TYPE_BYTES[kind].bit_length() - 1}"
 
 
-def _items(operand) -> tuple:
-    return operand.items if isinstance(operand, Vector) else (operand,)
+def _items(operand, opcode: str) -> tuple:
+    """The registers of a load or store: as many as .v2 or .v4 says; UnsupportedInstruction."""
+    items = operand.items if isinstance(operand, Vector) else (operand,)
+    count = next((n for word, n in _VECTORS.items() if word in opcode.split(".")), 1)
+    if len(items) != count:
+        raise UnsupportedInstruction(f"{len(items)} registers, and {count} in its name")
+    return items
 
 
 class MemoryLines(OperandText):
@@ -65,7 +71,7 @@ class MemoryLines(OperandText):
 
     def _ld(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
-        kind, items = type_of(instruction.opcode), _items(destination)
+        kind, items = type_of(instruction.opcode), _items(destination, instruction.opcode)
         space = self.space_of(instruction, source)
         if space == "parameter":
             return self.load_parameter(source, kind, items)
@@ -92,7 +98,7 @@ class MemoryLines(OperandText):
     def _st(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
         kind = type_of(instruction.opcode)
-        values = ", ".join(self.read(item, kind) for item in _items(source))
+        values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
         space = self.space_of(instruction, destination)
         return (
             f"c.memory.store({space!r}, {self.address(destination)}, ({values},), {_item(kind)}, "

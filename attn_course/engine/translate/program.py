@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from attn_course.engine.ptx.source_module import SourceModule
 
 from ..addresses import aligned
 from ..budget import call_budget
-from .executable import Executable, shared_variables
+from .executable import Executable, reachable, references, shared_variables
 from .operands import printable
 
 
@@ -49,10 +50,21 @@ class Program(SourceModule):
             data[: initial.size] = initial
             self.variables[variable.name] = data
 
+    @cached_property
+    def references(self) -> dict[str, set[str]]:
+        """Functions and variables by name -> the functions and variables that each names."""
+        return references(self.module)
+
+    @cached_property
+    def recursive(self) -> set[str]:
+        """Functions that may call themselves, directly or through others."""
+        graph = self.references
+        return {name for name in self.module.functions if name in reachable(graph, name)}
+
     def resources(self, name: str) -> Resources:
         """What a kernel takes up, known without decoding it."""
         function, shared = self.module.functions[name], 0
-        for variable in shared_variables(self.module, function):
+        for variable in shared_variables(self, function):
             shared = aligned(shared, max(variable.align, 1)) + variable.size
         local = sum(v.size for v in function.variables.values() if v.space == "local")
         return Resources(shared, local, len(function.registers))
