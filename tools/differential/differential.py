@@ -19,9 +19,6 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
-
 from differential_machines import Machine
 from differential_record import make_record, report, summarise, write
 from differential_sections import SECTIONS, guarded

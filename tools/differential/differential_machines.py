@@ -3,7 +3,6 @@
 import datetime
 import os
 import platform
-import subprocess
 import tempfile
 import zlib
 from pathlib import Path
@@ -15,7 +14,7 @@ from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
 from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
-from attn_course.measure.records import commit
+from attn_course.measure.records import commit, gpu_identity
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,26 +109,24 @@ def is_array(value) -> bool:
 
 
 def describe(backend: str) -> dict:
-    """Where and with what a run was made: gpu, driver, cuda, date, commit, versions."""
+    """Where and with what a run was made: gpu, driver, cuda (runtime), nvrtc, date, commit ..."""
     import cupy
 
     facts = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **(
+            gpu_identity() if backend == "gpu" else dict.fromkeys(("gpu", "driver", "cuda"), "none")
+        ),
+        "date": datetime.date.today().isoformat(),
         "commit": commit(),
-        "gpu": "none",
-        "driver": "",
-        "cuda": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
+        "nvrtc": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "cupy": cupy.__version__,
         "cpu_cores": len(os.sched_getaffinity(0)),
     }
     if backend == "gpu":
-        properties = cupy.cuda.runtime.getDeviceProperties(0)
-        facts["gpu"] = properties["name"].decode()
+        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
         facts["compute_capability"] = f"{properties['major']}.{properties['minor']}"
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        facts["driver"] = output_of(query).splitlines()[0] if output_of(query) else ""
     return facts
 
 
@@ -141,11 +138,3 @@ def target() -> str:
         return f"sm_{min(90, int(cupy.cuda.Device(0).compute_capability))}"
     except cupy.cuda.runtime.CUDARuntimeError:
         return "sm_90"
-
-
-def output_of(command: list[str]) -> str:
-    """Return the output of a command; "" where it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
