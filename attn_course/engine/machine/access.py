@@ -44,6 +44,8 @@ class Memory:
         self.run, self.lanes, self.cluster, self.reports = run, lanes, cluster, reports
         self.globals = run.memory
         self.shared_size, self.local_size = run.shared_size, run.local_stride
+        self.holes = self.find_holes()
+        self.shared_limit = 0 if self.holes is not None else run.shared_size
         count = lanes.block_count
         self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
         self.local = FlatMemory("local", np.zeros(lanes.count * self.local_size, np.uint8))
@@ -90,10 +92,11 @@ class Memory:
         """`locate` in global memory."""
         low, high, bits = bounds(address)
         memory, valid = self.globals, None
-        if bits & (size - 1) or low < memory.low or high + size > memory.high:
-            if bits & (size - 1) or not memory.covers(low, high + size):
+        first, end = memory.recent if kind == "load" else memory.recent_writable
+        if bits & (size - 1) or low < first or high + size > end:
+            if bits & (size - 1) or not memory.covers(low, high + size, kind):
                 address = spread(address, self.lanes.R[LANE].size)
-                valid = memory.valid(address, size) & (address & np.uint64(size - 1) == 0)
+                valid = memory.valid(address, size, kind) & (address & np.uint64(size - 1) == 0)
                 if valid.all():
                     valid = None
                 else:
@@ -105,7 +108,7 @@ class Memory:
     def locate_slice(self, space: str, address, shift: int, size: int, ins, kind: str):
         """Shared and local memory: each block or thread has a slice of the flat array."""
         slot, memory, limit = (
-            (SHARED_BASE, self.shared, self.shared_size)
+            (SHARED_BASE, self.shared, self.shared_limit)
             if space == "shared"
             else (LOCAL_BASE, self.local, self.local_size)
         )
@@ -119,18 +122,46 @@ class Memory:
             return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.lanes.R[LANE].size)
-            fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
-            valid = fits & (address & np.uint64(size - 1) == 0)
-            self.refuse(space, address, valid, size, ins, kind)
+            valid = self.fits(space, address, size) & (address & np.uint64(size - 1) == 0)
+            if valid.all():
+                valid = None
+            else:
+                self.refuse(space, address, valid, size, ins, kind)
         if self.reports.accesses is not None:
             self.reports.access(space, kind, address, size, valid)
         return memory, _flat(address + base, shift), valid
+
+    def find_holes(self) -> np.ndarray | None:
+        """(shared bytes,) bool: what is between the shared variables of a debug build."""
+        run = self.run
+        if run.program.build != "debug":
+            return None
+        holes = np.ones(self.shared_size, bool)
+        for offset, variable in run.kernel.shared_places.values():
+            holes[offset : offset + variable.size] = False
+        if run.dynamic_bytes:
+            holes[run.dynamic_offset :] = False
+        return holes if holes.any() else None
+
+    def fits(self, space: str, address: np.ndarray, size: int) -> np.ndarray:
+        """(lanes,) bool: which accesses of `size` bytes are inside the thread's or block's part."""
+        limit = self.local_size if space == "local" else self.shared_size
+        fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
+        if space == "local":
+            return fits
+        if self.holes is not None:
+            inside = address[fits].astype(np.int64)
+            fits[fits] = ~(self.holes[inside] | self.holes[inside + size - 1])
+        first, count = self.run.reserved
+        if count:
+            fits |= (address >= np.uint64(first)) & (address <= np.uint64(first + count - size))
+        return fits
 
     def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
         """Shared memory of any block of the cluster; observers hear which."""
         address = spread(address, self.lanes.R[LANE].size)
         inside, base, exists = self.cluster.base_of(address)
-        fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
+        fits = self.fits("shared", inside, size)
         valid = fits & exists & (inside & np.uint64(size - 1) == 0)
         if valid.all():
             valid = None
@@ -154,9 +185,17 @@ class Memory:
         return None, None, None  # lanes in different spaces
 
     def is_in(self, space: str, address):
-        """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
+        """isspacep: (lanes,) bool. Parameters of a kernel are in global memory, constants not."""
         if space in ("const", "param"):
-            return np.zeros(np.shape(address), bool)[()]
+            return self.globals.is_in(space, address)
+        inside = self.in_window(space, address)
+        if space == "global":
+            inside &= np.logical_not(self.globals.is_in("const", address))
+        return inside
+
+    @staticmethod
+    def in_window(space: str, address):
+        """(lanes,) bool: which generic addresses reach this memory, constants the global one."""
         if space == "global":
             return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
         start, end = RANGES[space]
@@ -165,7 +204,7 @@ class Memory:
     def space_parts(self, address):
         """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""
         for space, start in WINDOWS.items():
-            mine = self.is_in(space, address)
+            mine = self.in_window(space, address)
             if mine.any():
                 yield space, np.nonzero(mine)[0], address[mine] - np.uint64(start)
 
@@ -174,7 +213,7 @@ class Memory:
         """Address, within its own space, of a variable that PTX names."""
         kind, where = place
         if kind == "variable":
-            return np.uint64(self.run.symbols[where] + offset)
+            return np.uint64(self.run.program.addresses[where] + offset)
         if kind == "parameter":
             return np.uint64(self.run.parameter_address + where + offset)
         if kind == "dynamic":
@@ -304,25 +343,50 @@ class Memory:
 
     def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report lanes whose access is not `valid`; raise unless an observer goes on."""
-        found = self.describe(space, int(address[np.argmin(valid)]), size)
-        self.reports.bad_access(found, space, address, valid, size, ins, kind)
+        first = int(address[np.argmin(valid)])
+        found = self.describe(space, first, size, kind)
+        remedy = self.remedy(space, first, found[2])
+        self.reports.bad_access(found, remedy, space, address, valid, size, ins, kind)
 
-    def describe(self, space: str, address: int, size: int) -> tuple[str, object, str]:
+    def describe(self, space: str, address: int, size: int, kind: str) -> tuple[str, object, str]:
         """(array, index in it, both in words) of an address, as the message about a fault says."""
         if space == "global":
-            return self.globals.describe(address, size)
+            return self.globals.describe(address, size, kind)
         if space == "local":
-            text = f"byte {address} of its {self.local_size} bytes of local memory"
-            return "local memory", address, text
+            index, item = (address - (address >> 63 << 64)) // min(size, 4), min(size, 4)
+            text = (
+                f"element {index} of the thread's local memory, in elements of {item} bytes; "
+                f"valid elements are 0 to {self.local_size // item - 1}"
+            )
+            return "local memory", index, text
         return self.describe_shared(address)
+
+    def remedy(self, space: str, address: int, place: str) -> str:
+        """What to do about an access that is out of bounds."""
+        if space != "global" or not self.globals.is_null(address):
+            if place.endswith("read-only"):
+                return "Pass an array that can be written, or do not write through this pointer"
+            if place.endswith("constant memory"):
+                return "Declare the variable __device__ if kernels are to write it"
+            return "Guard the access with a bounds check, or correct the index"
+        if self.run.refused_bytes:
+            heap = self.run.heap
+            return (
+                f"malloc() or new found no room for {self.run.refused_bytes} bytes and returned "
+                f"null: the device heap has {heap.span.size} bytes, of which {heap.bytes_in_use} "
+                "are in use, since the process began. Free what is not needed, and check the "
+                "pointer before its use; a new Python process has an empty heap"
+            )
+        return "Pass an array for the argument that is None, or set the pointer before its use"
 
     def describe_shared(self, address: int) -> tuple[str, object, str]:
         """`describe` for shared memory: which array, and which byte of it."""
         for bits in (64, 32):  # shared addresses have either width
             if address >> bits - 1 == 1:
                 address -= 1 << bits
-        for name, (offset, variable) in self.run.kernel.shared_places.items():
-            if offset <= address < offset + variable.size:
+        behind = self.holes is not None and 0 <= address < self.shared_size
+        for name, (offset, variable) in reversed(self.run.kernel.shared_places.items()):
+            if offset <= address < offset + variable.size or behind and offset <= address:
                 name, at = demangle(name), address - offset
                 return name, at, f"byte {at} of the shared array {name} ({variable.size} bytes)"
         text = f"byte {address} of the block's {self.shared_size} bytes of shared memory"

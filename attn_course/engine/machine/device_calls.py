@@ -7,7 +7,7 @@ import numpy as np
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
+from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import KernelAssertion
 from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
@@ -16,35 +16,6 @@ from .memory import spread
 
 _SHORT = 1 << 8  # bytes of a string that are looked at first
 _LONGEST = 1 << 16  # bytes of a string
-
-
-class Heap:
-    """The memory that malloc and free of one launch hand out. Freed memory is used again once the
-    heap is full, for requests of the same size: until then an address belongs to one thread only,
-    on which observers that look for races rely.
-    """
-
-    def __init__(self, start: int, size: int):
-        self.next, self.end = start, start + size
-        self.sizes: dict[int, int] = {}  # of what is in use, by address
-        self.freed: dict[int, list[int]] = {}  # addresses by size
-
-    def allocate(self, size: int) -> int:
-        """The address of that many bytes; 0 when there is no room."""
-        size = aligned(max(size, 1))
-        if size <= self.end - self.next:
-            address, self.next = self.next, self.next + size
-        elif self.freed.get(size):
-            address = self.freed[size].pop()
-        else:
-            return 0
-        self.sizes[address] = size
-        return address
-
-    def release(self, address: int) -> None:
-        size = self.sizes.pop(address, None)
-        if size is not None:
-            self.freed.setdefault(size, []).append(address)
 
 
 class DeviceCalls:
@@ -88,6 +59,8 @@ class DeviceCalls:
                 self.lanes.fetch((slot,))
                 base = spread(self.lanes.R[slot], self.lanes.R[LANE].size)[lane]
                 memory, start = space, int(base) + int(address) - low
+        if memory is self.memory.globals:
+            memory.follow(np.array([start], np.uint64))
         return memory.bytes[start : start + count].tobytes()
 
     def string_at(self, address: int, lane: int = 0) -> str:
@@ -134,9 +107,11 @@ class DeviceCalls:
         )
 
     def malloc(self, block) -> None:
-        """Memory from the launch's heap, 16-byte aligned; null when there is not as much."""
+        """Memory from the heap, 16-byte aligned; null when there is not as much."""
         sizes = self.call_argument(block, 0, "u8").tolist()
         starts = [self.run.heap.allocate(size) for size in sizes]
+        if not all(starts) and not self.run.refused_bytes:
+            self.run.refused_bytes = sizes[starts.index(0)]
         self.store_result(block, np.array(starts, np.uint64))
 
     def free(self, block) -> None:

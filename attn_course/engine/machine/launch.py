@@ -9,20 +9,20 @@ from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.translate.executable import Executable
+from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 
+from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
 from ..budget import Budget, call_budget
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
-from .device_calls import Heap
-from .memory import GlobalMemory, span
+from .memory import GlobalMemory
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
-HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
+RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 
@@ -38,12 +38,16 @@ class Run:
         self.observers, self.warp_order = tuple(observers), order
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
-        self.dynamic_offset = aligned(kernel.shared_bytes)
+        gap = SHARED_RED_ZONE if program.build == "debug" and kernel.shared_bytes else 0
+        self.dynamic_offset = aligned(kernel.shared_bytes) + gap
         self.dynamic_bytes = shared_bytes
         self.shared_size = kernel.shared_bytes
         if shared_bytes:
             self.shared_size = self.dynamic_offset + shared_bytes
         self.shared_stride = aligned(self.shared_size)
+        self.reserved = (self.shared_stride + SHARED_RED_ZONE, RESERVED_BYTES * kernel.reserves)
+        if kernel.reserves:
+            self.shared_stride = sum(self.reserved)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
         self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
         limits = kernel.function.limits
@@ -54,47 +58,42 @@ class Run:
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()
-        self.symbols: dict[str, int] = {}
-        self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
+        self.refused_bytes = 0  # of the first malloc() that found no room
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
-        """Put array arguments, variables and the parameters into global memory."""
-        kernel = self.kernel
-        pointers = [i for i, a in enumerate(arguments) if isinstance(a, np.ndarray)]
-        items, offsets = [], []
-        for i in pointers:
-            array = arguments[i]
-            name = names[i] if i < len(names) else f"argument {i}"
-            data, start = span(array)
-            shape = array.shape if array.flags.c_contiguous else ()
-            items.append((name, data, shape, array.dtype, array.flags.writeable))
-            offsets.append(start)
-        variables = [(name, self.program.variables[name]) for name in kernel.variables]
-        items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
-        name = demangle(kernel.function.name)
-        size = sum(item[1].size for item in items) + self.heap_bytes + kernel.parameter_bytes
-        self.budget.charge(size, name, "its arrays and variables")
-        if self.heap_bytes:
-            heap = np.zeros(self.heap_bytes, np.uint8)
-            items.append(("heap", heap, (), np.dtype(np.uint8), False))
+        """Make arguments, variables and parameters known in global memory."""
+        kernel, memory, values = self.kernel, self.memory, list(arguments)
+        size = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
+        size += kernel.parameter_bytes
+        self.budget.charge(size, demangle(kernel.function.name), "its arguments")
+        for i, value in enumerate(arguments):
+            if isinstance(value, np.ndarray):
+                name = names[i] if i < len(names) else f"argument {i}"
+                values[i] = memory.give(value, name).to_bytes(8, "little")
+        for name in kernel.variables:
+            memory.use(self.program.addresses[name])
+        if kernel.allocates:
+            self.heap.put_together()
+            memory.use(self.heap.span.start)
         # After the parameters comes what grid.sync() counts the arrived blocks in.
-        image = np.zeros(aligned(kernel.parameter_bytes) + GRID_WORKSPACE_BYTES, np.uint8)
-        items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
-        addresses = self.memory.place(items)
-        first = len(pointers)
-        self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}
-        values = list(arguments)
-        for i, address, offset in zip(pointers, addresses, offsets, strict=False):
-            values[i] = int(address + offset).to_bytes(8, "little")
-        self.parameter_address = addresses[-1]
-        self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
-        self.heap = Heap(addresses[-2] if self.heap_bytes else 0, self.heap_bytes)
-        self.fill_parameters(image, values)
-        self.relocate(variables)
+        offset = aligned(kernel.parameter_bytes)
+        size = offset + GRID_WORKSPACE_BYTES
+        self.parameter_address = SPACE.take_parameters(size)
+        self.grid_workspace = self.parameter_address + offset
+        self.fill_parameters(size, values)
+        memory.use_parameters(self.parameter_address, size)
+        memory.ready()
+        if self.observers:
+            memory.follow_pointers()
 
-    def fill_parameters(self, image: np.ndarray, values: list[bytes]) -> None:
-        kernel = self.kernel
+    @property
+    def heap(self) -> DeviceHeap:
+        """The heap of the process."""
+        return SPACE.heap
+
+    def fill_parameters(self, size: int, values: list[bytes]) -> None:
+        kernel, image = self.kernel, np.zeros(size, np.uint8)
         for parameter, offset, value in zip(
             kernel.parameters, kernel.parameter_offsets, values, strict=True
         ):
@@ -102,19 +101,12 @@ class Run:
             image[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
         self.parameters = image.tobytes()
         start = self.parameter_address
-        self.memory.bytes[start : start + image.size] = image
+        self.memory.bytes[start : start + size] = image
 
-    def relocate(self, variables) -> None:
-        """Fill in variables whose initial value holds an address of a variable or function."""
-        for name, _ in variables:
-            variable = self.program.module.variables[name]
-            for offset, symbol in variable.relocations:
-                added = int.from_bytes(variable.initial[offset : offset + 8], "little")
-                address = self.symbols.get(symbol)
-                if address is None:
-                    address = self.kernel.module_place(symbol)[1]
-                at = self.symbols[name] + offset
-                self.memory.bytes[at : at + 8].view(np.uint64)[:] = address + added
+    def end(self) -> None:
+        """Copy arrays back and let the addresses of the parameters go."""
+        self.memory.copy_back()
+        SPACE.return_parameters(self.parameter_address)
 
     def description(self) -> Launch:
         """What observers are told of the launch."""
@@ -252,13 +244,13 @@ def launch(
         grid, block = tuple(grid), tuple(block)
         run = Run(program, kernel, grid, block, shared_bytes, observers, warp_order, budget)
         run.place_arguments(arguments, names)
-        description = run.description() if observers else None
-        for observer in run.observers:
-            observer.launch_started(description)
         try:
+            description = run.description() if observers else None
+            for observer in run.observers:
+                observer.launch_started(description)
             with np.errstate(all="ignore"):
                 run.execute()
         finally:
-            run.memory.copy_back()
+            run.end()
         for observer in run.observers:
             observer.launch_finished(description)

@@ -17,7 +17,7 @@ from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
 from .lanes import ChunkLanes
-from .memory import RED_ZONE, spread
+from .memory import spread
 
 
 class Reports:
@@ -82,10 +82,13 @@ class Reports:
             observer.fault(event)
         return None if any(observer.keeps_going for observer in self.observers) else event
 
-    def bad_access(self, found: tuple, space: str, address, valid, size: int, ins, kind: str):
+    def bad_access(
+        self, found: tuple, remedy: str, space: str, address, valid, size: int, ins, kind: str
+    ):
         """Report lanes whose access is not `valid`; raise MemoryFault if no observer goes on.
 
-        found: (array, index in it, place in words) of the first bad address.
+        found: (array, index in it, place in words) of the first bad address; remedy: what to do
+        unless it is misaligned.
         """
         array, index, place = found
         bad = np.nonzero(~valid)[0]
@@ -98,16 +101,8 @@ class Reports:
             f"{self.kernel.function.name} at {instance.where(ins)}: "
             f"{self.lanes.thread_text(lanes)} {VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
-            + _remedy(misaligned, space == "global" and first < RED_ZONE)
+            + ("Use an address that is a multiple of the access size" if misaligned else remedy)
         )
         event = self.fault(fault, message, instance, ins, lanes, array, index)
         if event is not None:
             raise MemoryFault(message, fault, array, index, event.threads)
-
-
-def _remedy(misaligned: bool, is_null: bool) -> str:
-    if misaligned:
-        return "Use an address that is a multiple of the access size"
-    if is_null:
-        return "Pass an array for the argument that is None"
-    return "Guard the access with a bounds check, or correct the index"

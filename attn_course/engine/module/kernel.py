@@ -226,9 +226,9 @@ class SimulatorKernel(Kernel):
             for value, parameter in zip(values, self.entry.parameters, strict=True)
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
-        with call_budget(), self.module.shared_variables(build) as program:
+        with call_budget():
             launch(
-                program,
+                self.module.program(build),
                 self.entry.name,
                 grid,
                 block,

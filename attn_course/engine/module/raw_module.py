@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -31,7 +30,9 @@ from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
 
-PROJECT = Path(__file__).resolve().parents[3]  # a path such as "kernels/x.cu" may start here
+_PACKAGE = Path(__file__).resolve().parents[2]
+# A path such as "kernels/x.cu" may start here: an installed package holds the kernels itself.
+PROJECT = _PACKAGE if (_PACKAGE / "kernels").is_dir() else _PACKAGE.parent
 
 
 class RawModule:
@@ -181,6 +182,7 @@ class RawModule:
                     build=build,
                     options=self.options,
                     headers=headers_of(self.code or "", folder, self.options),
+                    memory=next((one.memory for one in self._programs.values()), None),
                 )
         return self._programs[build]
 
@@ -237,6 +239,7 @@ class RawModule:
         mangled = self._described.lowered_names.get(name, name)
         if mangled not in self._entries:
             raise KernelNotFoundError(self._not_found(name))
+        self._check_definitions()
         function = self._ptx_module.functions[mangled]
         entry = read_entry(function, self._debug_reader, self.name)
         if self.backend == "gpu":
@@ -249,6 +252,16 @@ class RawModule:
                 "__shared__ and set kernel.max_dynamic_shared_size_bytes"
             )
         return kernel
+
+    def _check_definitions(self) -> None:
+        """Raise CompileError for a variable that is declared extern and never defined."""
+        variables = self._ptx_module.variables.values()
+        missing = [demangle(one.name) for one in variables if not one.defined]
+        if missing:
+            raise CompileError(
+                f"{self.name}: {missing[0]} is declared extern and has no definition. A module is "
+                f"linked with no other: define {missing[0]} in this source"
+            )
 
     def _not_found(self, name: str) -> str:
         known = ", ".join(self.kernels) or "none"
@@ -284,23 +297,6 @@ class RawModule:
             known = ", ".join(variables) or "none"
             raise KernelNotFoundError(f"{self.name} has no variable {name!r}; it has: {known}")
         return self._cupy.variable(name) if on_gpu else variables[mangled]
-
-    @contextmanager
-    def shared_variables(self, build: str):
-        """Yield the Program of a build, with the values of the optimised build's variables.
-
-        Each build has its own memory. A debug run reads the values that get_global wrote; the next
-        optimised run reads the values that the debug run wrote.
-        """
-        program, main = self.program(build), self.program()
-        names = program.variables.keys() & main.variables.keys() if program is not main else ()
-        for name in names:
-            program.variables[name][...] = main.variables[name]
-        try:
-            yield program
-        finally:
-            for name in names:
-                main.variables[name][...] = program.variables[name]
 
     # -- the GPU -----------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class Variable:
     align: int
     initial: bytes | None = None  # what is given; zeros follow
     relocations: tuple = ()  # (byte offset, symbol) pairs inside `initial`
+    defined: bool = True  # False: `.extern`, and nothing in the module defines it
 
 
 @dataclass(frozen=True)

@@ -330,7 +330,13 @@ RUNS = {
     "loop": ("{ for (long i = 0; i < 1l << 60; ++i) x[0] += i; }", 1, 1, Hang, LATE),
     "calls": ("{ x[0] = f39(x[0]); }", 1, 32, Hang, LATE),
     "atomics": ("{ for (;;) x[threadIdx.x] = atomicAdd(x, 1.0f); }", 32, 1024, Hang, LATE),
-    "variable": ("{ g[0] = 1; x[0] = g[1]; }", 1, 32, TooLarge, f"7.45 GiB for its __dev.*{BIG}"),
+    "variable": (
+        "{ g[0] = 1; x[0] = g[1]; }",
+        1,
+        32,
+        TooLarge,
+        f"g needs 7.45 GiB for a __dev.*{BIG}",
+    ),
     "stack": (
         "{ char a[400000]; for (int i = 0; i < 400000; ++i) a[i] = x[0]; x[0] = a[int(x[1])]; }",
         *(1, 1024, TooLarge, f"390 MiB for the shared and local memory of 1 block;.*{BIG}"),

@@ -6,12 +6,53 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from attn_course.engine.addresses import Packed
 from attn_course.engine.events import Buffer
 
 from .findings import Findings, Naming
 from .ordering import Publications
 from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+
+
+class GlobalShadow(Shadow):
+    """The shadow of a launch's arrays, one after another without the gaps between them.
+
+    image: global memory by its addresses; stretches: (first, end) addresses of the arrays.
+    """
+
+    def __init__(self, image: np.ndarray, stretches):
+        self.packed = Packed(stretches)
+        super().__init__(self.packed.size, HOST, np.zeros(0, np.uint8))
+        self.memory, self.before = image, np.zeros(self.packed.size, np.uint8)
+        self.note_values(0)
+
+    def note_values(self, start: int) -> None:
+        """Copy the bytes of the stretches that begin at a position or behind it."""
+        for first, place, size in self.packed.stretches():
+            if place >= start:
+                self.before[place : place + size] = self.memory[first : first + size]
+
+    def positions(self, address: np.ndarray) -> np.ndarray:
+        """Return the positions of (n,) int64 addresses, in arrays that have come up since too."""
+        found = self.packed.positions(address)
+        if self.packed.size != self.before.size:
+            self.grow()
+        return found
+
+    def grow(self) -> None:
+        """Make room for the addresses met since the last call."""
+        old, units = self.before.size, self.packed.size >> self.shift
+        self.before = np.resize(self.before, self.packed.size)
+        self.note_values(old)
+        more = np.zeros(units - self.writer.size, np.int64)
+        self.writer = np.concatenate([self.writer, more + HOST])
+        self.reader = np.concatenate([self.reader, more])
+        self.other = np.concatenate([self.other, more])
+
+    def now(self, unit: np.ndarray) -> np.ndarray:
+        address = self.packed.address(unit << self.shift)
+        return self.values(self.memory)[address >> self.shift]
 
 
 class GlobalRaces(SharedState):
@@ -31,7 +72,8 @@ class GlobalRaces(SharedState):
         lines: list[int],
         unwritten: Iterable[Buffer],
     ):
-        super().__init__(Shadow(image.size, HOST, image), naming, findings, lines)
+        stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
+        super().__init__(GlobalShadow(image, stretches), naming, findings, lines)
         self.per_block = naming.per_block
         self.publications = Publications(naming.per_block)
         for buffer in unwritten:
@@ -39,11 +81,12 @@ class GlobalRaces(SharedState):
                 while self.shadow.shift:
                     self.shadow.split()
         for buffer in unwritten:
-            start, end = buffer.start, buffer.start + buffer.size
+            start = int(self.shadow.packed.positions(np.array([buffer.start]))[0])
+            end = start + buffer.size
             self.shadow.writer[start >> self.shadow.shift : end >> self.shadow.shift] = NEVER
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
-        return address
+        return self.shadow.positions(address)
 
     def floor(self, lanes: LaneStamps, context: Context) -> int:
         return FIRST  # accesses of other blocks have no lower bound
@@ -69,4 +112,4 @@ class GlobalRaces(SharedState):
         return ordered | order.cluster_orders(time, earlier, lane), met
 
     def address_of(self, unit: int) -> int:
-        return unit << self.shadow.shift
+        return int(self.shadow.packed.address(unit << self.shadow.shift))

@@ -173,7 +173,7 @@ class SharedState:
         if hazard != "WAW" or touch.strong:
             return np.zeros(places.size, bool)
         shadow, unit = self.shadow, touch.unit[places]
-        return shadow.values(shadow.before)[unit] == shadow.values(shadow.memory)[unit]
+        return shadow.values(shadow.before)[unit] == shadow.now(unit)
 
     def report(self, hazard, severity, places, prior, touch, access, context) -> None:
         if not places.size:
@@ -242,5 +242,5 @@ class SharedState:
             return np.zeros(beaten.size, bool)
         stored = np.ascontiguousarray(stored if keep is None else stored[keep])
         units = stored.view(f"u{1 << self.shadow.shift}").T.ravel()  # in the order of `touch`
-        now = self.shadow.values(self.shadow.memory)[touch.unit[beaten]]
+        now = self.shadow.now(touch.unit[beaten])
         return units[beaten] == now

@@ -118,6 +118,8 @@ class Sanitizer(Observer):
     What it does not judge: a barrier in a device function, or one that threads left the kernel
     before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
     volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
+    In global memory an index finds nothing but its own array for 32 MiB around it, in shared memory
+    for 512 bytes: an overflow of one array into the next is found that far.
 
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """

@@ -82,6 +82,10 @@ class Shadow:
         whole = image.size >> self.shift << self.shift
         return image[:whole].view(f"u{1 << self.shift}")
 
+    def now(self, unit: np.ndarray) -> np.ndarray:
+        """The present values of some units, as `values` gives them."""
+        return self.values(self.memory)[unit]
+
     def note_read(self, touch: Touch) -> None:
         """Keep the readers: the last one, and another lane's where there was one."""
         unit, stamp = touch.unit, touch.stamp
@@ -99,7 +103,7 @@ class Shadow:
         """Keep the writer. Returns the places whose unit another lane wrote at the same time."""
         self.writer[touch.unit] = touch.stamp
         beaten = np.nonzero(self.writer[touch.unit] != touch.stamp)[0]
-        self.values(self.before)[touch.unit] = self.values(self.memory)[touch.unit]
+        self.values(self.before)[touch.unit] = self.now(touch.unit)
         return beaten
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_course.engine.addresses import aligned
 from attn_course.engine.events import Access, MachineView
 
 from .findings import Findings, Naming, describe_thread
@@ -88,11 +89,16 @@ class SharedRaces(SharedState):
         self.per_block = naming.per_block
         self.stride = image.size // machine.block_count
         self.one_block = machine.block_count == 1
+        # Behind the launch's own bytes is what CUDA reserves; groups of several warps meet there.
+        self.end = naming.launch.shared_bytes
+        self.has_reserved = self.stride > aligned(self.end)
         self.clustered = machine.clustered
         self.first_lane = machine.first_lane
         self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
 
     def access(self, access: Access, context: Context) -> None:
+        if self.has_reserved and int(access.address.view(np.int64).min()) >= self.end:
+            return
         if self.copies.batches:
             self.check_copies(access, context)
         super().access(access, context)
