@@ -9,6 +9,7 @@ scatters what it wrote when it stops.
 from __future__ import annotations
 
 import traceback
+from time import monotonic
 
 import numpy as np
 
@@ -197,6 +198,12 @@ class Chunk:
                 self.run_observed(target)
             lanes.end(mine)
 
+    def pause(self, block: Block) -> Key:
+        """The end of a part of long straight code."""
+        if monotonic() >= self.scheduler.budget.next_look:
+            self.scheduler.check_budget(block)
+        return block.terminator.target
+
     def jump_by_table(self, block: Block) -> Key | None:
         """brx.idx: a jump table."""
         return self.jump_by(self.lanes.R[block.terminator.slot], block.terminator.targets)
@@ -299,6 +306,7 @@ def line_of(error: Exception) -> int | None:
 # memory, until the garbage collector runs.
 ENDS = {
     "branch": Chunk.branch,
+    "pause": Chunk.pause,
     "table": Chunk.jump_by_table,
     "return": Chunk.return_from_recursion,
     "exit": Chunk.exit,

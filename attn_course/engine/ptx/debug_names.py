@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from .demangle import demangle
-from .dwarf import STEP, CType, Place, attribute_of, text_of, type_of
+from .dwarf import STEP, CType, Place, attribute_of, bounded, text_of, type_of
 from .registers import reads_and_writes
 from .shared_shapes import SharedArray, declared_arrays
 from .source_module import SourceModule
@@ -128,7 +128,7 @@ class _Scopes:
     def scope(self, die, first: int, end: int, depth: int, inlined: str) -> list[LocalVariable]:
         """Variables of a scope [first, end) and of all scopes inside it."""
         found: list[LocalVariable] = []
-        for child in die.iter_children():
+        for child in bounded(die.iter_children()):
             if child.tag in ("DW_TAG_variable", "DW_TAG_formal_parameter"):
                 found += self.variable(child, first, end, depth, inlined)
             elif child.tag in ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine"):

@@ -10,9 +10,13 @@ the virtual register's name in big-endian ASCII, or DW_OP_addr and a symbol (the
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 
+from ..budget import check_budget
+from ..errors import ParseError, SimulatorError
 from .demangle import demangle
 from .syntax import Module
 
@@ -55,11 +59,38 @@ class Place:
     offset: int = 0
 
 
+MOST_ORIGINS = 64  # steps from an inlined DIE to the one that it comes from
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Turn what goes wrong with malformed debug information into a ParseError."""
+    try:
+        yield
+    except (ParseError, SimulatorError):
+        raise
+    except Exception as error:  # pyelftools trusts what it reads: any error may arise
+        message = f"the debug information of the PTX is malformed: {repr(error)[:200]}"
+        raise ParseError(message) from error
+
+
+def bounded(dies: Iterable) -> Iterator:
+    """DIEs one after another, as long as the call's budget lasts: links may lead in circles."""
+    for die in dies:
+        check_budget("a kernel", lambda: "the debug information of its PTX")
+        yield die
+
+
 # -- sections -> bytes -----------------------------------------------------------------------------
 class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
+        with readable():
+            self.read(module)
+
+    def read(self, module: Module) -> None:
+        """Find the functions and the shared variables."""
         from elftools.dwarf.dwarf_expr import DWARFExprParser  # only here: importing it takes time
         from elftools.dwarf.dwarfinfo import DwarfConfig, DWARFInfo
         from elftools.dwarf.locationlists import LocationParser
@@ -78,7 +109,7 @@ class Reader:
         self.subprograms, self.shared = {}, {}
         for unit in self.info.iter_CUs():
             self.expressions = DWARFExprParser(unit.structs)
-            for die in unit.iter_DIEs():
+            for die in bounded(unit.iter_DIEs()):
                 if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
                     self.subprograms[_linkage_name(die)] = die
                 elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
@@ -183,12 +214,13 @@ def text_of(die, attribute: str) -> str:
 
 def attribute_of(die, name: str):
     """An attribute's value, or that of the DIE it was inlined from."""
-    while True:
+    for _ in range(MOST_ORIGINS):
         if name in die.attributes:
             return die.attributes[name].value
         if "DW_AT_abstract_origin" not in die.attributes:
-            return None
+            break
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
+    return None
 
 
 def _linkage_name(die) -> str:
@@ -232,9 +264,11 @@ def type_of(die, members: bool = True) -> CType:
 
     members: whether to read those of a struct; never of a pointer's target, which may point back.
     """
+    origins = 0
     while "DW_AT_type" not in die.attributes:
-        if "DW_AT_abstract_origin" not in die.attributes:
+        if "DW_AT_abstract_origin" not in die.attributes or origins == MOST_ORIGINS:
             return CType("void")
+        origins += 1
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
     target = die.get_DIE_from_attribute("DW_AT_type")
     size, tag = attribute_of(target, "DW_AT_byte_size") or 0, target.tag
@@ -263,7 +297,7 @@ def type_of(die, members: bool = True) -> CType:
 
 def _array(die, members: bool) -> CType:
     element, extents = type_of(die, members), []
-    for child in die.iter_children():
+    for child in bounded(die.iter_children()):
         if child.tag == "DW_TAG_subrange_type":
             top = attribute_of(child, "DW_AT_upper_bound")
             count = attribute_of(child, "DW_AT_count")
@@ -276,7 +310,7 @@ def _array(die, members: bool) -> CType:
 
 def _members(die) -> tuple[tuple[str, int, CType], ...]:
     found = []
-    for child in die.iter_children():
+    for child in bounded(die.iter_children()):
         place = attribute_of(child, "DW_AT_data_member_location")
         if child.tag != "DW_TAG_member" or place is None:
             continue

@@ -6,6 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
+from ..budget import check_budget
 from ..errors import ParseError
 from .syntax import (
     TYPE_BYTES,
@@ -24,6 +25,8 @@ from .syntax import (
 from .tokens import Tokens
 from .variables import read_variables
 
+MOST_SCOPES = 256
+MOST_REGISTERS = 1 << 20
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
 
 
@@ -65,6 +68,7 @@ class FunctionBody:
         start = self.tokens.at
         try:
             while self.scopes:
+                check_budget(self.function.name, lambda: "the reading of its PTX")
                 start = self.tokens.at
                 self.statement(self.tokens.take())
         except ParseError as error:
@@ -107,6 +111,8 @@ class FunctionBody:
 
     # -- scopes ---------------------------------------------------------------------------------
     def open_scope(self) -> None:
+        if len(self.scopes) > MOST_SCOPES:
+            self.tokens.fail(f"more than {MOST_SCOPES} scopes, one in the other")
         self.scopes.append(_Scope(self.scope_count, len(self.function.body)))
         self.scope_count += 1
 
@@ -166,7 +172,10 @@ class FunctionBody:
         while True:
             name = self.tokens.take()
             if self.tokens.accept("<"):
-                for number in range(self.tokens.integer()):
+                count = self.tokens.integer()
+                if count > MOST_REGISTERS:
+                    self.tokens.fail(f"{count} registers; at most {MOST_REGISTERS} can be declared")
+                for number in range(count):
                     self.function.registers[self.declare(f"{name}{number}")] = kind
                 self.tokens.expect(">")
             else:
