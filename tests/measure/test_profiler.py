@@ -117,6 +117,16 @@ def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
         assert totals["global_store_requests"] > 0, number
 
 
+def test_a_copy_copies():
+    x, out = nsight.CopyTarget(1001).run("simulator")  # the last block is ragged
+    assert (out == x).all() and x[-1] == 4003
+
+
+def test_a_plan_names_every_kind_of_target():
+    targets = [nsight.Target(2, (1, 2, 3, 4), ("-DPAD=0",)), nsight.CopyTarget(7)]
+    assert nsight.planned(nsight.plan_of(targets)) == targets
+
+
 # -- records ---------------------------------------------------------------------------------------
 @pytest.fixture
 def project(tmp_path):
