@@ -108,17 +108,18 @@ def stacked(
     """Draw stacked horizontal bars: one row a kernel, one colour a reason.
 
     Args:
-        rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0.
+        rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0;
+            a reason that is 0 in all rows is not in the legend.
 
     Raises:
         ValueError: no parts, or another number of them than rows.
     """
     style.require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
-    names = list(dict.fromkeys(name for one in parts for name in one))
+    names = list(dict.fromkeys(name for one in parts for name, length in one.items() if length))
     names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
     figure = style.new_figure(8.4, 1.5 + 0.4 * len(rows))
     axes = figure.subplots()
-    left = np.zeros(len(rows))
+    left, colours = np.zeros(len(rows)), (*style.PALETTE, style.PALE)
     for number, name in enumerate(names):
         lengths = np.array([one.get(name, 0) for one in parts], float)
         axes.barh(
@@ -128,7 +129,7 @@ def stacked(
             label=name,
             height=0.66,
             zorder=2,
-            color=style.PALETTE[number % len(style.PALETTE)],
+            color=colours[number % len(colours)],
         )
         left += lengths
     style.write_values(axes, left, [f"{value:.1f}" for value in left])

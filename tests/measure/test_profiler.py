@@ -219,6 +219,17 @@ def test_line_ends_do_not_make_a_record_stale(project):
     assert is_current(record, folder=kernels)
 
 
+def test_a_probe_is_shown_beside_the_steps(capsys, tmp_path):
+    case = {"kernel": "copy", "problem": [64], "options": [], "grid": [1], "block": [64]}
+    case |= {"file": "probes/copy.cu", "label": "probes/copy", "metrics": {nsight.TIME: 2500}}
+    hashes = {case["file"]: results.kernel_hash(case["file"])}
+    record = stamped("profile_lesson", kernels=hashes, cases=[case])
+    results.write_record(record, "profile_lesson", tmp_path)
+    assert main.main(["profile", "--recorded", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "probes/copy  " in out and "STALE" not in out
+
+
 def recorded_profile(root, changed=()):
     """A record of steps 1 and 2 as they are, or as they were before a change."""
     files = ("01_scores_naive.cu", "02_scores_tiled.cu")
