@@ -11,8 +11,7 @@ def course_folder(name: str) -> Path:
     """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
         raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
-    installed = PACKAGE / name
-    return installed if installed.is_dir() else PACKAGE.parent / name
+    return (checkout() or PACKAGE) / name
 
 
 def checkout() -> Path | None:
