@@ -7,6 +7,7 @@ one scalar, relative to their space; a generic address names its space by its wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -406,9 +407,11 @@ class _Copy:
     index: np.ndarray  # word of shared memory where each lane's data goes
     data: np.ndarray
     group: np.ndarray  # the lane's commit group
+    number: int  # instructions of the chunk that started copies before
 
     def part(self, chosen: np.ndarray) -> _Copy:
-        return _Copy(self.places[chosen], self.index[chosen], self.data[chosen], self.group[chosen])
+        places, index, data = self.places[chosen], self.index[chosen], self.data[chosen]
+        return _Copy(places, index, data, self.group[chosen], self.number)
 
 
 class AsyncCopies:
@@ -416,13 +419,15 @@ class AsyncCopies:
 
     The data is read at once and kept aside; shared memory gets it when the lane that asked for it
     waits for its commit group. A kernel that reads too early reads the old bytes.
-    pending: copies under way; committed: (places,) groups that each lane has closed.
+    pending: copies under way; committed: (places,) groups that each lane has closed; issued: how
+    many instructions have started copies.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory):
         self.lanes, self.memory = lanes, memory
         self.pending: list[_Copy] = []
         self.committed = np.zeros(lanes.count, np.int64)
+        self.issued = 0
 
     def start(self, to, source, size: int, available, ins) -> None:
         """Issue: `available` bytes of `size` come from `source`, the rest are zeros."""
@@ -431,7 +436,8 @@ class AsyncCopies:
         source, available = spread(source, count), spread(available, count)
         data = self.read(source, size, available, ins)
         _, index, valid = self.memory.locate("shared", spread(to, count), 2, size, ins, "store")
-        copy = _Copy(places, index, data, self.committed[places])
+        copy = _Copy(places, index, data, self.committed[places], self.issued)
+        self.issued += 1
         self.pending.append(copy if valid is None else copy.part(valid))
 
     def read(self, source, size: int, available, ins) -> np.ndarray:
@@ -461,16 +467,27 @@ class AsyncCopies:
 
     def wait(self, newer) -> None:
         """Wait for all but the `newer` newest commit groups of each lane; None: for all copies."""
-        if not self.pending:
-            return
-        waits = np.zeros(self.lanes.count, bool)
-        waits[self.lanes.all_places()] = True
+        newer = newer if newer is None or scalar(newer) else newer[0]
+
+        def is_awaited(copy: _Copy) -> np.ndarray:
+            if newer is None:
+                return np.ones(copy.places.size, bool)
+            return copy.group < self.committed[copy.places] - int(newer)
+
+        if self.pending:
+            self.deliver(self.lanes.all_places(), is_awaited)
+
+    def bring(self, places: np.ndarray, issued: int) -> None:
+        """The copies of some lanes arrive that were among the first `issued` of the chunk."""
+        self.deliver(places, lambda copy: np.full(copy.places.size, copy.number < issued))
+
+    def deliver(self, places: np.ndarray, is_due: Callable[[_Copy], np.ndarray]) -> None:
+        """Copies arrive that lanes at these places asked for, where is_due says so, (n,) bool."""
+        mine = np.zeros(self.lanes.count, bool)
+        mine[places] = True
         view, kept = self.memory.shared.view[_WORD], []
         for copy in self.pending:
-            done = waits[copy.places]
-            if newer is not None:
-                newer = newer if scalar(newer) else newer[0]
-                done &= copy.group < self.committed[copy.places] - int(newer)
+            done = mine[copy.places] & is_due(copy)
             here = copy if done.all() else copy.part(done)
             view[here.index[:, None] + np.arange(here.data.shape[1])] = here.data
             if not done.all():

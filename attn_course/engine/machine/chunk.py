@@ -19,7 +19,7 @@ from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call
 from ..addresses import FUNCTION_WINDOW
 from ..errors import SimulatorError, Trap
 from .access import AsyncCopies, Memory
-from .barriers import Barriers
+from .barriers import Barriers, Mbarriers
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
@@ -46,6 +46,9 @@ class Chunk:
         self.copies = AsyncCopies(self.lanes, self.memory)
         self.scheduler = Scheduler(run, self.lanes)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
+        self.mbarriers = Mbarriers(
+            self.lanes, self.memory, self.copies, self.scheduler, self.reports
+        )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
@@ -164,6 +167,10 @@ class Chunk:
     def describe_hang(self) -> str:
         """The loop in which lanes spin, and the barriers at which others wait."""
         text = self.scheduler.describe_spinning()
+        loop = self.scheduler.spin_block
+        polls = [i.opcode for i in loop.instructions] if loop else []
+        if self.mbarriers.unmet and any(opcode.startswith("mbarrier.") for opcode in polls):
+            text = f"{text}; {self.mbarriers.describe_wait()}"
         return f"{text}; {self.barriers.describe_deadlock()}" if self.barriers.waiting else text
 
     # -- how blocks end -------------------------------------------------------------------------

@@ -60,6 +60,8 @@ def has_result(opcode: str) -> bool:
     parts = opcode.split(".")
     if parts[0] in ("bar", "barrier"):
         return "red" in parts
+    if parts[0] == "mbarrier":
+        return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT
 
 

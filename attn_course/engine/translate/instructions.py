@@ -18,7 +18,8 @@ from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
 from ..isa import table as isa
-from .memory_instructions import SPACES, MemoryLines, memory_space
+from .mbarrier_instructions import MbarrierLines
+from .memory_instructions import SPACES, memory_space
 from .operands import type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
@@ -31,7 +32,7 @@ _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-class Decoder(MemoryLines):
+class Decoder(MbarrierLines):
     """Translates the instructions of one function instance to lines of Python.
 
     A method `_name` translates the instructions called `name`; the operation table has the rest.

@@ -129,8 +129,8 @@ class MemoryLines(OperandText):
 
     def _cp(self, instruction: Instruction) -> str:
         parts = instruction.opcode.split(".")
-        if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
-            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async without mbarrier")
+        if parts[:2] != ["cp", "async"] or "bulk" in parts:
+            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
             return "c.copies.commit()"
         if "wait_all" in parts:
