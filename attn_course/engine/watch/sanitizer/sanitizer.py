@@ -46,6 +46,7 @@ class _Nature:
     shuffle: bool
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"
+    phase: str  # of an mbarrier: "arrive", "wait" or, after copies, "follow"
 
     @classmethod
     def of(cls, instruction) -> _Nature:
@@ -59,7 +60,7 @@ class _Nature:
         )
         return cls(
             parameter="param" in opcode,
-            atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
+            atomic=root in ("atom", "red") or ordered and root in ("ld", "st") or _shares(parts),
             swap=root == "atom" and "cas" in parts,
             volatile="volatile" in parts,
             fence=(root in ("membar", "fence") or releases) and not block_only,
@@ -68,6 +69,7 @@ class _Nature:
             shuffle=root == "shfl",
             arrive=root in ("bar", "barrier") and "arrive" in parts,
             copy=_part_of_copy(opcode),
+            phase=_use_of_phase(parts),
         )
 
 
@@ -79,6 +81,20 @@ def _part_of_copy(opcode: str) -> str:
     if "wait" in opcode:
         return "wait"
     return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
+
+
+def _shares(parts: list[str]) -> bool:
+    """Is this an operation on an mbarrier that other threads may be using?"""
+    return "mbarrier" in parts and "init" not in parts
+
+
+def _use_of_phase(parts: list[str]) -> str:
+    if parts[:3] == ["cp", "async", "mbarrier"]:
+        return "follow"
+    if parts[0] != "mbarrier":
+        return ""
+    known = {"arrive": "arrive", "arrive_drop": "arrive", "test_wait": "wait", "try_wait": "wait"}
+    return known.get(parts[1], "")
 
 
 class _ChunkState:
@@ -114,10 +130,11 @@ class Sanitizer(Observer):
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
-    is in `ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes.
+    is in `ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
+    votes.
     What it does not judge: a barrier in a device function, or one that threads left the kernel
     before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
-    volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
+    volatile shared memory in a program with a fence, taken for flags; bulk copies.
     In global memory an index finds nothing but its own array for 32 MiB around it, in shared memory
     for 512 bytes: an overflow of one array into the next is found that far.
 
@@ -217,6 +234,8 @@ class Sanitizer(Observer):
             self._chunks[event.machine].shared.copies.commit(event.lanes)
         elif nature.copy == "wait":
             self._wait_for_copies(event)
+        elif nature.phase:
+            self._use_phase(event, nature.phase)
 
     def _arrive(self, event: InstructionEvent) -> None:
         order, operands = self._chunks[event.machine].order, event.instruction.operands
@@ -225,6 +244,24 @@ class Sanitizer(Observer):
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
             order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
+
+    def _use_phase(self, event: InstructionEvent, what: str) -> None:
+        """An arrival at the phase of an mbarrier, or the question whether one is complete."""
+        state, use = self._chunks[event.machine], event.machine.phase_use
+        if use is None or not event.accesses or not use.chosen.size:
+            return
+        (access,) = event.accesses
+        lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
+        own = lanes // self._naming.per_block
+        holder = own if access.block is None else access.block[use.chosen]
+        keys = holder << 40 | address << 1 | use.parity
+        if what == "wait":
+            state.shared.copies.complete(np.unique(keys[use.passed]))
+            state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            return
+        if what == "follow":
+            state.shared.copies.follow(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
