@@ -38,7 +38,7 @@ class Memory:
     """The memory that a chunk's lanes see.
 
     globals: of the launch; shared, local: one slice a block or a thread, of which `shared_size` and
-    `local_size` bytes may be used. clock_ticks: how often a clock has been read.
+    `local_size` bytes may be used.
     """
 
     def __init__(self, run, lanes: ChunkLanes, cluster: Cluster, reports: Reports):
@@ -53,7 +53,6 @@ class Memory:
         base = (lanes.block_of_place * run.shared_stride).astype(np.uint64)
         lanes.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
         lanes.home[LOCAL_BASE] = self.frame_starts()
-        self.clock_ticks = 0
 
     def frame_starts(self) -> np.ndarray:
         return np.arange(self.lanes.count, dtype=np.uint64) * np.uint64(self.local_size)
@@ -261,7 +260,10 @@ class Memory:
         if memory is not self.local and self.lanes.probe is None:
             self.globals.version += 1  # other threads may wait for this
         elif valid is not None or any(map(np.any, self.changes(view, index, values))):
-            self.globals.version += 1
+            if memory is self.local:
+                self.lanes.local_changes += 1
+            else:
+                self.globals.version += 1
         for i, value in enumerate(values):
             if valid is not None:
                 view[index[valid] + i] = value if scalar(value) else value[valid]
@@ -335,13 +337,7 @@ class Memory:
             self.globals.version += 1
         return old
 
-    # -- clocks and messages --------------------------------------------------------------------
-    def clock(self, dtype: np.dtype):
-        """A count that grows with every reading, as the clock registers do."""
-        self.clock_ticks += 1
-        self.globals.version += 1  # time goes on: a loop that waits for it does not stand still
-        return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
-
+    # -- messages -------------------------------------------------------------------------------
     def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report lanes whose access is not `valid`; raise unless an observer goes on."""
         first = int(address[np.argmin(valid)])

@@ -24,7 +24,7 @@ from .operands import type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 _NOTHING = """
-    membar fence prefetch prefetchu nanosleep pmevent discard applypriority setmaxnreg
+    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg
     griddepcontrol brkpt bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
@@ -78,8 +78,13 @@ class Decoder(MbarrierLines):
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
-            return self.write(destination, kind, f"c.memory.clock(u{TYPE_BYTES[kind]})")
+            shift = 32 if source.name.endswith("_hi") else 0
+            call = f"c.read_clock(u{TYPE_BYTES[kind]}, {shift}, {instruction.index})"
+            return self.write(destination, kind, call)
         return self.write(destination, kind, self.read(source, kind))
+
+    def _nanosleep(self, instruction: Instruction) -> str:
+        return f"c.clock.sleep({self.read(instruction.operands[0], 'u32')})"
 
     def _cvta(self, instruction: Instruction) -> str:
         """Global addresses are generic ones already; shared and local have a window."""
