@@ -26,7 +26,7 @@ MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 _BASES = (SHARED_BASE, LOCAL_BASE)
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
-_WORD = np.dtype("u4")
+_WORD, _LONG = np.dtype("u4"), np.dtype("u8")
 
 
 def _flat(address, shift: int):
@@ -67,7 +67,7 @@ class Memory:
                 f"Does the recursion end? If it does, launch fewer threads"
             )
         frames = np.zeros((lanes.count, size), np.uint8)
-        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(-1, old)
+        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(lanes.count, old)
         self.local, self.local_size = FlatMemory("local", frames.ravel()), size
         lanes.home[LOCAL_BASE] = self.frame_starts()
         if lanes.places is not None:
@@ -317,6 +317,47 @@ class Memory:
             if wanted:
                 old[places] = seen
         return old
+
+    def atomic_vector(
+        self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins
+    ):
+        """Atomics on adjacent items of global memory (red.v2, atom.v4): a list of the old values where `wanted`.
+
+        items: for each item its operand. Each item is updated by itself.
+        """
+        size = len(items) << shift
+        memory, index, valid = self.locate_global(address, shift, size, ins, "atomic")
+        count = self.lanes.R[LANE].size
+        view, index = memory.view[dtype], spread(index, count)
+        chosen = np.ones(count, bool) if valid is None else valid
+        old = [np.zeros(count, dtype) for _ in items]
+        for i, value in enumerate(items):
+            operands = (spread(value, count)[chosen],)
+            found = self.update(view, index[chosen] + i, operation, operands, wanted)
+            if wanted:
+                old[i][chosen] = found
+        return old
+
+    def atomic_wide(self, space: str, address, items: tuple, ins):
+        """atom.exch.b128 and atom.cas.b128: the old halves, two (lanes,) uint64, in lane order.
+
+        items: (low, high) of the new value, and before it of the expected one for cas.
+        """
+        memory, index, valid = self.locate(space, address, 3, 16, ins, "atomic")
+        if memory is None:
+            raise SimulatorError(f"{ins.opcode}: addresses in several spaces are not supported")
+        count, view = self.lanes.R[LANE].size, memory.view[_LONG]
+        index = spread(index, count)
+        values = [[spread(half, count) for half in item] for item in items]
+        old = np.zeros((2, count), np.uint64)
+        for lane in range(count) if valid is None else np.nonzero(valid)[0].tolist():
+            place = slice(int(index[lane]), int(index[lane]) + 2)
+            old[:, lane] = view[place]
+            now = [[half[lane] for half in item] for item in values]
+            if len(items) == 1 or (old[:, lane] == now[0]).all():
+                view[place] = now[-1]
+        self.globals.version += 1
+        return old[0], old[1]
 
     def update(self, view, index: np.ndarray, operation, operands: tuple, wanted: bool):
         """Update the view's items at `index`, one lane after the other where two meet."""

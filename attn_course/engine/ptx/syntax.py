@@ -69,6 +69,15 @@ class Inverted:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """`a.b1`, `-a`: an operand of a video instruction. part: the words behind the point, or ""."""
+
+    operand: Register | Immediate
+    part: str = ""
+    negated: bool = False
+
+
+@dataclass(frozen=True)
 class Variable:
     """A declared variable; `size` and `align` are bytes, `type` is that of one element."""
 
@@ -155,6 +164,8 @@ def format_operand(operand) -> str:
             return f"{format_operand(first)}|{format_operand(second)}"
         case Inverted(inner):
             return f"!{inner.name}"
+        case Selected(inner, part, negated):
+            return f"{'-' * negated}{format_operand(inner)}{'.' * bool(part)}{part}"
         case tuple():
             return "(" + ", ".join(map(format_operand, operand)) + ")"
     return str(operand)

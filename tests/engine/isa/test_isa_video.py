@@ -108,22 +108,15 @@ def last_words():
     return "", SECOND[number % 3], list(PARTS)[number % 6]
 
 
-for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax"):
+for name in ("vadd", "vsub", "vabsdiff", "vmin", "vmax", "vavrg"):
     for (d, a, b), sat in itertools.product(TRIPLES, ("", "sat")):
-        for last in last_words():
+        for last in last_words() if name != "vavrg" else ():
             one = scalar(OPERATIONS[name], (a, b), d, sat, last)
             CASES[_name(name, d, a, b, sat, last)] = one
-    for width, (d, a, b), sat in itertools.product((16, 8), TRIPLES, ("", "sat")):
-        masks = MASKS[width]
-        for add in ("", "add"):
-            mask = masks[next(turn) % len(masks)]
-            text = _name(f"{name}{32 // width}", d, a, b, sat, add, "to" + mask)
-            CASES[text] = simd(OPERATIONS[name], width, (a, b), d, sat, add, mask)
-for width, (d, a, b), sat in itertools.product((16, 8), TRIPLES, ("", "sat")):
-    for mask in MASKS[width][next(turn) % 3 :: 3]:
-        add = ("", "add")[next(turn) % 2]
-        text = _name(f"vavrg{32 // width}", d, a, b, sat, add, "to" + mask)
-        CASES[text] = simd(OPERATIONS["vavrg"], width, (a, b), d, sat, add, mask)
+    for width, (d, a, b), sat, add in itertools.product((16, 8), TRIPLES, ("", "sat"), ("", "add")):
+        mask = MASKS[width][next(turn) % len(MASKS[width])]
+        text = _name(f"{name}{32 // width}", d, a, b, sat, add, "to" + mask)
+        CASES[text] = simd(OPERATIONS[name], width, (a, b), d, sat, add, mask)
 for (d, a), sat, left, mode in itertools.product(PAIRS, ("", "sat"), (0, 1), ("wrap", "clamp")):
     for last in last_words():
         one = scalar(shifted(left, mode == "wrap"), (a, "u32"), d, sat, last)
@@ -132,7 +125,7 @@ for (a, b), compare in itertools.product(PAIRS, COMPARE):
     for last in last_words():
         one = scalar(OPERATIONS[compare], (a, b), "u32", "", last)
         CASES[_name("vset", a, b, compare, last)] = one
-    for width, add in itertools.product((16, 8), ("", "add")):
+for width, (a, b), compare, add in itertools.product((16, 8), PAIRS, COMPARE, ("", "add")):
         mask = MASKS[width][next(turn) % len(MASKS[width])]
         text = _name(f"vset{32 // width}", a, b, compare, add, "to" + mask)
         CASES[text] = simd(OPERATIONS[compare], width, (a, b), "u32", "", add, mask)
