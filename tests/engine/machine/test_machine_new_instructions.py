@@ -64,7 +64,7 @@ __global__ void on_the_stack(int* out, int rounds) {
     for (int k = 0; k < rounds; ++k) {
         long long top;
         asm volatile("stacksave.u64 %0;" : "=l"(top) :: "memory");
-        s += sum_of(t % 5 + 3000, k);
+        s += sum_of(t % 5 + 600, k);
         asm volatile("stackrestore.u64 %0;" :: "l"(top) : "memory");
     }
     out[t] = s;
@@ -122,14 +122,14 @@ def clip(value, low, high):
 
 def selected(x, y, z):
     """What each case gives, from the PTX ISA's section on video instructions."""
-    both = [y << 32 | x for _ in range(1)][0]
-    half = lambda k: part(both, 16 * k, 16, True)  # noqa: E731
-    byte = lambda k: part(both, 8 * k, 8, False)  # noqa: E731
+    both = y << 32 | x
+    halves = [part(both, 16 * k, 16, True) for k in range(4)]
+    octets = [part(both, 8 * k, 8, False) for k in range(8)]
     difference = clip(part(x, 0, 16, True) - part(y, 16, 16, True), -(2**15), 2**15 - 1)
     product = part(x, 0, 16, True) * part(y, 16, 16, True) - signed(z, 32)
-    least = [min(byte(a), byte(b)) for a, b in zip((2, 1, 0, 7), (0, 4, 3, 3), strict=True)]
+    least = [min(octets[a], octets[b]) for a, b in zip((2, 1, 0, 7), (0, 4, 3, 3), strict=True)]
     least[2] = part(z, 16, 8, False)  # the mask leaves it out
-    total = clip(half(0) + half(2), -(2**15), 2**15 - 1) & 0xFFFF
+    total = clip(halves[0] + halves[2], -(2**15), 2**15 - 1) & 0xFFFF
     return [
         part(x, 24, 8, True) + part(y, 16, 16, False),
         (difference & 0xFFFF) << 16 | z & 0xFFFF,
@@ -180,7 +180,7 @@ def test_atomics_on_128_bits():
 def test_local_memory_of_a_size_known_at_run_time(build):
     out = zeros(64)
     run(CODE, "on_the_stack", 2, 64, out, np.int32(3), build=build)
-    assert out.tolist() == [3 * sum(range(t % 5 + 3000)) for t in range(64)]
+    assert out.tolist() == [3 * sum(range(t % 5 + 600)) for t in range(64)]
 
 
 def test_cache_policies_change_nothing():
