@@ -318,9 +318,7 @@ class Memory:
                 old[places] = seen
         return old
 
-    def atomic_vector(
-        self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins
-    ):
+    def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
         """Atomics on adjacent items of global memory (red.v2, atom.v4): a list of the old values where `wanted`.
 
         items: for each item its operand. Each item is updated by itself.

@@ -164,7 +164,9 @@ class Scheduler:
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""
         found = [*block.instructions, block.terminator.instruction]
-        loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom.", "mbarrier."))]
+        loads = [
+            i for i in block.instructions if i.opcode.startswith(("ld.", "atom.", "mbarrier."))
+        ]
         placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
         return block.instance.where(placed[0] if placed else None)
 

@@ -25,7 +25,7 @@ from .syntax import (
 from .tokens import Tokens
 from .variables import read_variables
 
-_PART = re.compile(r"[bh][0-7]{1,4}|po")  # of a register, in video instructions
+_PART = re.compile(r"[bh][0-7]{1,4}")  # of a register, in video instructions
 _HALVES = ("~low", "~high")  # of a .b128 register
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
 

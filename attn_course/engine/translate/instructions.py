@@ -78,7 +78,9 @@ class Decoder(MbarrierLines, VideoLines):
         kind = type_of(instruction.opcode)
         if kind == "b128":
             values = ", ".join(self.read(half, "b64") for half in source.items)
-            low, high = (self.write(o, "b64", t) for o, t in zip(destination.items, "tu", strict=True))
+            low, high = (
+                self.write(o, "b64", t) for o, t in zip(destination.items, "tu", strict=True)
+            )
             return f"t, u = {values}; {low}; {high}"
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
             shift = 32 if source.name.endswith("_hi") else 0

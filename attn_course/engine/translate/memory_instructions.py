@@ -167,7 +167,9 @@ class MemoryLines(OperandText):
         )
         if not isinstance(destination, Vector):
             return call
-        low, high = (self.write(half, "b64", t) for half, t in zip(destination.items, "tu", strict=True))
+        low, high = (
+            self.write(half, "b64", t) for half, t in zip(destination.items, "tu", strict=True)
+        )
         return f"t, u = {call}; {low}; {high}"
 
     def _cp(self, instruction: Instruction) -> str:

@@ -25,9 +25,7 @@ class VideoLines(OperandText):
         if parts[0]:
             words.append(f"to{parts[0][1:]}" if simd else parts[0])
         if root == "vmad":
-            words += ["po"] * (parts[3] == "po") + ["negab"] * (signs[1] != signs[2])
-            words += ["negc"] * signs[3]
-            parts[3] = ""
+            words += ["negab"] * (signs[1] != signs[2]) + ["negc"] * signs[3]
         elif any(signs):
             raise UnsupportedInstruction(f"{root} takes no sign")
         operation = self.lookup(".".join([root, *words]))

@@ -70,7 +70,8 @@ def pieces(word, width, signed):
 
 def simd(operation, width, kinds, kind, sat, add, mask):
     def run(a, b, c):
-        values = map(operation, *(pieces(x, width, k == "s32") for x, k in zip((a, b), kinds)))
+        sides = (pieces(a, width, kinds[0] == "s32"), pieces(b, width, kinds[1] == "s32"))
+        values = map(operation, *sides)
         values = [clamp(x, kind, width) if sat else x for x in values]
         chosen = [str(i) in mask for i in range(32 // width)]
         if add:
@@ -126,9 +127,9 @@ for (a, b), compare in itertools.product(PAIRS, COMPARE):
         one = scalar(OPERATIONS[compare], (a, b), "u32", "", last)
         CASES[_name("vset", a, b, compare, last)] = one
 for width, (a, b), compare, add in itertools.product((16, 8), PAIRS, COMPARE, ("", "add")):
-        mask = MASKS[width][next(turn) % len(MASKS[width])]
-        text = _name(f"vset{32 // width}", a, b, compare, add, "to" + mask)
-        CASES[text] = simd(OPERATIONS[compare], width, (a, b), "u32", "", add, mask)
+    mask = MASKS[width][next(turn) % len(MASKS[width])]
+    text = _name(f"vset{32 // width}", a, b, compare, add, "to" + mask)
+    CASES[text] = simd(OPERATIONS[compare], width, (a, b), "u32", "", add, mask)
 for (d, a, b), sat, shift in itertools.product(TRIPLES, ("", "sat"), (0, 7, 15)):
     sign = ("", "po", "negab", "negc")[next(turn) % 4]
     text = _name("vmad", d, a, b, sat, f"shr{shift}" if shift else "", sign)

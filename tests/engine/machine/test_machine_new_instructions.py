@@ -20,7 +20,7 @@ __global__ void parts(const int* a, const int* b, const int* c, int* out, int n)
     CASE(4, "vmad.s32.s32.s32.sat %0, %1.h0, %2.h1, -%3;")
     CASE(5, "vadd2.s32.s32.s32.sat %0.h1, %1.h03, %2.h21, %3;")
     CASE(6, "vmin4.u32.u32.u32 %0.b310, %1.b7012, %2.b3340, %3;")
-    CASE(7, "vmad.u32.u32.u32.shr7 %0, %1.b2, %2.b0, %3.po;")
+    CASE(7, "vmad.u32.u32.u32.po.shr7 %0, %1.b2, %2.b0, %3;")
 }
 __global__ void add_four(float* sums, float* old) {
     int t = threadIdx.x;

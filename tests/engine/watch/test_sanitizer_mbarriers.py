@@ -52,7 +52,8 @@ RACES = {
         else { wait_parity(&bar, 1); b[t] = s[32 + t]; }""",
     "another mbarrier": """s[t] = a[t]; arrive(&bar); wait(&back, arrive(&back));
         s[t] = 1; arrive(&bar); b[t] = s[63 - t];""",
-    "copies": "copy(&s[t], a + t); follow(&bar); u64 x = arrive(&bar); b[t] = s[63 - t]; wait(&bar, x);",
+    "copies": """copy(&s[t], a + t); follow(&bar); u64 x = arrive(&bar);
+        b[t] = s[63 - t]; wait(&bar, x);""",
     "only one waits": """copy(&s[t], a + t); follow(&bar); u64 x = arrive(&bar);
         if (t == 0) wait(&bar, x);
         for (volatile int i = 0; i < 99; ++i) { } if (warp) b[t] = s[63 - t];""",
@@ -62,7 +63,9 @@ RACES = {
 
 def findings(body, count=64, sync="__syncthreads();"):
     text = START.replace("COUNT", str(count)).replace("SYNC", sync) + body
-    return kinds(run(text, Sanitizer(), head=HEAD, block=64, options=("-arch=compute_80",)).findings)
+    return kinds(
+        run(text, Sanitizer(), head=HEAD, block=64, options=("-arch=compute_80",)).findings
+    )
 
 
 @pytest.mark.parametrize("name", CLEAN)

@@ -66,7 +66,9 @@ def _narrow_halves(types, modifiers):
     kind, relu = types[0][:-2], "relu" in modifiers
 
     def convert(word):
-        low, high = (float16.widen(half.astype(_U16), "f16") for half in (word, word >> np.uint32(16)))
+        low, high = (
+            float16.widen(half.astype(_U16), "f16") for half in (word, word >> np.uint32(16))
+        )
         return _pair(narrow(high, kind, relu), narrow(low, kind, relu))
 
     return convert

@@ -5,8 +5,8 @@ the result's type with .sat, and then apply a second operation with `c`, or put 
 the result into `c`. The others (vadd2, vadd4 ...) do so for each half or byte; the parts that their
 mask leaves out are those of `c`, or with .add all are added to it.
 
-A part of the destination (d.h1) is a modifier here, and so is a mask (d.b20 is `.to20`); `.negab`,
-`.negc` and `.po` stand for the signs of vmad's operands. Selections of sources are made before: see select_part and
+A part of the destination (d.h1) is a modifier here, and so is a mask (d.b20 is `.to20`); `.negab`
+and `.negc` stand for the signs of vmad's operands. Selections of sources are made before: see select_part and
 select_parts.
 """
 
@@ -20,9 +20,7 @@ _ALL = np.int64(0xFFFFFFFF)
 _BOTH = "u32,s32"
 _SCALAR_PARTS = "b0 b1 b2 b3 h0 h1"
 _HALVES = "to0 to1 to10"
-_BYTES = (
-    "to0 to1 to10 to2 to20 to21 to210 to3 to30 to31 to310 to32 to320 to321 to3210"
-)
+_BYTES = "to0 to1 to10 to2 to20 to21 to210 to3 to30 to31 to310 to32 to320 to321 to3210"
 _SECOND = {"add": np.add, "min": np.minimum, "max": np.maximum}
 _COMPARE = {
     "eq": np.equal,
