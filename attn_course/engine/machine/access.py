@@ -319,9 +319,9 @@ class Memory:
         return old
 
     def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
-        """Atomics on adjacent items of global memory (red.v2, atom.v4): a list of the old values where `wanted`.
+        """red.v2, atom.v4: atomics on adjacent items of global memory, each by itself.
 
-        items: for each item its operand. Each item is updated by itself.
+        items: the operand of each. Returns a list of the old values, zeros where not `wanted`.
         """
         size = len(items) << shift
         memory, index, valid = self.locate_global(address, shift, size, ins, "atomic")
@@ -354,7 +354,7 @@ class Memory:
             now = [[half[lane] for half in item] for item in values]
             if len(items) == 1 or (old[:, lane] == now[0]).all():
                 view[place] = now[-1]
-        self.globals.version += 1
+                self.globals.version += bool((view[place] != old[:, lane]).any())
         return old[0], old[1]
 
     def update(self, view, index: np.ndarray, operation, operands: tuple, wanted: bool):

@@ -6,8 +6,8 @@ the result into `c`. The others (vadd2, vadd4 ...) do so for each half or byte; 
 mask leaves out are those of `c`, or with .add all are added to it.
 
 A part of the destination (d.h1) is a modifier here, and so is a mask (d.b20 is `.to20`); `.negab`
-and `.negc` stand for the signs of vmad's operands. Selections of sources are made before: see select_part and
-select_parts.
+and `.negc` stand for the signs of vmad's operands. Parts of sources are selected before, by
+select_part and select_parts.
 """
 
 import numpy as np

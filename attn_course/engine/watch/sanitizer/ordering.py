@@ -1,4 +1,5 @@
-"""The order of accesses by different lanes: barriers, mbarriers, warp barriers, fences with atomics.
+"""The order of accesses by different lanes: barriers of blocks and warps, mbarriers, and fences
+with atomics.
 
 Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
 memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
