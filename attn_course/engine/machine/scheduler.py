@@ -119,7 +119,7 @@ class Scheduler:
     # -- loops that make no progress ------------------------------------------------------------
     def jumped_back(self, key: Key, block: Block) -> bool:
         """Called on a jump back to `key`; True when the group spins and has been set aside."""
-        lanes, version = self.lanes, self.versions()
+        lanes = self.lanes
         lanes.jumps += 1
         if lanes.jumps == 1:  # of this group
             self.next_probe = _FIRST_PROBE
@@ -127,11 +127,11 @@ class Scheduler:
             self.check_time(block)
         if lanes.probe is None:
             if lanes.jumps >= self.next_probe:
-                lanes.probe = (key, self.live_registers(key), version)
+                lanes.probe = (key, self.live_registers(key), self.versions())
                 self.next_probe = lanes.jumps + _PROBE_JUMPS
             return False
         probed, before, version_before = lanes.probe
-        if probed == key and version_before == version:
+        if probed == key and version_before == self.versions():
             if all(map(_same, before, self.live_registers(key))):
                 lanes.flush(self.blocks[key].live_in)
                 self.spinning.append((key, lanes.places, self.globals.version))

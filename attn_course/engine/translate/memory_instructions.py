@@ -159,7 +159,9 @@ class MemoryLines(OperandText):
         parts = instruction.opcode.split(".")
         if "exch" not in parts and "cas" not in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: .b128 has .exch and .cas only")
-        pairs = [[self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]]
+        pairs = [
+            [self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]
+        ]
         values = "".join(f"({low}, {high}), " for low, high in pairs)
         call = (
             f"c.memory.atomic_wide({memory_space(instruction.opcode)!r}, "
