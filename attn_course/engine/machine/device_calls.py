@@ -9,7 +9,7 @@ import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
+from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
 from .access import Memory
 from .lanes import ChunkLanes

@@ -17,6 +17,7 @@ from attn_course.engine.events import PhaseUse
 from attn_course.engine.ptx.syntax import Instruction
 from attn_course.engine.translate.control_flow import LANE
 
+from ...addresses import CLUSTER_SHIFT
 from ...errors import SimulatorError
 from ..access import AsyncCopies, Memory
 from ..lanes import ChunkLanes
@@ -281,6 +282,6 @@ class Mbarriers:
         """What the mbarrier still waits for that a lane has lately waited for in vain."""
         index, address = self.unmet
         pending, expected, waiting, _ = (int(x) for x in unpack_state(self.words[index]))
-        place = self.memory.describe("shared", address & 0xFFFFFF, 8)[2]
+        place = self.memory.describe_shared(address & (1 << CLUSTER_SHIFT) - 1)[2]
         text = f"the mbarrier at {place} waits for {pending} of {expected} arrivals"
         return f"{text} and {waiting} bytes" if waiting else text
