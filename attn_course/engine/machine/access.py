@@ -61,7 +61,7 @@ class Memory:
         """Give every thread more local memory: calls are nested deeper than before."""
         lanes, old = self.lanes, self.local_size
         size = aligned(max(needed, 2 * old))
-        if size * lanes.count > MAX_STACK_BYTES:
+        if size * lanes.count > min(MAX_STACK_BYTES, self.run.budget.memory_bytes):
             raise SimulatorError(
                 f"the stacks of {lanes.count} threads, {size} bytes each, are too much at {where}. "
                 f"Does the recursion end? If it does, launch fewer threads"

@@ -9,6 +9,7 @@ scatters what it wrote when it stops.
 from __future__ import annotations
 
 import traceback
+from time import monotonic
 
 import numpy as np
 
@@ -213,6 +214,12 @@ class Chunk:
                 self.run_observed(target)
             lanes.end(mine)
 
+    def pause(self, block: Block) -> Key:
+        """The end of a part of long straight code."""
+        if monotonic() >= self.scheduler.budget.next_look:
+            self.scheduler.check_budget(block)
+        return block.terminator.target
+
     def jump_by_table(self, block: Block) -> Key | None:
         """brx.idx: a jump table."""
         return self.jump_by(self.lanes.R[block.terminator.slot], block.terminator.targets)
@@ -278,12 +285,21 @@ class Chunk:
         number = int(pointer) - FUNCTION_WINDOW
         functions = self.kernel.functions
         if not 0 <= number < len(functions):
-            where = block.instance.where(block.terminator.instruction)
-            raise SimulatorError(
-                f"{self.kernel.function.name} calls address {int(pointer):#x} at {where}, which is "
-                f"no function, {lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
-            )
+            self.refuse_call(block, int(pointer))
+            return None
         return self.enter(block, functions[number])
+
+    def refuse_call(self, block: Block, address: int) -> None:
+        """Raise SimulatorError; or, where an observer wants the run to go on, end the lanes."""
+        lanes, call = self.lanes, block.terminator.instruction
+        message = (
+            f"{self.kernel.function.name} calls address {address:#x} at "
+            f"{block.instance.where(call)}, which is no function, "
+            f"{lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
+        )
+        if self.reports.fault("out-of-bounds", message, block.instance, call, lanes.R[LANE]):
+            raise SimulatorError(message)
+        lanes.end(lanes.places)
 
     def call_again(self, block: Block) -> None:
         """A block with nothing but the call, for lanes whose turn to call comes later."""
@@ -306,6 +322,7 @@ def line_of(error: Exception) -> int | None:
 # memory, until the garbage collector runs.
 ENDS = {
     "branch": Chunk.branch,
+    "pause": Chunk.pause,
     "table": Chunk.jump_by_table,
     "return": Chunk.return_from_recursion,
     "exit": Chunk.exit,

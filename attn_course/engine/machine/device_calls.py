@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-import struct
-
 import numpy as np
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
+from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
 from .lanes import ChunkLanes
 from .memory import spread
 
-_ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
+_SHORT = 1 << 8  # bytes of a string that are looked at first
 _LONGEST = 1 << 16  # bytes of a string
 _FRAMES = 4096  # bytes of a thread's local memory for frames of calls behind the first alloca
 
@@ -74,7 +73,10 @@ class DeviceCalls:
         """A C string; lane: which of the running lanes it belongs to, in local memory."""
         if not address:
             return "(null)"
-        data = self.bytes_at(address, lane, _LONGEST)
+        count, data = _SHORT, self.bytes_at(address, lane, _SHORT)
+        while b"\0" not in data and len(data) == count < _LONGEST:
+            count *= 16
+            data = self.bytes_at(address, lane, count)
         return data.partition(b"\0")[0].decode("utf-8", "replace")
 
     # -- functions ------------------------------------------------------------------------------
@@ -82,14 +84,21 @@ class DeviceCalls:
         """Print each running lane's message, in lane order."""
         formats = self.call_argument(block, 0, "u8").tolist()
         pointers = self.call_argument(block, 1, "u8").tolist()
-        for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
-            data = self.bytes_at(pointer, lane, _ARGUMENTS) if pointer else b""
-            message = format_message(
-                self.string_at(text),
-                data.ljust(_ARGUMENTS, b"\0"),
-                lambda address, lane=lane: self.string_at(address, lane),
-            )
-            print(message, end="")
+        budget, name = self.run.budget, demangle(self.run.kernel.function.name)
+        messages: list[str] = []
+        try:
+            for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
+                budget.check(name, lambda: block.instance.where(block.terminator.instruction))
+                data = self.bytes_at(pointer, lane, ARGUMENT_BYTES) if pointer else b""
+                message = format_message(
+                    self.string_at(text, lane),
+                    data.ljust(ARGUMENT_BYTES, b"\0"),
+                    lambda address, lane=lane: self.string_at(address, lane),
+                    lambda size: budget.output(size, name),
+                )
+                messages.append(message)
+        finally:
+            print("".join(messages), end="")
         self.store_result(block, np.uint32(1))
 
     def assert_failed(self, block) -> None:
@@ -144,64 +153,3 @@ class DeviceCalls:
         return start
 
     functions = {"vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free}
-
-
-# -- printf ---------------------------------------------------------------------------------------
-_CONVERSION = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+))?"
-    r"(?P<length>hh|h|ll|l|z|t|j)?(?P<kind>[diouxXfFeEgGaAcsp%])"
-)
-
-
-_LONG = ("l", "ll", "z", "t", "j")  # lengths of 64-bit integers
-
-
-def format_message(text: str, arguments: bytes, read_string) -> str:
-    """Render one thread's message.
-
-    text: the C format; arguments: the bytes from the thread's argument buffer onwards, laid out as
-    C varargs (4-byte integers, 8-byte doubles and pointers, each at its natural alignment);
-    read_string(address) returns the string a %s pointer names.
-    """
-    varargs = _Varargs(arguments)
-    return _CONVERSION.sub(lambda match: _rendered(match, varargs, read_string), text)
-
-
-class _Varargs:
-    """Arguments one after another, each at a multiple of its size."""
-
-    def __init__(self, data: bytes):
-        self.data, self.offset = data, 0
-
-    def take(self, code: str):
-        """The next argument, of a type that `struct` knows by this letter."""
-        size = struct.calcsize(code)
-        self.offset = -(-self.offset // size) * size
-        (value,) = struct.unpack_from("<" + code, self.data, self.offset)
-        self.offset += size
-        return value
-
-
-def _rendered(match: re.Match, varargs: _Varargs, read_string) -> str:
-    """The text of one conversion; a width or precision of * is an argument of its own."""
-    flags, width, precision, length, kind = match.groups()
-    if kind == "%":
-        return "%"
-    width = str(varargs.take("i")) if width == "*" else width or ""
-    precision = str(varargs.take("i")) if precision == "*" else precision
-    shape = f"%{flags}{width}" + (f".{precision}" if precision is not None else "")
-    if kind in "di":
-        return (shape + "d") % varargs.take("q" if length in _LONG else "i")
-    if kind in "ouxX":
-        value = varargs.take("Q" if length in _LONG else "I")
-        return (shape + ("d" if kind == "u" else kind)) % value
-    if kind in "fFeEgG":
-        return (shape + kind) % varargs.take("d")
-    if kind in "aA":
-        text = re.sub(r"\.?0*p", "p", varargs.take("d").hex())  # C writes no trailing zeros
-        return (shape.split(".")[0] + "s") % (text.upper() if kind == "A" else text)
-    if kind == "c":
-        return (shape + "c") % chr(varargs.take("i") & 0xFF)
-    if kind == "p":
-        return (shape + "s") % hex(varargs.take("Q"))
-    return (shape + "s") % read_string(varargs.take("Q"))

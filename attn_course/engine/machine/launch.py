@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 from tqdm import tqdm
@@ -14,6 +13,7 @@ from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 
 from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
+from ..budget import Budget, call_budget
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
 from .memory import GlobalMemory
@@ -25,14 +25,16 @@ GRID_WORKSPACE_BYTES = 16
 RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
-TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
 
 class Run:
     """One launch: geometry, memory, and the chunks."""
 
-    def __init__(self, program, kernel: Executable, grid, block, shared_bytes, observers, order):
+    def __init__(
+        self, program, kernel: Executable, grid, block, shared_bytes, observers, order, budget
+    ):
         self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
+        self.budget: Budget = budget
         self.observers, self.warp_order = tuple(observers), order
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
@@ -57,13 +59,14 @@ class Run:
             )
         self.memory = GlobalMemory()
         self.refused_bytes = 0  # of the first malloc() that found no room
-        self.seconds = timeout_from_environment()
-        self.deadline = time.monotonic() + self.seconds
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
         """Make arguments, variables and parameters known in global memory."""
         kernel, memory, values = self.kernel, self.memory, list(arguments)
+        size = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
+        size += kernel.parameter_bytes
+        self.budget.charge(size, demangle(kernel.function.name), "its arguments")
         for i, value in enumerate(arguments):
             if isinstance(value, np.ndarray):
                 name = names[i] if i < len(names) else f"argument {i}"
@@ -133,14 +136,21 @@ class Run:
     # -- chunks ---------------------------------------------------------------------------------
     def chunks(self):
         """The chunks in block order; with a warp order, in an order that its seed chooses."""
-        lanes = aligned(self.threads, 32)
+        lanes, name = aligned(self.threads, 32), demangle(self.kernel.function.name)
         bytes_a_block = self.shared_stride + self.threads * self.local_stride
-        size = max(1, min(LANES_PER_CHUNK // lanes, CHUNK_BYTES // max(bytes_a_block, 1)))
+        chunk_bytes = min(CHUNK_BYTES, self.budget.memory_bytes // 4)
+        size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
         size = aligned(size, self.blocks_that_stay_together())
-        starts = np.arange(0, self.blocks, size)
+        together = min(size, self.blocks)
+        what = f"the shared and local memory of {together} block{'s'[: together > 1]}"
+        self.budget.charge(together * bytes_a_block, name, what)
+        starts = range(0, self.blocks, size)
         if self.warp_order is not None:
+            self.budget.charge(8 * len(starts), name, "the order of its blocks")
+            starts = np.array(starts)
             np.random.default_rng(self.warp_order).shuffle(starts)
-        for first in starts.tolist():
+        for first in map(int, starts):
+            self.budget.check(name, lambda first=first: f"block {first} of {self.blocks}")
             yield Chunk(self, first, min(size, self.blocks - first))
 
     def blocks_that_stay_together(self) -> int:
@@ -207,20 +217,6 @@ def seed_from_environment() -> int | None:
     return int(text) if text else None
 
 
-def timeout_from_environment() -> float:
-    """Seconds after which a launch is given up."""
-    text = os.environ.get(TIMEOUT, "") or "600"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(
-            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600"
-        )
-    return seconds
-
-
 def launch(
     program,
     name: str,
@@ -240,20 +236,23 @@ def launch(
     names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
     in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
-    Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
+    The call's budget (see engine.budget) bounds time, memory and output.
+    Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.
     """
     if warp_order is None:
         warp_order = seed_from_environment()
-    kernel = program.executable(name)
-    run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
-    run.place_arguments(arguments, names)
-    try:
-        description = run.description() if observers else None
+    with call_budget() as budget:
+        kernel = program.executable(name)
+        grid, block = tuple(grid), tuple(block)
+        run = Run(program, kernel, grid, block, shared_bytes, observers, warp_order, budget)
+        run.place_arguments(arguments, names)
+        try:
+            description = run.description() if observers else None
+            for observer in run.observers:
+                observer.launch_started(description)
+            with np.errstate(all="ignore"):
+                run.execute()
+        finally:
+            run.end()
         for observer in run.observers:
-            observer.launch_started(description)
-        with np.errstate(all="ignore"):
-            run.execute()
-    finally:
-        run.end()
-    for observer in run.observers:
-        observer.launch_finished(description)
+            observer.launch_finished(description)

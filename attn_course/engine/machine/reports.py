@@ -49,13 +49,15 @@ class Reports:
         self.accesses.append(Access(space, kind, address, lanes, size, valid, block))
 
     def barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
-        """Tell of threads that pass a barrier; arrivals: (instruction, lane ids)."""
+        """Tell of threads that pass a barrier; arrivals: (instance, instruction, lane ids)."""
         if not self.observers:
             return
-        lanes = np.concatenate([lanes for _, lanes in arrivals])
+        lanes = np.concatenate([lanes for _, _, lanes in arrivals])
         per_block = 32 * self.lanes.warps_per_block
         blocks = self.lanes.first_block + np.unique(lanes // per_block)
-        event = BarrierEvent(blocks, number, tuple(arrivals), self.machine, complete)
+        groups = tuple((instruction, lanes) for _, instruction, lanes in arrivals)
+        sites = tuple(self.machine.site_of(instance) for instance, _, _ in arrivals)
+        event = BarrierEvent(blocks, number, groups, self.machine, sites, complete)
         for observer in self.observers:
             observer.barrier(event)
 

@@ -9,14 +9,13 @@ loads, give the others a turn.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from ..errors import Hang
 from .access import Memory
 from .lanes import ChunkLanes, merged
 from .memory import scalar
@@ -26,7 +25,6 @@ _LAST_PROBE = 2048  # and the most between two questions
 _PROBE_JUMPS = 32  # backward jumps until a question is given up
 _PATIENCE = 256  # blocks with polling instructions until other groups get a turn
 _QUIET = 3  # after 2**_QUIET turns without a write, local memory is compared as well
-_TURNS = 1024  # jumps or activations between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Scheduler:
     """
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
-        self.run, self.lanes, self.memory, self.globals = run, lanes, memory, run.memory
+        self.budget, self.lanes, self.memory, self.globals = run.budget, lanes, memory, run.memory
         self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
@@ -70,7 +68,6 @@ class Scheduler:
         self.ready: dict[Key, np.ndarray | None] = {}
         self.queue: list[dict[Key, np.ndarray | None]] = []
         self.enqueue({(0,): None})
-        self.activations = 0
         self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
         self.aside: dict[Key, np.ndarray | None] = {}
         self.stalled_at = -1
@@ -105,9 +102,8 @@ class Scheduler:
     def next(self) -> Key:
         """Take the ready group that is furthest back, and make it the running one."""
         key = min(self.ready)
-        self.activations += 1
-        if self.activations % _TURNS == 0:
-            self.check_time(self.blocks[key])
+        if monotonic() >= self.budget.next_look:
+            self.check_budget(self.blocks[key])
         self.lanes.activate(self.ready.pop(key))
         return key
 
@@ -123,8 +119,8 @@ class Scheduler:
         lanes.jumps += 1
         if lanes.jumps == 1:  # of this group
             self.next_probe = _FIRST_PROBE
-        if lanes.jumps % _TURNS == 0:
-            self.check_time(block)
+        if monotonic() >= self.budget.next_look:
+            self.check_budget(block)
         if lanes.probe is None:
             if lanes.jumps >= self.next_probe:
                 lanes.probe = (key, self.live_registers(key), self.versions())
@@ -153,13 +149,9 @@ class Scheduler:
         values = [value for slot, value in enumerate(self.lanes.R) if live >> slot & 1]
         return sorted(values, key=_is_array)
 
-    def check_time(self, block: Block) -> None:
-        if time.monotonic() > self.run.deadline:
-            raise Hang(
-                f"{self.name} ran longer than {self.run.seconds:g} s and is now at "
-                f"{self.where(block)}. Does its loop end? If it does, set the environment "
-                f"variable ATTN_COURSE_TIMEOUT to more seconds"
-            )
+    def check_budget(self, block: Block) -> None:
+        """End the launch when the call has used up its time or its memory."""
+        self.budget.check(self.name, lambda: f"{self.where(block)}. Does its loop end?")
 
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""

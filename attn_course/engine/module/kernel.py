@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from attn_course.engine.backend import BackendError
+from attn_course.engine.budget import call_budget
 from attn_course.engine.events import FaultEvent, active_observers
 
 from ..errors import LaunchError
@@ -225,17 +226,18 @@ class SimulatorKernel(Kernel):
             for value, parameter in zip(values, self.entry.parameters, strict=True)
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
-        launch(
-            self.module.program(build),
-            self.entry.name,
-            grid,
-            block,
-            arguments,
-            shared_bytes=shared_mem,
-            observers=observers,
-            names=names,
-            warp_order=self.warp_order,
-        )
+        with call_budget():
+            launch(
+                self.module.program(build),
+                self.entry.name,
+                grid,
+                block,
+                arguments,
+                shared_bytes=shared_mem,
+                observers=observers,
+                names=names,
+                warp_order=self.warp_order,
+            )
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:

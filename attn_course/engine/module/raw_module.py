@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from attn_course.engine.backend import BackendError, resolve_backend
+from attn_course.engine.budget import call_budget
 from attn_course.engine.compile import (
     BUILDS,
     Compiled,
@@ -15,6 +16,7 @@ from attn_course.engine.compile import (
     compile_ptx,
     default_arch,
     headers_of,
+    read_text,
     requested_arch,
 )
 
@@ -75,6 +77,8 @@ class RawModule:
     ):
         if (code is None) == (path is None):
             raise TypeError("RawModule takes either code= (source text) or path= (a file)")
+        if not isinstance(code, str | None):
+            raise TypeError(f"code is of type {type(code).__name__}; it must be a string")
         self.options = _checked_strings("options", options, "('-DTILE=32',)")
         self.name_expressions = _checked_strings(
             "name_expressions", name_expressions or (), "('scale<float>',)"
@@ -87,9 +91,9 @@ class RawModule:
         self.enable_cooperative_groups = enable_cooperative_groups
         self.name = "kernel.cu" if path is None else os.fspath(path)
         self.kind = self.path.suffix.lower() if self.path else ".cu"
-        self.code = code
+        self.code = None if code is None else code.removeprefix("\ufeff")
         if self.path and self.kind not in (".ptx", ".cubin"):
-            self.kind, self.code = ".cu", self.path.read_text(encoding="utf-8")
+            self.kind, self.code = ".cu", read_text(self.path)
         self._cupy_options = {
             "backend": backend if backend in ("nvrtc", "nvcc") else "nvrtc",
             "translate_cucomplex": translate_cucomplex,
@@ -135,16 +139,17 @@ class RawModule:
         if self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code and has no PTX")
         if self.kind == ".ptx":
-            return Compiled(self.path.read_text(encoding="utf-8"))
-        return compile_ptx(
-            self.compiled_code,
-            self.name,
-            self.options,
-            self.arch,
-            build,
-            self.name_expressions,
-            str(self.path.parent) if self.path else None,
-        )
+            return Compiled(read_text(self.path))
+        with call_budget():
+            return compile_ptx(
+                self.compiled_code,
+                self.name,
+                self.options,
+                self.arch,
+                build,
+                self.name_expressions,
+                str(self.path.parent) if self.path else None,
+            )
 
     @property
     def compiled_code(self) -> str:
@@ -169,15 +174,16 @@ class RawModule:
             from attn_course.engine.machine import Program
 
             folder = str(self.path.parent) if self.path else None
-            self._programs[build] = Program(
-                self.ptx(build),
-                source=self.code or "",
-                source_name=self.name,
-                build=build,
-                options=self.options,
-                headers=headers_of(self.code or "", folder, self.options),
-                memory=next((one.memory for one in self._programs.values()), None),
-            )
+            with call_budget():
+                self._programs[build] = Program(
+                    self.ptx(build),
+                    source=self.code or "",
+                    source_name=self.name,
+                    build=build,
+                    options=self.options,
+                    headers=headers_of(self.code or "", folder, self.options),
+                    memory=next((one.memory for one in self._programs.values()), None),
+                )
         return self._programs[build]
 
     # -- kernels -----------------------------------------------------------------------------
@@ -220,8 +226,11 @@ class RawModule:
 
         Raises KernelNotFoundError listing the module's kernels, CompileError.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; it must be the name of a kernel, a string")
         if name not in self._kernels:
-            self._kernels[name] = self._make_kernel(name)
+            with call_budget():
+                self._kernels[name] = self._make_kernel(name)
         return self._kernels[name]
 
     def _make_kernel(self, name: str) -> Kernel:
@@ -263,7 +272,7 @@ class RawModule:
                 f'{message} C++ has changed its name: write extern "C" __global__ void '
                 f"{name}(...), or pass name_expressions=({name!r},) to RawModule"
             )
-        template = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\b{re.escape(bare)}\s*\("
+        template = rf"\btemplate\s*<[^;{{}}]{{0,200}}>[^;{{}}]{{0,200}}\b{re.escape(bare)}\s*\("
         if re.search(template, self.code or ""):
             example = name if "<" in name else f"{name}<float>"
             return f"{message} It is a template: pass name_expressions=({example!r},) to RawModule"
@@ -317,8 +326,11 @@ class LoadedModule:
 
 
 def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
         raise TypeError(f"{what} is {values!r}; it must be a tuple of strings such as {example}")
+    for value in values:
+        if "\0" in value or value != value.encode("utf-8", "replace").decode("utf-8"):
+            raise ValueError(f"{what} has {value!r}, which is no text for a compiler")
     return tuple(values)
 
 

@@ -6,6 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
+from ..budget import check_budget
 from ..errors import ParseError
 from .syntax import (
     TYPE_BYTES,
@@ -27,6 +28,8 @@ from .variables import read_variables
 
 _PART = re.compile(r"[bh][0-7]{1,4}")  # of a register, in video instructions
 _HALVES = ("~low", "~high")  # of a .b128 register
+MOST_SCOPES = 256
+MOST_REGISTERS = 1 << 20
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
 
 
@@ -68,6 +71,7 @@ class FunctionBody:
         start = self.tokens.at
         try:
             while self.scopes:
+                check_budget(self.function.name, lambda: "the reading of its PTX")
                 start = self.tokens.at
                 self.statement(self.tokens.take())
         except ParseError as error:
@@ -110,6 +114,8 @@ class FunctionBody:
 
     # -- scopes ---------------------------------------------------------------------------------
     def open_scope(self) -> None:
+        if len(self.scopes) > MOST_SCOPES:
+            self.tokens.fail(f"more than {MOST_SCOPES} scopes, one in the other")
         self.scopes.append(_Scope(self.scope_count, len(self.function.body)))
         self.scope_count += 1
 
@@ -169,7 +175,10 @@ class FunctionBody:
         while True:
             name = self.tokens.take()
             if self.tokens.accept("<"):
-                for number in range(self.tokens.integer()):
+                count = self.tokens.integer()
+                if count > MOST_REGISTERS:
+                    self.tokens.fail(f"{count} registers; at most {MOST_REGISTERS} can be declared")
+                for number in range(count):
                     self.declare_register(f"{name}{number}", kind)
                 self.tokens.expect(">")
             else:

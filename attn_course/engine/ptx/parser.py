@@ -34,6 +34,8 @@ def parse(text: str, bodies: bool = True) -> Module:
             if word not in _LINKAGE:
                 _directive(tokens, module, word, bodies, linkage)
             linkage = word
+    except RecursionError:
+        tokens.fail("operands are nested too deeply")
     except IndexError:
         tokens.fail("the text ends in the middle of a statement")
     return module

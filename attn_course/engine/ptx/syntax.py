@@ -86,7 +86,7 @@ class Variable:
     type: str
     size: int  # bytes; 0 for an `extern .shared x[]`
     align: int
-    initial: bytes | None = None
+    initial: bytes | None = None  # what is given; zeros follow
     relocations: tuple = ()  # (byte offset, symbol) pairs inside `initial`
     defined: bool = True  # False: `.extern`, and nothing in the module defines it
 

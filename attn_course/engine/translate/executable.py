@@ -139,6 +139,11 @@ class Executable:
             return self.describe_line(position)
         return f"{self.describe_line(own)} (in {self.describe_line(position)})"  # inlined there
 
+    def describe_own(self, line: int) -> str:
+        """`file:line` and the line's text, of the kernel's own source."""
+        name = self.program.source_name.rsplit("/", 1)[-1]
+        return f"{name}:{line}{self.program.text_of(name, line)}"
+
     def describe_line(self, position: Position | None) -> str:
         if position is None:
             return "no source line"

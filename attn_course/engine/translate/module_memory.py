@@ -9,6 +9,7 @@ from attn_course.engine.ptx.syntax import Module, Variable
 
 from ..address_space import SPACE
 from ..addresses import FUNCTION_WINDOW
+from ..budget import call_budget
 
 
 class ModuleMemory:
@@ -42,9 +43,11 @@ class ModuleMemory:
     def _allocated(variable: Variable) -> tuple[int, np.ndarray]:
         constant = variable.space == "const"
         name, item = demangle(variable.name), max(variable.align, 1)
+        with call_budget() as budget:
+            budget.charge(variable.size, name, "a __device__ or __constant__ variable")
         address, data = SPACE.new_bytes(name, variable.size, item, constant)
-        if variable.initial:
-            data[:] = np.frombuffer(variable.initial, np.uint8)[: variable.size]
+        initial = np.frombuffer(variable.initial or b"", np.uint8)[: variable.size]
+        data[: initial.size] = initial
         return address, data
 
     def _relocate(self, variable: Variable, data: np.ndarray, addresses: dict[str, int]) -> None:

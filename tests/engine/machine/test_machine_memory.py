@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import integers, listen, module, run, zeros
 
-from attn_course.engine.machine import Hang, MemoryFault, SimulatorError, launch
+from attn_course.engine import budget
+from attn_course.engine.machine import Hang, MemoryFault, SimulatorError
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -390,7 +391,7 @@ def test_one_thread_that_hangs_is_told_alone():
 
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
 def test_a_wrong_timeout_is_named(text, monkeypatch):
-    monkeypatch.setenv(launch.TIMEOUT, text)
+    monkeypatch.setenv(budget.TIMEOUT, text)
     with pytest.raises(ValueError, match=f"ATTN_COURSE_TIMEOUT is '{text}'.*seconds"):
         run(PLACES, "writes", 1, 32, zeros(32, np.float32))
 

@@ -9,9 +9,9 @@ import numpy as np
 from attn_course.engine.addresses import aligned
 from attn_course.engine.events import Access, MachineView
 
-from .findings import Findings, Naming, describe_thread
-from .races import Context, LaneStamps, SharedState
+from ..findings import Findings, Naming, describe_thread
 from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class SharedRaces(SharedState):
         ordered |= order.warp_orders(time, earlier, lane)
         ordered |= order.phase_orders(time, earlier, lane)
         if ordered.all():
-            return ordered, ordered
+            return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
-        return ordered, order.only_met(time, earlier, lane)
+        return ordered, order.only_met(time, earlier, lane), ordered
 
     def address_of(self, unit: int) -> int:
         return (unit << self.shadow.shift) % self.stride

@@ -9,10 +9,10 @@ import numpy as np
 from attn_course.engine.addresses import Packed
 from attn_course.engine.events import Buffer
 
-from .findings import Findings, Naming
+from ..findings import Findings, Naming
 from .ordering import Publications
-from .races import Context, LaneStamps, SharedState
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
 
 
 class GlobalShadow(Shadow):
@@ -96,7 +96,7 @@ class GlobalRaces(SharedState):
         time = time_of(prior)
         earlier = lane_of(prior) - order.first_lane
         inside = earlier // self.per_block == lane // self.per_block
-        ordered, met = np.zeros(prior.size, bool), np.zeros(prior.size, bool)
+        ordered, met, taken = np.zeros((3, prior.size), bool)
         one = time[inside], earlier[inside], lane[inside]
         ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
         ordered[inside] |= order.phase_orders(*one) | order.publications.orders(*one)
@@ -104,12 +104,15 @@ class GlobalRaces(SharedState):
         outside = ~inside
         if outside.any():
             first = order.first_lane // self.per_block
-            ordered[outside] = self.publications.orders(
+            pairs = (
                 time[outside],
                 lane_of(prior[outside]) // self.per_block,
                 lane[outside] // self.per_block + first,
             )
-        return ordered | order.cluster_orders(time, earlier, lane), met
+            taken[outside] = self.publications.orders(*pairs)
+            if taken.any():
+                ordered[outside] = self.publications.orders(*pairs, fenced=True)
+        return ordered | order.cluster_orders(time, earlier, lane), met, taken
 
     def address_of(self, unit: int) -> int:
         return int(self.shadow.packed.address(unit << self.shadow.shift))
