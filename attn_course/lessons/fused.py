@@ -119,9 +119,9 @@ def key_blocks(trace: Tracer) -> list[dict]:
     recording = trace.recording
     starts = recording.history("key0")
     found, old_m, old_l = [], -np.inf, 0.0
-    for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
+    for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
         names = ("new_m", "rescale", "row_l", "count")
-        here = {name: _last(recording, name, begin, end) for name in names}
+        here = {name: _last(recording, name, end) for name in names}
         shared = recording.shared_at(end)
         scores = np.asarray(shared["score"])[: int(here.pop("count"))]
         before = {"key0": int(key0), "scores": scores, "old_m": old_m, "old_l": old_l}
@@ -149,9 +149,9 @@ def row_states(trace: Tracer, row: int) -> list[dict]:
     return found
 
 
-def _last(recording, name: str, begin: int, end: int, thread: int = 0) -> float:
-    """Return the last value that a variable of a thread was given between two steps."""
-    values = [value for at, value in recording.history(name, thread) if begin <= at < end]
+def _last(recording, name: str, end: int, thread: int = 0) -> float:
+    """Return the value that a variable of a thread has before a step."""
+    values = [value for at, value in recording.history(name, thread) if at < end]
     return float(np.ravel(values[-1])[0])
 
 
