@@ -1,11 +1,15 @@
 """Predictions, listings and facts that the lessons print."""
 
+import re
+import textwrap
+
 import numpy as np
 import pytest
 
 from attn_course import lessons
 from attn_course.ladder.headers import kernel_path
 from attn_course.lessons import predictions, show
+from attn_course.lessons.predictions import PredictionError
 
 
 @pytest.fixture(autouse=True)
@@ -82,32 +86,33 @@ def test_a_new_prediction_replaces_the_old_one(capsys):
 
 
 @pytest.mark.parametrize(
-    ("guess", "options", "error", "words"),
+    ("guess", "options", "words"),
     [
-        ("c", {"a": "down", "b": "up"}, ValueError, "choose one of: 'a', 'b', with its quotes"),
-        (3, {"a": "down"}, ValueError, "choose one of: 'a'"),
-        (np.zeros(2), {"a": "down"}, ValueError, "choose one of: 'a'"),
-        ("many", None, TypeError, "must be a number, without quotes"),
-        (True, None, TypeError, "must be a number"),
-        (float("nan"), None, ValueError, "finite"),
-        (float("inf"), None, ValueError, "finite"),
+        ("c", {"a": "down", "b": "up"}, "choose one of: 'a', 'b', with its quotes"),
+        (3, {"a": "down"}, "choose one of: 'a'"),
+        (np.zeros(2), {"a": "down"}, "choose one of: 'a'"),
+        ("many", None, "must be a number, without quotes"),
+        (True, None, "must be a number"),
+        ((921, 984), None, "write the number without commas"),
+        (float("nan"), None, "finite"),
+        (float("inf"), None, "finite"),
     ],
 )
-def test_predictions_that_cannot_be_judged(guess, options, error, words):
-    with pytest.raises(error, match=words):
+def test_predictions_that_cannot_be_judged(guess, options, words):
+    with pytest.raises(PredictionError, match=words):
         lessons.predict("how many", guess, options)
 
 
 def test_an_answer_must_fit_its_question():
     lessons.predict("which way", None, {"a": "down"})
-    with pytest.raises(ValueError, match="the answer is 'x'"):
+    with pytest.raises(PredictionError, match="the answer is 'x'"):
         lessons.reveal("which way", "x")
-    with pytest.raises(ValueError, match="the answer is None"):
+    with pytest.raises(PredictionError, match="the answer is None"):
         lessons.reveal("which way", None)
-    with pytest.raises(KeyError, match="there are: which way. Run the cell that predicts"):
+    with pytest.raises(PredictionError, match="there are: which way. Run the cell that predicts"):
         lessons.reveal("which", "a")
     lessons.begin()
-    with pytest.raises(KeyError, match="there are: none yet"):
+    with pytest.raises(PredictionError, match="there are: none yet"):
         lessons.reveal("which way", "a")
 
 
@@ -117,14 +122,24 @@ def test_a_digit_may_lack_its_quotes(capsys):
     assert "(as predicted)" in capsys.readouterr().out
 
 
-def test_a_listing_shows_numbered_lines_of_the_file():
-    shown = repr(show.show_source("01_scores_naive", "float score", "    }"))
+def test_a_listing_can_be_copied_and_says_where_it_stands():
+    listing = show.show_source("01_scores_naive", "float score", "    }")
+    where, *shown = repr(listing).splitlines()
     lines = kernel_path("01_scores_naive").read_text().splitlines()
-    assert len(shown.splitlines()) == 4
-    for line in shown.splitlines():
-        number, text = int(line[:3]), line[5:]
-        assert lines[number - 1] == text
-    assert "fmaf" in shown
+    first, last = map(int, re.findall(r"\d+", where.split("naive.cu")[1]))
+    assert where == f"// kernels/01_scores_naive.cu, lines {first} to {last}"
+    assert shown == textwrap.dedent("\n".join(lines[first - 1 : last])).splitlines()
+    assert len(shown) == 4 and "fmaf" in shown[2]
+    assert listing._repr_markdown_().startswith("```c++\n")
+
+
+@pytest.mark.parametrize(("layout", "absent"), [(1, "[i][tx]"), (2, "[tx][i]")])
+def test_a_listing_leaves_out_what_the_compiler_does_not_see(layout, absent):
+    text = repr(
+        show.show_source("02_scores_tiled", "const float* q_row", "= score;", K_TILE=layout)
+    )
+    assert "#" not in text and absent not in text
+    assert text.count("score = fmaf") == 1 and text.count("const int key =") == 1
 
 
 def test_a_listing_of_what_is_not_there():

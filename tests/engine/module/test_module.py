@@ -807,3 +807,39 @@ extern "C" __global__ void plain(float* x) { x[threadIdx.x] *= 2; }
     xp.ndarray((), np.float32, module.get_global("offset"))[...] = 5
     module.get_function("axpy")((1,), (4,), (np.float32(0), x, x, 4))
     assert x.tolist() == [5, 7, 9, 11]
+
+
+READ = """
+extern "C" __global__ void read(float f, int n, double d, const float* x, double* out) {
+  out[0] = f; out[1] = n; out[2] = d;
+  for (int i = 0; i < 4; i++) out[3 + i] = x[i];
+}
+"""
+
+
+@needs_gpu
+@pytest.mark.filterwarnings("ignore::attn_course.engine.errors.ArgumentWarning")
+@pytest.mark.parametrize(
+    ("f", "n", "d", "part"),
+    [
+        (1 / 3, np.int64(-5), 1, lambda x: x.T),
+        (np.float64(0.1), 2**31, np.float64(2), lambda x: x[:, 1]),
+        (0x3F800000, np.int64(2**32 + 7), 0.25, lambda x: x[::-1]),
+        (np.float32(2), True, 1e300, lambda x: x.view(np.complex64)),
+        (np.int32(0x40490FDB), np.uint32(2**32 - 1), 0.5, lambda x: x.view(np.int32)),
+    ],
+)
+def test_arguments_are_read_as_by_cupys_own_kernel(f, n, d, part):
+    import cupy
+
+    results = []
+    for library, kernel in (
+        (cupy, cupy.RawKernel(READ, "read")),
+        (cupy, RawKernel(READ, "read", backend="gpu")),
+        (np, RawKernel(READ, "read", backend="simulator")),
+    ):
+        out, x = library.zeros(7), library.arange(12, dtype=np.float32).reshape(3, 4)
+        kernel((1,), (1,), (f, n, d, part(x), out))
+        results.append(asnumpy(out))
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
