@@ -168,7 +168,7 @@ def window_bias(
     """
     figure = style.new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
     axes = figure.subplots(1, 2 + len(weights))
-    axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
+    axes[0].imshow(regions, cmap="Set2", vmin=0, vmax=7, interpolation="nearest")
     for number in np.unique(regions):
         row, column = (place.mean() for place in np.nonzero(regions == number))
         style.centred(axes[0], column, row, f"{number}", fontsize=11)
