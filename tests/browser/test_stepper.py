@@ -148,7 +148,7 @@ def test_keys_buttons_and_slider_move(browser, page):
     assert root.get_attribute("data-step") == "2"
     root.send_keys(Keys.END)
     last = int(root.get_attribute("data-step"))
-    assert texts(root, ".acs-counter") == [f"{last + 1} / {last + 1}"]
+    assert texts(root, ".acs-counter") == [f"step {last} / {last}"]
     press(root, "first")
     assert root.get_attribute("data-step") == "0"
     slider = root.find_element(By.CSS_SELECTOR, ".acs-slider")
@@ -195,6 +195,51 @@ def test_the_current_line_and_its_accesses(browser, page):
     assert all("acs-write" in kind for kind in grid(root, "tile_query")[1])
     assert all("acs-empty" in kind for kind in grid(root, "tile_key")[1])
     looked(browser, "page-access")
+
+
+def test_columns_that_change_come_first_and_long_lines_are_broken(browser, page):
+    root = opened(browser, page)
+    root.send_keys(Keys.END)
+    heads = root.find_elements(By.CSS_SELECTOR, "thead th")
+    names = [head.get_attribute("textContent") for head in heads[1:]]
+    assert names[:2] == ["score", "element"] and set(names) > {"tx", "ty", "q_row", "k_row"}
+    source = root.find_element(By.CSS_SELECTOR, ".acs-source")
+    assert source.get_property("scrollWidth") <= source.get_property("clientWidth")
+
+
+def test_small_arrays_in_global_memory_fill_as_they_are_used(browser, page):
+    root = opened(browser, page)
+    assert all("acs-empty" in kind for kind in grid(root, "q[1][4][4]")[1])
+    root.send_keys(Keys.END)
+    assert grid(root, "q[1][4][4]")[0] == [*"12345678", *[""] * 8]
+    assert grid(root, "s[1][4][4]")[0][:6] == ["10", "20", "", "", "26", "52"]
+
+
+HALF_WRITTEN = """
+extern "C" __global__ void half_written(float* out) {
+    __shared__ float tile[4];
+    if (threadIdx.x < 2) tile[threadIdx.x] = 7.0f;
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+"""
+
+
+def test_a_cell_that_is_read_but_never_written_keeps_a_mark(browser, tmp_path):
+    with observe(Tracer()) as trace:
+        RawModule(code=HALF_WRITTEN, backend="simulator").get_function("half_written")(
+            (1,), (4,), (np.zeros(4, np.float32),)
+        )
+    trace.to_html(tmp_path / "trace.html")
+    root = opened(browser, tmp_path / "trace.html")
+    line = next(
+        row for row in root.find_elements(By.CSS_SELECTOR, ".acs-reached") if "= tile[" in row.text
+    )
+    browser.execute_script("arguments[0].click()", line)
+    cells, kinds = grid(root, "tile[4]")
+    assert cells == ["7", "7", "?", "?"]
+    assert ["acs-never" in kind for kind in kinds] == [False, False, True, True]
+    assert all("acs-read" in kind for kind in kinds)
+    looked(browser, "page-read-but-never-written")
 
 
 def test_another_block_can_be_chosen(browser, page):
