@@ -20,6 +20,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = PROJECT / "notebooks"
 KERNELS = PROJECT / "kernels"
+LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
+from attn_course.cli.course.lessons import lab_command
 from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -423,9 +424,16 @@ def notebook(path, cells):
     nbformat.write(new.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
 
 
+CUDA_CELLS = [
+    "%%cuda add_ten\nvoid f(float* x) {{ // a comment of C\n}}",
+    "before = 1 // 2",
+]
+
+
 @pytest.fixture
 def lab(tmp_path):
     notebook(tmp_path / "trace.ipynb", CELLS)
+    notebook(tmp_path / "cuda.ipynb", CUDA_CELLS)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -437,6 +445,7 @@ def lab(tmp_path):
         "--no-browser --allow-root --IdentityProvider.token= --LabApp.expose_app_in_browser=True"
     )
     command = [sys.executable, "-m", "jupyterlab", *flags.split(), f"--port={port}"]
+    command += [flag for flag in lab_command(tmp_path, "trace") if "labextensions" in flag]
     command += [f"--ServerApp.root_dir={tmp_path}"]
     with open(tmp_path / "lab.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -513,3 +522,23 @@ def test_an_exported_notebook_works_offline(browser, tmp_path):
     assert column(root, "score") == ["3", "6", "11", "22"]
     browser.execute_script("arguments[0].scrollIntoView()", root)
     looked(browser, "export")
+
+
+def comments(browser):
+    """For each cell of the open notebook, whether its text is coloured as a comment anywhere."""
+    cells = browser.find_elements(By.CSS_SELECTOR, ".jp-Notebook .jp-CodeCell")
+    return [
+        any(span.text.startswith("//") and len(span.text) > 2 for span in spans)
+        for spans in (cell.find_elements(By.CSS_SELECTOR, ".cm-line span") for cell in cells)
+    ]
+
+
+def test_cuda_cells_are_coloured_as_cpp(browser, lab):
+    browser.get(lab.replace("trace.ipynb", "cuda.ipynb"))
+    WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])
+    looked(browser, "lab-cuda")
+    cells = "jupyterapp.shell.currentWidget.content.model.cells"
+    change = f"{cells}.get(arguments[0]).sharedModel.setSource(arguments[1])"
+    browser.execute_script(change, 0, "before = 1 // 2")
+    browser.execute_script(change, 1, "%%cuda two\nint i; // a comment of C")
+    WebDriverWait(browser, 20).until(lambda b: comments(b) == [False, True])
