@@ -3,11 +3,13 @@
 # Everything runs in .venv, which is made when it is missing or its lists changed.
 
 # The first Python on the PATH that is new enough; `make PYTHON=/path/to/python tour` names another.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; \
 	done; true)
 WORKERS ?= 2
 BIN := .venv/bin
+# PIP_USER=1 in the environment would send packages past .venv.
+PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 NBVAL := $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
 	-p no:cacheprovider --nbval-cell-timeout 120
 
@@ -25,16 +27,18 @@ hurdle = $(shell \
 	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
 	fi)
 
-.PHONY: help venv tour test unit lab notebooks notebook-test lint bench hooks readme clean
+.PHONY: help venv tour test unit lab notebooks notebook-test lint bench hooks readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
-	@echo "make lab        JupyterLab on your own copy of the lessons, in work/"
+	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
 	@echo "make lint       ruff and the file-format checks"
 	@echo "make bench      how fast the simulator runs on this machine"
 	@echo "make readme     write the README's tables again"
-	@echo "make venv       only make .venv        make clean  remove it"
+	@echo "make lock       requirements.lock from pyproject.toml (needs uv)"
+	@echo "make dist       the wheel and the sdist, in dist/"
+	@echo "make venv       only make .venv        make clean  remove it and all that was built"
 
 venv: .venv/.stamp
 
@@ -42,8 +46,8 @@ venv: .venv/.stamp
 	@$(if $(strip $(hurdle)),$(error $(strip $(hurdle))))
 	@echo "making .venv (about 1 GB; some minutes the first time)"
 	@"$(PYTHON)" -m venv .venv
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet -r requirements.lock
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 tour: venv
@@ -60,7 +64,7 @@ notebook-test: venv
 	notebooks/13_reading_the_profiler.ipynb notebooks
 
 lab: venv
-	$(BIN)/attn-course lessons --open
+	@$(BIN)/attn-course lessons --open
 
 notebooks: venv
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
@@ -80,5 +84,16 @@ readme: venv
 hooks: venv
 	$(BIN)/pre-commit install
 
+# The newest versions with LOCK_OPTIONS=--upgrade; uv: https://docs.astral.sh/uv
+lock:
+	uv pip compile --quiet pyproject.toml --extra test --generate-hashes --no-annotate \
+	--python-version 3.11 --python-platform linux --custom-compile-command "make lock" \
+	--output-file requirements.lock $(LOCK_OPTIONS)
+
+# A build folder of before would bring back modules that are gone.
+dist: venv
+	rm -rf build dist
+	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+
 clean:
-	rm -rf .venv tour
+	rm -rf .venv tour build dist *.egg-info

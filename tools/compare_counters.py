@@ -126,9 +126,14 @@ def probes() -> list[Probe]:
     return full + [Probe(name, 16, 20) for name in ("one address", "neighbours", "pairs t, t^1")]
 
 
-def launch_all() -> None:
+def cases(every: int) -> list[Target | Probe]:
+    """Return every n-th of all targets and probes."""
+    return [*targets(), *probes()][::every]
+
+
+def launch_all(every: int) -> None:
     """Launch the cases that ncu profiles."""
-    for case in (*targets(), *probes()):
+    for case in cases(every):
         case.run("gpu")
     array_module("gpu").cuda.Device().synchronize()
 
@@ -139,11 +144,12 @@ def simulate(case) -> dict[str, int]:
     return seen.totals
 
 
-def profile(cases) -> list[Profile]:
+def profile(every: int) -> list[Profile]:
     """One ncu run over this very script."""
-    program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
+    script = str(Path(__file__).resolve())
+    program = [sys.executable, script, "--launch", "--every", str(every)]
     metrics = (*COUNTING, *SASS_WAVEFRONTS.values())
-    return run_ncu(program, [case.launch for case in cases], metrics)
+    return run_ncu(program, [case.launch for case in cases(every)], metrics)
 
 
 # -- judging ---------------------------------------------------------------------------------------
@@ -258,24 +264,25 @@ def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS_FOLDER, help="folder of records")
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th case only")
     parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
     parsed = parser.parse_args(arguments)
     if parsed.launch:
-        launch_all()
+        launch_all(parsed.every)
         return 0
-    cases = [*targets(), *probes()]
+    chosen = cases(parsed.every)
     if parsed.simulator_only:
-        return show_simulator(cases)
+        return show_simulator(chosen)
     with ThreadPoolExecutor(1) as pool:  # ncu and the simulator work side by side
-        waiting = pool.submit(profile, cases)
-        totals = [simulate(case) for case in cases]
+        waiting = pool.submit(profile, parsed.every)
+        totals = [simulate(case) for case in chosen]
         profiles = waiting.result()
-    rows = [compare(*one) for one in zip(cases, profiles, totals, strict=True)]
+    rows = [compare(*one) for one in zip(chosen, profiles, totals, strict=True)]
     return finish(rows, parsed.out)
 
 
-def show_simulator(cases) -> int:
-    for case in cases:
+def show_simulator(chosen) -> int:
+    for case in chosen:
         where = f"{case.label} {case.problem}" if isinstance(case, Target) else case.label
         counts = {
             name: value

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
-from attn_course.measure.records import caption, no_record, read_record
+from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
+from attn_course.measure.records import RecordError, caption, no_record, read_record
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -57,7 +58,8 @@ def ladder() -> str:
 
 def speed() -> str:
     """How fast the simulator ran, from the record of `attn-course bench`."""
-    record, numba = (json.loads(path.read_text()) for path in (SPEED_RECORD, NUMBA_RECORD))
+    record = read_record(SPEED_RECORD, SpeedRecord)
+    numba = read_record(NUMBA_RECORD, NumbaRecord)
     lines = [
         "| kernel, on the simulator | seconds | million lane-instructions a second |",
         "|---|---|---|",
@@ -251,7 +253,11 @@ def main(arguments: list[str]) -> int:
     status = 0
     for path, write in ((README, renewed), (START, renewed_start)):
         current = path.read_text(encoding="utf-8")
-        wanted = write(current)
+        try:
+            wanted = write(current)
+        except RecordError as error:
+            print(error, file=sys.stderr)
+            return 1
         if current == wanted:
             continue
         if check:

@@ -1,7 +1,18 @@
-"""`python -m attn_course.cli` is the command `attn-course`."""
+"""The command `attn-course`, and `python -m attn_course.cli`."""
 
 import sys
 
-from .main import main
 
-sys.exit(main())
+def start() -> int:
+    """Run the command; Ctrl-C while its modules are being imported is one line too."""
+    try:
+        from .main import main
+
+        return main()
+    except KeyboardInterrupt:
+        print("attn-course: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(start())

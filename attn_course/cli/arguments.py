@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,13 +64,54 @@ def positive(text: str) -> int:
 
 
 def output_file(text: str) -> Path:
-    """A file to write, refused before the work where its folder is missing."""
+    """A file to write ('-': the screen), refused before the work where it cannot be written."""
     path = Path(text)
+    if text == "-":
+        return path
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
             f"no folder {str(path.parent)!r} for {path.name!r}: make it or choose another"
         )
+    try:
+        if path.exists():
+            path.open("ab").close()
+        else:
+            _try_to_write(path.parent)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path
+
+
+def output_folder(text: str) -> Path:
+    """A folder to write into, refused before the work where files could not be made in it."""
+    try:
+        require_writable(Path(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Path(text)
+
+
+def require_writable(folder: Path) -> None:
+    """Check that files can be made in a folder; one that is missing is made later.
+
+    Raises:
+        ValueError: they cannot; the message names the place and the reason.
+    """
+    places = (folder, *folder.absolute().parents)
+    place = next(one for one in places if one.exists() or one.is_symlink())
+    if not place.is_dir():
+        raise ValueError(f"{str(place)!r} is not a folder: choose another")
+    try:
+        _try_to_write(place)
+    except OSError as error:
+        raise ValueError(f"cannot write to {str(place)!r}: {error.strerror}") from None
+
+
+def _try_to_write(folder: Path) -> None:
+    """Make a file in the folder that is gone at once. OSError: why none can be made."""
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def ladder_step(text: str) -> int:

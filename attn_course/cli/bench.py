@@ -20,7 +20,7 @@ from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
 from . import simulator_speed
-from .arguments import add_json, add_records, natural, positive, write_json
+from .arguments import add_json, add_records, natural, positive, require_writable, write_json
 
 SIMULATOR = "simulator"
 REPEATS = 5  # of the simulator's cases
@@ -88,7 +88,8 @@ def execute(arguments) -> int:
         )
         faults = []
     else:
-        found, faults = [measure(arguments)], []
+        require_writable(arguments.results)
+        found = [measure(arguments)]
         path = write_record(found[0], f"bench_{arguments.suite}", arguments.results)
         note, faults = f"written to {path}", problems(found[0])
     if arguments.json != Path("-"):

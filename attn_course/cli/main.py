@@ -5,12 +5,26 @@ import os
 import sys
 from collections.abc import Sequence
 
+from attn_course import __version__
+from attn_course.ladder.folders import FOLDERS, course_folder
+
 from . import bench, check, count, profile, record, run, tour, trace
 from .course import exercises, lessons
 
 COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
+READER_GONE = 141  # as a shell reports a process that SIGPIPE ended
+
+
+class ShowVersion(argparse.Action):
+    """Print the version and the folder of kernels, records and lessons; end."""
+
+    def __call__(self, parser, *_) -> None:
+        # Not argparse's own action: it wraps lines, and a path must stay in one piece.
+        home = course_folder(FOLDERS[0]).parent
+        print(f"attn-course {__version__}\n{', '.join(FOLDERS)}: {home}")
+        parser.exit()
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -20,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=f"Set {TRACEBACK_VARIABLE}=1 to see where an error arose.",
     )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show it, and end")
     for command in COMMANDS:
         command.add(parsers)
     return parser
@@ -37,11 +52,18 @@ def is_ours(error: Exception) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
-    Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted.
+    Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted, 141
+    when the program that read its output has ended, such as `head`.
     """
-    parsed = build_parser().parse_args(arguments)
     try:
-        return parsed.execute(parsed)
+        try:
+            parsed = build_parser().parse_args(arguments)
+            return parsed.execute(parsed)
+        finally:
+            sys.stdout.flush()  # after --help too
+    except BrokenPipeError:
+        silence()
+        return READER_GONE
     except KeyboardInterrupt:
         print("attn-course: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -57,3 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"attn-course: {error}", file=sys.stderr)
         return 2
+
+
+def silence() -> None:
+    """Let standard output go nowhere, so that Python's last flush at exit cannot fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -21,7 +21,14 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import add_json, add_records, ladder_step, shape_argument, write_json
+from .arguments import (
+    add_json,
+    add_records,
+    ladder_step,
+    require_writable,
+    shape_argument,
+    write_json,
+)
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)
@@ -69,6 +76,7 @@ def execute(arguments) -> int:
     """Run `profile` with its parsed arguments; returns the exit status."""
     measure = not arguments.recorded and find_ncu() and resolve_backend() == "gpu"
     if measure:
+        require_writable(arguments.results)
         record = profile(arguments.steps or STEPS, arguments.shape)
         path = write_record(record, "profile", arguments.results)
         found, note = [record], f"written to {path}"

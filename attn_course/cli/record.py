@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from attn_course.engine.backend import gpu_count
-from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.folders import IMPORT_ROOT, checkout
 from attn_course.measure import contestants as peers
 from attn_course.measure.records import (
     RESULTS_FOLDER,
@@ -24,9 +24,8 @@ from attn_course.measure.records import (
 from attn_course.measure.suites import SUITES, problems, run_suite
 
 from . import bench, simulator_speed
-from .arguments import positive
+from .arguments import output_folder, positive, require_writable
 
-ROOT = KERNEL_FOLDER.parent
 SECONDS = 600
 TAIL = 3  # lines of a failed record's output that are shown
 
@@ -35,15 +34,14 @@ TAIL = 3  # lines of a failed record's output that are shown
 class RecordKind:
     """One record: its contents, what it needs, and its file under results/<gpu>/.
 
-    script: of a checkout, where one takes the record; quick: its options for a short run, None
-    where it has no short run.
+    script: of a checkout, where one takes the record; quick: its options for a short run.
     """
 
     about: str
     needs: str
     file: str
     script: str = ""
-    quick: tuple[str, ...] | None = ()
+    quick: tuple[str, ...] = ()
 
 
 KINDS = {
@@ -68,14 +66,14 @@ KINDS = {
         "GPU, ncu",
         "counters",
         "tools/compare_counters.py",
-        None,
+        ("--every", "30"),
     ),
     "sanitizer": RecordKind(
         "the sanitizer against compute-sanitizer",
         "GPU, compute-sanitizer",
         "sanitizer",
         "tools/compare_sanitizer.py",
-        None,
+        ("--every", "10"),
     ),
     "differential": RecordKind(
         "the simulator against the GPU, bit for bit",
@@ -110,7 +108,10 @@ def add(parsers) -> None:
         "the next one starts",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of records to write to (default: results/)"
+        "--out",
+        type=output_folder,
+        metavar="DIR",
+        help="folder of records to write to (default: results/)",
     )
     parser.add_argument(
         "--quick",
@@ -148,6 +149,7 @@ def execute(arguments) -> int:
         if names != ["tiles"]:
             raise ValueError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
+    require_writable(out)
     if len(names) > 1:
         return take_several(names, out, arguments.quick, arguments.seconds)
     return take_one(names[0], out, arguments.quick)
@@ -226,14 +228,13 @@ def run_script(name: str, out: Path, quick: bool) -> int:
     """Run the script of a checkout that takes the record. Returns its exit status.
 
     Raises:
-        RecordError: no checkout, or no quick form.
+        RecordError: no checkout.
     """
     one = KINDS[name]
-    script = ROOT / one.script
-    if not script.is_file():
+    root = checkout()
+    script = root and root / one.script
+    if not script or not script.is_file():
         raise RecordError(f"{name} is taken by {one.script}, which is in a checkout of the project")
-    if quick and one.quick is None:
-        raise RecordError(f"{name} has no quick form")
     options = one.quick if quick else ()
     command = [sys.executable, str(script), "--out", str(out.resolve()), *options]
     return subprocess.run(command, env=_environment(), check=False).returncode
@@ -294,5 +295,5 @@ def run_alone(name: str, out: Path, quick: bool, seconds: float, log: Path) -> s
 
 def _environment() -> dict[str, str]:
     """The environment of a child: it imports this package, installed or not."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

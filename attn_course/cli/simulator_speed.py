@@ -3,7 +3,6 @@
 A lane-instruction is one PTX instruction executed by one thread.
 """
 
-import json
 import platform
 import statistics
 import time
@@ -18,12 +17,13 @@ from tqdm import tqdm
 from attn_course.engine.events import Observer, observe
 from attn_course.figures import table
 from attn_course.ladder.call import call_steps
-from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, step
+from attn_course.measure.record_schema import NumbaRecord
+from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
 
 from .arguments import write_json
 
-NUMBA_RECORD = KERNEL_FOLDER.parent / "results" / "cpu" / "numba_simulator.json"
+NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def report(timings: list[SpeedTiming]) -> str:
     )
     lines = [machine(), table(heads, rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
-    if ours and NUMBA_RECORD.is_file():
-        record = json.loads(NUMBA_RECORD.read_text())
+    record = read_or_warn(NUMBA_RECORD, NumbaRecord) if NUMBA_RECORD.is_file() else None
+    if ours and record:
         lines.append(
             f"{AGAINST_NUMBA}: {record['seconds'] / ours.seconds:,.0f}x faster than Numba's CUDA "
             f"simulator ({record['seconds']:.3g} s, recorded {record['date']} on "

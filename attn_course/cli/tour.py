@@ -15,7 +15,15 @@ from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.reference import inputs as data
 
-from .arguments import add_backend, add_json, launch_cells, positive, verdict_record, write_json
+from .arguments import (
+    add_backend,
+    add_json,
+    launch_cells,
+    output_folder,
+    positive,
+    verdict_record,
+    write_json,
+)
 
 HEADS = (
     "step",
@@ -28,6 +36,8 @@ HEADS = (
     "seconds",
     "float64",
 )
+QUICK = {"heads": 2, "head_dim": 16}
+HEADS_DRAWN = 5
 
 
 def add(parsers) -> None:
@@ -40,13 +50,18 @@ def add(parsers) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
-        default=Path("tour"),
+        type=output_folder,
+        default="tour",
         metavar="FOLDER",
         help="where the figures go (default: tour)",
     )
     parser.add_argument(
-        "--windows", type=positive, default=2, help=("windows of the slice, the batch (default 2)")
+        "--windows", type=positive, help="windows of the slice, the batch (default 2; --quick: 1)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two heads of 16 dimensions, one window: a few seconds without a GPU",
     )
     add_backend(parser)
     add_json(parser)
@@ -56,7 +71,8 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """Run `tour` with its parsed arguments; returns the exit status."""
     backend = resolve_backend(arguments.backend)
-    windows = data.mri_windows(windows=arguments.windows)
+    count = arguments.windows or (1 if arguments.quick else 2)
+    windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
     announce = print if arguments.json != Path("-") else _quiet
     announce(
         f"attention over {len(windows.window_origins)} windows of an MRI slice: "
@@ -145,6 +161,7 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
             weights[number],
             window=number,
             query=telling_query(weights[number]),
+            heads=range(min(HEADS_DRAWN, weights.shape[1])),
             token_pixels=data.PATCH,
             grid=(data.WINDOW, data.WINDOW),
             title=f"where a token of window {number} looks: weights of kernel 05, {backend}",

@@ -13,15 +13,15 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from attn_course.clinic.edits import Edit, EditError, edited
 from attn_course.engine.errors import ShownBriefly
+from attn_course.ladder.folders import course_folder
 
 from .judgement import PROPERTIES
 from .setups import VOCABULARY, Setup
 
-FOLDER = Path(__file__).resolve().parents[2] / "exercises"
+FOLDER = course_folder("exercises")
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int, "minutes": int}
 _ONCE = ("Statement", "Stub", "Specification", "Hint", "Solution")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

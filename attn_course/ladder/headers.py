@@ -10,7 +10,9 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-KERNEL_FOLDER = Path(__file__).resolve().parents[2] / "kernels"
+from .folders import course_folder
+
+KERNEL_FOLDER = course_folder("kernels")
 
 _FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
 _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")

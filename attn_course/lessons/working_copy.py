@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PROJECT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = PROJECT / "notebooks"
-KERNELS = PROJECT / "kernels"
+from attn_course.ladder.folders import course_folder
+
+NOTEBOOKS = course_folder("notebooks")
+KERNELS = course_folder("kernels")
 LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")

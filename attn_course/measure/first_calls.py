@@ -179,68 +179,6 @@ def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
     return found | {"graph": warm.timings[name].record(), "cold": cold.timings[name].record()}
 
 
-# -- warm calls from Python ------------------------------------------------------------------------
-def call_times(
-    shape: tuple[int, int, int, int] = (1, 1, 128, 64),
-    method: str = "auto",
-    *,
-    calls: int = 100,
-    batches: int = 50,
-) -> dict[str, dict[str, float]]:
-    """Time warm calls from Python on a GPU, where the launch costs more than a small kernel.
-
-    The GPU is idle before each batch of calls and is not waited for inside it, so a time is what
-    Python and the driver take.
-
-    Args:
-        shape: (B, H, L, D) of q, k and v, float32.
-        method: a method of attention().
-
-    Returns:
-        name -> {"median_us", "fastest_us"}: microseconds a call, over the batches. Names:
-        "attention", "attention_out" (with out=), "plan", and "torch_sdpa" where there is PyTorch.
-
-    Raises:
-        TimingError: no GPU.
-    """
-    require_gpu()
-    import cupy as xp
-
-    q, k, v = (xp.asarray(array) for array in seeded_qkv(shape))
-    out, plan = xp.empty_like(q), attention.plan(q, k, v, method=method)
-    contestants = {
-        "attention": lambda: attention(q, k, v, method=method),
-        "attention_out": lambda: attention(q, k, v, method=method, out=out),
-        "plan": plan,
-    }
-    if peers.available():
-        torch = peers.torch_module()
-        inputs = [torch.from_dlpack(array) for array in (q, k, v)]
-        attend = torch.nn.functional.scaled_dot_product_attention
-        contestants["torch_sdpa"] = lambda: attend(*inputs)
-    wait = xp.cuda.Device().synchronize
-    return {name: host_times(call, wait, calls, batches) for name, call in contestants.items()}
-
-
-def host_times(
-    call: Callable[[], object], wait: Callable[[], object], calls: int, batches: int
-) -> dict[str, float]:
-    """Return the median and the fastest of batches of calls, microseconds of the host a call.
-
-    wait: waits for the GPU; called before each batch and outside the time.
-    """
-    call()
-    found = []
-    for _ in range(batches):
-        wait()
-        start = time.perf_counter()
-        for _ in range(calls):
-            call()
-        found.append((time.perf_counter() - start) / calls * 1e6)
-    wait()
-    return {"median_us": round(float(np.median(found)), 2), "fastest_us": round(min(found), 2)}
-
-
 # -- a launch of nothing ---------------------------------------------------------------------------
 _EMPTY = 'extern "C" __global__ void empty() { }'
 

@@ -4,6 +4,9 @@ A record is JSON: `kind`, `gpu`, `driver`, `cuda`, `date`, `commit`, `kernels` (
 of the .cu text and of the headers that it includes), for edited kernels also `sources` (label ->
 SHA-256 of the edited text), and the measurements. A kernel or an edit that has changed since makes
 its record stale; :func:`caption` says so, and everything that shows a record shows its caption.
+
+A record is checked against the schema of its kind (:mod:`.record_schema`) when it is read, and
+before it is written.
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.compile import closure_hash, include_closure
+from attn_course.ladder.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
-RESULTS_FOLDER = KERNEL_FOLDER.parent / "results"
+from .record_schema import decoded, kind_of
+
+RESULTS_FOLDER = course_folder("results")
+CPU_FOLDER = "cpu"  # of results/: the simulator's speed, no records of a GPU
 _log = logging.getLogger(__name__)
-REQUIRED = ("kind", "gpu", "driver", "cuda", "date", "commit", "kernels")
+_warned: set[Path] = set()  # files that were named as corrupt
 
 
 class RecordError(ValueError):
@@ -79,14 +86,14 @@ def driver_version() -> str:
 
 
 def commit() -> str:
-    """Short hash of the project's commit, with "+" where files differ from it; "" outside git.
+    """Short hash of the checkout's commit, with "+" where files differ from it; "" without git.
 
     ATTN_COURSE_COMMIT names it where the files were copied without their history.
     """
 
     def git(*arguments):
         return subprocess.run(
-            ["git", "-C", str(KERNEL_FOLDER.parent), *arguments],
+            ["git", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
             timeout=30,
@@ -95,6 +102,9 @@ def commit() -> str:
 
     if os.environ.get("ATTN_COURSE_COMMIT"):
         return os.environ["ATTN_COURSE_COMMIT"]
+    root = checkout()
+    if root is None:  # installed: a repository around it is another project's
+        return ""
     try:
         changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
@@ -108,48 +118,71 @@ def gpu_folder(gpu: str, root: Path = RESULTS_FOLDER) -> Path:
 
 
 def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
-    """Write results/<gpu>/<name>.json and return its path. RecordError: a field is missing."""
-    check_record(record, name)
-    path = gpu_folder(record["gpu"], root) / f"{name}.json"
+    """Write results/<gpu>/<name>.json and return its path.
+
+    Raises:
+        RecordError: the record does not fit the schema of its kind, or holds NaN or infinity. It is
+            kept as <name>.rejected, which nothing reads: a measurement may have taken long.
+    """
+    text = json.dumps(record, indent=1) + "\n"
+    path = gpu_folder(str(record.get("gpu", "unknown")), root) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    try:
+        decoded(text.encode())
+    except ValueError as error:
+        kept = path.with_suffix(".rejected")
+        kept.write_text(text, encoding="utf-8")
+        raise RecordError(f"{name} is not a record: {error}; kept as {kept}") from None
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def read_record(path: Path) -> dict:
-    """One record. RecordError names the file where it is not one."""
+def read_record(path: Path, schema: type | None = None) -> dict:
+    """Return one record, checked against the schema of its kind, or against the one given.
+
+    Raises:
+        RecordError: the file cannot be read or is no such record; names it and the place in it.
+    """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RecordError(f"{path} is not JSON: {error}") from None
-    check_record(record, str(path))
-    return record
+        return decoded(path.read_bytes(), schema)
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not a record: {error}") from None
 
 
-def check_record(record: dict, name: str) -> None:
-    missing = [field for field in REQUIRED if field not in record]
-    if missing:
-        raise RecordError(f"{name}: the record has no {', '.join(missing)}")
+def read_or_warn(path: Path, schema: type | None = None) -> dict | None:
+    """Return one record, as read_record(); None for a corrupt file, which the log names once."""
+    try:
+        return read_record(path, schema)
+    except RecordError as error:
+        if path not in _warned:
+            _warned.add(path)
+            _log.warning("skipped: %s", error)
+        return None
 
 
 def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
     """Return all records of a kind, newest first.
 
-    A file that is not JSON, or a record of the kind without a required field, is skipped; the log
-    names it and says why.
+    A corrupt file is skipped, whatever its kind; the log names it and says why.
     """
     found = []
     for path in sorted(root.glob("*/*.json")):
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(data, dict) and data.get("kind") == kind:
-                check_record(data, str(path))
-                found.append(data)
-        except RecordError as error:
-            _log.warning("skipped: %s", error)
-        except ValueError as error:
-            _log.warning("skipped: %s is not JSON: %s", path, error)
+        if path.parent.name == CPU_FOLDER:
+            continue
+        if _kind(path) in (kind, None) and (record := read_or_warn(path)):
+            found.append(record)
+    found = [record for record in found if record["kind"] == kind]
     return sorted(found, key=lambda record: record["date"], reverse=True)
+
+
+def _kind(path: Path) -> str | None:
+    """The kind of a record; None where the file does not say."""
+    try:
+        return kind_of(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def newest_record(kind: str, root: Path = RESULTS_FOLDER) -> dict | None:

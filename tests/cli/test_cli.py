@@ -1,20 +1,21 @@
 """attn-course as a user calls it: exit status, one clear line, JSON for machines."""
 
-import functools
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import attn_course
 from attn_course import reference
-from attn_course.cli import main, run, simulator_speed, tour
+from attn_course.cli import __main__, main, record, run, simulator_speed, tour
 from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.steps import LADDER, step
-from attn_course.reference import inputs
 
 SMALL = ("--shape", "1,2,17,9")
 
@@ -153,24 +154,10 @@ def test_the_traceback_is_there_when_asked_for(monkeypatch):
         main.main(["run", "nonsense"])
 
 
-@pytest.fixture
-def small_windows(monkeypatch):
-    """The tour's input with two heads of 16 dimensions instead of twelve of 64."""
-    monkeypatch.setattr(
-        inputs, "mri_windows", functools.partial(inputs.mri_windows, heads=2, head_dim=16)
-    )
-    # The figures draw five heads unless told otherwise.
-    from attn_course.figures import attention_maps as plots
-
-    monkeypatch.setattr(
-        plots, "attention_over_slice", functools.partial(plots.attention_over_slice, heads=(0, 1))
-    )
-
-
-def test_tour(capsys, tmp_path, small_windows):
+def test_tour(capsys, tmp_path):
     path = tmp_path / "tour.json"
     status, out, _ = call(
-        capsys, "tour", "--windows", "1", "--out", str(tmp_path / "figures"), "--json", str(path)
+        capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
     steps, backend = len(LADDER) + len(METHODS), resolve_backend()
     assert status == 0
@@ -185,13 +172,11 @@ def test_tour(capsys, tmp_path, small_windows):
     assert figures == {"attention_window_0.png", "scores_in_tiles.png", "errors.png"}
 
 
-def test_tour_fails_when_a_method_disagrees(
-    capsys, tmp_path, small_windows, wrong_reference, monkeypatch
-):
+def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
-    status, out, _ = call(capsys, "tour", "--windows", "1", "--out", str(tmp_path))
+    status, out, _ = call(capsys, "tour", "--quick", "--out", str(tmp_path))
     assert status == 1
     assert "tour: 5 steps, 2 agree with float64" in out.splitlines()[-1]
     assert out.count("DISAGREES") == 3 and "[0, 1, 3, 2]" in out
@@ -270,3 +255,78 @@ def test_a_profile_is_shown_by_the_name_of_its_step(capsys):
     shown = capsys.readouterr().out
     assert "19_flash_split" in shown and "01_scores_naive" not in shown
     assert "none of the steps" not in shown
+
+
+# -- outputs that cannot be written ----------------------------------------------------------------
+@pytest.fixture
+def no_work(monkeypatch):
+    """Fail where a command starts its work."""
+
+    def works(*_, **__):
+        raise AssertionError("the work was started")
+
+    for place, name in ((tour, "judge"), (run, "verify_method"), (record, "take_one")):
+        monkeypatch.setattr(place, name, works)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tour", "--out", "{}/file"), "not a folder"),
+        (("tour", "--out", "{}/file/below"), "not a folder"),
+        (("tour", "--out", "/proc/figures"), "cannot write to '/proc'"),
+        (("tour", "--json", "{}"), "is a folder"),
+        (("run", "naive", "--json", "{}"), "is a folder"),
+        (("run", "naive", "--json", "/proc/version"), "cannot write '/proc/version'"),
+        (("run", "naive", "--json", "/proc/x.json"), "cannot write '/proc/x.json'"),
+        (("record", "simulator_speed", "--out", "{}/file"), "not a folder"),
+    ],
+)
+def test_a_target_that_cannot_be_written_is_refused_before_the_work(
+    no_work, capsys, tmp_path, arguments, words
+):
+    (tmp_path / "file").write_text("kept")
+    status, out, err = call(capsys, *(word.format(tmp_path) for word in arguments))
+    assert (status, out) == (2, "") and words in err.splitlines()[-1]
+    assert (tmp_path / "file").read_text() == "kept" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_records_are_not_taken_for_a_folder_that_cannot_be_written(
+    no_work, capsys, tmp_path, monkeypatch
+):
+    (tmp_path / "results").write_text("a file")
+    monkeypatch.setattr(record, "RESULTS_FOLDER", tmp_path / "results")
+    status, _, err = call(capsys, "record", "tiles")
+    assert status == 2 and "not a folder" in err
+
+
+def test_the_version_and_the_place_of_the_files(capsys):
+    status, out, _ = call(capsys, "--version")
+    first, second = out.splitlines()
+    assert status == 0 and first == f"attn-course {attn_course.__version__}"
+    assert (Path(second.partition(": ")[2]) / "kernels" / "01_scores_naive.cu").is_file()
+
+
+@pytest.mark.parametrize("words", [("bench", "seeds_fp32", "--recorded"), ("--version",)])
+def test_a_reader_that_is_gone_ends_the_command_in_silence(words):
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does when it has its lines
+    command = [sys.executable, "-m", "attn_course.cli", *words]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(monkeypatch, capsys):
+    class Interrupting:
+        def find_spec(self, name, *_):
+            if name == "attn_course.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "attn_course.cli.main")
+    monkeypatch.delattr("attn_course.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert __main__.start() == 130
+    assert capsys.readouterr().err == "attn-course: interrupted\n"

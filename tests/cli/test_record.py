@@ -5,9 +5,10 @@ import sys
 import time
 
 import pytest
-from record_harness import stamped
+from record_harness import DEVICE, NOT_TIMED, stamped
 
 from attn_course.cli import main, record
+from attn_course.ladder.folders import checkout
 from attn_course.measure import records, tile_model
 
 
@@ -19,7 +20,8 @@ def no_gpu(no_gpu, monkeypatch):
 def taken(monkeypatch, rows=()):
     """Let every record be made up; returns the calls' `quick`."""
     calls = []
-    found = stamped("experiments", rows=list(rows))
+    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "contestants": {}}
+    found = stamped("experiments", device=DEVICE, rows=[row | one for one in rows], tiles=row)
     monkeypatch.setattr(
         record, "measurement", lambda name: (lambda q: calls.append(q) or found, lambda r: "table")
     )
@@ -35,9 +37,9 @@ def test_a_record_is_shown_and_written(monkeypatch, tmp_path, capsys):
 
 
 def test_a_wrong_contestant_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_path, capsys):
-    taken(monkeypatch, [{"shape": [1, 2], "wrong": {"a": "a: 3 of 9 elements are wrong"}}])
+    taken(monkeypatch, [{"wrong": {"a": "a: 3 of 9 elements are wrong"}}])
     assert main.main(["record", "experiments", "--out", str(tmp_path)]) == 1
-    assert "WRONG: [1, 2]: a: 3 of 9" in capsys.readouterr().out
+    assert "WRONG: [1, 2, 3, 4]: a: 3 of 9" in capsys.readouterr().out
     assert (tmp_path / "h200" / "experiments.json").is_file()
 
 
@@ -62,7 +64,6 @@ def test_every_name_leads_to_a_measurement_that_refuses_the_simulator(
     [
         (["tiles", "--quick"], "--out"),
         (["experiments", "--fit"], "tiles --fit"),
-        (["counters", "--quick", "--out", "{}"], "no quick form"),
         (["tiles", "--fit", "--out", "{}"], "attn-course record tiles"),
         (["all", "--out", "{}"], "no GPU here for seeds_fp32"),
     ],
@@ -78,15 +79,18 @@ def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
     script.write_text("import sys, attn_course; print(*sys.argv[1:]); sys.exit(3)")
     environment = record._environment()  # this package, wherever the script is
     monkeypatch.setattr(record, "_environment", lambda: environment)
-    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "checkout", lambda: tmp_path)
     assert record.run_script("differential", tmp_path, quick=True) == 3
     with pytest.raises(records.RecordError, match="checkout"):
         record.run_script("counters", tmp_path, quick=False)
+    monkeypatch.setattr(record, "checkout", lambda: None)  # installed
+    with pytest.raises(records.RecordError, match="checkout"):
+        record.run_script("differential", tmp_path, quick=False)
 
 
 def test_every_script_is_there():
     scripts = [one.script for one in record.KINDS.values() if one.script]
-    assert len(scripts) == 3 and all((record.ROOT / script).is_file() for script in scripts)
+    assert len(scripts) == 3 and all((checkout() / script).is_file() for script in scripts)
     assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed"}
 
 
@@ -147,7 +151,7 @@ def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
 
 
 def test_prices_are_fitted_to_the_record(monkeypatch, tmp_path, capsys):
-    found = stamped("tiles")
+    found = stamped("tiles", device=DEVICE, rows=[])
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "tiles.json").write_text(json.dumps(found))
     monkeypatch.setattr(tile_model, "fit", lambda found: tile_model.PRICES)

@@ -1,5 +1,6 @@
 """The Makefile on a bare machine: a missing tool gives one clear line, not a page of noise."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -81,17 +82,35 @@ def test_the_environment_is_renewed_when_its_lists_change(bare):
     stamp.parent.mkdir()
     stamp.touch()
     assert "-m venv" not in planned(bare, "lint")
-    (bare / "requirements.lock").touch()
+    later = stamp.stat().st_mtime + 10
+    os.utime(bare / "requirements.lock", (later, later))
     assert "-m venv" in planned(bare, "lint")
+
+
+def test_the_environment_is_made_from_hashes_and_past_the_users_settings(bare):
+    lines = [line for line in planned(bare, "venv").splitlines() if "/pip install" in line]
+    assert len(lines) == 2 and all(line.startswith("PIP_USER=0 ") for line in lines)
+    assert "--require-hashes -r requirements.lock" in lines[0]
+
+
+def test_clean_takes_away_all_that_was_built(bare):
+    for name in (".venv", "tour", "build", "dist", "attn_course.egg-info"):
+        (bare / name).mkdir()
+    assert make(bare, "clean", f"PYTHON={sys.executable}").returncode == 0
+    assert {path.name for path in bare.iterdir()} == {
+        *("Makefile", "pyproject.toml", "requirements.lock", "bin")
+    }
 
 
 def test_the_lock_covers_every_direct_dependency():
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = (ROOT / "requirements.lock").read_text().splitlines()
-    locked = {line.partition("==")[0].lower().replace("_", "-") for line in lines if "==" in line}
-    assert all("==" in line for line in lines if line and not line.startswith("#"))
+    text = (ROOT / "requirements.lock").read_text().replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
+    assert all("==" in name and hashes for name, *hashes in lines)
+    assert all(one.startswith("--hash=sha256:") for _, *hashes in lines for one in hashes)
+    locked = {name.partition("==")[0] for name, *_ in lines}
     wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
     names = {name.split(">")[0].split("[")[0].strip().lower() for name in wanted}
     assert names <= locked

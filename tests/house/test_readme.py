@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import readme_tables
+from record_harness import NOT_TIMED, stamped, timing
 
 from attn_course.cli.main import COMMANDS
 from attn_course.ladder.steps import LADDER
@@ -36,16 +37,18 @@ def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
     assert "`attn-course record ladder`" in readme_tables.methods()
     times = {"naive": 400.0, "auto": 50.0, "torch_eager": 100.0}
     row = {
+        **NOT_TIMED,
         "label": "1,16,1024,64",
+        "shape": [1, 16, 1024, 64],
+        "causal": False,
         "best_peer": "torch_eager",
-        "timings": {
-            name: {"median_us": us, "tflops": 2.0, "relative_error": 1e-6}
-            for name, us in times.items()
-        },
+        "best_backend": None,
+        "best_method": "naive",
+        "auto_picks": "naive",
+        "timings": {name: timing(us, name, relative_error=1e-6) for name, us in times.items()},
     }
-    stamp = dict.fromkeys(("gpu", "driver", "cuda", "date", "commit", "torch"), "2.9")
-    record = {"kind": "bench_ladder", **stamp, "kernels": {}, "rows": [row]}
-    (tmp_path / "bench_ladder.json").write_text(json.dumps(record))
+    suite = {"suite": "ladder", "about": "all", "torch": "2.9", "clocks": {}, "rows": [row]}
+    (tmp_path / "bench_ladder.json").write_text(json.dumps(stamped("bench_ladder", **suite)))
     lines = [line for line in readme_tables.methods().splitlines() if line.startswith("| `")]
     assert lines[0] == "| `naive` | 400.0 | 2.00 | 25 | 1.0e-06 |"
     assert lines[-1].startswith("| `auto` | 50.0 | 2.00 | 200 |")
@@ -103,6 +106,13 @@ def test_links_lead_somewhere(name):
     assert targets
     missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_prose_has_at_most_100_columns(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    typed = re.sub(r"<!-- \w+: written by.*?<!-- end of", "", text, flags=re.DOTALL)
+    assert not [line for line in typed.splitlines() if len(line) > 100 and line[0] != "|"]
 
 
 def test_subcommands_named_in_the_readme_exist():

@@ -3,20 +3,20 @@
 import json
 
 import pytest
-from record_harness import stamped
+from record_harness import NOT_TIMED, stamped, timing
 
 from attn_course.ladder.steps import Problem
 from attn_course.measure import pipeline_times, records
 from attn_course.measure.pipeline_times import CHAINS, KERNELS, SHAPES, times
 from attn_course.measure.records import RecordError
 
-LAUNCH = {"timings": {"graph": {"median_us": 0.7}}}
+LAUNCH = {"calls": 500, "timings": {"graph": timing(0.7)}}
 CLOCKS = {"sm_mhz": [1900.0, 1950.0, 1980.0]}
 
 
 def timed(names, start=10.0):
     return {
-        name: {"median_us": start + at, "p20_us": start, "p80_us": start + 9}
+        name: timing(start + at, name, p20_us=start, p80_us=start + 9)
         for at, name in enumerate(names)
     }
 
@@ -32,9 +32,10 @@ def own_record(shape=(1, 1, 2048, 64)):
         "shape": list(shape),
         "pipelines": timed([*CHAINS, "auto", "torch_eager"]),
         "kernels": timed(KERNELS),
-        "tiled_over_naive": {"value": 1.1, "low": 1.0, "high": 1.2},
+        "tiled_over_naive": {"name": "a", "peer": "b", "value": 1.1, "low": 1.0, "high": 1.2},
+        **NOT_TIMED,
     }
-    return {"rows": [row], "clocks": CLOCKS, "empty_launch": LAUNCH}
+    return {"torch": "2.9", "rows": [row], "clocks": CLOCKS, "empty_launch": LAUNCH}
 
 
 def test_times_of_its_own_record(no_gpu, tmp_path):
@@ -57,16 +58,22 @@ def test_a_suites_record_serves_as_well(no_gpu, tmp_path):
         last: {"02_scores_tiled": 2.0, "05_softmax_warp": 1.0, "06_output_tiled": 4.0},
     }
     row = {
+        **NOT_TIMED,
+        **dict.fromkeys(("best_peer", "best_backend", "best_method")),
+        "label": "1,1,2048,64",
         "shape": [1, 1, 2048, 64],
         "causal": False,
+        "auto_picks": "flash_split",
         "timings": timed([first, second, "three_kernels", last, "auto"]),
         "kernels": {
-            name: [{"name": file, "median_us": us} for file, us in parts.items()]
+            name: [timing(us, file) for file, us in parts.items()]
             for name, parts in kernels.items()
         },
     }
-    write(tmp_path, "bench_seeds_fp32", "bench_seeds_fp32", rows=[row], clocks=CLOCKS)
-    write(tmp_path, "timing_lesson", "timing_lesson", experiments={"empty_launch": LAUNCH})
+    suite = {"suite": "seeds_fp32", "about": "small", "torch": "2.9", "rows": [row]}
+    write(tmp_path, "bench_seeds_fp32", "bench_seeds_fp32", clocks=CLOCKS, **suite)
+    experiments = {"empty_launch": LAUNCH}
+    write(tmp_path, "timing_lesson", "timing_lesson", torch="2.9", experiments=experiments)
     t = times((1, 1, 2048, 64), tmp_path)
     assert set(CHAINS) <= set(t.pipelines) and t.pipelines["01 + 05 + 06"] == 12
     assert t.kernels["02 scores, K tile [tx][ty]"] == 3 and t.kernels["02 scores"] == 2

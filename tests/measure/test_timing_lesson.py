@@ -14,13 +14,17 @@ from attn_course.measure.timing import HOW, TimingError
 
 
 def test_without_a_gpu_an_experiment_is_read_from_its_newest_record(no_gpu, tmp_path):
-    for folder, date, value in (("old", "2026-01-01", 1), ("new", "2026-03-01", 2)):
-        record = stamped("timing_lesson", date=date, experiments={"noise": value})
+    launch = {"calls": 500, "timings": {}}
+    noise = {"shape": [1, 2, 3, 4], "samples_us": {"graph": [5.0]}}
+    for folder, date, us in (("old", "2026-01-01", 1.0), ("new", "2026-03-01", 2.0)):
+        noise["samples_us"]["graph"] = [us]
+        experiments = {"empty_launch": launch, "noise": noise}
+        record = stamped("timing_lesson", date=date, torch="", experiments=experiments)
         path = tmp_path / folder / "first_calls.json"
         path.parent.mkdir()
         path.write_text(__import__("json").dumps(record))
     found = measured("noise", tmp_path)
-    assert (found.data, found.live) == (2, False)
+    assert (found.data["samples_us"]["graph"], found.live) == ([2.0], False)
     assert found.caption.startswith("recorded 2026-03-01 on NVIDIA H200")
     with pytest.raises(RecordError, match="no record of 'ways'.*attn-course record timing"):
         measured("ways", tmp_path)

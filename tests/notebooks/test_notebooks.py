@@ -67,8 +67,8 @@ def output_problems(notebook) -> list[str]:
 
 HEAD = re.compile(
     r"# \d\d · .+\n\n\*\*The question: .+\*\*\n\n"
-    r"\*\*Time:\*\* \d+ minutes, and (\d+) for the exercises\.\n\n"
-    r"\*\*Builds on:\*\* (?s:.+?)\n\n\*\*New words:\*\* (?s:.+?)\(\[glossary\]\(glossary\.md\)\)"
+    r"\*\*Time:\*\* \d+ minutes, and (\d+) for the exercises\.\n+"
+    r"\*\*Builds on:\*\* (?s:.+?)\n\*\*New words:\*\* (?s:.+?)\(\[glossary\]\(glossary\.md\)\)"
 )
 
 

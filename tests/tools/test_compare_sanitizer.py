@@ -67,7 +67,8 @@ def test_reading_a_tool(text, kinds, errors):
 
 # -- what is run -----------------------------------------------------------------------------------
 def test_every_kernel_meets_every_tool_once():
-    runs_of = Counter((name, job.tool, job.build) for job in tool.plan() for name in job.names)
+    jobs = tool.plan(runs.all_subjects())
+    runs_of = Counter((name, job.tool, job.build) for job in jobs for name in job.names)
     assert set(runs_of.values()) == {1}
     for name in (*runs.broken_subjects(), *runs.clean_subjects()):
         met = {(who, build) for one, who, build in runs_of if one == name}
@@ -77,7 +78,14 @@ def test_every_kernel_meets_every_tool_once():
 
 def test_kernels_that_may_fault_run_alone():
     faulting = {runs.name_of(b.path) for b in broken_kernels() if b.kind != WRONG_RESULT}
-    assert all(len(job.names) == 1 for job in tool.plan() if faulting & set(job.names))
+    jobs = tool.plan(runs.all_subjects())
+    assert all(len(job.names) == 1 for job in jobs if faulting & set(job.names))
+
+
+def test_the_quick_form_takes_both_sides_of_the_same_few_kernels():
+    chosen = tool.chosen_subjects(10)
+    assert tool.EXACT in chosen and len(chosen) < len(runs.all_subjects()) / 5
+    assert {name for job in tool.plan(chosen) for name in job.names} == set(chosen)
 
 
 def test_a_group_is_split_where_something_is_found(monkeypatch):

@@ -1,29 +1,28 @@
 """The recorded comparison of simulator and GPU, where there is one: complete, agreeing, current."""
 
 import copy
-import json
 
 import pytest
 from record_harness import stamped
 
-from attn_course.measure.records import REQUIRED, RESULTS_FOLDER, is_current, kernel_hash
+from attn_course.measure.records import RESULTS_FOLDER, is_current, kernel_hash, read_record
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
 SECTIONS = {"opcodes": 1000, "random_kernels": 50, "programs": 10, "functions": 100, "ladder": 40}
-TOTALS = ("count", "agree", "disagree", "errors", "all_agree", "items")
 
 
 def complaints(record: dict) -> list[str]:
     """Everything that keeps a record from being evidence."""
-    found = [f"no field {field!r}" for field in (*REQUIRED, "sections") if field not in record]
-    if found:
-        return found
+    found = []
     if record["kind"] != "differential" or record["gpu"] in ("", "none"):
         found.append("not a comparison with a GPU")
     if record["all_agree"] is not True or record["differences"]:
         found.append(f"{len(record['differences'])} differences")
     for name, least in SECTIONS.items():
-        found += section_complaints(name, record["sections"].get(name, {}), least)
+        if name in record["sections"]:
+            found += section_complaints(name, record["sections"][name], least)
+        else:
+            found.append(f"no section {name}")
     if not is_current(record):
         found.append("a kernel has changed since")
     if {name[:2] for name in record["kernels"]} < {"01", "02", "03", "04", "05", "06"}:
@@ -32,9 +31,6 @@ def complaints(record: dict) -> list[str]:
 
 
 def section_complaints(name: str, section: dict, least: int) -> list[str]:
-    missing = [field for field in TOTALS if field not in section]
-    if missing:
-        return [f"{name} has no {', '.join(missing)}"]
     found = []
     if not len(section["items"]) == section["count"] == section["agree"] >= least:
         found.append(f"{name}: {section['agree']} of {section['count']} agree, {least} are needed")
@@ -48,7 +44,7 @@ def section_complaints(name: str, section: dict, least: int) -> list[str]:
 @pytest.mark.skipif(not PATHS, reason="no comparison with a GPU has been recorded")
 @pytest.mark.parametrize("path", PATHS or [None], ids=str)
 def test_the_record_is_evidence(path):
-    assert complaints(json.loads(path.read_text())) == []
+    assert complaints(read_record(path)) == []
 
 
 # --- what is not evidence -------------------------------------------------------------------------
@@ -88,9 +84,7 @@ def put(value, *path):
 @pytest.mark.parametrize(
     "change",
     [
-        put(None, "kernels"),
         put(None, "sections", "ladder"),
-        put(None, "sections", "opcodes", "agree"),
         put(None, "kernels", "02_scores_tiled.cu"),
         put("none", "gpu"),
         put(False, "all_agree"),

@@ -4,34 +4,40 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from differential_machines import Machine
+from differential_sections import differing, run_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_kernels import random_kernel
+from random_kernels import OPTIONS, random_kernel
 from random_operations import OPERATIONS, rounded, wrap
-from random_tree import Apply, Assign, Const, Together, Var
+from random_printer import print_kernels
+from random_tree import (
+    Apply,
+    Assign,
+    Atomic,
+    Const,
+    GroupFor,
+    Load,
+    Partition,
+    Reduce,
+    Shuffle,
+    Together,
+    Var,
+    WarpVote,
+)
 
-from attn_course.engine.machine.launch import launch as run
-from attn_course.engine.module import RawModule
+from attn_course.engine.machine import warps
 
+ALL_LANES = np.uint32(0xFFFFFFFF)
 BUILDS = ("optimised", "debug")
 NAMES = ("words", "numbers", "counters", "tallies", "out")
 
 
-def launch(kernel, build, warp_order=None):
-    """The kernel's arrays after a run on the simulator."""
-    module = RawModule(code=kernel.source, options=kernel.options, backend="simulator")
-    arguments = kernel.arguments()
-    grid, block = ((*extents, 1, 1)[:3] for extents in (kernel.grid, kernel.block))
-    run(
-        module.program(build),
-        kernel.name,
-        grid,
-        block,
-        arguments,
-        shared_bytes=kernel.shared_bytes,
-        warp_order=warp_order,
-    )
-    return arguments
+def launch(kernels, build, warp_order=None):
+    """The arrays of each kernel after a run on the simulator; one module holds all kernels."""
+    machine = Machine("simulator", debug=build == "debug", warp_order=warp_order)
+    module = machine.load_kernels(print_kernels(kernels), OPTIONS)
+    return [run_random(machine, module, kernel) for kernel in kernels]
 
 
 def assert_same(kernel, found, expected):
@@ -44,23 +50,25 @@ def assert_same(kernel, found, expected):
         )
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_both_builds_give_the_oracle_s_bits(seed):
-    kernel = random_kernel(seed)
-    expected = kernel.expected()
+@pytest.mark.parametrize("first", range(0, 16, 4))
+def test_both_builds_give_the_oracle_s_bits(first):
+    kernels = [random_kernel(seed) for seed in range(first, first + 4)]
+    expected = [kernel.expected() for kernel in kernels]
     for build in BUILDS:
-        assert_same(kernel, launch(kernel, build), expected)
+        for kernel, found, right in zip(kernels, launch(kernels, build), expected, strict=True):
+            assert_same(kernel, found, right)
 
 
-@pytest.mark.parametrize("seed", range(100, 108))
-def test_the_order_of_warps_does_not_matter(seed):
-    kernel = random_kernel(seed, block=(70 + seed % 60,), grid=(2,))
-    expected = kernel.expected()
+def test_the_order_of_warps_does_not_matter():
+    kernels = [random_kernel(s, block=(50 + s % 40,), grid=(2,)) for s in range(102, 106)]
+    expected = [kernel.expected() for kernel in kernels]
     for order, build in enumerate(BUILDS):
-        assert_same(kernel, launch(kernel, build, warp_order=seed + order), expected)
+        results = launch(kernels, build, warp_order=order)
+        for kernel, found, right in zip(kernels, results, expected, strict=True):
+            assert_same(kernel, found, right)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(200, 100_000),
     threads=st.integers(1, 100),
@@ -70,31 +78,48 @@ def test_the_order_of_warps_does_not_matter(seed):
 def test_any_seed_in_any_shape(seed, threads, blocks, rows):
     block = (max(1, threads // rows), rows)
     kernel = random_kernel(seed, block=block, grid=(blocks,))
-    assert_same(kernel, launch(kernel, BUILDS[seed % 2], seed % 3 or None), kernel.expected())
+    (found,) = launch([kernel], BUILDS[seed % 2], seed % 3 or None)
+    assert_same(kernel, found, kernel.expected())
 
 
 def test_a_seed_is_one_kernel():
     assert random_kernel(5).source == random_kernel(5).source != random_kernel(6).source
 
 
-def operations_in(node, found):
-    if isinstance(node, Apply):
-        found.add(node.operation.name)
+def nodes_in(node):
+    """All nodes of a tree."""
     if isinstance(node, tuple):
+        yield node
         for part in node:
-            operations_in(part, found)
-    elif hasattr(node, "__dataclass_fields__"):
-        for field in node.__dataclass_fields__:
-            operations_in(getattr(node, field), found)
-    return found
+            yield from nodes_in(part)
 
 
-def test_the_kernels_use_every_operation():
-    found = set()
-    for seed in range(96):
-        operations_in(random_kernel(seed).body, found)
-    missing = set(OPERATIONS) - found
+@pytest.fixture(scope="module")
+def trees():
+    """The nodes of the first 96 kernels."""
+    return [node for seed in range(96) for node in nodes_in(random_kernel(seed).body)]
+
+
+def test_the_kernels_use_every_operation(trees):
+    missing = set(OPERATIONS) - {node.operation.name for node in trees if isinstance(node, Apply)}
     assert len(missing) < len(OPERATIONS) // 20, sorted(missing)
+
+
+def test_the_kernels_hold_what_has_been_wrong_before(trees):
+    """Groups of a warp with masks of their own, scopes of atomics, structures by value."""
+    partitions = [node for node in trees if isinstance(node, Partition)]
+    inside = [part for partition in partitions for part in nodes_in(partition.body)]
+    assert {p.kind for p in partitions} == {"tile", "label", "side"}
+    assert {p.width for p in partitions if p.kind == "tile"} == {2, 4, 8, 16}
+    assert {type(part) for part in inside} >= {Reduce, Shuffle, WarpVote, GroupFor, Partition}
+    modes = {node.mode for node in inside if isinstance(node, WarpVote)}
+    assert modes == {"all", "any", "ballot", "match_any", "match_all", "guarded"}
+    scopes = {(node.space, node.scope) for node in trees if isinstance(node, Atomic)}
+    counters = {("counters", scope) for scope in ("", "_system")}
+    assert scopes == counters | {("tally", scope) for scope in ("", "_block", "_system")}
+    structures = [helper[2] for seed in range(96) for helper in random_kernel(seed).helpers]
+    assert {True, False} == set(structures)
+    assert {node.array for node in trees if isinstance(node, Load)} >= {"packet", "words"}
 
 
 # --- a wrong result is noticed --------------------------------------------------------------------
@@ -109,8 +134,9 @@ def kernel_of(operation, *constants):
     """A kernel whose one statement applies the operation."""
     kernel = random_kernel(0, block=(33,), grid=(1,))
     sources = operation.sources
+    odd = Apply(OPERATIONS["odd.u32"], (Var("u32", "lane"),))
     args = tuple(
-        Const(k, c) if c is not None else Var(k, f"{k}_0")
+        Const(k, c) if c is not None else odd if k == "b1" else Var(k, f"{k}_0")
         for k, c in zip(sources, constants, strict=True)
     )
     target = Var(operation.result, f"{operation.result}_0")
@@ -129,12 +155,13 @@ def kernel_of(operation, *constants):
         ),  # rounded twice
         ("add.rp.f32", (None, np.float32(1e-6)), lambda a, b: a + b),  # rounded to nearest
         ("div.f64", (None, 3.0), lambda a, b: a * (1 / b)),
+        ("guarded_select", (None, None, 3), lambda p, a, b: a),
         ("i32.rz.f32", (None,), lambda x: int(np.floor(x)) if abs(x) < 2**31 else 0),
     ],
 )
 def test_a_wrong_oracle_is_found(name, constants, wrong):
     right = kernel_of(OPERATIONS[name], *constants)
-    found = launch(right, "optimised")
+    (found,) = launch([right], "optimised")
     assert_same(right, found, right.expected())
     with pytest.raises(AssertionError):
         assert_same(right, found, kernel_of(changed(name, wrong), *constants).expected())
@@ -147,7 +174,22 @@ def test_lanes_outside_a_gathering_keep_their_values():
     body = (Together(never, (Assign(Var("u32", "u32_0"), Const("u32", 5)),)),)
     kernel = type(base)(3, (2,), (40,), body, (), False)
     empty = type(base)(3, (2,), (40,), (), (), False)
-    assert_same(kernel, launch(kernel, "optimised"), empty.expected())
+    (found,) = launch([kernel], "optimised")
+    assert_same(kernel, found, empty.expected())
+
+
+def test_a_reduction_over_the_wrong_lanes_is_found(monkeypatch):
+    """The reduction takes all lanes of the warp, as if they had one mask."""
+
+    def whole_warp(operation, value, lanes, members):
+        return reduce(operation, value, lanes, warps.ballot(np.bool_(True), lanes, ALL_LANES))
+
+    kernels = [random_kernel(seed) for seed in range(8)]
+    expected = [kernel.expected() for kernel in kernels]
+    reduce = warps.reduce
+    monkeypatch.setattr(warps, "reduce", whole_warp)
+    found = launch(kernels, "optimised")
+    assert sum(differing(*pair) > 0 for pair in zip(found, expected, strict=True)) > 1
 
 
 # --- the oracle's own arithmetic ------------------------------------------------------------------

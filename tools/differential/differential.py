@@ -2,11 +2,13 @@
 
     attn-course record differential                           on a machine with a GPU and CuPy
     python3 tools/differential/differential.py --self-test  without one: simulator against simulator
+    python3 tools/differential/differential.py --sections random_kernels --kernels 2048
 
 Five sections: every opcode of the operation table; random kernels, against an independent oracle
 too; warp operations, atomics, memory and conversions; the mathematical functions; the ladder's
-kernels. A record of kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1
-where the two disagree.
+kernels. The last line above runs only the random kernels, with or without --self-test. A record of
+kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two
+disagree.
 """
 
 import argparse
@@ -16,9 +18,6 @@ import os
 import sys
 import time
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT)]
 
 from differential_machines import Machine
 from differential_record import make_record, report, summarise, write
@@ -55,7 +54,7 @@ def parse(arguments=None):
         help="simulator against simulator (debug build, random warp order)",
     )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--kernels", type=int, default=96, help="random kernels (default 96)")
+    parser.add_argument("--kernels", type=int, default=2048, help="random kernels (default 2048)")
     parser.add_argument("--every", type=int, default=1, help="take every n-th item only")
     parser.add_argument(
         "--workers",

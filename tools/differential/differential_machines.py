@@ -3,18 +3,18 @@
 import datetime
 import os
 import platform
-import subprocess
 import tempfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from attn_course.engine.compile import compile_ptx
 from attn_course.engine.events import Observer, observe
 from attn_course.engine.machine import Program
 from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
-from attn_course.measure.records import commit
+from attn_course.measure.records import commit, gpu_identity
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,15 +35,29 @@ class Machine:
         """A module of CUDA C."""
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
+    def load_kernels(self, source: str, options) -> Program:
+        """A module of CUDA C whose arguments the caller lays out; for the simulator alone."""
+        build = "debug" if self.debug else "optimised"
+        compiled = compile_ptx(source, "kernel.cu", tuple(options), "compute_80", build)
+        return Program(compiled.ptx, source=source, build=build, options=tuple(options))
+
+    def load_cubin(self, cubin: bytes):
+        """A module of machine code (cupy.RawModule)."""
+        return self._from_file(cubin, ".cubin")
+
     def load_ptx(self, text: str):
         """A module of PTX text (cupy.RawModule or Program); assembled now, so that errors show."""
         if self.backend == "simulator":
             return Program(text, build="debug" if self.debug else "optimised")
+        return self._from_file(text.encode(), ".ptx")
+
+    def _from_file(self, data: bytes, suffix: str):
+        """The cupy.RawModule of a file of these bytes, loaded."""
         import cupy
 
         self._folder = self._folder or tempfile.TemporaryDirectory()
-        path = Path(self._folder.name) / f"{zlib.crc32(text.encode()):08x}.ptx"
-        path.write_text(text)
+        path = Path(self._folder.name) / f"{zlib.crc32(data):08x}{suffix}"
+        path.write_bytes(data)
         module = cupy.RawModule(path=str(path))
         module.compile()
         return module
@@ -56,8 +70,9 @@ class Machine:
         copies = [a.copy() if is_array(a) else a for a in arguments]
         if isinstance(module, Program):
             images = [a if is_array(a) else a.tobytes() for a in copies]
-            sizes = (*grid, 1, 1), (*block, 1, 1)
-            launch(module, entry, *sizes, images, warp_order=self.warp_order)
+            sizes = [(*extents, 1, 1)[:3] for extents in (grid, block)]
+            options = {"shared_bytes": shared_mem, "warp_order": self.warp_order}
+            launch(module, entry, *sizes, images, **options)
             return [copy for copy in copies if is_array(copy)]
         kernel = module.get_function(entry)
         kernel.warp_order = self.warp_order
@@ -69,7 +84,7 @@ class Machine:
     def _run_gpu(kernel, grid, block, arguments, shared_mem):
         import cupy
 
-        copies = [cupy.asarray(a) if is_array(a) else a for a in arguments]
+        copies = [_on_gpu(cupy, a) for a in arguments]
         kernel(grid, block, tuple(copies), shared_mem=shared_mem)
         return [copy.get() for copy in copies if isinstance(copy, cupy.ndarray)]
 
@@ -82,31 +97,36 @@ class _DebugBuild(Observer):
         self.build = "debug"
 
 
+def _on_gpu(cupy, value):
+    """An argument as CuPy takes it: a structure is an array without an axis."""
+    if is_array(value):
+        return cupy.asarray(value)
+    return np.array(value) if isinstance(value, np.void) else value
+
+
 def is_array(value) -> bool:
     return isinstance(value, np.ndarray)
 
 
 def describe(backend: str) -> dict:
-    """Where and with what a run was made: gpu, driver, cuda, date, commit, versions."""
+    """Where and with what a run was made: gpu, driver, cuda (runtime), nvrtc, date, commit ..."""
     import cupy
 
     facts = {
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **(
+            gpu_identity() if backend == "gpu" else dict.fromkeys(("gpu", "driver", "cuda"), "none")
+        ),
+        "date": datetime.date.today().isoformat(),
         "commit": commit(),
-        "gpu": "none",
-        "driver": "",
-        "cuda": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
+        "nvrtc": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "cupy": cupy.__version__,
         "cpu_cores": len(os.sched_getaffinity(0)),
     }
     if backend == "gpu":
-        properties = cupy.cuda.runtime.getDeviceProperties(0)
-        facts["gpu"] = properties["name"].decode()
+        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
         facts["compute_capability"] = f"{properties['major']}.{properties['minor']}"
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        facts["driver"] = output_of(query).splitlines()[0] if output_of(query) else ""
     return facts
 
 
@@ -118,11 +138,3 @@ def target() -> str:
         return f"sm_{min(90, int(cupy.cuda.Device(0).compute_capability))}"
     except cupy.cuda.runtime.CUDARuntimeError:
         return "sm_90"
-
-
-def output_of(command: list[str]) -> str:
-    """Return the output of a command; "" where it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import differential_ladder
 from differential_machines import ROOT, describe
 
+from attn_course.measure.record_schema import decoded
 from attn_course.measure.records import gpu_folder
 
 
@@ -105,7 +106,7 @@ def report(record: dict) -> str:
     lines += [f"  ... and {len(found) - 20} more"] if len(found) > 20 else []
     lines += [*accuracy(record["sections"]), *totals(record["sections"])]
     lines.append(
-        f"{record['gpu']} · CUDA {record['cuda']} · {record['date']} · "
+        f"{record['gpu']} · CUDA {record['cuda']}, NVRTC {record['nvrtc']} · {record['date']} · "
         f"all_agree: {record['all_agree']} · {record['seconds']} s"
     )
     return "\n".join(lines)
@@ -140,9 +141,11 @@ def totals(sections: dict) -> list[str]:
 
 def write(record: dict, out: Path) -> Path:
     """OUT/<gpu>/differential.json."""
+    text = as_text(record)
+    decoded(text.encode())  # ValueError where the record does not fit its schema
     path = gpu_folder(record["gpu"], out) / "differential.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(as_text(record), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
 
 

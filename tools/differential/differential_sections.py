@@ -6,6 +6,7 @@ at the top of this module, where other processes find it.
 """
 
 import traceback
+from dataclasses import dataclass
 
 import differential_compare
 import differential_functions
@@ -14,10 +15,15 @@ import differential_opcodes
 import numpy as np
 from differential_machines import Machine, target
 from differential_programs import PROGRAMS
+from random_kernels import OPTIONS as RANDOM_OPTIONS
 from random_kernels import random_kernel
+from random_printer import print_kernels
+
+from attn_course.engine.compile import compile_cubin
 
 BATCH = 150  # opcodes a module
 FUNCTIONS = 30  # functions a module
+RANDOM_BATCH = 16  # random kernels a module
 SIMULATOR = Machine("simulator")
 
 
@@ -108,18 +114,41 @@ def opcode_record(code, first, second) -> dict:
 # --- random kernels and programs ------------------------------------------------------------------
 
 
-def run_random(machine, seed) -> list[np.ndarray]:
+@dataclass(frozen=True)
+class Batch:
+    """Random kernels as another process prepares them.
+
+    cubin: their machine code; simulated: the simulator's arrays of each, or a RuntimeError;
+    from_oracle: elements that these have apart from the oracle's.
+    """
+
+    cubin: bytes
+    simulated: list
+    from_oracle: list[int]
+
+
+def prepare_random(seeds, arch: str | None) -> Batch:
+    """Compile random kernels for a GPU (None: for none), run them, and ask the oracle."""
+    kernels = [random_kernel(seed) for seed in seeds]
+    source = print_kernels(kernels)
+    cubin = compile_cubin(source, "kernel.cu", RANDOM_OPTIONS, arch).cubin if arch else b""
+    module = SIMULATOR.load_kernels(source, RANDOM_OPTIONS)
+    simulated, from_oracle = [], []
+    for kernel in kernels:
+        try:
+            simulated.append(run_random(SIMULATOR, module, kernel))
+            from_oracle.append(differing(simulated[-1], kernel.expected()))
+        except Exception as error:
+            simulated[len(from_oracle) :] = [RuntimeError(f"{type(error).__name__}: {error}")]
+            from_oracle.append(0)
+    return Batch(cubin, simulated, from_oracle)
+
+
+def run_random(machine, module, kernel) -> list[np.ndarray]:
     """Results of one random kernel on a machine."""
-    kernel = random_kernel(seed)
-    module = machine.load(kernel.source, kernel.options)
     return machine.run(
         module, kernel.name, kernel.grid, kernel.block, kernel.arguments(), kernel.shared_bytes
     )
-
-
-def oracle(seed) -> list[np.ndarray]:
-    """Return a random kernel's expected arrays, from the oracle."""
-    return random_kernel(seed).expected()
 
 
 def differing(first, second) -> int:
@@ -131,28 +160,47 @@ def differing(first, second) -> int:
 
 
 def random_section(run) -> dict:
-    """Random kernels on both machines, and an oracle's results."""
+    """Random kernels on both machines and by the oracle, RANDOM_BATCH of them a module."""
     seeds = run.thin(range(run.arguments.kernels))
-    futures = {s: (run.submit(run_random, SIMULATOR, s), run.submit(oracle, s)) for s in seeds}
+    batches = [seeds[i : i + RANDOM_BATCH] for i in range(0, len(seeds), RANDOM_BATCH)]
+    arch = None if run.self_test else target()
+    futures = [run.submit(prepare_random, batch, arch) for batch in batches]
+    items = []
+    for batch in batches:  # a result is dropped once it is compared
+        items += random_records(run.first, batch, futures.pop(0))
+    return {"items": items}
 
-    def compared(seed):
-        gpu = run_random(run.first, seed)
-        simulator, expected = (future.result() for future in futures[seed])
-        kernel = random_kernel(seed)
+
+def random_records(first, seeds, future) -> list[dict]:
+    """The verdicts over one batch of random kernels."""
+    kernels = [random_kernel(seed) for seed in seeds]
+    try:
+        batch, failure = future.result(), None
+        if first.backend == "gpu":
+            module = first.load_cubin(batch.cubin)
+        else:
+            module = first.load_kernels(print_kernels(kernels), RANDOM_OPTIONS)
+    except Exception as error:
+        batch, module, failure = None, None, error
+
+    def compared(number, kernel):
+        raise_failure(failure)
+        gpu, simulator = run_random(first, module, kernel), batch.simulated[number]
+        raise_failure(simulator)
         apart = {
             "gpu_simulator": differing(gpu, simulator),
-            "gpu_oracle": differing(gpu, expected),
-            "simulator_oracle": differing(simulator, expected),
+            "gpu_oracle": batch.from_oracle[number],
+            "simulator_oracle": batch.from_oracle[number],
         }
-        return {
-            "grid": kernel.grid,
-            "block": kernel.block,
-            "lines": kernel.source.count("\n"),
-            "mismatches": sum(apart.values()),
-            **apart,
-        }
+        if apart["gpu_simulator"]:
+            apart["gpu_oracle"] = differing(gpu, kernel.expected())
+        shape = {"grid": kernel.grid, "block": kernel.block} if any(apart.values()) else {}
+        return {"mismatches": sum(apart.values()), **shape, **apart}
 
-    return {"items": [guarded({"seed": s}, lambda s=s: compared(s)) for s in seeds]}
+    return [
+        guarded({"seed": kernel.seed}, lambda n=n, k=kernel: compared(n, k))
+        for n, kernel in enumerate(kernels)
+    ]
 
 
 def run_program(machine, number) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ import numpy as np
 import random_oracle as oracle
 import random_tree as tree
 from random_operations import BY_RESULT, wrap
-from random_printer import print_kernel
+from random_printer import print_kernels
 
 WARP_WIDTHS = (32, 32, 16, 8)
 BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
@@ -23,6 +23,7 @@ SINGLES = [0.0, -0.0, 1.0, -1.5, 0.1, 3.0e38, 1.17549435e-38, 2.0**-100, 1677721
 SINGLES += [-2147483648.0, 4294967040.0, 1 + 2.0**-23, 1e-6, float("inf"), float("nan")]
 DOUBLES = [0.0, -0.0, 1.0, 0.1, -2.5, 1e300, 2.0**-1000, 4503599627370497.5, 1 + 2.0**-52]
 DOUBLES += [16777217.0, 1.5e-45, float("inf")]
+PACKET_FIELDS = {"u32": "byte", "i32": "short_", "f32": "number", "u64": "wide"}
 OPTIONS = ("-fmad=false",)  # products and sums are rounded where the tree says so
 
 
@@ -34,10 +35,13 @@ class Kernel:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     body: tuple
-    helpers: tuple  # of (statements, result expression)
+    helpers: tuple  # of (statements, result expression, does it take a structure)
     dynamic: bool
-    name: str = field(default="random_kernel", init=False)
     options: tuple[str, ...] = field(default=OPTIONS, init=False)
+
+    @property
+    def name(self) -> str:
+        return f"random_kernel_{self.seed}"
 
     @property
     def threads(self) -> int:
@@ -55,11 +59,11 @@ class Kernel:
 
     @cached_property
     def source(self) -> str:
-        return print_kernel(self)
+        return print_kernels([self])
 
     def arguments(self) -> list[np.ndarray]:
         """[words (256,) uint32, numbers (64,) float32, counters (n,) uint32, tallies (blocks, n)
-        uint32, out (threads of the grid, slots) uint64]."""
+        uint32, out (threads of the grid, slots) uint64, packet: a PACKET_TYPE]."""
         rng = np.random.default_rng(self.seed)
         words = rng.integers(0, 1 << 32, tree.WORDS, dtype=np.uint32)
         words[::3] = rng.integers(0, 50, words[::3].size)
@@ -72,10 +76,12 @@ class Kernel:
         blocks = int(np.prod(self.grid))
         tallies = np.zeros((blocks, tree.COUNTERS), np.uint32)
         out = np.zeros((blocks * self.threads, self.slots), np.uint64)
-        return [words, numbers, first, tallies, out]
+        packet = np.frombuffer(rng.bytes(tree.PACKET_TYPE.itemsize), tree.PACKET_TYPE).copy()
+        packet["number"] = numbers[1]
+        return [words, numbers, first, tallies, out, packet[0]]
 
     def expected(self) -> list[np.ndarray]:
-        """The arrays of `arguments` as a run must leave them."""
+        """Return the arrays of `arguments` as a run must leave them."""
         return oracle.run(self)
 
 
@@ -86,6 +92,7 @@ class Grower:
     """Grows statements and expressions; `depth` bounds nesting, `fuel` the number of statements."""
 
     in_helper = False  # functions that are called see their parameters and nothing else
+    in_bundle = False  # and these have an array among them
 
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
@@ -108,12 +115,16 @@ class Grower:
         choice = self.rng.random()
         if choice < 0.15:
             return tree.Const(kind, self.constant(kind))
+        if kind in PACKET_FIELDS and choice < 0.19 and not self.in_helper:
+            return tree.Var(kind, f"packet.{PACKET_FIELDS[kind]}")
         if kind == "u32" and choice < 0.3:
             return tree.Var(
                 "u32", self.rng.choice(["thread", "block", "lane", "warp", *self.loops])
             )
+        if kind == "u32" and choice < 0.5 and self.in_bundle:
+            return tree.Load("u32", "more", self.variable("u32"))
         if kind == "u32" and choice < 0.5 and not self.in_helper:
-            array = self.rng.choice(["words", "table", "scratch"])
+            array = self.rng.choice(["words", "table", "scratch", "packet"])
             return tree.Load(
                 "u32", array, self.variable("u32"), array == "words" and self.chance(0.3)
             )
@@ -165,7 +176,9 @@ class Grower:
         if choice < 0.6:
             row = self.rng.choice([name for name, (text, _) in tree.ATOMIC_ROWS.items() if text])
             index, value = self.expression("u32", 1), self.expression("u32", 2)
-            return tree.Atomic(self.rng.choice(["counters", "tally"]), row, index, value)
+            space = self.rng.choice(["counters", "tally"])
+            scope = self.rng.choice(["", "_system"] + ["_block"] * (space == "tally"))
+            return tree.Atomic(space, row, index, value, scope)
         kind = self.any_type()
         return tree.Assign(self.variable(kind), self.expression(kind, 3))
 
@@ -233,7 +246,7 @@ class Grower:
             return tree.BlockIf(self.rng.randint(0, 1), body)
         swaps, votes = [self.exchange] * 2, [self.block_vote]
         warps = [self.shuffle, self.shuffle, self.vote, self.reduce, self.gathering]
-        return self.rng.choice(swaps + votes + warps)()
+        return self.rng.choice(swaps + votes + warps + [self.partition] * 3)()
 
     def exchange(self):
         kind = self.rng.choice(["u32", "f32", "u64"])
@@ -245,20 +258,52 @@ class Grower:
         mode = self.rng.choice(["count", "and", "or"])
         return tree.BlockVote(mode, self.variable("i32"), self.expression("b1", 2))
 
-    def shuffle(self):
+    def shuffle(self, width=None):
         kind, mode = self.any_type(), self.rng.choice(["idx", "up", "down", "xor"])
         value, operand = self.expression(kind, 1), self.expression("u32", 1)
-        return tree.Shuffle(mode, self.variable(kind), value, operand, self.rng.choice(WARP_WIDTHS))
+        width = width or self.rng.choice(WARP_WIDTHS)
+        return tree.Shuffle(mode, self.variable(kind), value, operand, width)
+
+    def broadcast(self):
+        kind = self.any_type()
+        return tree.Shuffle("first", self.variable(kind), self.expression(kind, 1), None, 32)
 
     def vote(self):
-        mode = self.rng.choice(["ballot", "all", "any", "match"])
-        value = self.expression("u32" if mode == "match" else "b1", 2)
-        if mode == "match" and self.chance(0.7):  # few distinct values
-            value = tree.Apply(
-                next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32"),
-                (value, tree.Const("u32", self.rng.randint(1, 5))),
-            )
+        mode = self.rng.choice(["ballot", "all", "any", "match_any", "match_all", "guarded"])
+        matches = mode.startswith("match")
+        value = self.few() if matches and self.chance(0.7) else None
+        value = value or self.expression("u32" if matches else "b1", 2)
         return tree.WarpVote(mode, self.variable("u32"), value)
+
+    def few(self):
+        """An expression with few distinct values."""
+        operation = next(o for o in BY_RESULT["u32"] if o.name == "rem_by_16_bits.u32")
+        most = tree.Const("u32", self.rng.randint(1, 5))
+        return tree.Apply(operation, (self.expression("u32", 2), most))
+
+    def partition(self, depth: int = 1):
+        """Groups of lanes with masks of their own, perhaps divided once more."""
+        kind, width = self.rng.choice(["tile", "tile", "label", "side"]), 32
+        if kind == "tile":
+            width = self.rng.choice([2, 4, 8, 16])
+        value = {"tile": lambda: None, "label": self.few, "side": lambda: self.expression("b1", 2)}
+        value = value[kind]()
+        body = [self.in_group(kind, width, depth) for _ in range(self.rng.randint(1, 3))]
+        return tree.Partition(kind, value, width, (*body, *self.statements(1, 1)))
+
+    def in_group(self, kind: str, width: int, depth: int):
+        choice = self.rng.random()
+        if depth and choice < 0.15:
+            return self.partition(0)
+        if depth and choice < 0.35:
+            counter, trips = self.new_counter(), self.expression("u32", 1)
+            self.loops.append(counter)
+            body = (self.in_group(kind, width, 0), *self.statements(1, 1))
+            self.loops.remove(counter)
+            return tree.GroupFor(counter, trips, body)
+        if kind == "tile" and choice < 0.6:
+            return self.shuffle(width)
+        return self.rng.choice([self.reduce, self.reduce, self.vote, self.broadcast])()
 
     def reduce(self):
         kind = self.rng.choice(("i32", "u32"))
@@ -267,13 +312,16 @@ class Grower:
 
     def gathering(self):
         body = [self.reduce() for _ in range(self.rng.randint(1, 2))]
-        kind = self.any_type()
-        body.append(tree.Shuffle("first", self.variable(kind), self.expression(kind, 1), None, 32))
+        body.append(self.partition(0) if self.chance(0.3) else self.broadcast())
         return tree.Together(self.expression("b1", 2), (*body, *self.statements(1, 1)))
 
     def helper(self):
-        """A function's statements and result, over its parameters u32_0, i32_0 and f32_0."""
-        self.in_helper = True
+        """A function's statements and result, and whether it takes a structure.
+
+        It sees its parameters u32_0, i32_0 and f32_0, and the array of the structure.
+        """
+        self.in_helper, self.in_bundle = True, self.chance(0.5)
+        structure = self.in_bundle
         body = tuple(
             tree.If(
                 self.expression("b1", 2),
@@ -282,8 +330,8 @@ class Grower:
             for _ in range(self.rng.randint(1, 2))
         )
         result = self.expression("u32", 3)
-        self.in_helper = False
-        return body, result
+        self.in_helper = self.in_bundle = False
+        return body, result, structure
 
 
 def random_kernel(seed: int, block=None, grid=None) -> Kernel:

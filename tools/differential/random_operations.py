@@ -42,6 +42,21 @@ __device__ unsigned long long bits_of_double(double x) {
   unsigned long long bits = (unsigned long long)__double_as_longlong(x);
   return (bits & 0x7fffffffffffffffull) > 0x7ff0000000000000ull ? 0x7ff8000000000000ull : bits;
 }
+// PTX whose guard is an operand too, or that writes what it reads.
+#define GUARDED(NAME, LINE)                                                               \\
+  __device__ unsigned guarded_##NAME(bool p, unsigned a, unsigned b) {                   \\
+    unsigned r = a;                                                                      \\
+    asm("{.reg .pred p, q; setp.ne.u32 p, %1, 0; setp.lt.u32 q, %2, %3; " LINE "}"       \\
+        : "+r"(r) : "r"((unsigned)p), "r"(a), "r"(b));                                   \\
+    return r;                                                                            \\
+  }
+GUARDED(select, "@p selp.u32 %0, %3, %2, p;")
+GUARDED(otherwise, "@!p selp.u32 %0, %2, %3, p;")
+GUARDED(compare, "@p setp.lt.and.u32 q, %3, %2, p; selp.u32 %0, %2, %3, q;")
+GUARDED(itself, "@p xor.pred p, p, q; selp.u32 %0, %2, %3, p;")
+GUARDED(invert, "@!p or.pred p, !p, q; @p not.pred p, p; @!p mov.u32 %0, %3;")
+GUARDED(update, "@p mad.lo.u32 %0, %0, %3, %0;")
+GUARDED(second, "@q and.pred p, p, q; @p selp.u32 %0, %3, %0, q; @!q add.u32 %0, %0, %0;")
 """
 
 
@@ -454,7 +469,30 @@ def _define_comparisons():
     _define("not", "b1", "b1", "(!{0})", lambda p: not p)
     _define("and", "b1 b1", "b1", "({0} && {1})", lambda p, q: p and q)
     _define("or", "b1 b1", "b1", "({0} || {1})", lambda p, q: p or q)
+    _define_guarded()
     _define("odd.u32", "u32", "b1", "(({0} & 1u) != 0)", lambda x: bool(x & 1))
+
+
+def _define_guarded():
+    """Operations of the PTX in PRELUDE."""
+
+    def second(p, a, b):
+        q = a < b
+        p = p and q if q else p
+        r = (b if q else a) if p else a
+        return r if q else wrap("u32", r + r)
+
+    for name, fn in {
+        "select": lambda p, a, b: b if p else a,
+        "otherwise": lambda p, a, b: a if p else b,
+        "compare": lambda p, a, b: a if (b < a if p else a < b) else b,
+        "itself": lambda p, a, b: a if p and not a < b else b,
+        "invert": lambda p, a, b: b,
+        "update": lambda p, a, b: wrap("u32", a * b + a) if p else a,
+        "second": second,
+    }.items():
+        text = f"guarded_{name}({{0}}, {{1}}, {{2}})"
+        _define(f"guarded_{name}", "b1 u32 u32", "u32", text, fn)
 
 
 _define_floats()

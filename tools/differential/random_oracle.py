@@ -7,7 +7,7 @@ that cannot matter since the kernels are free of races.
 
 import numpy as np
 from random_operations import bits_of_double, flush, wrap
-from random_tree import ATOMIC_ROWS, NUMBERS, OWN, ROW, TABLE, VARIABLES, WORDS
+from random_tree import ATOMIC_ROWS, MORE, NUMBERS, OWN, ROW, TABLE, VARIABLES, WORDS, Const
 
 MASK32 = 0xFFFFFFFF
 
@@ -28,7 +28,14 @@ class Block:
 class Launch:
     def __init__(self, kernel):
         self.kernel = kernel
-        self.words, self.numbers, counters, self.tallies, self.out = kernel.arguments()
+        self.words, self.numbers, counters, self.tallies, self.out, packet = kernel.arguments()
+        self.packet = [int(x) for x in packet["words"]]
+        self.fields = {
+            "packet.byte": int(packet["byte"]),
+            "packet.short_": int(packet["short_"]),
+            "packet.number": packet["number"],
+            "packet.wide": int(packet["wide"]),
+        }
         self.first, self.counters = counters.copy(), [int(x) for x in counters]
         self.word_list = [int(x) for x in self.words]
         self.helpers = [_helper(helper, self) for helper in kernel.helpers]
@@ -98,6 +105,8 @@ def _const(node, launch):
 
 def _var(node, launch):
     name = node.name
+    if name in launch.fields:
+        return _const(Const(node.type, launch.fields[name]), launch)
     return lambda v: v[name]
 
 
@@ -117,7 +126,14 @@ def _load(node, launch):
     index, array = expression(node.index, launch), node.array
     if array in ("scratch", "own"):
         return lambda v: v[array][index(v) % 8]
-    values = {"words": launch.word_list, "numbers": launch.numbers, "table": TABLE}[array]
+    if array == "more":
+        return lambda v: v[array][index(v) % MORE]
+    values = {
+        "words": launch.word_list,
+        "numbers": launch.numbers,
+        "table": TABLE,
+        "packet": launch.packet,
+    }[array]
     size = len(values)
     if node.vector:
         return lambda v: values[index(v) % size & ~3]
@@ -135,7 +151,7 @@ _EXPRESSIONS = {"Const": _const, "Var": _var, "Apply": _apply, "Load": _load, "C
 
 def _helper(helper, launch):
     """A function of (u32, i32, f32)."""
-    body, result = helper
+    body, result, _ = helper
     steps, answer = sequence(body, launch), expression(result, launch)
 
     def call(u32, i32, f32):
@@ -143,6 +159,7 @@ def _helper(helper, launch):
         for kind, count in VARIABLES.items():
             first = {"i32": i32, "f32": f32, "f64": float(flush(f32))}.get(kind, u32)
             v.update({f"{kind}_{i}": first for i in range(count)})
+        v["more"] = [u32 * (i + 1) & MASK32 ^ i for i in range(MORE)]
         steps(v, None)
         return answer(v)
 
@@ -382,39 +399,47 @@ def _shuffle(node, launch):
     operand = expression(node.operand, launch) if node.operand is not None else None
 
     def run_warp(threads):
-        values = [value(v) for v in threads]
+        values = {v["lane"]: value(v) for v in threads}
         if node.mode == "first":
-            return _assign_all(threads, node.target, [values[0]] * len(values))
-        sources = [_source(node, v["lane"], operand(v), len(values)) for v in threads]
-        return _assign_all(threads, node.target, [values[s] for s in sources])
+            return _assign_all(threads, node.target, [values[min(values)]] * len(values))
+        sources = [_source(node, v["lane"], operand(v)) for v in threads]
+        own = [values[v["lane"]] for v in threads]
+        found = [values.get(s, mine) for s, mine in zip(sources, own, strict=True)]
+        return _assign_all(threads, node.target, found)
 
     return by_warp(run_warp)
 
 
-def _source(node, lane: int, operand: int, lanes: int) -> int:
-    """The lane whose value `lane` receives; its own where the source is out of range."""
-    if node.mode == "idx":
-        return operand % lanes
+def _source(node, lane: int, operand: int) -> int:
+    """The lane whose value `lane` asks for; its own where that is outside the segment."""
     by, start = operand & 15, lane - lane % node.width
+    if node.mode == "idx":
+        return start + operand % node.width
     source = {"up": lane - by, "down": lane + by, "xor": lane ^ by}[node.mode]
     outside = source < start if node.mode == "up" else source >= start + node.width
-    return lane if outside or source >= lanes else source
+    return lane if outside else source
+
+
+def _mask(threads) -> int:
+    return sum(1 << v["lane"] for v in threads)
 
 
 def _warp_vote(node, launch):
-    value = expression(node.value, launch)
+    value, mode = expression(node.value, launch), node.mode
 
     def run_warp(threads):
         values = [value(v) for v in threads]
-        if node.mode == "match":
-            masks = [sum(1 << i for i, y in enumerate(values) if x == y) for x in values]
-            return _assign_all(threads, node.target, masks)
-        whole = {
-            "all": all,
-            "any": any,
-            "ballot": lambda p: sum(1 << i for i, x in enumerate(p) if x),
-        }
-        return _assign_all(threads, node.target, [int(whole[node.mode](values))] * len(values))
+        pairs = list(zip(threads, values, strict=True))
+        if mode == "match_any":
+            found = [_mask(v for v, y in pairs if x == y) for x in values]
+        elif mode == "match_all":
+            agree = all(x == values[0] for x in values)
+            found = [(_mask(threads) + 1) & MASK32 if agree else 0] * len(values)
+        else:
+            voters = _mask(v for v, x in pairs if x)
+            found = {"all": int(all(values)), "any": int(any(values))}.get(mode, voters)
+            found = [found if mode != "guarded" or x else 7 for x in values]
+        return _assign_all(threads, node.target, found)
 
     return by_warp(run_warp)
 
@@ -453,7 +478,41 @@ def _together(node, launch):
     return fn
 
 
+def _partition(node, launch):
+    body = [together(s, launch) for s in node.body]
+    value = expression(node.value, launch) if node.value is not None else None
+
+    def run_warp(block, threads):
+        labels = [v["lane"] // node.width if value is None else value(v) for v in threads]
+        pairs = list(zip(labels, threads, strict=True))
+        groups = [[v for mine, v in pairs if mine == label] for label in sorted(set(labels))]
+        for group in groups:
+            for step in body:
+                step(block, group)
+
+    def fn(block, threads):
+        by_warp(lambda warp: run_warp(block, warp))(block, threads)
+
+    return fn
+
+
+def _group_for(node, launch):
+    body, trips = [together(s, launch) for s in node.body], expression(node.trips, launch)
+
+    def fn(block, threads):
+        turns = trips(threads[0]) & 3
+        for k in range(turns):
+            for v in threads:
+                v[node.counter] = k
+            for step in body:
+                step(block, threads)
+
+    return fn
+
+
 _MEETINGS = {
+    "Partition": _partition,
+    "GroupFor": _group_for,
     "BlockIf": _block_if,
     "Exchange": _exchange,
     "BlockVote": _block_vote,

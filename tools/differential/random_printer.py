@@ -1,4 +1,4 @@
-"""Prints a random kernel's tree as CUDA C."""
+"""Prints random kernels' trees as CUDA C."""
 
 import numpy as np
 import random_tree as tree
@@ -11,12 +11,15 @@ SIZES = {
     "scratch": tree.SCRATCH,
     "own": tree.OWN,
     "table": len(TABLE),
+    "packet": tree.PACKET,
+    "more": tree.MORE,
 }
 _EXCHANGE = {
     "u32": "exchange",
     "f32": "((float*)exchange)",
     "u64": "((unsigned long long*)exchange)",
 }
+_ARRAYS = {"packet": "packet.words", "more": "taken.more"}
 _BITS = {
     "u32": "{0}",
     "i32": "(unsigned){0}",
@@ -45,8 +48,8 @@ def literal(kind: str, value) -> str:
 def expression(node) -> str:
     if isinstance(node, tree.Const):
         return literal(node.type, node.value)
-    if isinstance(node, tree.Var):
-        return node.name
+    if isinstance(node, tree.Var):  # a field of a structure may be narrower
+        return f"(({C_TYPE[node.type]}){node.name})" if "." in node.name else node.name
     if isinstance(node, tree.Apply):
         return node.operation.template.format(*map(expression, node.args))
     if isinstance(node, tree.Load):
@@ -61,6 +64,8 @@ def load(node) -> str:
     at = f"({expression(node.index)} & {SIZES[node.array] - 1})"
     if node.vector:
         return f"((const uint4*){node.array})[{at} / 4].x"
+    if node.array in _ARRAYS:
+        return f"{_ARRAYS[node.array]}[{at}]"
     return f"__ldg(&words[{at}])" if node.array == "words" else f"{node.array}[{at}]"
 
 
@@ -70,7 +75,7 @@ class Printer:
     def __init__(self):
         self.lines: list[str] = []
         self.depth = 1
-        self.mask = "members"
+        self.mask, self.masks = "members", 0  # of the lanes that run this, in C
 
     def add(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
@@ -129,7 +134,8 @@ class Printer:
     def Atomic(self, s):
         row = list(tree.ATOMIC_ROWS).index(s.row) * tree.ROW
         place = f"({s.space} + {row} + ({expression(s.index)} & 3u))"
-        self.add(tree.ATOMIC_ROWS[s.row][0].format(p=place, x=f"({expression(s.value)})") + ";")
+        value = f"({expression(s.value)})"
+        self.add(tree.ATOMIC_ROWS[s.row][0].format(p=place, x=value, s=s.scope) + ";")
 
     # -- together --
 
@@ -149,57 +155,111 @@ class Printer:
             self.assign(s.target, f"{s.target.name} != 0")
 
     def Shuffle(self, s):
-        value = f"({C_TYPE[s.value.type]}){expression(s.value)}"
+        kind = C_TYPE[s.value.type]
         if s.mode == "first":
+            value = f"({kind}){expression(s.value)}"
             self.assign(s.target, f"__shfl_sync({self.mask}, {value}, __ffs({self.mask}) - 1)")
             return
-        operand = expression(s.operand)
-        if s.mode == "idx":
-            self.assign(s.target, f"__shfl_sync(members, {value}, ({operand}) % lanes)")
-            return
+        name, by = {"idx": ("__shfl_sync", s.width - 1)}.get(s.mode, (f"__shfl_{s.mode}_sync", 15))
+        source = {
+            "idx": f"(lane & {32 - s.width}u) + by",
+            "up": "lane - by",
+            "down": "lane + by",
+            "xor": "lane ^ by",
+        }[s.mode]
         self.add("{")
-        self.add(f"  const {C_TYPE[s.value.type]} mine = {expression(s.value)};")
-        self.add(f"  const unsigned by = {operand} & 15u;")
-        self.add(
-            f"  const {C_TYPE[s.value.type]} theirs = "
-            f"__shfl_{s.mode}_sync(members, mine, by, {s.width});"
-        )
-        source = {"up": "0", "down": "lane + by", "xor": "(lane ^ by)"}[s.mode]
-        self.add(f"  {s.target.name} = {source} < lanes ? theirs : mine;")
+        self.add(f"  const {kind} mine = {expression(s.value)};")
+        self.add(f"  const unsigned by = {expression(s.operand)} & {by}u, source = {source};")
+        self.add(f"  const {kind} theirs = {name}({self.mask}, mine, by, {s.width});")
+        self.add(f"  {s.target.name} = {self.mask} >> (source & 31u) & 1u ? theirs : mine;")
         self.add("}")
 
     def WarpVote(self, s):
-        name = "__match_any_sync" if s.mode == "match" else f"__{s.mode}_sync"
-        text = f"{name}(members, {expression(s.value)})"
-        self.assign(s.target, f"{text} != 0" if s.mode in ("all", "any") else text)
+        value = expression(s.value)
+        if s.mode == "match_all":
+            self.add("{")
+            self.add("  int agree;")
+            self.add(f"  const unsigned all = __match_all_sync({self.mask}, {value}, &agree);")
+            self.add(f"  {s.target.name} = all + agree;")
+            self.add("}")
+        elif s.mode == "guarded":
+            self.assign(s.target, f"guarded_ballot({self.mask}, {value})")
+        else:
+            text = f"__{s.mode}_sync({self.mask}, {value})"
+            self.assign(s.target, f"{text} != 0" if s.mode in ("all", "any") else text)
 
     def Reduce(self, s):
         self.assign(s.target, f"__reduce_{s.mode}_sync({self.mask}, {expression(s.value)})")
 
-    def Together(self, s):
+    def with_mask(self, lines, body, opening: str) -> None:
+        """A scope in which `{mask}` of the lines is the mask of the lanes that run the body."""
+        outer, self.masks = self.mask, self.masks + 1
+        mask = f"mask{self.masks}"
         self.add("{")
-        self.add(f"  const unsigned active = __ballot_sync(members, {expression(s.condition)});")
-        self.mask = "active"
-        self.body(s.body, "  if (active >> lane & 1u) {", "  }")
-        self.mask = "members"
+        for line in lines:
+            self.add("  " + line.format(mask=mask, outer=outer))
+        self.mask = mask
+        self.body(body, f"  {opening}".format(mask=mask), "  }")
+        self.mask = outer
         self.add("}")
+
+    def Together(self, s):
+        line = f"const unsigned {{mask}} = __ballot_sync({{outer}}, {expression(s.condition)});"
+        self.with_mask([line], s.body, "if ({mask} >> lane & 1u) {{")
+
+    def Partition(self, s):
+        line = "const unsigned {mask} = "
+        if s.kind == "tile":
+            lines = [f"{line}{{outer}} & ({(1 << s.width) - 1:#x}u << (lane & {32 - s.width}u));"]
+        elif s.kind == "label":
+            lines = [f"{line}__match_any_sync({{outer}}, {expression(s.value)});"]
+        else:
+            lines = [
+                f"const unsigned yes = __ballot_sync({{outer}}, {expression(s.value)});",
+                line + "yes >> lane & 1u ? yes : {outer} & ~yes;",
+            ]
+        self.with_mask(lines, s.body, "{{")
+
+    def GroupFor(self, s):
+        value = f"__shfl_sync({self.mask}, {expression(s.trips)}, __ffs({self.mask}) - 1)"
+        self.add(f"const unsigned trips_{s.counter} = {value} & 3u;")
+        self.body(
+            s.body,
+            f"for (unsigned {s.counter} = 0; {s.counter} < trips_{s.counter}; ++{s.counter}) {{",
+        )
 
 
 def helper_text(number: int, helper) -> list[str]:
     """A function that stays a call; its other variables are made from its three parameters."""
-    body, result = helper
+    body, result, structure = helper
     printer = Printer()
     for kind, count in tree.VARIABLES.items():
         for i in range(count):
-            if (kind, i) not in (("u32", 0), ("i32", 0), ("f32", 0)):
-                source = {"u32": "u32_0", "i32": "i32_0", "f32": "f32_0", "f64": "f32_0"}
-                printer.add(f"{C_TYPE[kind]} {kind}_{i} = {source.get(kind, 'u32_0')};")
+            name = f"{kind}_{i}"
+            if name in ("u32_0", "i32_0", "f32_0"):
+                if structure:
+                    printer.add(f"{C_TYPE[kind]} {name} = taken.{name};")
+                continue
+            source = {"u32": "u32_0", "i32": "i32_0", "f32": "f32_0", "f64": "f32_0"}
+            printer.add(f"{C_TYPE[kind]} {name} = {source.get(kind, 'u32_0')};")
     printer.add("const unsigned thread = u32_0, block = u32_0, lane = u32_0, warp = u32_0;")
     for statement in body:
         printer.If(statement)
-    printer.add(f"return {expression(result)};")
-    head = f"__device__ __noinline__ unsigned helper{number}"
-    return [head + "(unsigned u32_0, int i32_0, float f32_0) {", *printer.lines, "}"]
+    three = "(unsigned u32_0, int i32_0, float f32_0) {"
+    head = "__device__ __noinline__"
+    if not structure:
+        printer.add(f"return {expression(result)};")
+        return [f"{head} unsigned helper{number}{three}", *printer.lines, "}"]
+    printer.add(f"taken.u32_0 = {expression(result)};")
+    printer.add("return taken;")
+    return [
+        f"{head} Bundle whole{number}(Bundle taken) {{",
+        *printer.lines,
+        "}",
+        f"__device__ unsigned helper{number}{three}",
+        f"  return whole{number}(bundle(u32_0, i32_0, f32_0)).u32_0;",
+        "}",
+    ]
 
 
 _START = """\
@@ -216,20 +276,39 @@ _START = """\
   for (unsigned i = thread; i < COUNTERS; i += THREADS) tally[i] = first_tally[i];"""
 
 
-def print_kernel(kernel) -> str:
-    """The kernel as CUDA C."""
+_GUARDED_BALLOT = """\
+__device__ unsigned guarded_ballot(unsigned members, bool p) {
+  const unsigned voters = __ballot_sync(members, p);
+  unsigned r = 7u;
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; @p vote.sync.ballot.b32 %0, p, %2;}"
+               : "+r"(r) : "r"((unsigned)p), "r"(voters));
+  return r;
+}
+"""
+
+
+def print_kernels(kernels) -> str:
+    """Return the CUDA C of kernels with different seeds: each has a namespace of its own."""
     first = [str(value) + "u" for _, value in tree.ATOMIC_ROWS.values() for _ in range(tree.ROW)]
-    lines = [PRELUDE + tree.HELPERS]
-    lines.append(f"constexpr unsigned THREADS = {kernel.threads}, SLOTS = {kernel.slots};")
+    lines = [PRELUDE + tree.HELPERS + tree.PACKET_TEXT + tree.BUNDLE_TEXT + _GUARDED_BALLOT]
     lines.append(f"constexpr unsigned COUNTERS = {tree.COUNTERS}, OWN = {tree.OWN};")
     for name, values in (("table", [f"{x}u" for x in TABLE]), ("first_tally", first)):
         lines.append(f"__constant__ unsigned {name}[{len(values)}] = {{{', '.join(values)}}};")
+    for kernel in kernels:
+        lines += kernel_text(kernel)
+    return "\n".join([*lines, ""])
+
+
+def kernel_text(kernel) -> list[str]:
+    """The lines of one kernel and its helpers."""
+    lines = [f"namespace of_{kernel.name} {{"]
+    lines.append(f"constexpr unsigned THREADS = {kernel.threads}, SLOTS = {kernel.slots};")
     for number, helper in enumerate(kernel.helpers):
         lines += helper_text(number, helper)
     lines.append(
         f'extern "C" __global__ void {kernel.name}(const unsigned* words, '
         "const float* numbers, unsigned* counters, unsigned* tallies, "
-        "unsigned long long* out) {"
+        "unsigned long long* out, const Packet packet) {"
     )
     declaration = (
         "extern __shared__ __align__(8) unsigned exchange[];"
@@ -246,7 +325,7 @@ def print_kernel(kernel) -> str:
     for statement in kernel.body:
         getattr(printer, type(statement).__name__)(statement)
     finish(printer)
-    return "\n".join([*printer.lines, "}", ""])
+    return [*lines, "}", "}"]
 
 
 def initial(kind: str, i: int) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from attn_course.cli.arguments import add_json, write_json
+from attn_course.cli.arguments import add_json, output_folder, write_json
 from attn_course.figures import table
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 
@@ -21,8 +21,8 @@ def add(parsers) -> None:
     )
     parser.add_argument(
         "--folder",
-        type=Path,
-        default=Path("work"),
+        type=output_folder,
+        default="work",
         help="the working copy (default: work, in the current folder)",
     )
     parser.add_argument(

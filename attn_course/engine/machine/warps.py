@@ -20,6 +20,7 @@ from .scheduler import Scheduler
 
 _PASSING = -3  # ends the keys of blocks whose lanes no longer wait for their warp
 _ALL = np.uint32(0xFFFFFFFF)
+_SEGMENTS = 0x1F1F  # bits of a shuffle's clamp and segment mask
 
 
 def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
@@ -32,17 +33,18 @@ def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
 
 
 def shuffle(mode: str, value, b, c, lanes: np.ndarray):
-    """shfl.sync: returns (value, predicate, reads_inactive) over the active lanes.
+    """shfl.sync: returns (value, predicate, source, reads_inactive) over the active lanes.
 
     value: (lanes,) uint32; b: source lane or distance; c: clamp in bits 4:0, segment mask in 12:8.
-    reads_inactive: (lanes,) bool, where the source lane exists but is not active.
+    source: (lanes,) int, the lane of the warp that each one reads, or (32,) if all warps agree;
+    reads_inactive: (lanes,) bool, where that lane is not active.
     """
     count = lanes.size
     value = spread(value, count)
     if scalar(b) and scalar(c) and count % 32 == 0 and _are_whole_warps(lanes):
         source, inside = _sources_of_a_warp(mode, int(b), int(c))
         moved = value.reshape(-1, 32).take(source, axis=1).ravel()
-        return moved, np.tile(inside, count // 32), np.zeros(count, bool)
+        return moved, np.tile(inside, count // 32), source, np.zeros(count, bool)
     lane = (lanes & 31).astype(np.int64)
     b, c = spread(b, count).astype(np.int64), spread(c, count).astype(np.int64)
     source, inside = _sources(mode, lane, b & 31, c)
@@ -50,7 +52,7 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     active, _ = _table(np.ones(count, bool), lanes, False)
     place = (lanes - base) - lane + source
     reads_inactive = ~active[place]
-    return np.where(reads_inactive, value, table[place]), inside, reads_inactive
+    return np.where(reads_inactive, value, table[place]), inside, source, reads_inactive
 
 
 def _are_whole_warps(lanes: np.ndarray) -> bool:
@@ -138,8 +140,9 @@ _REDUCE = {
 
 
 def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
-    """redux.sync over the active members of each warp; integers of 32 bits, dtype kept."""
+    """redux.sync over the active members of each lane's mask; integers of 32 bits, dtype kept."""
     value = spread(value, lanes.size)
+    one_mask = scalar(members)
     members = spread(members, lanes.size).astype(np.uint32)
     info = np.iinfo(value.dtype)
     fill = {
@@ -152,8 +155,23 @@ def reduce(operation: str, value, lanes: np.ndarray, members) -> np.ndarray:
     }[operation]
     inside = (members >> (lanes & 31).astype(np.uint32)) & np.uint32(1)
     table, base = _table(np.where(inside != 0, value, value.dtype.type(fill)), lanes, fill)
-    whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
-    return whole[(lanes - base) >> 5]
+    if one_mask or _one_mask_a_warp(members, lanes):
+        whole = _REDUCE[operation].reduce(table.reshape(-1, 32), axis=1).astype(value.dtype)
+        return whole[(lanes - base) >> 5]
+    masks = (lanes >> 5).astype(np.uint64) << np.uint64(32) | members
+    _, team = np.unique(masks, return_inverse=True)
+    whole = np.full(int(team.max()) + 1, fill, value.dtype)
+    _REDUCE[operation].at(whole, team, table[lanes - base])
+    return whole[team]
+
+
+def _one_mask_a_warp(members: np.ndarray, lanes: np.ndarray) -> bool:
+    """Do the lanes of each warp name the same lanes?"""
+    if (members == members[0]).all():
+        return True
+    table, base = _table(members, lanes)
+    union = np.bitwise_or.reduce(table.reshape(-1, 32), axis=1)
+    return bool((union[(lanes - base) >> 5] == members).all())
 
 
 def first_active(lanes: np.ndarray, members):
@@ -170,7 +188,7 @@ class Warps:
     parked: lanes at warp-level instructions whose partners have not come;
     awaited: (warps,) uint32, which partners were still to come when the last lanes arrived there;
     seen: (lanes,), where in the kernel partners have been since, -1: nowhere (for observers);
-    reads_inactive: (lanes,) bool of the last shuffle, which lanes read from an inactive lane.
+    sources, reads_inactive: of the last shuffle, see shuffle().
     """
 
     def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, reports: Reports):
@@ -179,15 +197,17 @@ class Warps:
         self.parked: dict[Key, np.ndarray] = {}
         self.awaited: dict[Key, np.ndarray] = {}
         self.seen = np.full(lanes.alive.size, -1)
+        self.sources: np.ndarray | None = None
         self.reads_inactive: np.ndarray | None = None
 
     # -- values ---------------------------------------------------------------------------------
     def shuffle(self, mode, value, b, c):
         """shfl.sync: (the source lanes' values, was the source in bounds)."""
-        if scalar(value) and mode == "bfly" and self.reports.accesses is None:
-            return value, np.bool_(True)
-        result, inside, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
-        self.reads_inactive = inactive
+        if mode == "bfly" and scalar(value) and scalar(c) and self.reports.accesses is None:
+            if int(c) & _SEGMENTS == 31:  # the whole warp: every source is in bounds
+                return value, np.bool_(True)
+        result, inside, source, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
+        self.sources, self.reads_inactive = source, inactive
         return result, inside
 
     def vote(self, mode, predicate, members):

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .syntax import Address, Immediate, Instruction, Inverted, Pair, Register, Symbol, Vector
+from .syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Inverted,
+    Pair,
+    Register,
+    Selected,
+    Symbol,
+    Vector,
+)
 
 _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
@@ -18,7 +28,7 @@ def registers_in(operand) -> Iterator[str]:
         case Register(name):
             if name != "_":
                 yield name
-        case Inverted(inner):
+        case Inverted(inner) | Selected(inner):
             yield from registers_in(inner)
         case Vector(items):
             for item in items:
@@ -60,18 +70,23 @@ def has_result(opcode: str) -> bool:
     parts = opcode.split(".")
     if parts[0] in ("bar", "barrier"):
         return "red" in parts
+    if parts[0] == "mbarrier":
+        return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT
 
 
-def reads_and_writes(instruction: Instruction) -> tuple[set[str], set[str]]:
-    """Return the names of the registers that an instruction, with its guard, reads and writes."""
+def reads_and_writes(instruction: Instruction, guard: bool = True) -> tuple[set[str], set[str]]:
+    """Return the names of the registers that an instruction reads and writes.
+
+    guard: whether the register of its guard counts as read, also where no operand reads it.
+    """
     operands = instruction.operands
     writes: set[str] = set()
     if has_result(instruction.opcode) and operands:
         writes = set(registers_in(operands[0]))
         operands = operands[1:]
     reads = {name for operand in operands for name in registers_in(operand)}
-    if instruction.guard is not None:
+    if guard and instruction.guard is not None:
         reads.add(instruction.guard.name)
     parts = instruction.opcode.split(".")
     if parts[0] in ("addc", "subc", "madc"):

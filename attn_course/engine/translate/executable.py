@@ -6,13 +6,14 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable
 
-from ..addresses import FUNCTION_WINDOW, aligned
+from ..addresses import aligned
 from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256
+SHARED_RED_ZONE = 512  # bytes between the shared variables of a debug build; a multiple of 32 banks
 
 
 class Executable:
@@ -32,13 +33,15 @@ class Executable:
         self.dynamic_names: list[str] = []
         self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
-        self.functions = list(self.module.functions)  # a function's address is its number here
-        self.recursive = recursive_functions(self.module)
-        self.allocates = "malloc" in reachable(references(self.module), function.name)
+        self.functions = program.memory.functions  # a function's address is its number here
+        self.recursive = program.recursive
+        # Groups of several warps meet in shared memory that CUDA reserves.
+        self.reserves = "%reserved_smem" in program.ptx
+        self.allocates = "malloc" in reachable(program.references, function.name)
         self.variables = [  # in global memory: __device__ and __constant__
-            v.name for v in variables_used(self.module, function) if v.space != "shared"
+            v.name for v in variables_used(program, function) if v.space != "shared"
         ]
-        for variable in shared_variables(self.module, function):
+        for variable in shared_variables(program, function):
             self.place(variable)
         self.instance = Instance(self, function, (), 0)
         self.instances: dict[Key, Instance] = {(): self.instance}
@@ -76,7 +79,8 @@ class Executable:
                 self.dynamic_names.append(variable.name)
             return ("dynamic", align)
         if variable.name not in self.shared_places:
-            offset = aligned(self.shared_bytes, align)
+            gap = SHARED_RED_ZONE if self.program.build == "debug" and self.shared_bytes else 0
+            offset = aligned(self.shared_bytes + gap, align)
             self.shared_places[variable.name] = (offset, variable)
             self.shared_bytes = offset + variable.size
         return ("shared", self.shared_places[variable.name][0])
@@ -85,7 +89,7 @@ class Executable:
         if name in self.module.variables:
             return self.place(self.module.variables[name])
         if name in self.module.functions:
-            return ("function", FUNCTION_WINDOW + self.functions.index(name))
+            return ("function", self.program.memory.function_address(name))
         raise UnsupportedInstruction(f"unknown symbol {name}")
 
     # -- calls ----------------------------------------------------------------------------------
@@ -94,7 +98,9 @@ class Executable:
         call, fall = block.terminator.instruction, block.terminator.fall
         function = self.module.functions.get(callee)
         if function is None or not function.defined:
-            why = f"function {callee} has no body here"
+            why = f"function {callee} has no body in this module"
+            if "cudaCDP" in callee:
+                why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
         recursion = self.start_of_recursion(caller, call, callee)
         prefix = (*caller.prefix, call.index)
@@ -133,6 +139,11 @@ class Executable:
             return self.describe_line(position)
         return f"{self.describe_line(own)} (in {self.describe_line(position)})"  # inlined there
 
+    def describe_own(self, line: int) -> str:
+        """`file:line` and the line's text, of the kernel's own source."""
+        name = self.program.source_name.rsplit("/", 1)[-1]
+        return f"{name}:{line}{self.program.text_of(name, line)}"
+
     def describe_line(self, position: Position | None) -> str:
         if position is None:
             return "no source line"
@@ -162,21 +173,15 @@ def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def recursive_functions(module: Module) -> set[str]:
-    """Functions that may call themselves, directly or through others."""
-    graph = references(module)
-    return {name for name in module.functions if name in reachable(graph, name)}
-
-
-def variables_used(module: Module, function: Function) -> list[Variable]:
+def variables_used(program, function: Function) -> list[Variable]:
     """The module's variables that a kernel or what it calls may touch."""
-    used = reachable(references(module), function.name)
-    return [variable for name, variable in module.variables.items() if name in used]
+    used = reachable(program.references, function.name)
+    return [variable for name, variable in program.module.variables.items() if name in used]
 
 
-def shared_variables(module: Module, function: Function) -> list[Variable]:
+def shared_variables(program, function: Function) -> list[Variable]:
     """All .shared variables a kernel can touch, its callees' included."""
-    used = reachable(references(module), function.name) - {function.name}
-    callees = [f for name, f in module.functions.items() if name in used]
+    used = reachable(program.references, function.name) - {function.name}
+    callees = [f for name, f in program.module.functions.items() if name in used]
     own = [v for f in (function, *callees) for v in f.variables.values()]
-    return [v for v in (*variables_used(module, function), *own) if v.space == "shared"]
+    return [v for v in (*variables_used(program, function), *own) if v.space == "shared"]

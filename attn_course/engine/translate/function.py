@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import reads_and_writes
 from attn_course.engine.ptx.syntax import (
     Function,
     Immediate,
     Instruction,
+    Inverted,
     Register,
     Variable,
     format_operand,
 )
 
 from ..addresses import aligned
+from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
 from .operands import STORED, check_words, printable
+
+TRANSLATED = "<translated PTX>"  # the file that tracebacks name for a line
+# What Python raises where an instruction has other operands than its opcode takes.
+ODD_OPERANDS = (AttributeError, KeyError, IndexError, ValueError, TypeError)
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
@@ -95,7 +102,12 @@ class Instance:
         for call in self.function.body:
             if not call.opcode.startswith("call"):
                 continue
-            returns, _, arguments = call_parts(call)
+            with self.explaining(call):
+                returns, _, arguments = call_parts(call)
+                for name in (*arguments, *returns):
+                    if name not in variables:
+                        why = f"{name} is no .param variable, which alone may be passed here"
+                        raise UnsupportedInstruction(why)
             passed = [variables[name] for name in (*arguments, *returns)]
             offsets, end = lay_out(passed, self.frame_end)
             for variable, offset in zip(passed, offsets, strict=True):
@@ -124,11 +136,21 @@ class Instance:
         """A register's slot, which is made where it has none yet."""
         if name not in self.function.registers and name != "%carry":
             if not is_special(name):
-                raise UnsupportedInstruction(f"there is no special register {name} here")
+                raise UnsupportedInstruction(self.unknown_register(name))
             return self.kernel.special_slot(name)
         if name not in self.slots:
-            self.slots[name] = self.kernel.new_slot(STORED[self.register_type(name)])
+            kind = self.register_type(name)
+            if kind not in STORED:
+                raise UnsupportedInstruction(f"{name} is a register of type .{kind}")
+            self.slots[name] = self.kernel.new_slot(STORED[kind])
         return self.slots[name]
+
+    def unknown_register(self, name: str) -> str:
+        """Say why a name means no register here."""
+        if is_special(f"{name}.x"):
+            return f"{name} is a vector: read one component at a time, such as {name}.x"
+        special = name.startswith("%")
+        return f"there is no special register {name}" if special else f"no register {name}"
 
     def mask(self, names) -> int:
         """Bit mask of the slots of some registers."""
@@ -155,17 +177,25 @@ class Instance:
                 block.instance = self
                 block.successors = tuple(k for k in (t.target, t.fall, *t.targets) if k is not None)
                 built[block.key] = block
-        uses = {key: self.find_uses(block) for key, block in built.items()}
+        uses: dict[Key, int] = {}
+        for key, block in built.items():
+            self.check_budget()
+            uses[key] = self.find_uses(block)
         always = self.live_after | 1 << LANE | 1 << SHARED_BASE | 1 << LOCAL_BASE
         if self.recursion is not None:  # any register of any caller may be needed later
             always = ~sum(1 << slot for slot in self.slots.values())
-        flow.solve_liveness(built, uses, always)
+        flow.solve_liveness(built, uses, always, self.check_budget)
         self.kernel.note_unset(built[self.key(0)].live_in & ~always)
         decoder = Decoder(self)
         lines: list[tuple[Instruction, str]] = []
         for block in built.values():
+            self.check_budget()
             self.emit(decoder, block, flow.live_out(built, block, always), lines)
         self.finish(decoder, lines, built, uses)
+
+    def check_budget(self) -> None:
+        """End the call when the translation has used up its time or its memory."""
+        check_budget(demangle(self.function.name), lambda: "its translation to NumPy")
 
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
         """Compile the lines; special registers found meanwhile are live everywhere.
@@ -173,7 +203,7 @@ class Instance:
         The source holds numbers, names that Decoder makes, and nothing of the PTX text.
         """
         source = "\n".join(f"def op{i.index}(R, c):\n    {statement}" for i, statement in lines)
-        exec(compile(source, "<translated PTX>", "exec"), decoder.names)
+        exec(compile(source, TRANSLATED, "exec"), decoder.names)
         self.kernel.lines.extend(lines)
         special = self.kernel.special_mask()
         for key, block in built.items():
@@ -197,7 +227,8 @@ class Instance:
         inner = body[start : end - 1] if ends else body[start:end]
         if last.guard is None or last.opcode.startswith("bra"):
             return [Block(key, inner, terminator)]
-        inside, slot = (*key, -1), self.slot(last.guard.name)
+        with self.explaining(last):
+            inside, slot = (*key, -1), self.slot(last.guard.name)
         around = Terminator(
             "branch", last, slot, last.guard_negated, inside, self.key(end), counted=False
         )
@@ -207,7 +238,7 @@ class Instance:
         """How a block ends that runs on into the next instruction."""
         if end >= len(self.function.body):
             return self.return_terminator(None)
-        return Terminator("jump", target=self.key(end))
+        return Terminator("jump" if end % flow.LONGEST_BLOCK else "pause", target=self.key(end))
 
     def return_terminator(self, instruction) -> Terminator:
         """How `ret`, or the end of the body, leaves this instance."""
@@ -245,8 +276,13 @@ class Instance:
             return Terminator("exit", last)
         if root == "trap":
             return Terminator("trap", last)
-        kind = "cluster_wait" if "cluster" in last.opcode.split(".") else "barrier"
-        kind = "call" if root == "call" else kind
+        parts = last.opcode.split(".")
+        kind = "cluster_wait" if "cluster" in parts else "call" if root == "call" else "barrier"
+        if kind == "barrier":
+            least = 3 if "red" in parts else 2 if "arrive" in parts else 0
+            readable = all(isinstance(o, Register | Immediate | Inverted) for o in last.operands)
+            if len(last.operands) < least or not readable:
+                raise self.odd_operands(last)
         return Terminator(kind, last, fall=self.key(end), action=self)
 
     def find_uses(self, block: Block) -> int:
@@ -257,12 +293,10 @@ class Instance:
         if t.instruction is not None and t.counted:
             sequence.append(t.instruction)
         for instruction in sequence:
-            reads, writes = reads_and_writes(instruction)
+            reads, writes = reads_and_writes(instruction, guard=False)
+            guards = {instruction.guard.name} if instruction.guard is not None else set()
             with self.explaining(instruction):
-                check_words(instruction, reads | writes)
-            if instruction.guard is not None:
-                reads.discard(instruction.guard.name)
-            with self.explaining(instruction):
+                check_words(instruction, reads | writes | guards)
                 uses |= self.mask(reads) & ~definitions
                 definitions |= self.mask(writes)
         if t.kind in ("branch", "return"):
@@ -280,7 +314,7 @@ class Instance:
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
             live |= self.mask(reads_and_writes(block.terminator.instruction)[0])
-        found = []
+        found, kept = [], self.kernel.specials.keys() | self.kernel.unset.keys()
         for instruction in reversed(block.instructions):
             reads, writes = reads_and_writes(instruction)
             self._live[instruction.index] = live
@@ -289,7 +323,7 @@ class Instance:
             written = self.mask(writes)
             live, dead = live & ~written, []
             for slot in sorted(self.slot(name) for name in reads):
-                if not (live | written) >> slot & 1 and slot not in self.kernel.specials:
+                if not (live | written) >> slot & 1 and slot not in kept:
                     dead.append(f"R[{slot}]")
                 live |= 1 << slot
             if dead and not self.kernel.keep_registers:
@@ -313,29 +347,41 @@ class Instance:
             yield
         except UnsupportedInstruction as error:
             raise UnsupportedKernel(self.complaint(instruction, str(error))) from None
-        except (AttributeError, KeyError, IndexError, ValueError, TypeError) as error:
-            raise UnsupportedKernel(self.complaint(instruction, repr(error))) from error
+        except ODD_OPERANDS as error:
+            raise self.odd_operands(instruction) from error
+
+    def odd_operands(self, instruction: Instruction, why: str = "") -> UnsupportedKernel:
+        """Return the error about an instruction whose operands are not those of its opcode."""
+        return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
-    def in_own_file(self, instruction: Instruction | None) -> Instruction | None:
-        """The instruction; or, in a header's function, the call that led there."""
+    def own_places(self, instruction: Instruction | None):
+        """Yield (instance, instruction): the instruction, then the calls that led there."""
         instance = self
         while instance is not None:
-            if instruction is not None and self.kernel.program.own_line(instruction):
-                return instruction
-            if instance.called_from is None:
-                return None
-            instance, instruction = instance.called_from
-        return None
+            if instruction is not None:
+                yield instance, instruction
+            instance, instruction = instance.called_from or (None, None)
 
     def line(self, instruction: Instruction | None) -> int:
-        """Line in the kernel's own file; 0 if there is none."""
-        own = self.in_own_file(instruction)
-        return self.kernel.program.own_line(own) if own is not None else 0
+        """Line in the kernel's own file, that of the call for code of headers; 0 for none."""
+        program = self.kernel.program
+        for instance, at in self.own_places(instruction):
+            line = program.own_line(at) or program.call_line(instance.function.name, at)
+            if line:
+                return line
+        return 0
 
     def where(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text."""
-        return self.kernel.describe_position(self.in_own_file(instruction) or instruction)
+        program, kernel = self.kernel.program, self.kernel
+        for instance, at in self.own_places(instruction):
+            if program.own_line(at):
+                return kernel.describe_position(at)
+            line = program.call_line(instance.function.name, at)
+            if line:
+                return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
+        return kernel.describe_position(instruction)
 
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from attn_course.engine.backend import array_module
 from attn_course.ladder.call import call_steps
-from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.folders import IMPORT_ROOT
 from attn_course.ladder.steps import Geometry, Problem, step
 
 # Our counters and the hardware metric that counts the same thing.
@@ -178,7 +178,7 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     ncu, metrics = find_ncu(), list(metrics)
     if ncu is None:
         raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
-    root = str(KERNEL_FOLDER.parent)
+    root = str(IMPORT_ROOT)
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)

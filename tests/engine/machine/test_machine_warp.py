@@ -60,6 +60,26 @@ __global__ void reductions(const int* a, unsigned* out, int n) {
     out[4 * n + i] = __reduce_or_sync(FULL, u & 0xf0) + __reduce_max_sync(FULL, u);
     if (i % 32 >= 20) out[n + i] = __reduce_min_sync(0xfff00000u, u * 3);
 }
+__global__ void groups(const unsigned* a, const unsigned* masks, unsigned* out, int n) {
+    int i = ID;
+    unsigned u = a[i], mask = masks[i], r, p;
+    int same = 0;
+    out[i] = __reduce_add_sync(mask, u);
+    out[n + i] = __reduce_min_sync(mask, (int)u);
+    out[2 * n + i] = __reduce_max_sync(mask, u);
+    out[3 * n + i] = __reduce_and_sync(mask, u);
+    out[4 * n + i] = __reduce_or_sync(mask, u);
+    out[5 * n + i] = __reduce_xor_sync(mask, u);
+    out[6 * n + i] = __ballot_sync(mask, u & 1);
+    out[7 * n + i] = __all_sync(mask, u & 1) * 2 + __any_sync(mask, u & 1);
+    out[8 * n + i] = __match_any_sync(mask, u & 3);
+    out[9 * n + i] = __match_all_sync(mask, u & 1, &same);
+    out[10 * n + i] = same;
+    out[11 * n + i] = __shfl_sync(mask, u, __ffs(mask) - 1);
+    asm volatile("{.reg .pred q; elect.sync %0|q, %2; selp.u32 %1, 1, 0, q;}"
+                 : "=r"(r), "=r"(p) : "r"(mask));
+    out[12 * n + i] = r * 2 + p;
+}
 __global__ void active(unsigned* out, int n) {
     int i = ID;
     out[i] = __activemask();
@@ -156,13 +176,13 @@ def test_whole_warps_and_parts_of_them_shuffle_alike(mode):
             for one, other in zip(
                 uniform, shuffle(mode, value, each, np.uint32(c), lanes), strict=True
             ):
-                np.testing.assert_array_equal(one, other)
+                np.testing.assert_array_equal(np.resize(one, 96), other)
             part = shuffle(mode, value[:-1], np.uint32(b), np.uint32(c), lanes[:-1])
-            kept = ~part[2]
+            kept = ~part[3]
             for one, other in zip(uniform[:2], part[:2], strict=True):
                 np.testing.assert_array_equal(one[:-1][kept], other[kept])
     halves = shuffle(mode, value[:32], np.uint32(1), np.uint32(31), np.arange(16, 48))
-    assert halves[2].sum() == {"up": 0, "down": 1, "bfly": 0, "idx": 16}[mode]
+    assert halves[3].sum() == {"up": 0, "down": 1, "bfly": 0, "idx": 16}[mode]
 
 
 @pytest.mark.parametrize("distance", [1, 3, 9])
@@ -232,6 +252,50 @@ def test_reductions(build):
         assert got[3][w] == [int(both)] * 32
         total = int(np.bitwise_or.reduce(u & 0xF0)) + int(u.max())
         assert got[4][w] == [total % 2**32] * 32
+
+
+def partition(kind, lane):
+    """The group of a lane: one mask an instruction is what a group shares."""
+    groups = {"halves": lane // 16, "tiles": lane // 4, "odd": lane % 2, "labels": lane * 7 % 5}
+    return groups.get(kind, 0 if kind == "one" else lane)
+
+
+@pytest.mark.parametrize("kind", ["halves", "tiles", "odd", "labels", "one", "alone"])
+def test_groups_of_a_warp_with_masks_of_their_own(kind, build):
+    """Several groups of a warp are at one instruction, and each gets its own result."""
+    n, rows = 83, 13  # the last warp is short
+    a = np.random.default_rng(5).integers(0, 2**32, n, dtype=np.uint32) | np.uint32(kind == "odd")
+    a[:32] |= np.uint32(1)
+    teams = [
+        [j for j in range(i // 32 * 32, min(n, i // 32 * 32 + 32)) if partition(kind, j) == mine]
+        for i in range(n)
+        for mine in [partition(kind, i)]
+    ]
+    masks = np.array([sum(1 << j % 32 for j in team) for team in teams], np.uint32)
+    out = zeros(rows * n, np.uint32)
+    run(CODE, "groups", 1, n, a, masks, out, np.int32(n), build=build)
+    signed = a.view(np.int32)
+    for i, team in enumerate(teams):
+        x = a[team]
+        ballot = sum(1 << j % 32 for j in team if a[j] & 1)
+        every, some = ballot == masks[i], ballot != 0
+        leader = team[0] % 32
+        expected = [
+            x.sum(dtype=np.uint32),
+            signed[team].min().view(np.uint32),
+            x.max(),
+            np.bitwise_and.reduce(x),
+            np.bitwise_or.reduce(x),
+            np.bitwise_xor.reduce(x),
+            ballot,
+            2 * every + some,
+            sum(1 << j % 32 for j in team if (a[j] ^ a[i]) & 3 == 0),
+            masks[i] if every or not some else 0,
+            every or not some,
+            a[team[0]],
+            leader * 2 + (i % 32 == leader),
+        ]
+        assert out.reshape(rows, n)[:, i].tolist() == [int(e) for e in expected]
 
 
 @pytest.mark.parametrize("threads", [32, 50])

@@ -1,0 +1,427 @@
+"""What each kind of record holds: the schemas that a record is checked against, by msgspec.
+
+A record stays a plain dict. Each class below names the fields that its readers use, with their
+types; a record may hold more. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Annotated, NotRequired, Required, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+Natural = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
+Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
+Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
+KernelFile = Annotated[str, Meta(pattern=r"^\d\d_\w+\.cu$")]
+Reasons = dict[str, str]  # contestant -> why it was not timed
+Options = list[str]
+
+
+class RecordStamp(TypedDict):
+    """Where and when a record was taken, and of which kernels (file -> SHA-256)."""
+
+    kind: str
+    gpu: str
+    driver: str
+    cuda: str  # the runtime's version
+    date: Date
+    commit: str
+    kernels: dict[str, str]
+
+
+# -- times -----------------------------------------------------------------------------------------
+class TimingFields(TypedDict):
+    median_us: Positive
+    p20_us: Positive
+    p80_us: Positive
+    name: str
+    how: str
+    samples: Count
+    calls_a_sample: Count
+
+
+class CheckedTiming(TimingFields):
+    """A timing whose output was checked against float64."""
+
+    relative_error: NotNegative
+
+
+class RatedTiming(CheckedTiming):
+    tflops: NotNegative
+
+
+class RatioFields(TypedDict):
+    name: str
+    peer: str
+    value: Positive
+    low: Positive
+    high: Positive
+
+
+class LaunchTiming(CheckedTiming):
+    """A timing of one kernel, with what its launch occupies of the GPU."""
+
+    options: Options
+    blocks: Count
+    threads: Count
+    registers: Natural
+    local_bytes: Natural
+    shared_bytes: Natural
+    resident_blocks: Natural
+    waves: NotNegative
+
+
+class VariantTiming(LaunchTiming):
+    over_whole: NotRequired[RatioFields]
+
+
+class DeviceFields(TypedDict):
+    name: str
+    capability: Annotated[list[Natural], Meta(min_length=2, max_length=2)]
+    sm_count: Count
+    shared_bytes: Count
+
+
+# -- rows of contests ------------------------------------------------------------------------------
+class SuiteRowFields(TypedDict):
+    label: str
+    shape: Shape
+    causal: bool
+    timings: dict[str, RatedTiming]
+    refused: Reasons
+    skipped: Reasons
+    wrong: Reasons
+    best_peer: str | None
+    best_backend: str | None
+    best_method: str | None
+    auto_picks: NotRequired[str]
+    ratio_peer: NotRequired[RatioFields]
+    ratio_backend: NotRequired[RatioFields]
+    auto_over_best: NotRequired[Positive]
+    auto_within_margin: NotRequired[bool]
+    kernels: NotRequired[dict[str, list[TimingFields]]]
+
+
+class ContestRow(TypedDict):
+    shape: Shape
+    refused: Reasons
+    wrong: Reasons
+    contestants: dict[str, LaunchTiming]
+
+
+class TileRow(ContestRow):
+    keys: Count | None
+
+
+class AblationRow(TypedDict):
+    shape: Shape
+    causal: bool
+    refused: Reasons
+    wrong: Reasons
+    variants: dict[str, VariantTiming]
+
+
+class PipelineRow(TypedDict):
+    shape: Shape
+    pipelines: dict[str, TimingFields]
+    kernels: dict[str, TimingFields]
+    refused: Reasons
+    wrong: Reasons
+    tiled_over_naive: NotRequired[RatioFields]
+
+
+# -- the kinds -------------------------------------------------------------------------------------
+class SuiteRecord(RecordStamp):
+    suite: str
+    about: str
+    torch: str
+    clocks: dict[str, Spread]
+    rows: list[SuiteRowFields]
+
+
+class ExperimentsRecord(RecordStamp):
+    device: DeviceFields
+    rows: list[ContestRow]
+    tiles: ContestRow
+
+
+class TilesRecord(RecordStamp):
+    device: DeviceFields
+    rows: list[TileRow]
+
+
+class AblationsRecord(RecordStamp):
+    device: DeviceFields
+    rows: list[AblationRow]
+    sources: dict[str, str]
+
+
+class EmptyLaunch(TypedDict):
+    calls: Count
+    timings: dict[str, TimingFields]
+
+
+class PipelineRecord(RecordStamp):
+    torch: str
+    empty_launch: EmptyLaunch
+    rows: list[PipelineRow]
+
+
+class ScoreTimes(TypedDict):
+    shape: Shape
+    clocks: dict[str, dict[str, float]]
+    timings: list[TimingFields]
+
+
+class LatencyFields(TypedDict):
+    space: str
+    bytes: Count
+    clocks: Positive
+    nanoseconds: Positive
+
+
+class BandwidthFields(TypedDict):
+    level: str
+    median_us: Positive
+    gb_per_s: Positive
+
+
+class MemoryRecord(RecordStamp):
+    multiprocessors: Count
+    l2_bytes: Count
+    scores: ScoreTimes
+    latencies: Annotated[list[LatencyFields], Meta(min_length=1)]
+    bandwidths: list[BandwidthFields]
+
+
+# -- the lesson on timing --------------------------------------------------------------------------
+class FirstCalls(TypedDict):
+    shapes: list[Shape]
+    calls: dict[str, list[list[Positive]]]
+
+
+class Ways(TypedDict):
+    shape: Shape
+    auto_picks: str
+    timings: dict[str, dict[str, TimingFields]]
+
+
+class Noise(TypedDict):
+    shape: Shape
+    samples_us: dict[str, list[Positive]]
+
+
+class ClocksUnderLoad(TypedDict):
+    shape: Shape
+    block: Count
+    at_s: list[float]
+    medians_us: list[Positive]
+    sm_mhz: list[float]
+    power_w: list[float]
+
+
+class SameAgainstItself(TypedDict):
+    shape: Shape
+    iterations: Count
+    ratios: dict[str, RatioFields]
+
+
+class TimingExperiments(TypedDict, total=False):
+    first_calls: FirstCalls
+    ways: Ways
+    empty_launch: Required[EmptyLaunch]  # of the quick form too
+    noise: Noise
+    clocks: ClocksUnderLoad
+    same: SameAgainstItself
+
+
+class TimingRecord(RecordStamp):
+    torch: str
+    experiments: TimingExperiments
+
+
+# -- profiles and comparisons ----------------------------------------------------------------------
+class ProfileCase(TypedDict):
+    file: KernelFile
+    kernel: str
+    problem: Shape
+    options: Options
+    grid: Extents
+    block: Extents
+    metrics: dict[str, float]
+    simulator: NotRequired[dict[str, int]]
+
+
+class ProfileRecord(RecordStamp):
+    cases: list[ProfileCase]
+
+
+class BothCounts(TypedDict):
+    hardware: float
+    simulator: float
+    verdict: str
+
+
+class CounterCase(ProfileCase):
+    label: str
+    counters: dict[str, BothCounts]
+
+
+class ProbeCase(TypedDict):
+    label: str
+    kernel: str
+    counters: dict[str, BothCounts]
+
+
+class CountersRecord(RecordStamp):
+    cases: list[CounterCase]
+    probes: list[ProbeCase]
+    missed: list[str]
+    reasons: Reasons
+
+
+class OurFindings(TypedDict):
+    kinds: dict[str, list[int]]
+    right: bool | None
+    messages: list[str]
+
+
+class ToolFindings(TypedDict):
+    tool: str
+    build: str
+    errors: Natural
+    kinds: dict[str, list[int]]
+    outcome: str
+    lines: list[str]
+
+
+class CleanKernel(TypedDict):
+    file: str
+    ours: OurFindings
+    tools: list[ToolFindings]
+
+
+class BrokenKernel(CleanKernel):
+    defect: str
+    line: int
+    verdict: str
+    why: str | None
+
+
+class SanitizerRecord(RecordStamp):
+    broken: list[BrokenKernel]
+    clean: list[CleanKernel]
+    machine_code: list[BrokenKernel]
+    alarms: list[str]
+    missed: list[str]
+    unexplained: list[str]
+
+
+class DifferentialSection(TypedDict):
+    count: Natural
+    agree: Natural
+    disagree: Natural
+    errors: Natural
+    all_agree: bool
+    items: list[dict]
+
+
+class DifferentialRecord(RecordStamp):
+    nvrtc: NotRequired[str]  # the compiler's version
+    machines: list[str]
+    sources: dict[str, str]
+    all_agree: bool
+    differences: list[dict]
+    sections: dict[str, DifferentialSection]
+
+
+SCHEMAS: dict[str, type] = {
+    "bench_seeds_fp32": SuiteRecord,
+    "bench_long_fp32": SuiteRecord,
+    "bench_ladder": SuiteRecord,
+    "experiments": ExperimentsRecord,
+    "tiles": TilesRecord,
+    "ablations": AblationsRecord,
+    "pipeline": PipelineRecord,
+    "memory_lesson": MemoryRecord,
+    "timing_lesson": TimingRecord,
+    "profile": ProfileRecord,
+    "profile_lesson": ProfileRecord,
+    "counters": CountersRecord,
+    "sanitizer": SanitizerRecord,
+    "differential": DifferentialRecord,
+}
+
+
+# -- the simulator's speed, on a CPU ---------------------------------------------------------------
+class SpeedCaseFields(TypedDict):
+    name: str
+    shape: Annotated[list[Count], Meta(min_length=3, max_length=3)]
+    seconds: Positive
+    fastest: Positive
+    slowest: Positive
+    instructions: Count
+    lane_instructions_per_second: Positive
+
+
+class SpeedRecord(TypedDict):
+    machine: str
+    date: Date
+    repeats: Count
+    cases: list[SpeedCaseFields]
+
+
+class NumbaRecord(TypedDict):
+    kernel: str
+    seconds: Positive
+    machine: str
+    python: str
+    numba: str
+    date: Date
+
+
+# -- checking --------------------------------------------------------------------------------------
+class _Kind(TypedDict):
+    kind: str
+
+
+def kind_of(text: bytes) -> str:
+    """Return the kind of a record. msgspec.DecodeError: not JSON, or without a kind."""
+    return _decoder(_Kind).decode(text)["kind"]
+
+
+def decoded(text: bytes, schema: type | None = None) -> dict:
+    """Return the record that JSON text holds, checked against its kind's schema or the one given.
+
+    Raises:
+        msgspec.DecodeError: not JSON (NaN is none), or it does not fit; the message says where.
+    """
+    schema = schema or SCHEMAS.get(kind_of(text), RecordStamp)
+    _decoder(schema).decode(text)
+    record = msgspec.json.decode(text)
+    if schema is SuiteRecord:
+        for number, row in enumerate(record["rows"]):
+            _check_standing(row, f"$.rows[{number}]")
+    return record
+
+
+@cache
+def _decoder(schema: type) -> msgspec.json.Decoder:
+    return msgspec.json.Decoder(schema)
+
+
+def _check_standing(row: dict, where: str) -> None:
+    """Check that a suite's row holds the timings and ratios of those that it names as best."""
+    for key in ("best_peer", "best_backend", "best_method"):
+        if row[key] is not None and row[key] not in row["timings"]:
+            raise msgspec.ValidationError(f"{row[key]!r} has no timing - at `{where}.{key}`")
+    if "auto" in row["timings"] and "auto_picks" not in row:
+        raise msgspec.ValidationError(f"Object missing required field `auto_picks` - at `{where}`")

@@ -1,0 +1,133 @@
+"""The wheel and the sdist hold the course, and an installed wheel runs outside the checkout."""
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_OURS = (".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "tour")
+# What a user does with an installed course, in one process: an import takes longer than a call.
+SESSION = """
+import json, sys
+import numpy as np
+import attn_course
+from attn_course import attention, reference
+from attn_course.cli.main import main
+
+small = ["--shape", "1,2,9,8"]
+calls = {
+    "tour": ["tour", "--quick", "--out", "figures"],
+    "run": ["run", "tiled", *small],
+    "count": ["count", "rows_online", *small, "--totals"],
+    "check": ["check", "naive", *small],
+    "check a broken kernel": ["check", "kernels/broken/lost_update.cu"],
+    "trace": ["trace", "naive", "--shape", "1,1,2,3", "--html", "trace.html"],
+    "bench": ["bench", "seeds_fp32", "--recorded"],
+    "profile": ["profile", "--recorded"],
+    "lessons": ["lessons", "--folder", "work"],
+    "exercises": ["exercises"],
+}
+q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 7, 5), dtype=np.float32)
+error = np.abs(attention(q, k, v, method="naive") - reference.attention(q, k, v)).max()
+found = {name: main(words) for name, words in calls.items()}
+print(json.dumps({"home": attn_course.__file__, "error": float(error), "status": found}))
+"""
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Build "wheel" or "sdist" from this checkout, without isolation: nothing is downloaded."""
+    work = folder / "work"  # links to the files: the build must not write into the checkout
+    shutil.copytree(ROOT, work, copy_function=os.symlink, ignore=shutil.ignore_patterns(*NOT_OURS))
+    hook = f"from setuptools import build_meta as b; print(b.build_{kind}({str(folder)!r}))"
+    done = subprocess.run([sys.executable, "-c", hook], cwd=work, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.splitlines()[-1]
+
+
+def stored(folder: str, *endings: str) -> set[str]:
+    """The files of the checkout's folder with these endings, by their place in the checkout."""
+    paths = [path for path in (ROOT / folder).rglob("*") if path.name.endswith(endings)]
+    kept = [path.relative_to(ROOT).as_posix() for path in paths]
+    return {name for name in kept if ".ipynb_checkpoints" not in name and "/logs/" not in name}
+
+
+DATA = (
+    stored("kernels", ".cu", ".cuh")
+    | stored("results", ".json")
+    | stored("notebooks", ".ipynb")
+    | stored("exercises", ".md")
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = stored("attn_course", ".py", ".js", ".css")
+    assert package | {f"attn_course/{name}" for name in DATA} <= names
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"attn_course"}
+
+
+def test_the_sdist_is_a_checkout(tmp_path):
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    package = stored("attn_course", ".py", ".js", ".css")
+    others = stored("tests", ".py", ".cfg") | stored("tools", ".py") | stored("docs", "")
+    single = {"Makefile", "requirements.lock", "pyproject.toml", "setup.py", "environment.yml"}
+    assert DATA | package | {name for name in others if "__pycache__" not in name} | single <= {
+        *names
+    }
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        ".ci/run",
+        ".pre-commit-config.yaml",
+    } <= names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_an_installed_wheel_runs_outside_the_checkout(wheel, tmp_path):
+    home = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    python = home / "bin" / "python"
+    (packages,) = home.glob("lib/python*/site-packages")
+    # The dependencies of this environment serve the new one; its install of the course does not.
+    for entry in (path for folder in site.getsitepackages() for path in Path(folder).glob("*")):
+        ours = entry.name.startswith(("attn_course", "__editable__"))
+        if not ours and entry.suffix != ".pth" and not (packages / entry.name).exists():
+            (packages / entry.name).symlink_to(entry)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    environment["ATTN_COURSE_BACKEND"] = "simulator"
+    install = ["pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([sys.executable, "-m", *install, wheel], check=True, env=environment)
+    work = tmp_path / "elsewhere"
+    work.mkdir()
+
+    def run(*command):
+        return subprocess.run(
+            command, cwd=work, env=environment, capture_output=True, text=True, timeout=200
+        )
+
+    version = run(home / "bin" / "attn-course", "--version")
+    assert version.stdout.startswith("attn-course 0.") and str(packages) in version.stdout
+    done = run(python, "-c", SESSION)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert Path(found["home"]).is_relative_to(packages) and found["error"] < 1e-5
+    assert found["status"].pop("check a broken kernel") == 1
+    assert set(found["status"].values()) == {0}, done.stdout[-3000:]
+    assert (work / "work" / "kernels" / "01_scores_naive.cu").is_file()
+    assert (work / "trace.html").is_file() and len(list((work / "figures").iterdir())) == 3
