@@ -525,8 +525,10 @@ def test_an_exported_notebook_works_offline(browser, tmp_path):
 
 
 # In one script, since the notebook may draw its cells again at any time.
-COMMENTS = """return [...document.querySelectorAll(".jp-Notebook .jp-CodeCell")].map((cell) =>
-    [...cell.querySelectorAll(".cm-line span")].some((span) => /^[/][/]./.test(span.textContent)))"""
+COMMENTS = """
+const isComment = (span) => /^[/][/]./.test(span.textContent);
+return [...document.querySelectorAll(".jp-Notebook .jp-CodeCell")].map((cell) =>
+    [...cell.querySelectorAll(".cm-line span")].some(isComment))"""
 
 
 def comments(browser):

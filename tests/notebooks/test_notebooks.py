@@ -66,7 +66,7 @@ def output_problems(notebook) -> list[str]:
 
 
 HEAD = re.compile(
-    r"# \d\d · .+\n\n\*\*The question: .+\*\*\n\n"
+    r"# \d\d · .+\n\n\*\*The question: (?s:.+?)\*\*\n\n"
     r"\*\*Time:\*\* \d+ minutes, and (\d+) for the exercises\.\n+"
     r"\*\*Builds on:\*\* (?s:.+?)\n\*\*New words:\*\* (?s:.+?)\(\[glossary\]\(glossary\.md\)\)"
 )
