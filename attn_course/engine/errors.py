@@ -25,7 +25,7 @@ class ShownBriefly:
         for frame in own:
             cell = "ipykernel_" in frame.filename or frame.filename.startswith("<")
             place = "the cell" if cell else frame.filename
-            lines.append(f"  line {frame.lineno} of {place}: {shorten(frame.line or "", 100)}")
+            lines.append(f"  line {frame.lineno} of {place}: {shorten(frame.line or '', 100)}")
         return [*lines, "", str(self)]
 
 
