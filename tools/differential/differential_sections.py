@@ -202,6 +202,9 @@ def random_records(first, seeds, future) -> list[dict]:
         if apart["gpu_simulator"]:
             apart["gpu_oracle"] = differing(gpu, kernel.expected())
         shape = {"grid": kernel.grid, "block": kernel.block} if any(apart.values()) else {}
+        if shape:  # words of a thread's output that differ, and how many threads' do
+            counts = (gpu[-1] != simulator[-1]).sum(axis=0)
+            shape["slots"] = {str(slot): int(counts[slot]) for slot in np.flatnonzero(counts)}
         return {"mismatches": sum(apart.values()), **shape, **apart}
 
     return [
