@@ -177,15 +177,11 @@ def roofline(
     figure = style.new_figure(8.2, 4.6)
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
-    fastest = max(gbps.values())
-    for number, (name, rate) in enumerate(gbps.items()):
-        dash = "-" if number == 0 else style.DASHED
-        axes.plot(x, np.minimum(tflops, x * rate / 1e3), color=style.INK, lw=2 - 0.7 * (number > 0))
-        axes.lines[-1].set_linestyle(dash)
-        above = rate == fastest and len(gbps) > 1
-        place = {"va": "bottom", "ha": "left"} if above else {"va": "top", "ha": "left"}
-        offset = (4, 16) if above else (14, -2)
-        style.note(axes, f"{name}: {rate:,.0f} GB/s", (low, low * rate / 1e3), offset, **place)
+    for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
+        label = f"{name}: {rate:,.0f} GB/s"
+        axes.plot(
+            x, np.minimum(tflops, x * rate / 1e3), color=style.INK, lw=2, ls=dash, label=label
+        )
     style.note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * first / 1e3)
@@ -196,7 +192,8 @@ def roofline(
             rate,
             "osD^vP*X"[number % 8],
             color=colour,
-            ms=8,
+            mec=style.PAPER,
+            ms=max(6, 12 - 1.2 * number),  # of two at one place, the first shows behind the second
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
     x = "operations a byte, each array moved once"
