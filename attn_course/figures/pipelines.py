@@ -193,7 +193,7 @@ def roofline(
             "osD^vP*X"[number % 8],
             color=colour,
             mec=style.PAPER,
-            ms=max(6, 12 - 1.2 * number),  # of two at one place, the first shows behind the second
+            ms=max(7.5, 12 - 0.8 * number),  # of two at one place, both can be seen
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
     x = "operations a byte, each array moved once"
