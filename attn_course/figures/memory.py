@@ -95,7 +95,7 @@ def bank_maps(
     panels = figure.subplots(1, len(accesses), squeeze=False)[0]
     for axes, (name, access) in zip(panels, accesses.items(), strict=True):
         worst = _draw_banks(axes, *access)
-        words = "one word a bank" if worst == 1 else f"up to {worst} words from one bank"
+        words = "one word a bank" if worst == 1 else f"up to {worst} words of one bank"
         axes.set_title(f"{name}\n{words}", fontsize=9.5)
         axes.set_xlabel("bank", fontsize=9)
     panels[0].set_ylabel("row of 32 words", fontsize=9)

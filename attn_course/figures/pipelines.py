@@ -148,35 +148,43 @@ def roofline(
     points: Mapping[str, tuple[float, float]],
     *,
     tflops: float,
-    gbps: float,
+    gbps: Mapping[str, float],
     title: str = "",
     source: str = "",
 ) -> Figure:
-    """Draw the rates of kernels under a GPU's roof.
+    """Draw the rates of kernels under a GPU's roofs.
 
     Args:
         points: name -> (operations a byte, 10^12 operations a second), all positive.
-        tflops: 10^12 operations a second that the GPU can do.  gbps: 10^9 bytes a second that its
-            memory gives.
+        tflops: 10^12 operations a second that the GPU can do.
+        gbps: level of memory -> 10^9 bytes a second that it gives. The points' shares are of the
+            first one's roof; the others are dashed.
 
     Raises:
-        ValueError: no point, or one that is not positive.
+        ValueError: no point or no level, or a number that is not positive.
     """
     style.require(
         len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
         "every point needs a positive intensity and rate",
     )
-    ridge = tflops * 1e3 / gbps
+    style.require(
+        len(gbps) > 0 and min(gbps.values()) > 0, "every level of memory needs a positive rate"
+    )
+    first = next(iter(gbps.values()))
+    ridge = tflops * 1e3 / min(gbps.values())
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
     figure = style.new_figure(8.2, 4.6)
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
-    axes.plot(x, np.minimum(tflops, x * gbps / 1e3), color=style.INK, lw=2)
-    style.note(axes, f"memory: {gbps:,.0f} GB/s", (low, low * gbps / 1000.0), (10, -2), va="top")
+    for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
+        label = f"{name}: {rate:,.0f} GB/s"
+        axes.plot(
+            x, np.minimum(tflops, x * rate / 1e3), color=style.INK, lw=2, ls=dash, label=label
+        )
     style.note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
-        roof = min(tflops, at * gbps / 1e3)
+        roof = min(tflops, at * first / 1e3)
         colour = style.PALETTE[number % len(style.PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
         axes.plot(
@@ -184,7 +192,8 @@ def roofline(
             rate,
             "osD^vP*X"[number % 8],
             color=colour,
-            ms=8,
+            mec=style.PAPER,
+            ms=max(7.5, 12 - 0.8 * number),  # of two at one place, both can be seen
             label=f"{name}: {100 * rate / roof:.2g} % of its roof",
         )
     x = "operations a byte, each array moved once"
@@ -197,7 +206,7 @@ def time_by_work(
     series: Mapping[str, Mapping[float, float]],
     *,
     floors: Mapping[str, float],
-    launch: float | None = None,
+    launches: Mapping[str, float] | None = None,
     title: str = "",
     source: str = "",
 ) -> Figure:
@@ -206,7 +215,7 @@ def time_by_work(
     Args:
         series: name -> {10^6 operations: microseconds}.
         floors: name of a rate -> microseconds for 10^6 operations at that rate.
-        launch: microseconds of a kernel that does nothing.
+        launches: name -> microseconds of kernels that do nothing, a horizontal line each.
 
     Raises:
         ValueError: no series, or one that is not positive.
@@ -224,9 +233,9 @@ def time_by_work(
     reach = np.array([least / 1.6, most * 1.6])
     for (name, each), dash in zip(floors.items(), ((4, 3), (1, 2)), strict=False):
         axes.plot(reach, reach * each, color=style.INK, lw=1.3, ls=(0, dash), label=name)
-    if launch is not None:
-        axes.axhline(launch, color=style.RED, lw=1.3, label="a kernel that does nothing")
+    for (name, us), dash in zip((launches or {}).items(), ("-", "--", ":"), strict=False):
+        axes.axhline(us, color=style.RED, lw=1.3, ls=dash, label=name)
     x = "millions of operations"
-    style.chart(axes, title, x, "microseconds", source=source, log=True, legend="upper left")
+    style.chart(axes, title, x, "microseconds", source=source, log=True, legend="beside")
     axes.set_xlim(*reach)
     return figure

@@ -53,7 +53,7 @@ def calls_in_order(
 
 @style.styled
 def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: str = "") -> Figure:
-    """Draw histograms of samples around their own median, one below the other.
+    """Draw histograms of samples around their own median, each on a scale of its own.
 
     Args:
         samples: name -> positive numbers; each is divided by its own median.
@@ -66,14 +66,11 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
         "every row needs samples, all positive",
     )
     shares = {name: np.asarray(one, float) / np.median(one) for name, one in samples.items()}
-    low = min(one.min() for one in shares.values())
-    high = max(one.max() for one in shares.values())
-    margin = max(0.02, 0.05 * (high - low))
-    bins = np.linspace(low - margin, high + margin, 81)
-    figure = style.new_figure(7.6, 0.9 + 1.25 * len(shares))
-    rows = figure.subplots(len(shares), 1, sharex=True, squeeze=False)[:, 0]
+    figure = style.new_figure(7.6, 0.9 + 1.45 * len(shares))
+    rows = figure.subplots(len(shares), 1, squeeze=False)[:, 0]
     for axes, colour, (name, one) in zip(rows, style.PALETTE, shares.items(), strict=False):
-        axes.hist(one, bins, color=colour)
+        margin = max(5e-4, 0.05 * (one.max() - one.min()))
+        axes.hist(one, np.linspace(one.min() - margin, one.max() + margin, 81), color=colour)
         axes.axvline(1, color=style.INK, lw=1)
         axes.axvline(one.mean(), color=style.RED, lw=1, ls=style.DASHED)
         axes.set_ylabel("samples", fontsize=8.5)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,7 @@ from .contestants import ours
 from .suites import BLOCK_SHAPES
 from .timing import (
     HOW,
+    REPLAYS,
     ClockWatch,
     GpuClock,
     Replay,
@@ -105,8 +106,8 @@ def _inputs(shape) -> list:
     return arrays
 
 
-def _rounded(values) -> list[float]:
-    return [round(float(value), 2) for value in values]
+def _rounded(values, digits: int = 2) -> list[float]:
+    return [round(float(value), digits) for value in values]
 
 
 # -- first calls -----------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ def ways(iterations: int = 200) -> dict:
         found[name] = {
             how: measure(
                 name,
-                one.call if how in ("graph", "cold") else from_python,
+                one.call if how in REPLAYS else from_python,
                 how,
                 iterations=iterations,
             ).record()
@@ -172,11 +173,13 @@ def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
     found = {
         how: measure(name, call, how, iterations=iterations).record()
         for how in HOW
-        if how not in ("graph", "cold")
+        if how not in REPLAYS
     }
-    warm = contest({name: peer.capture()}, iterations=iterations)
-    cold = contest({name: peer.capture(1)}, iterations=iterations, flush_l2=True)
-    return found | {"graph": warm.timings[name].record(), "cold": cold.timings[name].record()}
+    many, one = peer.capture(), peer.capture(1)
+    for how, replay in (("graph", many), ("single", one), ("cold", one)):
+        taken = contest({name: replay}, iterations=iterations, flush_l2=how == "cold")
+        found[how] = replace(taken.timings[name], how=how).record()
+    return found
 
 
 # -- a launch of nothing ---------------------------------------------------------------------------
@@ -228,7 +231,7 @@ def noise(samples: int = 400) -> dict:
     graph = measure("graph", one.call, "graph", iterations=samples)
     return {
         "shape": SHAPE,
-        "samples_us": {timing.name: _rounded(timing.samples_us) for timing in (events, graph)},
+        "samples_us": {timing.name: _rounded(timing.samples_us, 4) for timing in (events, graph)},
     }
 
 

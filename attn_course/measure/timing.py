@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,7 +26,8 @@ FLUSH_BYTES = 256 << 20  # written to push everything else out of L2 (60 MB on a
 # The GPU is kept busy this long while the CPU queues a sample: about 50 us at 2 GHz. Without it the
 # clock would run while Python is still on its way to the launch.
 HOLD_CYCLES = 100_000
-HOW = ("wall", "events", "benchmark", "graph", "cold")
+HOW = ("wall", "events", "benchmark", "graph", "single", "cold")
+REPLAYS = ("graph", "single", "cold")  # those that replay a graph
 
 _HOLD = r"""
 extern "C" __global__ void hold(long long cycles)
@@ -52,10 +53,10 @@ class Replay(NamedTuple):
 class Timing:
     """Times of one contestant, microseconds a call.
 
-    samples_us: in the order taken, calls of a replay divided out. how: "graph", "cold" (a graph of
-    one call, L2 cache flushed before it), "events" (two events round a call from Python),
-    "benchmark" (cupyx.profiler.benchmark) or "wall" (the host's clock round a call, GPU idle before
-    and after).
+    samples_us: in the order taken, calls of a replay divided out. how: "graph" (of GRAPH_CALLS
+    calls), "single" (a graph of one call), "cold" (the same, L2 cache flushed before it), "events"
+    (two events round a call from Python), "benchmark" (cupyx.profiler.benchmark) or "wall" (the
+    host's clock round a call, GPU idle before and after).
     """
 
     name: str
@@ -251,7 +252,7 @@ def measure(
 ) -> Timing:
     """Time one call from Python in one of the ways of HOW.
 
-    call: launches on CuPy's current stream. For "graph" and "cold" it must neither allocate nor
+    call: launches on CuPy's current stream. For the ways of REPLAYS it must neither allocate nor
         synchronise.
 
     Raises:
@@ -260,12 +261,12 @@ def measure(
     if how not in HOW:
         raise ValueError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
     require_gpu()
-    if how in ("graph", "cold"):
+    if how in REPLAYS:
         replay = capture(call, GRAPH_CALLS if how == "graph" else 1)
         found = contest(
             {name: replay}, iterations=iterations, warmup=warmup, flush_l2=how == "cold"
         )
-        return found.timings[name]
+        return replace(found.timings[name], how=how)
     samples = _WAYS[how](call, warmup, iterations)
     return Timing(name, how, tuple(samples))
 

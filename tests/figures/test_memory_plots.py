@@ -37,7 +37,7 @@ def test_a_bank_map_names_the_busiest_bank():
         }
     )
     titles = [axes.get_title(loc="left") for axes in figure.get_axes()]
-    assert "up to 32 words from one bank" in titles[0] and "one word a bank" in titles[1]
+    assert "up to 32 words of one bank" in titles[0] and "one word a bank" in titles[1]
     assert "up to 4 words" in titles[2] and "one word a bank" in titles[3]
     assert texts(figure.get_axes()[0]) == [str(lane) for lane in lanes]
     assert len(texts(figure.get_axes()[2])) == 16

@@ -93,3 +93,38 @@ def test_error_profile_is_the_cumulative_share():
 def test_error_profile_refuses_what_is_no_error(errors):
     with pytest.raises(ValueError):
         figures.error_profile(["one"], errors)
+
+
+def test_a_roofline_counts_from_its_first_level_and_dashes_the_others():
+    figure = figures.roofline(
+        {"near": (1.0, 0.5), "far": (100.0, 10.0)}, tflops=20, gbps={"L2": 2000, "memory": 1000}
+    )
+    (axes,) = figure.axes
+    assert [line.get_ydata().max() for line in axes.lines[:2]] == [20, 20]
+    assert axes.lines[0].get_ydata()[0] == 2 * axes.lines[1].get_ydata()[0]
+    assert [line.get_linestyle() for line in axes.lines[:2]] == ["-", "--"]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == [
+        "L2: 2,000 GB/s",
+        "memory: 1,000 GB/s",
+        "near: 25 % of its roof",
+        "far: 50 % of its roof",
+    ]
+    for rates in ({}, {"L2": 0}):
+        with pytest.raises(ValueError, match="level of memory"):
+            figures.roofline({"near": (1, 1)}, tflops=20, gbps=rates)
+
+
+def test_times_by_work_stand_over_the_lines_of_empty_kernels():
+    figure = figures.time_by_work(
+        {"ours": {1.0: 5.0, 10.0: 50.0}}, floors={"floor": 2.0}, launches={"one": 0.5, "three": 1.5}
+    )
+    (axes,) = figure.axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert drawn["ours"] == [5, 50] and drawn["one"] == [0.5] * 2 and drawn["three"] == [1.5] * 2
+
+
+def test_each_row_of_a_spread_has_a_scale_of_its_own():
+    figure = figures.spread({"wide": [1.0, 2.0, 9.0], "narrow": [4.0, 4.001, 4.002]})
+    wide, narrow = (axes.get_xlim() for axes in figure.axes)
+    assert wide[1] - wide[0] > 3 > 0.01 > narrow[1] - narrow[0]

@@ -250,7 +250,7 @@ def test_every_way_of_timing_gives_as_many_samples_as_asked_for(gpu, monkeypatch
 
     profiler = types.SimpleNamespace(benchmark=benchmark)
     monkeypatch.setitem(__import__("sys").modules, "cupyx.profiler", profiler)
-    expected = {"graph": 12.5, "cold": 250.0, "events": 250.0, "benchmark": 3.0}
+    expected = {"graph": 12.5, "single": 250.0, "cold": 250.0, "events": 250.0, "benchmark": 3.0}
     for how in timing.HOW:
         calls = []
         found = timing.measure(
@@ -258,7 +258,7 @@ def test_every_way_of_timing_gives_as_many_samples_as_asked_for(gpu, monkeypatch
         )
         assert found.how == how and len(found.samples_us) == 4
         assert how not in expected or found.samples_us == pytest.approx([expected[how]] * 4)
-        assert len(calls) == {"graph": 21, "cold": 2}.get(how, 6)
+        assert len(calls) == {"graph": 21, "single": 2, "cold": 2}.get(how, 6)
     with pytest.raises(ValueError, match="by eye"):
         timing.measure("one", print, "by eye")
 
