@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence()
         return READER_GONE
-    except KeyboardInterrupt:
-        print("attn-course: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"attn-course: {stop or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except MemoryError as error:
         print(

@@ -226,7 +226,7 @@ class Barriers:
         lanes, message = self.lanes.at(first.places), self.describe_deadlock()
         where = first.instance, first.instruction
         if self.reports.fault("divergent-barrier", message, *where, lanes) is not None:
-            raise Hang(message)
+            raise Hang(message, first.instance.line(first.instruction))
         released: dict[Key, np.ndarray] = {}
         for w in self.waiting:
             released[w.key] = merged(released.get(w.key), w.places)

@@ -18,7 +18,7 @@ from attn_course.engine.translate.control_flow import LANE, Block, Key
 from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
-from ..errors import SimulatorError, Trap
+from ..errors import Hang, SimulatorError, Trap
 from .access import AsyncCopies, Memory
 from .barriers import Barriers
 from .clusters import Cluster
@@ -162,10 +162,21 @@ class Chunk:
             return False
         return True
 
-    def describe_hang(self) -> str:
-        """The loop in which lanes spin, and the barriers at which others wait."""
+    def hang(self) -> Hang:
+        """The error that names the loop in which lanes spin, and barriers at which others wait."""
         text = self.scheduler.describe_spinning()
-        return f"{text}; {self.barriers.describe_deadlock()}" if self.barriers.waiting else text
+        if self.barriers.waiting:
+            text += f"; {self.barriers.describe_deadlock()}"
+        return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))
+
+    def where(self, error: BaseException) -> str:
+        """The source line of the instruction, or of the block, that an error has ended."""
+        block, index = self.reports.block, line_of(error)
+        if block is None:
+            return "its beginning"
+        if index is None:
+            return self.scheduler.where(block)
+        return block.instance.where(block.instance.function.body[index])
 
     # -- how blocks end -------------------------------------------------------------------------
     def branch(self, block: Block) -> Key | None:
@@ -225,9 +236,12 @@ class Chunk:
         self.lanes.end(self.lanes.places)
 
     def trap(self, block: Block) -> None:
-        where = block.instance.where(block.terminator.instruction)
+        instance, instruction = block.instance, block.terminator.instruction
         thread = self.lanes.thread_text(self.lanes.R[LANE])
-        raise Trap(f"{self.kernel.function.name} executed trap at {where}, {thread}")
+        raise Trap(
+            f"{self.kernel.function.name} executed trap at {instance.where(instruction)}, {thread}",
+            instance.line(instruction),
+        )
 
     # -- calls ----------------------------------------------------------------------------------
     def call(self, block: Block) -> Key | None:
@@ -295,7 +309,7 @@ class Chunk:
             )
 
 
-def line_of(error: Exception) -> int | None:
+def line_of(error: BaseException) -> int | None:
     """The index of the instruction whose line was running; None where it was none of them."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((int(c.co_name[2:]) for c in codes if c.co_filename == TRANSLATED), None)

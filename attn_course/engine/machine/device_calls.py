@@ -103,7 +103,8 @@ class DeviceCalls:
         text = self.run.program.text_of(name, line)
         raise KernelAssertion(
             f"{self.run.kernel.function.name}: the assertion `{message}` failed at {name}:{line}"
-            f"{text}, {self.lanes.thread_text(self.lanes.R[LANE])}"
+            f"{text}, {self.lanes.thread_text(self.lanes.R[LANE])}",
+            block.instance.line(block.terminator.instruction),
         )
 
     def malloc(self, block) -> None:

@@ -107,4 +107,4 @@ class Reports:
         )
         event = self.fault(fault, message, instance, ins, lanes, array, index)
         if event is not None:
-            raise MemoryFault(message, fault, array, index, event.threads)
+            raise MemoryFault(message, fault, array, index, event.threads, event.line)

@@ -13,8 +13,10 @@ from time import monotonic
 
 import numpy as np
 
+from attn_course.engine.ptx.syntax import Instruction
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
+from ..errors import OutOfTime
 from .lanes import ChunkLanes, merged
 from .memory import scalar
 
@@ -125,19 +127,27 @@ class Scheduler:
 
     def check_budget(self, block: Block) -> None:
         """End the launch when the call has used up its time or its memory."""
-        self.budget.check(self.name, lambda: f"{self.where(block)}. Does its loop end?")
+        try:
+            self.budget.check(self.name, lambda: self.where(block), "Does its loop end?")
+        except OutOfTime as error:
+            error.line = self.line(block)
+            raise
 
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""
-        found = [*block.instructions, block.terminator.instruction]
-        loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom."))]
-        placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
-        return block.instance.where(placed[0] if placed else None)
+        return block.instance.where(placed_in(block))
+
+    def line(self, block: Block) -> int:
+        """The number of that line in the kernel's own file, 0 for none."""
+        return block.instance.line(placed_in(block))
+
+    def spinning_at(self) -> Block:
+        """The block in which lanes spin."""
+        return self.spin_block or self.blocks[self.spinning[0][0]]
 
     def describe_spinning(self) -> str:
-        key, places, _ = self.spinning[0]
+        places, block = self.spinning[0][1], self.spinning_at()
         lanes = self.lanes.at(places)
-        block = self.spin_block or self.blocks[key]
         count = sum(self.lanes.count if p is None else p.size for _, p, _ in self.spinning)
         who = "repeats" if count == 1 else f"and {count - 1} others repeat"
         return (
@@ -205,6 +215,14 @@ class Scheduler:
             version, groups, home = state
             self.snapshot = (version, [dict(group) for group in groups], home)
         return False
+
+
+def placed_in(block: Block) -> Instruction | None:
+    """Return an instruction with a source line: the first that looks at memory, else the last."""
+    found = [*block.instructions, block.terminator.instruction]
+    loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom."))]
+    placed = (i for i in loads + found[::-1] if i is not None and i.position is not None)
+    return next(placed, None)
 
 
 def _is_array(value) -> bool:
