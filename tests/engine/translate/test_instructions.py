@@ -96,7 +96,7 @@ REFUSED = {
     "call (%r3), f, (%r1);": "%r[13] is no .param variable",
     "call g;": "function g has no body in this module",
     "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
-    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises TypeError",
+    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises ValueError",
 }
 HEAD = """.func (.param .u32 a) f(.param .u32 b) { ret; }
 .func g;

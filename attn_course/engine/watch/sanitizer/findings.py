@@ -26,7 +26,7 @@ KINDS = (
 REMEDIES = {
     "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
-    "read-only": "write to a __device__ variable; __constant__ memory is set by the host, "
+    "read-only": "write to memory that kernels may change; __constant__ memory is set by the host, "
     "before the launch",
     "uninitialised-read": "write the element before it is read",
     "race": "put a barrier between the two accesses, or make them atomic",
