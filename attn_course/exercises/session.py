@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from attn_course.engine.events import observe
+from contextlib import suppress
+
+from attn_course.engine.errors import SimulatorError
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import read_exercise
-from .judge import judge
+from .judge import judge, launch
 from .judgement import Judgement
 
+STEP_SECONDS = 5.0  # of a launch that `step` shows
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
 _judgements: dict[str, Judgement] = {}
 
@@ -47,10 +50,10 @@ def step(name: str):
         exercise.kernel
     )
     block = first.block if first is not None and first.block else (0, 0, 0)
-    with observe(Tracer(block=block)) as trace:
-        kernel(
-            setup.grid, setup.block, tuple(setup.fresh().values()), shared_mem=setup.shared_bytes
-        )
+    trace = Tracer(block=block)
+    # A kernel that does not end is shown until then.
+    with suppress(SimulatorError):
+        launch(kernel, setup, setup.fresh(), trace, STEP_SECONDS)
     return trace.show()
 
 
