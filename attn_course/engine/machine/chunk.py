@@ -239,7 +239,7 @@ class Chunk:
         instance, instruction = block.instance, block.terminator.instruction
         thread = self.lanes.thread_text(self.lanes.R[LANE])
         raise Trap(
-            f"{self.kernel.function.name} executed trap at {instance.where(instruction)}, {thread}",
+            f"{self.scheduler.name} executed trap at {instance.where(instruction)}, {thread}",
             instance.line(instruction),
         )
 
@@ -291,7 +291,7 @@ class Chunk:
         """Raise SimulatorError; or, where an observer wants the run to go on, end the lanes."""
         lanes, call = self.lanes, block.terminator.instruction
         message = (
-            f"{self.kernel.function.name} calls address {address:#x} at "
+            f"{self.scheduler.name} calls address {address:#x} at "
             f"{block.instance.where(call)}, which is no function, "
             f"{lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
         )

@@ -54,7 +54,7 @@ class Run:
         self.cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
         if any(g % c for g, c in zip(grid, self.cluster, strict=True)):
             raise SimulatorError(
-                f"{kernel.function.name}: grid {grid} does not hold whole clusters of "
+                f"{demangle(kernel.function.name)}: grid {grid} does not hold whole clusters of "
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()

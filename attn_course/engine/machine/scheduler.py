@@ -13,6 +13,7 @@ from time import monotonic
 
 import numpy as np
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Instruction
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -39,7 +40,7 @@ class Scheduler:
 
     def __init__(self, run, lanes: ChunkLanes):
         self.budget, self.lanes, self.globals = run.budget, lanes, run.memory
-        self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
+        self.blocks, self.name = lanes.kernel.blocks, demangle(lanes.kernel.function.name)
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
             rng = np.random.default_rng([run.warp_order, lanes.first_block])
