@@ -106,6 +106,19 @@ class CallSite:
         return index < len(body) and body[index] is instruction
 
 
+@dataclass(frozen=True)
+class PhaseUse:
+    """What an instruction on mbarriers has done, (n,) each.
+
+    chosen: the active lanes that it worked for, numbered among them; parity: of the phase that each
+    arrived at or asked for; passed: bool, has that phase completed? None for arrivals.
+    """
+
+    chosen: np.ndarray
+    parity: np.ndarray
+    passed: np.ndarray | None
+
+
 class MachineView(ABC):
     """What observers may ask about a chunk: consecutive blocks of a launch that run together.
 
@@ -139,6 +152,11 @@ class MachineView(ABC):
     @abstractmethod
     def reads_inactive(self) -> np.ndarray | None:
         """(lanes,) bool of the last shuffle: the lanes whose source lane is not active."""
+
+    @property
+    @abstractmethod
+    def phase_use(self) -> PhaseUse | None:
+        """What the last instruction on mbarriers has done."""
 
     @property
     @abstractmethod

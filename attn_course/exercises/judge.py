@@ -8,7 +8,6 @@ some seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import numpy as np
 
@@ -96,9 +95,9 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
     counters, arguments = Counters(), setup.fresh()
     try:
         try:
-            launch(kernel, setup, arguments, counters, LAUNCH_SECONDS)
+            launch(kernel, setup, arguments, counters, seconds=LAUNCH_SECONDS)
         except OutOfTime:
-            launch(kernel, setup, setup.fresh(), None, LAUNCH_SECONDS)
+            launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
             counters, arguments = Counters(), setup.fresh()
             launch(kernel, setup, arguments, counters)
         found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
@@ -118,11 +117,11 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
     return tuple(found), totals
 
 
-def launch(kernel, setup: Setup, arguments, observer=None, seconds: float | None = None) -> None:
+def launch(kernel, setup: Setup, arguments, *observers, seconds: float | None = None) -> None:
     """Launch a kernel as the case says, for so many seconds at most. Raises as the kernel does."""
     if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
-    with call_budget(seconds), observe(observer) if observer else nullcontext():
+    with call_budget(seconds), observe(*observers):
         kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
 
 
@@ -134,8 +133,9 @@ def _sanitized(kernel, setup: Setup, *, ended: bool = False) -> list[Failure]:
     arguments, found = setup.fresh(), []
     watch = Sanitizer(setup.unwritten)
     kernel.module.program(watch.build)
+    seconds = LAUNCH_SECONDS if ended else SANITIZER_SECONDS
     try:
-        launch(kernel, setup, arguments, watch, LAUNCH_SECONDS if ended else SANITIZER_SECONDS)
+        launch(kernel, setup, arguments, watch, seconds=seconds)
     except OutOfTime as error:
         found = [] if ended else [_unfinished(error, setup)]
     except SimulatorError:

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 from attn_course.engine.errors import SimulatorError
 from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Tracer
+from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
-from .exercise import read_exercise
+from .exercise import ExerciseError, read_exercise
 from .judge import judge, launch
 from .judgement import Judgement
 
@@ -37,11 +37,13 @@ def step(name: str):
     """Return the stepper on the smallest case that the last `check` found to fail.
 
     It shows the thread block of the finding; after a pass, the first block of the smallest case.
-    Raises LookupError before any check.
+    Raises ExerciseError before any check.
     """
     judgement = _judgements.get(name)
     if judgement is None or judgement.waiting:
-        raise LookupError(f'nothing to step through yet: run check("{name}") on your kernel first')
+        raise ExerciseError(
+            f'nothing to step through yet: run check("{name}") on your kernel first'
+        )
     exercise, first = read_exercise(name), judgement.first
     setup = exercise.setups[0]
     if first is not None:
@@ -50,10 +52,10 @@ def step(name: str):
         exercise.kernel
     )
     block = first.block if first is not None and first.block else (0, 0, 0)
-    trace = Tracer(block=block)
-    # A kernel that does not end is shown until then.
-    with suppress(SimulatorError):
-        launch(kernel, setup, setup.fresh(), trace, STEP_SECONDS)
+    trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
+    with suppress(SimulatorError):  # the steps until an error are shown
+        launch(kernel, setup, setup.fresh(), trace, watch, seconds=STEP_SECONDS)
+    trace.mark(watch.findings)
     return trace.show()
 
 

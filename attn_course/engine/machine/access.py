@@ -7,6 +7,7 @@ one scalar, relative to their space; a generic address names its space by its wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 _BASES = (SHARED_BASE, LOCAL_BASE)
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
-_WORD = np.dtype("u4")
+_WORD, _LONG = np.dtype("u4"), np.dtype("u8")
 
 
 def _flat(address, shift: int):
@@ -37,7 +38,7 @@ class Memory:
     """The memory that a chunk's lanes see.
 
     globals: of the launch; shared, local: one slice a block or a thread, of which `shared_size` and
-    `local_size` bytes may be used. clock_ticks: how often a clock has been read.
+    `local_size` bytes may be used.
     """
 
     def __init__(self, run, lanes: ChunkLanes, cluster: Cluster, reports: Reports):
@@ -52,7 +53,6 @@ class Memory:
         base = (lanes.block_of_place * run.shared_stride).astype(np.uint64)
         lanes.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
         lanes.home[LOCAL_BASE] = self.frame_starts()
-        self.clock_ticks = 0
 
     def frame_starts(self) -> np.ndarray:
         return np.arange(self.lanes.count, dtype=np.uint64) * np.uint64(self.local_size)
@@ -67,7 +67,7 @@ class Memory:
                 f"Does the recursion end? If it does, launch fewer threads"
             )
         frames = np.zeros((lanes.count, size), np.uint8)
-        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(-1, old)
+        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(lanes.count, old)
         self.local, self.local_size = FlatMemory("local", frames.ravel()), size
         lanes.home[LOCAL_BASE] = self.frame_starts()
         if lanes.places is not None:
@@ -260,7 +260,10 @@ class Memory:
         if memory is not self.local and self.lanes.probe is None:
             self.globals.version += 1  # other threads may wait for this
         elif valid is not None or any(map(np.any, self.changes(view, index, values))):
-            self.globals.version += 1
+            if memory is self.local:
+                self.lanes.local_changes += 1
+            else:
+                self.globals.version += 1
         for i, value in enumerate(values):
             if valid is not None:
                 view[index[valid] + i] = value if scalar(value) else value[valid]
@@ -315,6 +318,45 @@ class Memory:
                 old[places] = seen
         return old
 
+    def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
+        """red.v2, atom.v4: atomics on adjacent items of global memory, each by itself.
+
+        items: the operand of each. Returns a list of the old values, zeros where not `wanted`.
+        """
+        size = len(items) << shift
+        memory, index, valid = self.locate_global(address, shift, size, ins, "atomic")
+        count = self.lanes.R[LANE].size
+        view, index = memory.view[dtype], spread(index, count)
+        chosen = np.ones(count, bool) if valid is None else valid
+        old = [np.zeros(count, dtype) for _ in items]
+        for i, value in enumerate(items):
+            operands = (spread(value, count)[chosen],)
+            found = self.update(view, index[chosen] + i, operation, operands, wanted)
+            if wanted:
+                old[i][chosen] = found
+        return old
+
+    def atomic_wide(self, space: str, address, items: tuple, ins):
+        """atom.exch.b128 and atom.cas.b128: the old halves, two (lanes,) uint64, in lane order.
+
+        items: (low, high) of the new value, and before it of the expected one for cas.
+        """
+        memory, index, valid = self.locate(space, address, 3, 16, ins, "atomic")
+        if memory is None:
+            raise SimulatorError(f"{ins.opcode}: addresses in several spaces are not supported")
+        count, view = self.lanes.R[LANE].size, memory.view[_LONG]
+        index = spread(index, count)
+        values = [[spread(half, count) for half in item] for item in items]
+        old = np.zeros((2, count), np.uint64)
+        for lane in range(count) if valid is None else np.nonzero(valid)[0].tolist():
+            place = slice(int(index[lane]), int(index[lane]) + 2)
+            old[:, lane] = view[place]
+            now = [[half[lane] for half in item] for item in values]
+            if len(items) == 1 or (old[:, lane] == now[0]).all():
+                view[place] = now[-1]
+                self.globals.version += bool((view[place] != old[:, lane]).any())
+        return old[0], old[1]
+
     def update(self, view, index: np.ndarray, operation, operands: tuple, wanted: bool):
         """Update the view's items at `index`, one lane after the other where two meet."""
         alone = index.size < 2 or (index[0] != index[-1] and np.unique(index).size == index.size)
@@ -334,13 +376,7 @@ class Memory:
             self.globals.version += 1
         return old
 
-    # -- clocks and messages --------------------------------------------------------------------
-    def clock(self, dtype: np.dtype):
-        """A count that grows with every reading, as the clock registers do."""
-        self.clock_ticks += 1
-        self.globals.version += 1  # time goes on: a loop that waits for it does not stand still
-        return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
-
+    # -- messages -------------------------------------------------------------------------------
     def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report lanes whose access is not `valid`; raise unless an observer goes on."""
         first = int(address[np.argmin(valid)])
@@ -406,9 +442,11 @@ class _Copy:
     index: np.ndarray  # word of shared memory where each lane's data goes
     data: np.ndarray
     group: np.ndarray  # the lane's commit group
+    number: int  # instructions of the chunk that started copies before
 
     def part(self, chosen: np.ndarray) -> _Copy:
-        return _Copy(self.places[chosen], self.index[chosen], self.data[chosen], self.group[chosen])
+        places, index, data = self.places[chosen], self.index[chosen], self.data[chosen]
+        return _Copy(places, index, data, self.group[chosen], self.number)
 
 
 class AsyncCopies:
@@ -416,13 +454,15 @@ class AsyncCopies:
 
     The data is read at once and kept aside; shared memory gets it when the lane that asked for it
     waits for its commit group. A kernel that reads too early reads the old bytes.
-    pending: copies under way; committed: (places,) groups that each lane has closed.
+    pending: copies under way; committed: (places,) groups that each lane has closed; issued: how
+    many instructions have started copies.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory):
         self.lanes, self.memory = lanes, memory
         self.pending: list[_Copy] = []
         self.committed = np.zeros(lanes.count, np.int64)
+        self.issued = 0
 
     def start(self, to, source, size: int, available, ins) -> None:
         """Issue: `available` bytes of `size` come from `source`, the rest are zeros."""
@@ -431,7 +471,8 @@ class AsyncCopies:
         source, available = spread(source, count), spread(available, count)
         data = self.read(source, size, available, ins)
         _, index, valid = self.memory.locate("shared", spread(to, count), 2, size, ins, "store")
-        copy = _Copy(places, index, data, self.committed[places])
+        copy = _Copy(places, index, data, self.committed[places], self.issued)
+        self.issued += 1
         self.pending.append(copy if valid is None else copy.part(valid))
 
     def read(self, source, size: int, available, ins) -> np.ndarray:
@@ -461,16 +502,27 @@ class AsyncCopies:
 
     def wait(self, newer) -> None:
         """Wait for all but the `newer` newest commit groups of each lane; None: for all copies."""
-        if not self.pending:
-            return
-        waits = np.zeros(self.lanes.count, bool)
-        waits[self.lanes.all_places()] = True
+        newer = newer if newer is None or scalar(newer) else newer[0]
+
+        def is_awaited(copy: _Copy) -> np.ndarray:
+            if newer is None:
+                return np.ones(copy.places.size, bool)
+            return copy.group < self.committed[copy.places] - int(newer)
+
+        if self.pending:
+            self.deliver(self.lanes.all_places(), is_awaited)
+
+    def bring(self, places: np.ndarray, issued: int) -> None:
+        """The copies of some lanes arrive that were among the first `issued` of the chunk."""
+        self.deliver(places, lambda copy: np.full(copy.places.size, copy.number < issued))
+
+    def deliver(self, places: np.ndarray, is_due: Callable[[_Copy], np.ndarray]) -> None:
+        """Copies arrive that lanes at these places asked for, where is_due says so, (n,) bool."""
+        mine = np.zeros(self.lanes.count, bool)
+        mine[places] = True
         view, kept = self.memory.shared.view[_WORD], []
         for copy in self.pending:
-            done = waits[copy.places]
-            if newer is not None:
-                newer = newer if scalar(newer) else newer[0]
-                done &= copy.group < self.committed[copy.places] - int(newer)
+            done = mine[copy.places] & is_due(copy)
             here = copy if done.all() else copy.part(done)
             view[here.index[:, None] + np.arange(here.data.shape[1])] = here.data
             if not done.all():

@@ -20,7 +20,8 @@ from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call
 from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
 from .access import AsyncCopies, Memory
-from .barriers import Barriers
+from .barriers import Barriers, Mbarriers
+from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
@@ -44,9 +45,13 @@ class Chunk:
         self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
+        self.clock = Clock(run.memory)
         self.copies = AsyncCopies(self.lanes, self.memory)
-        self.scheduler = Scheduler(run, self.lanes)
+        self.scheduler = Scheduler(run, self.lanes, self.memory)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
+        self.mbarriers = Mbarriers(
+            self.lanes, self.memory, self.copies, self.scheduler, self.reports
+        )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
@@ -85,7 +90,7 @@ class Chunk:
 
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
-        lanes, scheduler, reports = self.lanes, self.scheduler, self.reports
+        lanes, scheduler, reports, clock = self.lanes, self.scheduler, self.reports, self.clock
         while key is not None:
             block = reports.block = self.blocks[key]
             if lanes.places is not None:
@@ -98,6 +103,7 @@ class Chunk:
                 R = lanes.R
                 for operation in block.operations:
                     operation(R, self)
+            clock.instructions += len(block.operations)
             lanes.dirty |= block.definitions
             t = block.terminator
             after = t.target if t.kind == "jump" else ENDS[t.kind](self, block)
@@ -157,14 +163,24 @@ class Chunk:
             self.warps.force()  # writes of other chunks have been waited for
         elif waiting and not scheduler.spinning:
             self.barriers.report_deadlock()
+        elif scheduler.polled is None and self.clock.leap():
+            pass  # they wait for a time, and for no other block
         else:
             scheduler.stalled_at = version
             return False
         return True
 
+    def read_clock(self, dtype: np.dtype, shift: int, index: int):
+        """A clock register at an instruction of the block that runs; see Clock.read."""
+        return self.clock.read(dtype, shift, self.reports.block, index)
+
     def hang(self) -> Hang:
         """The error that names the loop in which lanes spin, and barriers at which others wait."""
         text = self.scheduler.describe_spinning()
+        loop = self.scheduler.spin_block
+        polls = [i.opcode for i in loop.instructions] if loop else []
+        if self.mbarriers.unmet and any(opcode.startswith("mbarrier.") for opcode in polls):
+            text += f"; {self.mbarriers.describe_wait()}"
         if self.barriers.waiting:
             text += f"; {self.barriers.describe_deadlock()}"
         return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))

@@ -7,7 +7,7 @@ import numpy as np
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
-from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW
+from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
 from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
@@ -16,14 +16,20 @@ from .memory import spread
 
 _SHORT = 1 << 8  # bytes of a string that are looked at first
 _LONGEST = 1 << 16  # bytes of a string
+_FRAMES = 4096  # bytes of a thread's local memory for frames of calls behind the first alloca
 
 
 class DeviceCalls:
     """The functions of the device runtime, methods by name in `functions`: each takes
-    the calling block."""
+    the calling block.
+
+    tops: (places,) the first byte of each thread's local memory behind what alloca has given; None
+    before the first alloca. It starts behind the frames, with room for deeper calls.
+    """
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
+        self.tops: np.ndarray | None = None
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -118,5 +124,33 @@ class DeviceCalls:
     def free(self, block) -> None:
         for address in self.call_argument(block, 0, "u8").tolist():
             self.run.heap.release(address)
+
+    # -- alloca ---------------------------------------------------------------------------------
+    def stack_top(self, dtype=np.uint64) -> np.ndarray:
+        """stacksave: (lanes,) where each thread's next alloca starts, an address in .local."""
+        if self.tops is None:
+            start = aligned(self.run.kernel.local_bytes) + _FRAMES
+            self.tops = np.full(self.lanes.count, start, np.uint64)
+        return self.tops[self.lanes.all_places()].astype(dtype)
+
+    def restore_stack(self, tops) -> None:
+        """stackrestore: what alloca has given since the stacksave may be given again."""
+        self.stack_top()
+        self.tops[self.lanes.all_places()] = tops
+
+    def allocate(self, size, align: int) -> np.ndarray:
+        """alloca: (lanes,) uint64, the .local address of so many bytes for each thread.
+
+        They are given back by stackrestore, not by the end of a function that is not inlined.
+        """
+        start = (self.stack_top() + np.uint64(align - 1)) & ~np.uint64(align - 1)
+        end = start + np.asarray(size).astype(np.uint64)
+        needed = int(end.max())
+        if needed > self.memory.local_size:
+            block = self.memory.reports.block
+            where = block.instance.where(block.instructions[0])
+            self.memory.grow_stack(needed, where)
+        self.tops[self.lanes.all_places()] = end
+        return start
 
     functions = {"vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free}

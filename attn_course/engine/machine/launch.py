@@ -191,6 +191,8 @@ class Run:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
             if len(stalled) == count and self.memory.version == before:
+                if any([chunk.clock.leap() for chunk in stalled]):
+                    continue
                 raise stalled[0].hang()
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attn_course.engine.events import Access, CallSite, MachineView
+from attn_course.engine.events import Access, CallSite, MachineView, PhaseUse
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Register, Vector
 
 
@@ -35,6 +35,10 @@ class ChunkView(MachineView):
     @property
     def reads_inactive(self) -> np.ndarray | None:
         return self._chunk.warps.reads_inactive
+
+    @property
+    def phase_use(self) -> PhaseUse | None:
+        return self._chunk.mbarriers.use
 
     # -- memory ---------------------------------------------------------------------------------
     def memory(self, space: str) -> np.ndarray:

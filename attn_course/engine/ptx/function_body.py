@@ -19,12 +19,15 @@ from .syntax import (
     Pair,
     Position,
     Register,
+    Selected,
     Symbol,
     Vector,
 )
 from .tokens import Tokens
 from .variables import read_variables
 
+_PART = re.compile(r"[bh][0-7]{1,4}")  # of a register, in video instructions
+_HALVES = ("~low", "~high")  # of a .b128 register
 MOST_SCOPES = 256
 MOST_REGISTERS = 1 << 20
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
@@ -176,13 +179,19 @@ class FunctionBody:
                 if count > MOST_REGISTERS:
                     self.tokens.fail(f"{count} registers; at most {MOST_REGISTERS} can be declared")
                 for number in range(count):
-                    self.function.registers[self.declare(f"{name}{number}")] = kind
+                    self.declare_register(f"{name}{number}", kind)
                 self.tokens.expect(">")
             else:
-                self.function.registers[self.declare(name)] = kind
+                self.declare_register(name, kind)
             if not self.tokens.accept(","):
                 break
         self.tokens.expect(";")
+
+    def declare_register(self, name: str, kind: str) -> None:
+        """A .b128 register becomes two halves, which stand in its place wherever it is named."""
+        names = [name + half for half in _HALVES] if kind == "b128" else [name]
+        for one in names:
+            self.function.registers[self.declare(one)] = "b64" if kind == "b128" else kind
 
     def local_variables(self, space: str) -> None:
         """Variables of the function; .param ones belong to the scope of a call.
@@ -252,6 +261,8 @@ class FunctionBody:
                 return self.address()
             case "!":
                 return Inverted(Register(self.resolve(self.tokens.take())))
+        if word == "-" and self.is_register(self.tokens.next):
+            return Selected(self.simple_operand(), negated=True)
         if word == "-" or word[:1].isdigit():
             self.tokens.put_back()
             return self.literal()
@@ -279,6 +290,11 @@ class FunctionBody:
         """A register, or the symbol of a variable, function or label with an offset."""
         if word == "WARP_SZ":
             return Immediate(32)
+        if self.resolve(word + _HALVES[0]) in self.function.registers:
+            return Vector(tuple(Register(self.resolve(word + half)) for half in _HALVES))
+        base, _, part = word.partition(".")
+        if _PART.fullmatch(part) and self.resolve(base) in self.function.registers:
+            return Selected(Register(self.resolve(base)), part)
         if word == "_" or self.is_register(word):
             return Register(self.resolve(word))
         return Symbol(self.resolve(word), self.offset())

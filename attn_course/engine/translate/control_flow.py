@@ -86,8 +86,12 @@ def names_members(opcode: str) -> bool:
 
 
 def looks_at_others(opcode: str) -> bool:
-    """Atomics whose result is used, and loads that the compiler may not merge or move."""
+    """Atomics whose result is used, loads that the compiler may not merge or move, and waits for
+    the phase of an mbarrier.
+    """
     root, *parts = opcode.split(".")
+    if root == "mbarrier":
+        return parts[0] in ("test_wait", "try_wait")
     return root == "atom" or root == "ld" and any(part in _POLLS for part in parts)
 
 

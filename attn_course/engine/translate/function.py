@@ -147,9 +147,6 @@ class Instance:
 
     def unknown_register(self, name: str) -> str:
         """Say why a name means no register here."""
-        whole, dot, _ = name.partition(".")
-        if dot and whole in self.function.registers:
-            return f"{name} is a part of a register: the simulator has no video instructions"
         if is_special(f"{name}.x"):
             return f"{name} is a vector: read one component at a time, such as {name}.x"
         special = name.startswith("%")

@@ -28,6 +28,7 @@ class Nature:
     warp_barrier: bool  # __syncwarp()
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"
+    phase: str  # of an mbarrier: "arrive", "wait" or, after copies, "follow"
 
     @classmethod
     def of(cls, instruction, values: Values) -> Nature:
@@ -42,7 +43,7 @@ class Nature:
         reads_flag = root == "ld" and "volatile" in parts
         return cls(
             parameter="param" in opcode,
-            atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
+            atomic=root in ("atom", "red") or ordered and root in ("ld", "st") or _shares(parts),
             swap=root == "atom" and "cas" in parts,
             narrow=root in ("atom", "red") and block_only,
             volatile="volatile" in parts,
@@ -55,6 +56,7 @@ class Nature:
             warp_barrier=opcode.startswith("bar.warp.sync"),
             arrive=root in ("bar", "barrier") and "arrive" in parts,
             copy=_part_of_copy(opcode),
+            phase=_use_of_phase(parts),
         )
 
 
@@ -66,3 +68,17 @@ def _part_of_copy(opcode: str) -> str:
     if "wait" in opcode:
         return "wait"
     return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
+
+
+def _shares(parts: list[str]) -> bool:
+    """Is this an operation on an mbarrier that other threads may be using?"""
+    return "mbarrier" in parts and "init" not in parts
+
+
+def _use_of_phase(parts: list[str]) -> str:
+    if parts[:3] == ["cp", "async", "mbarrier"]:
+        return "follow"
+    if parts[0] != "mbarrier":
+        return ""
+    known = {"arrive": "arrive", "arrive_drop": "arrive", "test_wait": "wait", "try_wait": "wait"}
+    return known.get(parts[1], "")

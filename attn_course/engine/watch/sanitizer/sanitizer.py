@@ -76,14 +76,15 @@ class Sanitizer(Observer):
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
-    is in `races.ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes. A
-    lock or flag between blocks that is taken without a fence (or a block barrier) after it orders
-    on today's hardware more often than not, and never by the rules: a warning. Volatile accesses
-    are in no race with each other, for they may be flags; `races.flags` has the two exceptions.
+    is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
+    votes. A lock or flag between blocks that is taken without a fence (or a block barrier) after it
+    orders on today's hardware more often than not, and never by the rules: a warning. Volatile
+    accesses are in no race with each other, for they may be flags; `races.flags` has the two
+    exceptions.
     What it does not judge: a barrier that threads left the kernel before, as
     `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
     struct that is passed by value, in the function that gets it; volatile shared memory in a
-    program with a fence, taken for flags; mbarriers and bulk copies. `pointers` says which
+    program with a fence, taken for flags; bulk copies. `pointers` says which
     accesses that leave their array are found inside shared and local memory. In global memory an
     index finds nothing but its own array for 32 MiB around it.
 
@@ -186,6 +187,8 @@ class Sanitizer(Observer):
             self._chunks[event.machine].shared.copies.commit(event.lanes)
         elif nature.copy == "wait":
             self._wait_for_copies(event)
+        elif nature.phase:
+            self._use_phase(event, nature.phase)
 
     def _arrive(self, event: InstructionEvent) -> None:
         order, operands = self._chunks[event.machine].order, event.instruction.operands
@@ -194,6 +197,24 @@ class Sanitizer(Observer):
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
             order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
+
+    def _use_phase(self, event: InstructionEvent, what: str) -> None:
+        """An arrival at the phase of an mbarrier, or the question whether one is complete."""
+        state, use = self._chunks[event.machine], event.machine.phase_use
+        if use is None or not event.accesses or not use.chosen.size:
+            return
+        (access,) = event.accesses
+        lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
+        own = lanes // self._naming.per_block
+        holder = own if access.block is None else access.block[use.chosen]
+        keys = holder << 40 | address << 1 | use.parity
+        if what == "wait":
+            state.shared.copies.complete(np.unique(keys[use.passed]))
+            state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            return
+        if what == "follow":
+            state.shared.copies.follow(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick())
 
     def _line_of_call(self, event: InstructionEvent) -> int:
         lines = set(event.machine.lines_of(event.instruction, event.lanes.size))

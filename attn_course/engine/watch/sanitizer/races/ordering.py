@@ -1,4 +1,5 @@
-"""The order of accesses by different lanes: barriers, warp barriers, and fences with atomics.
+"""The order of accesses by different lanes: barriers of blocks and warps, mbarriers, and fences
+with atomics.
 
 Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
 memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
@@ -15,7 +16,7 @@ import numpy as np
 
 from attn_course.engine.events import MachineView
 
-from .meetings import NamedBarriers, WarpMeetings
+from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings
 from .shadow import TIME_SHIFT
 
 
@@ -33,6 +34,7 @@ class ChunkOrder:
         self.synced = WarpMeetings(lanes)  # at __syncwarp()
         # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
         self.met = WarpMeetings(lanes, history=False)
+        self.phases: MbarrierPhases | None = None  # from the first arrival at an mbarrier on
         self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
@@ -51,6 +53,8 @@ class ChunkOrder:
         A barrier for a whole block also orders what its ended threads did; one with a count of its
         own orders those who took part.
         """
+        if self.phases is not None:
+            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
         count = sum(lanes.size for _, lanes in arrivals)
         if not counted and count == np.count_nonzero(self.alive):
@@ -77,6 +81,29 @@ class ChunkOrder:
         self._tell_apart()
         self.named.arrive(lanes, number, time)
         self.released[lanes] = time
+
+    def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
+
+        keys: (n,) int64, a number of each lane's mbarrier and phase.
+        """
+        if self.phases is None:
+            self.phases = MbarrierPhases(self.lanes, self.per_block)
+        passed = np.full(lanes.size, self.passed_by_all)
+        if self.passed is not None:
+            passed = self.passed[lanes] if self.released is None else passed * 0
+        self.phases.arrive(lanes, keys, passed, time)
+
+    def wait_for_phase(self, lanes: np.ndarray, keys: np.ndarray) -> None:
+        """The lanes have found these phases complete."""
+        if self.phases is not None:
+            self.phases.wait(lanes, keys)
+
+    def phase_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did a phase of an mbarrier come between? Lanes counted in the chunk."""
+        if self.phases is None:
+            return np.zeros(time.size, bool)
+        return self.phases.orders(time, earlier, later)
 
     def _spread_out(self) -> None:
         if self.passed is None:

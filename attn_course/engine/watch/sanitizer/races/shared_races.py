@@ -23,6 +23,12 @@ class _Batch:
     lane: np.ndarray
     bits: np.ndarray  # the lane as a stamp
     group: np.ndarray  # the lane's number of this commit group
+    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
+    arrival: np.ndarray  # and when the lane asked for that
+
+    def part(self, chosen: np.ndarray) -> _Batch:
+        names = ("address", "lane", "bits", "group", "phase", "arrival")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 class CopiesUnderWay:
@@ -37,7 +43,9 @@ class CopiesUnderWay:
         self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
 
     def issue(self, address, size: int, lane, bits) -> None:
-        self.batches.append(_Batch(address, size, lane, bits, self.committed[lane]))
+        none = np.full(lane.size, -1)
+        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
+        self.batches.append(batch)
 
     def commit(self, lanes: np.ndarray) -> None:
         self.committed[lanes] += 1
@@ -54,17 +62,32 @@ class CopiesUnderWay:
             done = waiting[batch.lane]
             if newer is not None:
                 done &= batch.group < self.committed[batch.lane] - newer
-            unit = self.shadow.units(batch.address[done], batch.size)
-            stamp = batch.bits[done] + (time << TIME_SHIFT)
-            self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
-            rest = ~done
-            if rest.any():
-                parts = {
-                    name: getattr(batch, name)[rest]
-                    for name in ("address", "lane", "bits", "group")
-                }
-                kept.append(replace(batch, **parts))
+            self.finish(batch, done, np.full(batch.lane.size, time), kept)
         self.batches = kept
+
+    def follow(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """cp.async.mbarrier.arrive: the lanes' copies are done when a phase is complete."""
+        phase = np.full(self.committed.size, -1)
+        phase[lanes] = keys
+        for batch in self.batches:
+            mine = (batch.phase < 0) & (phase[batch.lane] >= 0)
+            batch.phase[mine] = phase[batch.lane[mine]]
+            batch.arrival[mine] = time
+
+    def complete(self, keys: np.ndarray) -> None:
+        """Somebody found these phases complete. A copy counts as written when its lane arrived."""
+        kept = []
+        for batch in self.batches:
+            self.finish(batch, np.isin(batch.phase, keys), batch.arrival, kept)
+        self.batches = kept
+
+    def finish(self, batch: _Batch, done: np.ndarray, time: np.ndarray, kept: list) -> None:
+        """Some copies of a batch are written, at a time each; the others are kept."""
+        unit = self.shadow.units(batch.address[done], batch.size)
+        stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
+        self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
+        if not done.all():
+            kept.append(batch.part(~done))
 
     def under_way(self, unit: np.ndarray) -> np.ndarray:
         """(n,) bool: which units are still being copied."""
@@ -159,6 +182,7 @@ class SharedRaces(SharedState):
             ordered &= earlier // self.per_block == lane // self.per_block
         ordered |= order.cluster_orders(time, earlier, lane)
         ordered |= order.warp_orders(time, earlier, lane)
+        ordered |= order.phase_orders(time, earlier, lane)
         if ordered.all():
             return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)

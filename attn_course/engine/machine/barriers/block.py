@@ -16,12 +16,12 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from ..errors import Hang
-from .clusters import Cluster
-from .lanes import ChunkLanes, merged
-from .memory import spread
-from .reports import Reports
-from .scheduler import Scheduler
+from ...errors import Hang
+from ..clusters import Cluster
+from ..lanes import ChunkLanes, merged
+from ..memory import spread
+from ..reports import Reports
+from ..scheduler import Scheduler
 
 _REDUCTIONS = ("popc", "and", "or")
 
