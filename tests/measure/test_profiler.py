@@ -124,7 +124,7 @@ def project(tmp_path):
     kernels = tmp_path / "kernels"
     kernels.mkdir()
     for name in ("01_a.cu", "02_b.cu"):
-        (kernels / name).write_text(f"// {name}\n")
+        (kernels / name).write_text(f"int x;  // {name}\n")
     hashes = {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")}
     record = stamped("profile", cases=[], kernels=hashes)
     return kernels, tmp_path / "results", record
@@ -180,7 +180,7 @@ def test_a_changed_kernel_makes_its_record_stale(project):
     kernels, _, record = project
     assert is_current(record, folder=kernels) and stale_kernels(record, kernels) == []
     assert "STALE" not in caption(record, kernels)
-    (kernels / "02_b.cu").write_text("// another\n")
+    (kernels / "02_b.cu").write_text("int another;\n")
     assert stale_kernels(record, kernels) == ["02_b.cu"]
     assert not is_current(record, folder=kernels)
     assert is_current(record, "01_a", kernels) and not is_current(record, "02_b", kernels)
@@ -193,19 +193,19 @@ def test_a_changed_kernel_makes_its_record_stale(project):
 def test_a_new_record_names_kernels_by_their_folders(project, monkeypatch):
     kernels, _, _ = project
     (kernels / "broken").mkdir()
-    (kernels / "broken" / "01_a.cu").write_text("// the broken one\n")
+    (kernels / "broken" / "01_a.cu").write_text("int broken;\n")
     identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}
     monkeypatch.setattr(results, "gpu_identity", lambda: identity)
     record = results.new_record("trial", ["01_a", "broken/01_a.cu", "01_a.cu"], kernels)
     assert list(record["kernels"]) == ["01_a.cu", "broken/01_a.cu"]
     assert is_current(record, folder=kernels)
-    (kernels / "broken" / "01_a.cu").write_text("// mended\n")
+    (kernels / "broken" / "01_a.cu").write_text("int fixed;\n")
     assert stale_kernels(record, kernels) == ["broken/01_a.cu"]
 
 
 def test_line_ends_do_not_make_a_record_stale(project):
     kernels, _, record = project
-    (kernels / "01_a.cu").write_bytes(b"// 01_a.cu\r\n")
+    (kernels / "01_a.cu").write_bytes(b"int x;  // 01_a.cu\r\n")
     assert is_current(record, folder=kernels)
 
 
