@@ -14,7 +14,6 @@ from attn_course.engine.machine import (
     UnsupportedKernel,
     launch,
 )
-from attn_course.engine.module import RawModule
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
