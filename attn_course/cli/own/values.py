@@ -2,7 +2,6 @@
 
 import math
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +87,7 @@ def _dtype(parameter: Parameter) -> np.dtype:
 
 def _read(path: Path) -> np.ndarray:
     try:
-        with warnings.catch_warnings(action="ignore"):
-            array = np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError) as error:
