@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         silence()
         return READER_GONE
     except KeyboardInterrupt as stop:
-        print(f"attn-course: {stop or 'interrupted'}", file=sys.stderr)
+        print(f"attn-course: {str(stop) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except MemoryError as error:
         print(
