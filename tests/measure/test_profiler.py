@@ -117,6 +117,16 @@ def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
         assert totals["global_store_requests"] > 0, number
 
 
+def test_a_copy_copies():
+    x, out = nsight.CopyTarget(1001).run("simulator")  # the last block is ragged
+    assert (out == x).all() and x[-1] == 4003
+
+
+def test_a_plan_names_every_kind_of_target():
+    targets = [nsight.Target(2, (1, 2, 3, 4), ("-DPAD=0",)), nsight.CopyTarget(7)]
+    assert nsight.planned(nsight.plan_of(targets)) == targets
+
+
 # -- records ---------------------------------------------------------------------------------------
 @pytest.fixture
 def project(tmp_path):
@@ -207,6 +217,17 @@ def test_line_ends_do_not_make_a_record_stale(project):
     kernels, _, record = project
     (kernels / "01_a.cu").write_bytes(b"int x;  // 01_a.cu\r\n")
     assert is_current(record, folder=kernels)
+
+
+def test_a_probe_is_shown_beside_the_steps(capsys, tmp_path):
+    case = {"kernel": "copy", "problem": [64], "options": [], "grid": [1], "block": [64]}
+    case |= {"file": "probes/copy.cu", "label": "probes/copy", "metrics": {nsight.TIME: 2500}}
+    hashes = {case["file"]: results.kernel_hash(case["file"])}
+    record = stamped("profile_lesson", kernels=hashes, cases=[case])
+    results.write_record(record, "profile_lesson", tmp_path)
+    assert main.main(["profile", "--recorded", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "probes/copy  " in out and "STALE" not in out
 
 
 def recorded_profile(root, changed=()):
