@@ -1,4 +1,7 @@
-"""`attn-course check METHOD`: the sanitizer on every kernel of a method, or on a kernel file."""
+"""`attn-course check METHOD`: the sanitizer on every kernel of a method, or on a kernel file.
+
+A file whose call the course does not know is called as --grid, --block and --arg say.
+"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +18,7 @@ from attn_course.ladder.steps import Problem
 from attn_course.reference.comparison import Comparison, compare
 
 from .arguments import add_json, add_workload, workload, write_json
+from .own import add_own, arrays_record, is_own, own_call, own_options, save, written
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
 
@@ -34,19 +38,24 @@ def add(parsers) -> None:
         help="races, bad accesses, uninitialised reads and divergent barriers",
         description="Runs a method of attention(), or one kernel file of kernels/ or "
         "kernels/broken, in its debug build on the simulator under the sanitizer. Exit status 1 "
-        "when it finds an error or the result disagrees with float64; a warning is shown only.",
-        epilog="Examples: attn-course check tiled; attn-course check lost_update. A kernel of "
-        "your own is examined from Python, where you launch it: `with observe(Sanitizer()) as "
-        "found: kernel(grid, block, arguments)`, then print(*found.findings).",
+        "when it finds an error or the result disagrees with float64; a warning is shown only. "
+        "Or examines a launch of a kernel of your own; exit status 1 also when elements of an "
+        "`output` stay unwritten.",
+        epilog="Examples: attn-course check tiled; attn-course check lost_update; attn-course "
+        "check add.cu --grid 4 --block 32 --arg normal:100 --arg output:100 --arg 100",
     )
     add_workload(
         parser,
         metavar="METHOD_OR_FILE",
-        also=("; or a file of kernels/ or kernels/broken by its name, such as lost_update"),
+        also=(
+            "; or a file of kernels/ or kernels/broken by its name, such as lost_update; or a "
+            "kernel file of your own"
+        ),
     )
+    add_own(parser)
     add_json(parser)
     # A broken kernel without --shape is run at the case that its file names.
-    parser.set_defaults(execute=execute, shape=None)
+    parser.set_defaults(execute=execute, shape=None, usual_shape=None)
 
 
 def execute(arguments) -> int:
@@ -54,8 +63,10 @@ def execute(arguments) -> int:
     if arguments.backend == "gpu":
         raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
     path = kernel_file(arguments.method)
+    if (own_options(arguments) or path and not is_known(path)) and is_own(arguments):
+        return execute_own(arguments, path)
     checked, comparison = check_file(path, arguments) if path else check_method(arguments)
-    errors = [f for one in checked for f in one.findings if f.severity == "error"]
+    errors = errors_in(checked)
     clean = not errors and (comparison is None or comparison.agrees)
     if arguments.json != Path("-"):
         print(report(checked, comparison))
@@ -67,11 +78,38 @@ def execute(arguments) -> int:
             "errors": len(errors),
             "agrees": None if comparison is None else comparison.agrees,
             "message": "" if comparison is None else comparison.message,
-            "kernels": [
-                {"file": one.file, "findings": [asdict(f) for f in one.findings]} for one in checked
-            ],
+            "kernels": findings_record(checked),
         },
     )
+    return 0 if clean else 1
+
+
+def errors_in(checked: list[Checked]) -> list[Finding]:
+    """The findings that are errors, not warnings."""
+    return [f for one in checked for f in one.findings if f.severity == "error"]
+
+
+def findings_record(checked: list[Checked]) -> list[dict]:
+    """The findings of each kernel as plain data for JSON."""
+    return [{"file": one.file, "findings": [asdict(f) for f in one.findings]} for one in checked]
+
+
+def execute_own(arguments, path: Path) -> int:
+    """Examine one launch of a kernel of the user's own."""
+    arguments.method = str(path)
+    call = own_call(arguments, backend="simulator")
+    if arguments.json != Path("-"):
+        print(call.title, flush=True)
+    with observe(Sanitizer(call.outputs)) as seen:
+        call.run()
+    checked, arrays = [Checked(call.file.name, seen.findings)], written(call)
+    errors = errors_in(checked)
+    clean = not errors and not any(one.unwritten for one in arrays)
+    if arguments.json != Path("-"):
+        print("\n".join([report(checked, None), *(one.warning for one in arrays if one.warning)]))
+    save(call, arguments.out)
+    found = {"clean": clean, "errors": len(errors), "kernels": findings_record(checked)}
+    write_json(arguments.json, call.record() | found | {"arrays": arrays_record(arrays)})
     return 0 if clean else 1
 
 
@@ -90,22 +128,17 @@ def kernel_file(name: str) -> Path | None:
     raise FileNotFoundError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
 
 
-def refuse_unknown(path: Path) -> None:
-    """ClinicError, with the way out, for a file that says nothing of its launch."""
+def is_known(path: Path) -> bool:
+    """Whether the course knows how a kernel file is called."""
     try:
         family(path)
-    except ClinicError as error:
-        raise ClinicError(
-            f"{error}. Your own kernel you launch yourself, from Python: with "
-            "observe(Sanitizer()) as found: kernel(grid, block, arguments); then "
-            "print(*found.findings); kernel = RawModule(path=..., backend='simulator')"
-            ".get_function(...)"
-        ) from None
+    except ClinicError:
+        return False
+    return True
 
 
 def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]:
     """One launch of a kernel file at --shape, or at the case that the file itself names."""
-    refuse_unknown(path)
     case = None
     if arguments.shape is not None or path.parent != KERNEL_FOLDER / "broken":
         batch, heads, tokens, d = arguments.shape or DEFAULT_SHAPE

@@ -6,12 +6,14 @@ from pathlib import Path
 from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
 from attn_course.figures import table
 from attn_course.ladder.attention import attention
 from attn_course.reference.comparison import Comparison, compare
 
 from .arguments import Workload, add_json, add_workload, title, workload, write_json
+from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, written
 
 
 def add(parsers) -> None:
@@ -21,9 +23,10 @@ def add(parsers) -> None:
         help="memory traffic, bank conflicts and branches of a method, line by line",
         description="Runs one method of attention() on the simulator and counts requests, "
         "sectors, wavefronts, conflicts and branches as Nsight Compute does. Exit status 1 when "
-        "the result disagrees with float64.",
+        "the result disagrees with float64. Or counts a launch of a kernel of your own.",
     )
-    add_workload(parser)
+    add_workload(parser, also="; or a kernel file of your own")
+    add_own(parser)
     parser.add_argument("--totals", action="store_true", help="no source lines, only the totals")
     add_json(parser)
     parser.set_defaults(execute=execute)
@@ -31,16 +34,34 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """Run `count` with its parsed arguments; returns the exit status."""
-    work = workload(arguments)
-    if work.backend == "gpu":
+    if arguments.backend == "gpu":
         raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")
+    if is_own(arguments):
+        return execute_own(arguments)
+    work = workload(arguments)
     if arguments.json != Path("-"):  # before the work, which may take long
         print(title(work, "counted on the simulator"), flush=True)
     seen, judged = measure(work)
     if arguments.json != Path("-"):
-        print("\n" + report(seen, judged, lines=not arguments.totals))
+        print("\n" + report(seen, judged.message, lines=not arguments.totals))
     write_json(arguments.json, record(work, seen, judged))
     return 0 if judged.agrees else 1
+
+
+def execute_own(arguments) -> int:
+    """Count one launch of a kernel of the user's own."""
+    call = own_call(arguments, backend="simulator")
+    if arguments.json != Path("-"):
+        print(call.title, flush=True)
+    with observe(Counters()) as seen:
+        call.run()
+    found = written(call)
+    if arguments.json != Path("-"):
+        print("\n" + report(seen, arrays_report(found), lines=not arguments.totals))
+    save(call, arguments.out)
+    counted = {"totals": seen.totals, "kernels": kernels_record(seen)}
+    write_json(arguments.json, call.record() | counted | {"arrays": arrays_record(found)})
+    return 0
 
 
 def measure(work: Workload) -> tuple[Counters, Comparison]:
@@ -54,6 +75,18 @@ def measure(work: Workload) -> tuple[Counters, Comparison]:
 
 def record(work: Workload, seen: Counters, judged: Comparison) -> dict:
     """The result for machines: the workload, totals, and every kernel's lines with counts."""
+    return asdict(work) | {
+        "backend": "simulator",
+        "max_abs_error": judged.max_abs_error,
+        "relative_error": judged.relative_error,
+        "agrees": judged.agrees,
+        "totals": seen.totals,
+        "kernels": kernels_record(seen),
+    }
+
+
+def kernels_record(seen: Counters) -> list[dict]:
+    """Every kernel's totals, and its lines with counts."""
     kernels = []
     for name, kernel in seen.by_kernel.items():
         lines = [
@@ -69,19 +102,12 @@ def record(work: Workload, seen: Counters, judged: Comparison) -> dict:
                 "lines": lines,
             }
         )
-    return asdict(work) | {
-        "backend": "simulator",
-        "max_abs_error": judged.max_abs_error,
-        "relative_error": judged.relative_error,
-        "agrees": judged.agrees,
-        "totals": seen.totals,
-        "kernels": kernels,
-    }
+    return kernels
 
 
-def report(seen: Counters, judged: Comparison, *, lines: bool) -> str:
-    """The result for people: a column a kernel, then the source with its counts."""
-    parts = [totals_table(seen), judged.message]
+def report(seen: Counters, result: str, *, lines: bool) -> str:
+    """The result for people: a column a kernel, what it computed, the source with its counts."""
+    parts = [totals_table(seen), result]
     if lines:
         parts.append(seen.by_line.text())
     return "\n\n".join(parts)
@@ -95,5 +121,5 @@ def totals_table(seen: Counters) -> str:
         values = [kernel.totals[name] for kernel in kernels.values()]
         if any(values):
             rows.append((name, *(f"{value:,}" for value in values), DESCRIPTIONS[name]))
-    heads = ("counter", *kernels, "meaning")
+    heads = ("counter", *map(demangle, kernels), "meaning")
     return table(heads, rows, right=tuple(range(1, len(kernels) + 1)))

@@ -10,6 +10,7 @@ from attn_course.ladder.folders import FOLDERS, course_folder
 
 from . import bench, check, count, profile, record, run, tour, trace
 from .course import exercises, lessons
+from .own import joined
 
 COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
@@ -57,15 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            parsed = build_parser().parse_args(arguments)
+            given = sys.argv[1:] if arguments is None else arguments
+            parsed = build_parser().parse_args(joined(given))
             return parsed.execute(parsed)
         finally:
             sys.stdout.flush()  # after --help too
     except BrokenPipeError:
         silence()
         return READER_GONE
-    except KeyboardInterrupt:
-        print("attn-course: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"attn-course: {str(stop) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except MemoryError as error:
         print(

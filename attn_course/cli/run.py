@@ -1,5 +1,9 @@
-"""`attn-course run METHOD`: one attention call on seeded random input, checked against float64."""
+"""`attn-course run METHOD`: one attention call on seeded random input, checked against float64.
 
+`attn-course run FILE.cu`: one launch of a kernel of the user's own, and what it wrote.
+"""
+
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from .arguments import (
     workload,
     write_json,
 )
+from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, written
 
 
 def add(parsers) -> None:
@@ -25,15 +30,21 @@ def add(parsers) -> None:
         "run",
         help="one method on random input, checked against float64",
         description="Runs one method of attention() and compares it with float64 NumPy. Exit "
-        "status 1 when they disagree.",
+        "status 1 when they disagree. Or runs a kernel of your own, and shows what it wrote; exit "
+        "status 1 when elements of an `output` stay unwritten.",
+        epilog="Example: attn-course run add.cu --grid 4 --block 32 --arg normal:100 "
+        "--arg ones:100 --arg output:100 --arg 100",
     )
-    add_workload(parser)
+    add_workload(parser, also="; or a kernel file of your own")
+    add_own(parser)
     add_json(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
     """Run `run` with its parsed arguments; returns the exit status."""
+    if is_own(arguments):
+        return execute_own(arguments)
     work = workload(arguments)
     if arguments.json != Path("-"):  # before the work, which may take long
         print(title(work, f"backend {resolve_backend(work.backend)}"), flush=True)
@@ -42,6 +53,24 @@ def execute(arguments) -> int:
         print(report(verdict))
     write_json(arguments.json, record(work, verdict))
     return 0 if verdict.agrees else 1
+
+
+def execute_own(arguments) -> int:
+    """Launch a kernel of the user's own; returns 1 where output elements stay unwritten."""
+    call, shown = own_call(arguments), arguments.json != Path("-")
+    if shown:
+        print(call.title, flush=True)
+    start = time.perf_counter()
+    call.run()
+    found = written(call)
+    seconds = time.perf_counter() - start
+    if shown:
+        print(arrays_report(found))
+    if shown and call.kernel.backend == "simulator":
+        print(f"{seconds:.3g} s to simulate; says nothing of a GPU")
+    save(call, arguments.out)
+    write_json(arguments.json, call.record() | {"arrays": arrays_record(found), "seconds": seconds})
+    return 1 if any(one.unwritten for one in found) else 0
 
 
 def record(work: Workload, verdict: Verdict) -> dict:

@@ -1,6 +1,8 @@
-"""`attn-course trace METHOD`: every step of one thread block, as a table or a page to click in."""
+"""`attn-course trace METHOD`: every step of one thread block, as a table or a page to click in.
 
-import argparse
+METHOD is a method of attention(), or a kernel file of the user's own.
+"""
+
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,19 +23,16 @@ from .arguments import (
     workload,
     write_json,
 )
-
-
-def block_argument(text: str) -> tuple[int, int, int]:
-    """'1,0' -> (1, 0, 0); argparse shows the message of what it refuses."""
-    try:
-        parts = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        parts = ()
-    if not 1 <= len(parts) <= 3 or min(parts, default=-1) < 0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a block: give its place in the grid as X,Y,Z, each at least 0"
-        )
-    return (*parts, *[0] * (3 - len(parts)))
+from .own import (
+    add_own,
+    arrays_record,
+    arrays_report,
+    block_argument,
+    is_own,
+    own_call,
+    save,
+    written,
+)
 
 
 def add(parsers) -> None:
@@ -43,12 +42,13 @@ def add(parsers) -> None:
         help="step through one thread block: source lines, variables, shared memory",
         description="Runs one method of attention() on the simulator and records every step of "
         "one thread block of each kernel, with the local variables by name. Exit status 1 when "
-        "the result disagrees with float64.",
+        "the result disagrees with float64. Or records a launch of a kernel of your own.",
     )
     # A small default: each step of each thread is kept.
-    add_workload(parser, shape=(1, 1, 16, 8))
+    add_workload(parser, shape=(1, 1, 16, 8), also="; or a kernel file of your own")
+    add_own(parser, kernel_help="record this kernel of the method only; or the file's kernel")
     parser.add_argument(
-        "--block",
+        "--at",
         type=block_argument,
         default=(0, 0, 0),
         metavar="X,Y,Z",
@@ -57,7 +57,6 @@ def add(parsers) -> None:
     parser.add_argument(
         "--warp", type=natural, metavar="N", help="record this warp of the block only"
     )
-    parser.add_argument("--kernel", metavar="NAME", help="record this kernel of the method only")
     parser.add_argument(
         "--limit",
         type=positive,
@@ -77,19 +76,41 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """Run `trace` with its parsed arguments; returns the exit status."""
-    work = workload(arguments)
-    if work.backend == "gpu":
+    if arguments.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")
-    tracer = Tracer(arguments.block, arguments.warp, arguments.kernel, arguments.limit)
+    if is_own(arguments, of_methods=("kernel",)):
+        return execute_own(arguments)
+    work = workload(arguments)
+    tracer = Tracer(arguments.at, arguments.warp, arguments.kernel, arguments.limit)
     judged = run(work, tracer)
     if not tracer.recordings:
         raise ValueError(f"{work.method} has no kernel {arguments.kernel!r}")
-    if arguments.html is not None:
-        tracer.to_html(arguments.html, title=f"{work.method}, step by step")
-    if arguments.json != Path("-"):
-        print(report(tracer, judged, arguments.html))
+    show(tracer, work.method, judged.message, arguments)
     write_json(arguments.json, record(work, tracer, judged))
     return 0 if judged.agrees else 1
+
+
+def execute_own(arguments) -> int:
+    """Record one launch of a kernel of the user's own."""
+    call = own_call(arguments, backend="simulator")
+    tracer = Tracer(arguments.at, arguments.warp, limit=arguments.limit)
+    with observe(tracer):
+        call.run()
+    found = written(call)
+    show(tracer, call.name, f"{call.title}\n{arrays_report(found)}", arguments)
+    save(call, arguments.out)
+    recordings = [recording.plain() for recording in tracer.recordings]
+    steps = {"recordings": recordings, "arrays": arrays_record(found)}
+    write_json(arguments.json, call.record() | steps)
+    return 0
+
+
+def show(tracer: Tracer, name: str, result: str, arguments) -> None:
+    """Write the page that --html asks for, and print the steps for people."""
+    if arguments.html is not None:
+        tracer.to_html(arguments.html, title=f"{name}, step by step")
+    if arguments.json != Path("-"):
+        print(report(tracer, result, arguments.html))
 
 
 def run(work: Workload, tracer: Tracer) -> Comparison:
@@ -100,15 +121,15 @@ def run(work: Workload, tracer: Tracer) -> Comparison:
     return compare(out, reference.attention(q, k, v, causal=work.causal), name=work.method)
 
 
-def report(tracer: Tracer, judged: Comparison, page: Path | None) -> str:
-    """The steps for people, or where the page with them is."""
+def report(tracer: Tracer, result: str, page: Path | None) -> str:
+    """The steps for people, or where the page with them is, and what was computed."""
     if page is None:
         from attn_course.engine.watch.tracer import stepper
 
-        return f"{stepper.text(tracer.recordings)}\n\n{judged.message}"
+        return f"{stepper.text(tracer.recordings)}\n\n{result}"
     steps = sum(len(recording.frames) for recording in tracer.recordings)
     notes = [recording.truncated for recording in tracer.recordings if recording.truncated]
-    return "\n".join([judged.message, *notes, f"{steps} steps written to {page}"])
+    return "\n".join([result, *notes, f"{steps} steps written to {page}"])
 
 
 def record(work: Workload, tracer: Tracer, judged: Comparison) -> dict:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 
-from .errors import Hang, TooLarge
+from .errors import OutOfTime, TooLarge
 
 TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a call is given up
 MEMORY = "ATTN_COURSE_MEMORY"  # environment: bytes that a call may use
@@ -28,34 +28,41 @@ class Budget:
     """The limits of one call and what is left of them.
 
     seconds, memory_bytes, output_bytes: the limits; deadline: `time.monotonic()` at the end;
-    next_look: the time before which `check` has nothing to do; output_left: in bytes.
+    next_look: the time before which `check` has nothing to do; output_left: in bytes; progress:
+    what each look is told to, a function that takes `where` of `check`.
     """
 
-    def __init__(self):
+    def __init__(self, seconds: float | None = None):
         texts = (os.environ.get(variable, "") for variable in (TIMEOUT, MEMORY, OUTPUT))
         self.seconds, self.memory_bytes, self.output_bytes = _limits(*texts)
+        self.time_remedy = f" If it has to, set the environment variable {TIMEOUT} to more seconds"
+        if seconds is not None and seconds < self.seconds:
+            self.seconds, self.time_remedy = seconds, ""
         self.output_left = self.output_bytes
         now = time.monotonic()
         self.deadline = now + self.seconds
         self.next_look = min(now + LOOK_SECONDS, self.deadline)
         self.resident: int | None = None  # bytes of the process at the first look
+        self.progress: Callable[[Callable[[], str]], None] | None = None
 
     def remaining(self) -> float:
         """Seconds until the deadline; 0 when it has passed."""
         return max(0.0, self.deadline - time.monotonic())
 
-    def check(self, name: str, where: Callable[[], str]) -> None:
-        """Raise Hang after the deadline, TooLarge when the process has grown beyond the limit.
+    def check(self, name: str, where: Callable[[], str], question: str = "") -> None:
+        """Raise OutOfTime after the deadline, TooLarge when the process has grown too large.
 
-        name: of the kernel or file; where(): the place that it has reached, for the message.
+        name: of the kernel or file; where(): the place that it has reached, for the message;
+        question: asked in the message of OutOfTime.
         """
         now = time.monotonic()
         if now < self.next_look:
             return
         if now > self.deadline:
-            raise Hang(
-                f"{name} ran longer than {self.seconds:g} s and is now at {_ended(where())} If it "
-                f"has to, set the environment variable {TIMEOUT} to more seconds"
+            question = question and f" {question}"
+            raise OutOfTime(
+                f"{name} ran longer than {self.seconds:g} s and is now at {where()}.{question}"
+                f"{self.time_remedy}"
             )
         self.next_look = min(now + LOOK_SECONDS, self.deadline)
         resident = resident_bytes()
@@ -64,8 +71,10 @@ class Budget:
         if resident - self.resident > self.memory_bytes:
             raise TooLarge(
                 f"{name} uses more than {_text(self.memory_bytes)} of memory and is now at "
-                f"{_ended(where())} {_more(MEMORY)}"
+                f"{where()}. {_more(MEMORY)}"
             )
+        if self.progress is not None:
+            self.progress(where)
 
     def charge(self, size: int, name: str, what: str) -> None:
         """Raise TooLarge when `size` bytes, about to be allocated, are beyond the limit."""
@@ -101,18 +110,18 @@ def check_budget(name: str, where: Callable[[], str]) -> None:
 
 
 @contextmanager
-def call_budget() -> Iterator[Budget]:
+def call_budget(seconds: float | None = None) -> Iterator[Budget]:
     """Enter the budget of a call; inside another call, or another `with`, that one's.
 
     The environment variables ATTN_COURSE_TIMEOUT, ATTN_COURSE_MEMORY and ATTN_COURSE_OUTPUT set
     the limits; ValueError names the one that is wrong. `with call_budget():` around several calls
-    bounds them together.
+    bounds them together. seconds: a limit below that of the environment.
     """
     budget = _running.get()
     if budget is not None:
         yield budget
         return
-    budget = Budget()
+    budget = Budget(seconds)
     token = _running.set(budget)
     try:
         yield budget
@@ -168,10 +177,6 @@ def _text(size: int) -> str:
             whole = size // width
             return f"{whole:,} {unit}" if whole >= 100 else f"{size / width:.3g} {unit}"
     return f"{size} bytes"
-
-
-def _ended(sentence: str) -> str:
-    return sentence if sentence.endswith("?") else f"{sentence}."
 
 
 def _more(variable: str) -> str:

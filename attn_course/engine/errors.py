@@ -110,7 +110,14 @@ class LaunchError(ShownBriefly, ValueError):
 
 
 class SimulatorError(ShownBriefly, RuntimeError):
-    """A kernel did something that hardware refuses, or that the simulator does not know."""
+    """A kernel did something that hardware refuses, or that the simulator does not know.
+
+    line: of the kernel's own file; 0 where it is not known.
+    """
+
+    def __init__(self, message: str = "", line: int = 0):
+        super().__init__(message)
+        self.line = line
 
 
 class MemoryFault(SimulatorError):
@@ -120,13 +127,21 @@ class MemoryFault(SimulatorError):
     it (or the byte); threads: ((block x, y, z), (thread x, y, z)) of the first eight that did it.
     """
 
-    def __init__(self, message, kind, array="", index=None, threads=()):
-        super().__init__(message)
+    def __init__(self, message, kind, array="", index=None, threads=(), line=0):
+        super().__init__(message, line)
         self.kind, self.array, self.index, self.threads = kind, array, index, threads
 
 
 class Hang(SimulatorError):
     """The kernel can not finish: names the line it hangs on and who waits for what."""
+
+
+class OutOfTime(Hang):
+    """The kernel runs longer than a call may: names the line that it has reached."""
+
+
+class Interrupted(ShownBriefly, KeyboardInterrupt):
+    """Ctrl-C, or a notebook's stop button, during a launch: names the line that was running."""
 
 
 class TooLarge(SimulatorError):

@@ -1,7 +1,8 @@
 """Examine a kernel: compile it, run every case of its exercise, and say which property fails.
 
 Everything runs on the simulator, on any machine alike: each case once as the optimised build with
-counters, and once as the debug build under the sanitizer.
+counters, and once as the debug build under the sanitizer. A loop without an end is told within
+some seconds.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attn_course.engine.budget import call_budget
 from attn_course.engine.errors import (
     ArgumentError,
     CompileError,
     KernelNotFoundError,
     LaunchError,
     MemoryFault,
+    OutOfTime,
     SimulatorError,
 )
 from attn_course.engine.events import observe
@@ -47,6 +50,10 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
     "atomic_requests",
     "barriers",
 )
+# A launch with counters that takes longer must end in this time without counters, many times
+# faster; so a machine that is slow or busy fails no kernel that ends.
+LAUNCH_SECONDS = 2.0
+SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that has ended before
 _ORDER = list(PROPERTIES)
 
 
@@ -78,51 +85,69 @@ def judge(exercise: Exercise, source: str) -> Judgement:
 
 
 def _compiled(exercise: Exercise, source: str):
-    return RawModule(code=source, backend="simulator", strict=True).get_function(exercise.kernel)
+    module = RawModule(code=source, backend="simulator", strict=True)
+    module.program()  # compiling takes none of the launches' time
+    return module.get_function(exercise.kernel)
 
 
 def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
     """Return the failures of one case in the order of PROPERTIES, and its counters."""
     counters, arguments = Counters(), setup.fresh()
     try:
-        _launch(kernel, setup, arguments, counters)
+        try:
+            launch(kernel, setup, arguments, counters, seconds=LAUNCH_SECONDS)
+        except OutOfTime:
+            launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
+            counters, arguments = Counters(), setup.fresh()
+            launch(kernel, setup, arguments, counters)
         found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
-        failure = Failure("in bounds", str(fault), setup.label, _line_of(fault), block)
-        found = _sanitized(kernel, setup) or [failure]  # the sanitizer knows more of it
+        failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
+        found = _sanitized(kernel, setup, ended=True) or [failure]  # the sanitizer knows more of it
     except (ArgumentError, LaunchError) as error:
         found = [Failure("compiles", str(error), setup.label)]
+    except OutOfTime as error:
+        found = [_unfinished(error, setup)]
     except SimulatorError as error:
-        found = [
-            *_sanitized(kernel, setup),
-            Failure("finishes", str(error), setup.label, _line_of(error), (0, 0, 0)),
-        ]
+        found = [_unfinished(error, setup), *_sanitized(kernel, setup, ended=True)]
     totals = dict(counters.totals) if not found else {}
     found += list(_goals(setup, counters)) if not found else []
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
 
-def _launch(kernel, setup: Setup, arguments, observer) -> None:
+def launch(kernel, setup: Setup, arguments, *observers, seconds: float | None = None) -> None:
+    """Launch a kernel as the case says, for so many seconds at most. Raises as the kernel does."""
     if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
-    with observe(observer):
+    with call_budget(seconds), observe(*observers):
         kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
 
 
-def _sanitized(kernel, setup: Setup) -> list[Failure]:
-    """Run the case under the sanitizer and return one failure for each of its errors."""
-    arguments = setup.fresh()
+def _sanitized(kernel, setup: Setup, *, ended: bool = False) -> list[Failure]:
+    """Run the case under the sanitizer and return one failure for each of its errors.
+
+    ended: an error has ended the optimised build, and is known.
+    """
+    arguments, found = setup.fresh(), []
     watch = Sanitizer(setup.unwritten)
+    kernel.module.program(watch.build)
+    seconds = LAUNCH_SECONDS if ended else SANITIZER_SECONDS
     try:
-        _launch(kernel, setup, arguments, watch)
+        launch(kernel, setup, arguments, watch, seconds=seconds)
+    except OutOfTime as error:
+        found = [] if ended else [_unfinished(error, setup)]
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
     except (ArgumentError, LaunchError) as error:
         return [Failure("compiles", str(error), setup.label)]
     errors = [finding for finding in watch.findings if finding.severity == "error"]
-    return [_failure(finding, setup.label) for finding in errors]
+    return [*found, *(_failure(finding, setup.label) for finding in errors)]
+
+
+def _unfinished(error: SimulatorError, setup: Setup) -> Failure:
+    return Failure("finishes", str(error), setup.label, error.line, (0, 0, 0))
 
 
 def _failure(finding: Finding, label: str) -> Failure:
@@ -171,7 +196,7 @@ def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup, counters = exercise.setups[-1], Counters()
-    _launch(_compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+    launch(_compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
     goals = {goal.counter: goal.limit for goal in setup.goals}
     theirs = counters.totals
     return {
@@ -179,8 +204,3 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]
         for name in dict.fromkeys((*goals, *SHOWN))
         if totals[name] or theirs[name]
     }
-
-
-def _line_of(error: Exception) -> int:
-    """Return the source line that an error names, or 0."""
-    return getattr(error, "line", 0) or 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 from attn_course.engine.errors import SimulatorError
-from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import ExerciseError, read_exercise
-from .judge import judge
+from .judge import judge, launch
 from .judgement import Judgement
 
+STEP_SECONDS = 5.0  # of a launch that `step` shows
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
 _judgements: dict[str, Judgement] = {}
 
@@ -53,12 +53,8 @@ def step(name: str):
     )
     block = first.block if first is not None and first.block else (0, 0, 0)
     trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
-    with observe(trace, watch), suppress(SimulatorError):  # the steps until an error are shown
-        kernel(
-            setup.grid, setup.block, tuple(setup.fresh().values()), shared_mem=setup.shared_bytes
-        )
+    with suppress(SimulatorError):  # the steps until an error are shown
+        launch(kernel, setup, setup.fresh(), trace, watch, seconds=STEP_SECONDS)
     trace.mark(watch.findings)
     return trace.show()
 

@@ -42,16 +42,6 @@ def test_a_kernel_file_is_found_by_its_bare_name(capsys):
     assert status == 0 and "01_scores_naive.cu: no findings" in shown.out
 
 
-def test_a_kernel_of_the_users_own_is_told_the_way_from_python(capsys, tmp_path):
-    own = tmp_path / "own.cu"
-    own.write_text('extern "C" __global__ void own(float* x) { x[0] = 1; }')
-    status, shown = run_check(capsys, str(own))
-    assert status == 2 and "observe(Sanitizer())" in shown.err and "RawModule" in shown.err
-    with pytest.raises(SystemExit):
-        main.main(["check", "--help"])
-    assert "METHOD_OR_FILE" in capsys.readouterr().out
-
-
 def test_check_a_wrong_result(capsys):
     status, shown = run_check(capsys, "kernels/broken/lost_head_offset.cu")
     assert status == 1 and "no findings" in shown.out and "elements are wrong" in shown.out

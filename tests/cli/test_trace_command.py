@@ -49,7 +49,7 @@ def test_one_kernel_one_warp_and_a_limit(capsys):
     [
         (["--backend", "gpu"], "simulator"),
         (["--kernel", "nothing"], "nothing"),
-        (["--block", "9"], "(9, 0, 0)"),
+        (["--at", "9"], "(9, 0, 0)"),
         (["--warp", "99"], "warps go from 0"),
     ],
 )
@@ -61,5 +61,5 @@ def test_what_cannot_be_traced_is_said(arguments, words, capsys):
 @pytest.mark.parametrize("block", ["a", "1,2,3,4", "-1", ""])
 def test_a_block_has_up_to_three_numbers(block, capsys):
     with pytest.raises(SystemExit):
-        main(["trace", "naive", f"--block={block}"])
+        main(["trace", "naive", f"--at={block}"])
     assert "place in the grid" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from attn_course.engine.translate.control_flow import LANE, Block, Key
 from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
-from ..errors import SimulatorError, Trap
+from ..errors import Hang, SimulatorError, Trap
 from .access import AsyncCopies, Memory
 from .barriers import Barriers, Mbarriers
 from .clock import Clock
@@ -174,14 +174,25 @@ class Chunk:
         """A clock register at an instruction of the block that runs; see Clock.read."""
         return self.clock.read(dtype, shift, self.reports.block, index)
 
-    def describe_hang(self) -> str:
-        """The loop in which lanes spin, and the barriers at which others wait."""
+    def hang(self) -> Hang:
+        """The error that names the loop in which lanes spin, and barriers at which others wait."""
         text = self.scheduler.describe_spinning()
         loop = self.scheduler.spin_block
         polls = [i.opcode for i in loop.instructions] if loop else []
         if self.mbarriers.unmet and any(opcode.startswith("mbarrier.") for opcode in polls):
-            text = f"{text}; {self.mbarriers.describe_wait()}"
-        return f"{text}; {self.barriers.describe_deadlock()}" if self.barriers.waiting else text
+            text += f"; {self.mbarriers.describe_wait()}"
+        if self.barriers.waiting:
+            text += f"; {self.barriers.describe_deadlock()}"
+        return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))
+
+    def where(self, error: BaseException) -> str:
+        """The source line of the instruction, or of the block, that an error has ended."""
+        block, index = self.reports.block, line_of(error)
+        if block is None:
+            return "its beginning"
+        if index is None:
+            return self.scheduler.where(block)
+        return block.instance.where(block.instance.function.body[index])
 
     # -- how blocks end -------------------------------------------------------------------------
     def branch(self, block: Block) -> Key | None:
@@ -241,9 +252,12 @@ class Chunk:
         self.lanes.end(self.lanes.places)
 
     def trap(self, block: Block) -> None:
-        where = block.instance.where(block.terminator.instruction)
+        instance, instruction = block.instance, block.terminator.instruction
         thread = self.lanes.thread_text(self.lanes.R[LANE])
-        raise Trap(f"{self.kernel.function.name} executed trap at {where}, {thread}")
+        raise Trap(
+            f"{self.scheduler.name} executed trap at {instance.where(instruction)}, {thread}",
+            instance.line(instruction),
+        )
 
     # -- calls ----------------------------------------------------------------------------------
     def call(self, block: Block) -> Key | None:
@@ -293,7 +307,7 @@ class Chunk:
         """Raise SimulatorError; or, where an observer wants the run to go on, end the lanes."""
         lanes, call = self.lanes, block.terminator.instruction
         message = (
-            f"{self.kernel.function.name} calls address {address:#x} at "
+            f"{self.scheduler.name} calls address {address:#x} at "
             f"{block.instance.where(call)}, which is no function, "
             f"{lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
         )
@@ -311,7 +325,7 @@ class Chunk:
             )
 
 
-def line_of(error: Exception) -> int | None:
+def line_of(error: BaseException) -> int | None:
     """The index of the instruction whose line was running; None where it was none of them."""
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return next((int(c.co_name[2:]) for c in codes if c.co_filename == TRANSLATED), None)

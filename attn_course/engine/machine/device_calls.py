@@ -108,8 +108,9 @@ class DeviceCalls:
         name = file.rsplit("/", 1)[-1]
         text = self.run.program.text_of(name, line)
         raise KernelAssertion(
-            f"{self.run.kernel.function.name}: the assertion `{message}` failed at {name}:{line}"
-            f"{text}, {self.lanes.thread_text(self.lanes.R[LANE])}"
+            f"{demangle(self.run.kernel.function.name)}: the assertion `{message}` failed at "
+            f"{name}:{line}{text}, {self.lanes.thread_text(self.lanes.R[LANE])}",
+            block.instance.line(block.terminator.instruction),
         )
 
     def malloc(self, block) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
-from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
@@ -14,7 +14,8 @@ from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
 from ..budget import Budget, call_budget
-from ..errors import Hang, SimulatorError
+from ..errors import Interrupted, SimulatorError
+from ..progress import Progress
 from .chunk import Chunk
 from .memory import GlobalMemory
 
@@ -23,7 +24,6 @@ CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
 RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
-SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 
 
@@ -54,7 +54,7 @@ class Run:
         self.cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
         if any(g % c for g, c in zip(grid, self.cluster, strict=True)):
             raise SimulatorError(
-                f"{kernel.function.name}: grid {grid} does not hold whole clusters of "
+                f"{demangle(kernel.function.name)}: grid {grid} does not hold whole clusters of "
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()
@@ -172,42 +172,54 @@ class Run:
         )
 
     def execute(self) -> None:
-        """Run all chunks; chunks that only wait for other blocks go on after these have run.
+        """Run all chunks, and tell how far they are when they take long."""
+        self.progress = Progress(demangle(self.kernel.function.name), self.blocks)
+        self.budget.progress = self.progress.update
+        try:
+            self.run_chunks()
+        finally:
+            self.budget.progress = None
+            self.progress.close()
 
-        In a terminal a launch of more than some seconds shows how many blocks are left.
-        """
+    def run_chunks(self) -> None:
+        """Run all chunks; chunks that only wait for other blocks go on after these have run."""
         stalled = []
-        with tqdm(
-            total=self.blocks,
-            desc=f"simulating {demangle(self.kernel.function.name)}",
-            unit="block",
-            delay=SILENT_SECONDS,
-            disable=None,
-            leave=False,
-        ) as progress:
-            for chunk in self.chunks():
-                if not self.run_chunk(chunk, start=True):
-                    stalled.append(chunk)
-                progress.update(chunk.block_count)
+        for chunk in self.chunks():
+            if not self.run_chunk(chunk, start=True):
+                stalled.append(chunk)
         while stalled:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
             if len(stalled) == count and self.memory.version == before:
                 if any([chunk.clock.leap() for chunk in stalled]):
                     continue
-                raise Hang(stalled[0].describe_hang())
+                raise stalled[0].hang()
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
         if start:
             for observer in self.observers:
                 observer.chunk_started(chunk.reports.machine)
-        if not chunk.run():
+        try:
+            ended = chunk.run()
+        except KeyboardInterrupt as stop:
+            raise Interrupted(self.describe_interruption(chunk, stop)) from None
+        if not ended:
             return False
+        self.progress.done += chunk.block_count
         for observer in self.observers:
             observer.chunk_finished(chunk.reports.machine)
         chunk.close()
         return True
+
+    def describe_interruption(self, chunk: Chunk, stop: KeyboardInterrupt) -> str:
+        """Where the launch was when it was stopped."""
+        progress = self.progress
+        return (
+            f"{progress.name} was interrupted at {chunk.where(stop)}, with {progress.done:,} of "
+            f"{self.blocks:,} thread blocks done after "
+            f"{time.monotonic() - progress.start:.1f} s. Arrays hold what it had written until then"
+        )
 
 
 def seed_from_environment() -> int | None:

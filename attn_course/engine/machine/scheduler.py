@@ -14,8 +14,11 @@ from time import monotonic
 
 import numpy as np
 
+from attn_course.engine.ptx.demangle import demangle
+from attn_course.engine.ptx.syntax import Instruction
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
+from ..errors import OutOfTime
 from .access import Memory
 from .lanes import ChunkLanes, merged
 from .memory import scalar
@@ -59,7 +62,7 @@ class Scheduler:
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.budget, self.lanes, self.memory, self.globals = run.budget, lanes, memory, run.memory
-        self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
+        self.blocks, self.name = lanes.kernel.blocks, demangle(lanes.kernel.function.name)
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
             rng = np.random.default_rng([run.warp_order, lanes.first_block])
@@ -151,21 +154,27 @@ class Scheduler:
 
     def check_budget(self, block: Block) -> None:
         """End the launch when the call has used up its time or its memory."""
-        self.budget.check(self.name, lambda: f"{self.where(block)}. Does its loop end?")
+        try:
+            self.budget.check(self.name, lambda: self.where(block), "Does its loop end?")
+        except OutOfTime as error:
+            error.line = self.line(block)
+            raise
 
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""
-        found = [*block.instructions, block.terminator.instruction]
-        loads = [
-            i for i in block.instructions if i.opcode.startswith(("ld.", "atom.", "mbarrier."))
-        ]
-        placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
-        return block.instance.where(placed[0] if placed else None)
+        return block.instance.where(placed_in(block))
+
+    def line(self, block: Block) -> int:
+        """The number of that line in the kernel's own file, 0 for none."""
+        return block.instance.line(placed_in(block))
+
+    def spinning_at(self) -> Block:
+        """The block in which lanes spin."""
+        return self.spin_block or self.blocks[self.spinning[0][0]]
 
     def describe_spinning(self) -> str:
-        key, places, _ = self.spinning[0]
+        places, block = self.spinning[0][1], self.spinning_at()
         lanes = self.lanes.at(places)
-        block = self.spin_block or self.blocks[key]
         count = sum(self.lanes.count if p is None else p.size for _, p, _ in self.spinning)
         who = "repeats" if count == 1 else f"and {count - 1} others repeat"
         return (
@@ -235,6 +244,14 @@ class Scheduler:
             local = self.memory.local.bytes.copy() if self.turns >= _QUIET else None
             self.snapshot = _Snapshot(version, [dict(g) for g in groups], home, changes, local)
         return False
+
+
+def placed_in(block: Block) -> Instruction | None:
+    """Return an instruction with a source line: the first that looks at memory, else the last."""
+    found = [*block.instructions, block.terminator.instruction]
+    loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom.", "mbarrier."))]
+    placed = (i for i in loads + found[::-1] if i is not None and i.position is not None)
+    return next(placed, None)
 
 
 def _is_array(value) -> bool:

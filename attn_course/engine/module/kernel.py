@@ -10,7 +10,7 @@ from attn_course.engine.backend import BackendError
 from attn_course.engine.budget import call_budget
 from attn_course.engine.events import FaultEvent, active_observers
 
-from ..errors import LaunchError
+from ..errors import Interrupted, LaunchError
 from .arguments import bind
 from .limits import (
     DEFAULT_SHARED_BYTES,
@@ -228,7 +228,7 @@ class SimulatorKernel(Kernel):
         names = tuple(parameter.name for parameter in self.entry.parameters)
         with call_budget():
             launch(
-                self.module.program(build),
+                self._program(build),
                 self.entry.name,
                 grid,
                 block,
@@ -238,6 +238,13 @@ class SimulatorKernel(Kernel):
                 names=names,
                 warp_order=self.warp_order,
             )
+
+    def _program(self, build: str):
+        try:
+            return self.module.program(build)
+        except KeyboardInterrupt:
+            text = f"{self.name} was interrupted before its launch, while it was being compiled"
+            raise Interrupted(text) from None
 
 
 def _image(value, parameter: Parameter) -> np.ndarray | bytes:

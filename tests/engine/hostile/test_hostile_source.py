@@ -376,7 +376,7 @@ def test_straight_code_is_looked_at_between_its_parts(monkeypatch):
     kernel, places = RawModule(code=source).get_function("k"), []
     kernel.module.program().executable("k")
     monkeypatch.setattr(budget, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(budget.Budget, "check", lambda _, name, where: places.append(where()))
+    monkeypatch.setattr(budget.Budget, "check", lambda _, name, where, *_2: places.append(where()))
     kernel((1,), (1,), (np.zeros(1, np.float32),))
     assert len([place for place in places if "kernel.cu:1" in place]) > 6000 // 2048
 

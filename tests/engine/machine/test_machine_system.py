@@ -14,7 +14,6 @@ from attn_course.engine.machine import (
     UnsupportedKernel,
     launch,
 )
-from attn_course.engine.module import RawModule
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -372,26 +371,3 @@ def test_the_heap_is_used_again_and_one_wish_too_big_hurts_nobody_else(build):
     out = zeros(2)
     run(CODE, "again_and_again", 1, 2, out, np.int32(20), build=build)
     assert out.tolist() == [20, 20]
-
-
-def test_a_long_launch_shows_its_progress_in_a_terminal(monkeypatch, capsys):
-    """The bar is tqdm's: silent at first, and where the output is no terminal."""
-    shown = []
-
-    class Bar(launch.tqdm):
-        def __init__(self, *arguments, **options):
-            shown.append(options)
-            super().__init__(*arguments, **options | {"disable": False, "delay": 0})
-
-        def update(self, n=1):
-            shown.append(n)
-            return super().update(n)
-
-    monkeypatch.setattr(launch, "tqdm", Bar)
-    code = 'extern "C" __global__ void k(float* x) { x[blockIdx.x] = 1.0f; }'
-    kernel = RawModule(code=code, backend="simulator").get_function("k")
-    kernel((3000,), (32,), (np.zeros(3000, np.float32),))
-    options, *updates = shown
-    assert options["total"] == 3000 and options["delay"] > 0 and options["disable"] is None
-    assert sum(updates) == 3000 and len(updates) > 1  # chunk by chunk
-    assert "simulating k" in capsys.readouterr().err

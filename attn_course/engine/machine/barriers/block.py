@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -226,7 +227,7 @@ class Barriers:
         lanes, message = self.lanes.at(first.places), self.describe_deadlock()
         where = first.instance, first.instruction
         if self.reports.fault("divergent-barrier", message, *where, lanes) is not None:
-            raise Hang(message)
+            raise Hang(message, first.instance.line(first.instruction))
         released: dict[Key, np.ndarray] = {}
         for w in self.waiting:
             released[w.key] = merged(released.get(w.key), w.places)
@@ -257,7 +258,7 @@ class Barriers:
                 waits = "threads wait" if mine.size > 1 else "thread waits"
                 parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
         return (
-            f"{lanes.kernel.function.name} hangs at a barrier that never completes: "
+            f"{demangle(lanes.kernel.function.name)} hangs at a barrier that never completes: "
             + "; ".join(parts)
             + ". Not all threads that it waits for arrive there: move the barrier out of the "
             "branch or loop that only some of them take"

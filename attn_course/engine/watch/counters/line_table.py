@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from attn_course.engine.ptx.demangle import demangle
+
 # Head of a column, the counter it shows, and the counter whose mean a request stands beside it.
 _SHOWN = (
     ("instructions", "instructions", None),
@@ -137,7 +139,8 @@ class LineTable(Mapping):
 def _title(kernel: KernelLines) -> str:
     launches = "1 launch" if kernel.launches == 1 else f"{kernel.launches} launches"
     name = kernel.source_name.replace("\\", "/").rsplit("/", 1)[-1]
-    text = f"{kernel.kernel} ({name}), {launches}, counted on the simulator, {kernel.build} build"
+    text = f"{demangle(kernel.kernel)} ({name}), {launches}"
+    text += f", counted on the simulator, {kernel.build} build"
     for kind in ("load", "store"):
         merged = kernel.totals[f"shared_{kind}s_merged"]
         if merged:

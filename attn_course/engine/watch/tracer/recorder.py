@@ -12,6 +12,7 @@ import numpy as np
 
 from attn_course.engine.events import CallSite, FaultEvent, InstructionEvent, Launch, MachineView
 from attn_course.engine.ptx.debug_names import source_name, variables, written_registers
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Instruction, Register
 
 from .recording import GONE, Recording, finding_record
@@ -30,7 +31,7 @@ class Recorder:
         self.source, self.limit = launch.source, limit
         self.memory = TracedBlock(launch, block)
         self.recording = Recording(
-            launch.kernel,
+            demangle(launch.kernel),
             launch.grid,
             launch.block,
             block,
