@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_course.engine.compile import with_headers
+from attn_course.engine.errors import ShownBriefly
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 
 
-class EditError(ValueError):
+class EditError(ShownBriefly, ValueError):
     """An edit that does not fit the text; names the kernel and the edit."""
 
 

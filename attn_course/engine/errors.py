@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+class ShownBriefly:
+    """An exception that a notebook shows by the learner's lines and its message.
+
+    IPython calls `_render_traceback_` in place of its own traceback. `traceback.print_last()`
+    prints all frames.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        frames = traceback.extract_tb(self.__traceback__)
+        own = [frame for frame in frames if _is_learners(frame.filename)]
+        lines = [f"\x1b[1;31m{type(self).__name__}\x1b[0m"]
+        for frame in own:
+            cell = "ipykernel_" in frame.filename or frame.filename.startswith("<")
+            place = "the cell" if cell else frame.filename
+            lines.append(f"  line {frame.lineno} of {place}: {frame.line}")
+        return [*lines, "", str(self)]
+
+
+def _is_learners(filename: str) -> bool:
+    """Whether a frame's file is neither the course's nor a library's."""
+    if filename.startswith("<"):
+        return filename.startswith("<ipython-input")
+    libraries = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not filename.startswith((_PACKAGE, *libraries))
+
 
 # -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------
 
@@ -18,7 +50,7 @@ class Diagnostic:
     snippet: tuple[str, ...] = ()  # the source line and the caret line
 
 
-class CompileError(RuntimeError):
+class CompileError(ShownBriefly, RuntimeError):
     """CUDA C that does not compile.
 
     `diagnostics` holds the compiler's errors in order, `log` its whole output; `file` and
@@ -33,11 +65,11 @@ class CompileError(RuntimeError):
         self.line = diagnostics[0].line if diagnostics else 0
 
 
-class CompilerMissingError(RuntimeError):
+class CompilerMissingError(ShownBriefly, RuntimeError):
     """CuPy or NVRTC is not installed; the message names the pip package to install."""
 
 
-class ParseError(ValueError):
+class ParseError(ShownBriefly, ValueError):
     """PTX text that does not follow the ISA manual; names the line of the text."""
 
 
@@ -48,15 +80,15 @@ class UnknownInstruction(Exception):
 # -- calls of a kernel --------------------------------------------------------------------------
 
 
-class BackendError(RuntimeError):
+class BackendError(ShownBriefly, RuntimeError):
     """The chosen backend cannot do this: no GPU is present, or only the other backend has it."""
 
 
-class KernelNotFoundError(LookupError):
+class KernelNotFoundError(ShownBriefly, LookupError):
     """A module has no kernel or variable of this name; the message lists those it has."""
 
 
-class ArgumentError(TypeError):
+class ArgumentError(ShownBriefly, TypeError):
     """A kernel argument that does not fit its parameter: count, dtype, layout, place or value."""
 
 
@@ -64,7 +96,7 @@ class ArgumentWarning(UserWarning):
     """A kernel argument that CuPy passes without a word, of which the kernel reads other values."""
 
 
-class LaunchError(ValueError):
+class LaunchError(ShownBriefly, ValueError):
     """An illegal launch: grid, block or shared memory outside what the device accepts.
 
     `kind` is the name under which a sanitizer's report files it.
@@ -76,7 +108,7 @@ class LaunchError(ValueError):
 # -- a kernel that runs on the simulator --------------------------------------------------------
 
 
-class SimulatorError(RuntimeError):
+class SimulatorError(ShownBriefly, RuntimeError):
     """A kernel did something that hardware refuses, or that the simulator does not know."""
 
 

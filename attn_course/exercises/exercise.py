@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attn_course.clinic.edits import Edit, EditError, edited
+from attn_course.engine.errors import ShownBriefly
 from attn_course.ladder.folders import course_folder
 
 from .judgement import PROPERTIES
@@ -26,7 +27,7 @@ _ONCE = ("Statement", "Stub", "Specification", "Hint", "Solution")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-class ExerciseError(ValueError):
+class ExerciseError(ShownBriefly, ValueError):
     """An exercise that does not exist or whose file is wrong; names the file and the section."""
 
 

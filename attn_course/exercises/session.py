@@ -7,7 +7,7 @@ from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
-from .exercise import read_exercise
+from .exercise import ExerciseError, read_exercise
 from .judge import judge
 from .judgement import Judgement
 
@@ -34,11 +34,13 @@ def step(name: str):
     """Return the stepper on the smallest case that the last `check` found to fail.
 
     It shows the thread block of the finding; after a pass, the first block of the smallest case.
-    Raises LookupError before any check.
+    Raises ExerciseError before any check.
     """
     judgement = _judgements.get(name)
     if judgement is None or judgement.waiting:
-        raise LookupError(f'nothing to step through yet: run check("{name}") on your kernel first')
+        raise ExerciseError(
+            f'nothing to step through yet: run check("{name}") on your kernel first'
+        )
     exercise, first = read_exercise(name), judgement.first
     setup = exercise.setups[0]
     if first is not None:

@@ -9,6 +9,7 @@ from attn_course.engine.lazy import lazy
 
 _NAMES = {
     "tables": "table",
+    "style": "described",
     "attention_maps": "attention_over_slice",
     "matrices": "Matrix matrix_lines tile_grid tile_steps worked_example",
     "comparisons": "bars error_profile times_by_shape",

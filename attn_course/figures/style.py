@@ -3,6 +3,9 @@
 A figure function is decorated with :data:`styled` and makes its figure with :func:`new_figure`.
 """
 
+import base64
+import html
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,6 +56,32 @@ def require(condition: bool, message: str) -> None:
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of the given size in inches, laid out without overlaps."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+class Described:
+    """A figure with its alternative text; a notebook shows it as an HTML image with this text.
+
+    Attributes: figure; description: what a reader who does not see the figure needs to know.
+    """
+
+    def __init__(self, figure: Figure, description: str):
+        self.figure = figure
+        self.description = " ".join(description.split())
+
+    def __repr__(self) -> str:
+        return f"figure: {self.description}"
+
+    def _repr_html_(self) -> str:
+        png = io.BytesIO()
+        self.figure.savefig(png, dpi=self.figure.dpi, bbox_inches="tight")
+        data = base64.b64encode(png.getvalue()).decode()
+        text = html.escape(self.description)
+        return f'<img alt="{text}" style="max-width:100%" src="data:image/png;base64,{data}">'
+
+
+def described(figure: Figure, description: str) -> Described:
+    """Return a figure with its alternative text, to be the value of a notebook's cell."""
+    return Described(figure, description)
 
 
 def headline(figure: Figure, title: str) -> None:

@@ -17,6 +17,7 @@ from time import monotonic
 import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.errors import ShownBriefly
 
 from .call import Call, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap
@@ -52,11 +53,11 @@ OPTIONS = {
 _log = logging.getLogger(__name__)
 
 
-class UnknownMethod(ValueError):
+class UnknownMethod(ShownBriefly, ValueError):
     """A method that attention() does not have; the message lists those it has."""
 
 
-class UnsupportedOption(ValueError):
+class UnsupportedOption(ShownBriefly, ValueError):
     """An option that the chosen method's kernels do not implement."""
 
 

@@ -12,10 +12,15 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from attn_course.engine.errors import ShownBriefly
 from attn_course.figures import table
 
 Answer = float | int | str
 NO_ANSWER = "none yet"
+
+
+class PredictionError(ShownBriefly, ValueError):
+    """A guess or an answer that does not fit its question, or a question that nobody asked."""
 
 
 @dataclass
@@ -64,8 +69,7 @@ def predict(
         listed: print the options; off where an earlier question has listed them.
 
     Raises:
-        ValueError: a guess that is none of the options, or is not a finite number.
-        TypeError: a guess that is no number where there are no options.
+        PredictionError: a guess that is none of the options, or is not a finite number.
     """
     if options is not None and isinstance(guess, (str, Integral)):
         guess = str(guess).strip().lower()
@@ -86,12 +90,12 @@ def reveal(question: str, answer: Answer, unit: str = "") -> None:
         unit: of a number, such as "threads".
 
     Raises:
-        KeyError: nothing was asked under this name; the message lists what was.
-        ValueError, TypeError: an answer that does not fit the question.
+        PredictionError: nothing was asked under this name (the message lists what was), or the
+            answer does not fit the question.
     """
     if question not in _questions:
         known = ", ".join(_questions) or "none yet"
-        raise KeyError(
+        raise PredictionError(
             f"no prediction named {question!r}; there are: {known}. "
             "Run the cell that predicts it first"
         )
@@ -130,16 +134,20 @@ def _check(question: Question, what: str, value: Answer | None) -> None:
     if question.options is not None:
         if not isinstance(value, str) or value not in question.options:
             known = ", ".join(map(repr, question.options))
-            raise ValueError(
+            raise PredictionError(
                 f"{question.name}: {what} is {value!r}; choose one of: {known}, with its quotes"
             )
         return
+    if isinstance(value, tuple) and value and all(isinstance(part, int) for part in value):
+        raise PredictionError(
+            f"{question.name}: {what} is {value!r}; write the number without commas"
+        )
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise TypeError(
+        raise PredictionError(
             f"{question.name}: {what} is {value!r}; it must be a number, without quotes"
         )
     if not math.isfinite(value):
-        raise ValueError(f"{question.name}: {what} is {value!r}; it must be finite")
+        raise PredictionError(f"{question.name}: {what} is {value!r}; it must be finite")
 
 
 def _number(value: Real) -> str:

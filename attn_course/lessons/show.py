@@ -38,7 +38,7 @@ def show_source(kernel: str, start: str, end: str | None = None) -> Listing:
     """
     lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
     chosen = line_numbers(kernel, start, end or start)
-    return Listing("\n".join(f"{n:3}  {lines[n - 1]}".rstrip() for n in chosen), "cpp")
+    return Listing("\n".join(f"{n:3}  {lines[n - 1]}".rstrip() for n in chosen), "c++")
 
 
 def line_numbers(kernel: str, start: str, end: str) -> range:

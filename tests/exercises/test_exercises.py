@@ -3,6 +3,7 @@
 import difflib
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise
 
@@ -47,3 +48,40 @@ def test_learners_write_at_least_150_lines_in_ten_lessons():
     assert len(exercises) >= 20
     assert len({exercise.lesson for exercise in exercises}) >= 10
     assert sum(exercise.lines for exercise in exercises) >= 150
+
+
+@pytest.fixture(scope="module")
+def shell():
+    shell = InteractiveShell()
+    shell.run_cell("from attn_course import RawModule, xp, lessons")
+    shell.run_cell("import numpy as np")
+    shell.run_cell("from attn_course.exercises import check, step")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("cell", "line", "words"),
+    [
+        ("n = 1\ncheck('no_such')", "line 2 of the cell: check(", "there is no exercise"),
+        ("step('add_ten')", "line 1 of the cell: step(", 'run check("add_ten")'),
+        ("lessons.predict('p', 'x')", "line 1 of the cell: lessons", "without quotes"),
+        (
+            "def build(text):\n    return RawModule(code=text, backend='simulator')\n\n"
+            "build('extern \"C\" __global__ void f(int* x) { x[0] = 1 }').get_function('f')",
+            "line 4 of the cell: build(",
+            "expected a",
+        ),
+        (
+            "k = RawModule(code='extern \"C\" __global__ void f(int* x) { x[9] = 1; }',"
+            "backend='simulator').get_function('f')\nk((1,), (1,), (np.zeros(4, np.int32),))",
+            "line 2 of the cell: k((1,)",
+            "element 9",
+        ),
+    ],
+)
+def test_an_error_shows_the_learners_line_and_the_message(shell, capsys, cell, line, words):
+    shell.run_cell(cell)
+    shown = capsys.readouterr().out
+    assert line in shown and words in shown
+    assert "attn_course/" not in shown and len(shown.splitlines()) <= 14, shown

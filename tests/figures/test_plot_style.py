@@ -1,8 +1,10 @@
 """What figures share: legible colours, captions, rows of bars."""
 
+import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
-from attn_course.figures import style
+from attn_course.figures import described, style, table
 from attn_course.figures.style import INK, PALETTE, PAPER
 
 
@@ -38,3 +40,25 @@ def test_text_on_a_colour_has_the_larger_contrast(colour):
 )
 def test_sizes_have_a_unit(count, text):
     assert style.bytes_text(count) == text
+
+
+def test_a_described_figure_is_an_image_with_alternative_text():
+    figure = style.new_figure(1, 1)
+    figure.add_subplot().plot(np.arange(3))
+    shown, _ = DisplayFormatter().format(described(figure, 'bars of "two"\n  kinds'))
+    assert set(shown) == {"text/html", "text/plain"}
+    assert shown["text/plain"] == 'figure: bars of "two" kinds'
+    assert shown["text/html"].startswith('<img alt="bars of &quot;two&quot; kinds"')
+    assert "data:image/png;base64,iVBOR" in shown["text/html"]
+
+
+def test_a_wide_table_is_folded_in_its_widest_text():
+    words = " ".join(f"word{n}" for n in range(30))
+    lines = table(("name", "text", "count"), [("a", words, "7"), ("b", "short", "8")], (2,)).split(
+        "\n"
+    )
+    assert max(map(len, lines)) <= 120
+    assert " ".join(" ".join(lines).replace("7", "", 1).split()).count("word") == 30
+    assert [line for line in lines if line.startswith("b")] == [lines[-1]]
+    narrow = table(("a", "b"), [("x", "y")])
+    assert narrow == "a  b\n-  -\nx  y"

@@ -13,6 +13,7 @@ from attn_course.cli import main
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from attn_course.engine.watch.counters.line_table import KernelLines, LineTable
 from attn_course.engine.watch.counters.merging import Merge
 from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
 from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
@@ -672,3 +673,15 @@ def test_a_pattern_knows_what_it_is_not():
     assert pattern.delta(lanes, swapped) is None
     assert pattern.delta(lanes + 1, pattern.address) is None
     assert pattern.delta(lanes[:31], pattern.address[:31]) is None
+
+
+def test_a_table_of_many_counters_stays_within_120_columns():
+    counts = {name: 1_000_000 + n for n, name in enumerate(NAMES)}
+    source = ("a = b;", "    " + "longer + " * 12, "c = d;")
+    lines = {n: counts if n == 2 else dict.fromkeys(NAMES, 0) for n in (1, 2, 3)}
+    lines[1] = lines[1] | {"barriers": 7}
+    text = LineTable((KernelLines("k", "k.cu", source, "debug", 1, counts, lines),)).text()
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.count(f"{counts['instructions']:,}") == 2  # line 2 and all lines, once
+    assert text.count("longer") >= 3 and text.count("a = b") == 2  # where it has a count
+    assert all(f"{counts[name]:,}" in text for name in ("atomic_requests", "divergent_branches"))

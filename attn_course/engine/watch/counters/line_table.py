@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 # Head of a column, the counter it shows, and the counter whose mean a request stands beside it.
-_COLUMNS = (
+_SHOWN = (
     ("instructions", "instructions", None),
     ("global loads x sectors", "global_load_requests", "global_load_sectors"),
     ("global stores x sectors", "global_store_requests", "global_store_sectors"),
@@ -24,7 +25,8 @@ _COLUMNS = (
     ("branches", "branches", None),
     ("divergent", "divergent_branches", None),
 )
-_SOURCE_WIDTH = 64  # characters of source text in a terminal
+_COLUMNS = 120  # characters of a line of text
+_SOURCE_WIDTH = (56, 64)  # characters of source text in it, least and most
 _STYLE = (
     "<style>.counts td{text-align:right;font-family:monospace;white-space:pre}"
     ".counts td.source{text-align:left}.counts .idle{opacity:.55}</style>"
@@ -146,7 +148,7 @@ def _title(kernel: KernelLines) -> str:
 
 def _table(kernel: KernelLines) -> tuple[list[str], list[list[str]]]:
     """Heads, and a row of cells for each line: number, source, counts; the totals come last."""
-    columns = [column for column in _COLUMNS if kernel.totals[column[1]]]
+    columns = [column for column in _SHOWN if kernel.totals[column[1]]]
     heads = ["line", "source", *(head for head, _, _ in columns)]
     rows = []
     for number, source, counts in kernel.shown():
@@ -158,22 +160,40 @@ def _table(kernel: KernelLines) -> tuple[list[str], list[list[str]]]:
 
 def _text(kernel: KernelLines) -> str:
     heads, rows = _table(kernel)
-    for row in rows:
-        if len(row[1]) > _SOURCE_WIDTH:
-            row[1] = row[1][: _SOURCE_WIDTH - 3] + "..."
     split = [[*head.split(" x ", 1), ""][:2] for head in heads]  # "a x b" over two lines
-    first = [head for head, _ in split]
-    second = [f"x {tail}" if tail else "" for _, tail in split]
-    rows = [first, second, *rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
-    lines = [_title(kernel)]
-    for row in rows:
-        cells = [
-            c.ljust(w) if i == 1 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    top = [[head for head, _ in split], [f"x {tail}" if tail else "" for _, tail in split]]
+    widths = [max(len(row[i]) for row in (*top, *rows)) for i in range(len(heads))]
+    room = _COLUMNS - widths[0] - sum(2 + width for width in widths[2:]) - 2
+    widths[1] = min(widths[1], max(_SOURCE_WIDTH[0], min(_SOURCE_WIDTH[1], room)))
+    lines = textwrap.wrap(_title(kernel), _COLUMNS)
+    for part in _parts(widths):
+        shown = rows
+        if part[2] > 2:  # the rest of the columns: only lines that have one of them
+            shown = [row for row in rows if any(row[i] for i in part[2:])]
+            lines.append("")
+        for row in (*top, *shown):
+            lines.append("  ".join(_placed(row[i], widths[i], i == 1) for i in part).rstrip())
     return "\n".join(lines)
+
+
+def _parts(widths: list[int]) -> Iterator[list[int]]:
+    """Columns of counts that fit beside the source, group by group, with the first two columns."""
+    part = [0, 1]
+    for column in range(2, len(widths)):
+        if sum(2 + widths[i] for i in (*part, column)) - 2 > _COLUMNS and len(part) > 2:
+            yield part
+            part = [0, 1]
+        part.append(column)
+    if len(part) > 2:
+        yield part
+
+
+def _placed(cell: str, width: int, is_source: bool) -> str:
+    if not is_source:
+        return cell.rjust(width)
+    if len(cell) > width:
+        cell = cell.split("  //")[0]
+    return (cell if len(cell) <= width else cell[: width - 3] + "...").ljust(width)
 
 
 def _html(kernel: KernelLines) -> str:
