@@ -300,7 +300,7 @@ def is_face(module: str) -> bool:
 def notebook_imports(path: Path) -> set[str]:
     found = set()
     for cell in json.loads(path.read_text())["cells"]:
-        if cell["cell_type"] != "code":
+        if cell["cell_type"] != "code" or "".join(cell["source"]).startswith("%%cuda"):
             continue
         text = "".join(line for line in cell["source"] if not line.lstrip().startswith(("%", "!")))
         for node in ast.walk(ast.parse(text)):

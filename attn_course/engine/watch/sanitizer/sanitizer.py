@@ -29,6 +29,10 @@ from .refusals import refused
 from .shared_races import SharedRaces
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
+_ALL_LANES = (
+    "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
+    "(0 for a sum, -infinity for a maximum)"
+)
 _MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
@@ -311,8 +315,7 @@ class Sanitizer(Observer):
                 f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
                 "value of a lane that does not take part in the shuffle: the value is undefined",
                 lanes,
-                remedy="let all lanes that the mask names reach the shuffle; give those without "
-                "data a neutral value (0 for a sum, -infinity for a maximum)",
+                remedy=_ALL_LANES,
             )
         )
 
@@ -394,4 +397,8 @@ class Sanitizer(Observer):
             lines = self._machine.lines_of(event.instruction)
             line = next(filter(None, lines), self._last_line)
         threads = tuple(event.threads)
-        self.found.add(Finding(event.kind, line, event.message, threads, event.array, event.index))
+        opcode = event.instruction.opcode if event.instruction is not None else ""
+        missed = event.kind == "divergent-barrier" and opcode.startswith(_MEETINGS)
+        remedy = _ALL_LANES if missed else ""
+        place = event.array, event.index
+        self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))
