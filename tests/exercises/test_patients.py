@@ -75,6 +75,11 @@ def test_the_optimised_build_of_l_has_no_shared_store():
     assert "st." in module.ptx("debug") and patient("L").run(1).wrong == 0
 
 
+def test_a_patient_fits_into_a_cell():
+    for letter in KIND:
+        assert len(patient(letter).text.splitlines()) <= 24
+
+
 def test_the_source_is_the_stub_with_numbers():
     one = patient("a")
     lines = repr(one.source()).splitlines()
