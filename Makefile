@@ -31,7 +31,7 @@ hurdle = $(shell \
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
-	@echo "make lab        JupyterLab on the first notebook"
+	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
 	@echo "make lint       ruff and the file-format checks"
 	@echo "make bench      how fast the simulator runs on this machine"
@@ -64,7 +64,7 @@ notebook-test: venv
 	notebooks/13_reading_the_profiler.ipynb notebooks
 
 lab: venv
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	@$(BIN)/attn-course lessons --open
 
 notebooks: venv
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \

@@ -11,6 +11,7 @@ _NAMES = {
     "module": "RawModule RawKernel ArgumentError ArgumentWarning KernelNotFoundError LaunchError",
     "backend": "BackendError array_module asnumpy resolve_backend xp",
     "compile": "CompileError CompilerMissingError",
+    "address_space": "device_address",
     "events": "Observer observe",
     "watch": "Counters Sanitizer Tracer",
 }

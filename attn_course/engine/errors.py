@@ -128,6 +128,10 @@ class Hang(SimulatorError):
     """The kernel can not finish: names the line it hangs on and who waits for what."""
 
 
+class TooLarge(SimulatorError):
+    """The kernel needs more memory, or prints more, than the limits of a call allow."""
+
+
 class Trap(SimulatorError):
     """The kernel stopped itself with trap."""
 

@@ -106,6 +106,19 @@ class CallSite:
         return index < len(body) and body[index] is instruction
 
 
+@dataclass(frozen=True)
+class PhaseUse:
+    """What an instruction on mbarriers has done, (n,) each.
+
+    chosen: the active lanes that it worked for, numbered among them; parity: of the phase that each
+    arrived at or asked for; passed: bool, has that phase completed? None for arrivals.
+    """
+
+    chosen: np.ndarray
+    parity: np.ndarray
+    passed: np.ndarray | None
+
+
 class MachineView(ABC):
     """What observers may ask about a chunk: consecutive blocks of a launch that run together.
 
@@ -139,6 +152,16 @@ class MachineView(ABC):
     @abstractmethod
     def reads_inactive(self) -> np.ndarray | None:
         """(lanes,) bool of the last shuffle: the lanes whose source lane is not active."""
+
+    @property
+    @abstractmethod
+    def phase_use(self) -> PhaseUse | None:
+        """What the last instruction on mbarriers has done."""
+
+    @property
+    @abstractmethod
+    def shuffle_sources(self) -> np.ndarray | None:
+        """(lanes,) int64 of the last shuffle: the lane of its warp that each lane reads."""
 
     # -- memory ---------------------------------------------------------------------------------
     @abstractmethod
@@ -182,9 +205,14 @@ class MachineView(ABC):
     def lines_of(self, instruction: Instruction, lanes: int | None = None) -> list[int]:
         """Return the source line that an instruction stands for at each of its call sites.
 
-        Code of CUDA's headers stands for the line that asks for it: the one before it in the same
-        function, else the line of the call; 0 for none. lanes: only sites that may be running.
+        Code of CUDA's headers stands for the line that asks for it, as the debug information has
+        it; else for the one before it in the same function, else for the line of the call; 0 for
+        none. lanes: only sites that may be running.
         """
+
+    @abstractmethod
+    def line_at(self, site: CallSite, instruction: Instruction) -> int:
+        """Return the line of lines_of() for an instruction of one call site."""
 
     @abstractmethod
     def register(self, site: CallSite, name: str) -> np.ndarray | np.generic | None:
@@ -226,12 +254,16 @@ class InstructionEvent:
 
 @dataclass(frozen=True)
 class BarrierEvent:
-    """Blocks passing a barrier. `arrivals`: (instruction, lanes) groups released together."""
+    """Blocks passing a barrier.
+
+    arrivals: (instruction, lanes) groups released together; sites: the call site of each.
+    """
 
     blocks: np.ndarray  # block numbers in the grid, linear
     barrier: int  # its number; CLUSTER_BARRIER for the one of a cluster
     arrivals: tuple
     machine: MachineView
+    sites: tuple[CallSite, ...] = ()
     complete: bool = True  # False: released although threads of the block never arrive
 
 

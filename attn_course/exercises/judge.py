@@ -32,6 +32,7 @@ from .setups import Setup
 BROKEN_BY = {
     "out-of-bounds": "in bounds",
     "misaligned": "in bounds",
+    "read-only": "in bounds",
     "divergent-barrier": "barriers",
     "race": "no race",
     "uninitialised-read": "initialised",

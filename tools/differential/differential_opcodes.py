@@ -17,10 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.isa import table as isa
+from attn_course.engine.isa.narrow import VIDEO_ROWS
 
 LANES = 4096
 ROUNDINGS = {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "approx", "full"}
-ORDER = "rn rz rm rp rni rzi rmi rpi rna approx full ftz relu NaN xorsign abs sat".split()
+ORDER = "rn rz rm rp rni rzi rmi rpi rna approx full ftz satfinite relu NaN xorsign abs sat".split()
+# Modifiers of video instructions in PTX's order: one of each group, or none where that may be.
+VIDEO = ("po", "sat", "clamp wrap", "eq ne lt le gt ge", "shr7 shr15", "add min max", "negab negc")
+DEMANDED = ("clamp wrap", "eq ne lt le gt ge")
 LOGIC = (0xCA, 0x96, 0xE8, 0x1B, 0x80, 0xFE)  # truth tables of lop3, an immediate
 FLOATS = {"f32": (8, 23), "f64": (11, 52), "f16": (5, 10), "bf16": (8, 7)}  # exponent, fraction
 
@@ -61,14 +65,17 @@ class Opcode:
 def opcodes() -> list[Opcode]:
     """Every text that the table's rows, types and modifiers allow; some the ISA does not have.
 
-    Of the thousands of `set` and `setp` that combine a comparison with a flag, one in eight stays.
+    Of the thousands of `set` and `setp` that combine a comparison with a flag, and of the video
+    instructions beyond the plain ones, one in eight stays.
     """
     found = {}
     for name, rows in isa.ROWS.items():
         for row in rows:
-            for types, modifiers in itertools.product(row.type_choices(), modifier_sets(row)):
+            sets = video_modifiers(row) if name in VIDEO_ROWS else modifier_sets(row)
+            for types, modifiers in itertools.product(row.type_choices(), sets):
                 text = instruction_text(name, modifiers, types)
-                if is_combining(name) and zlib.crc32(text.encode()) % 8:
+                sampled = is_combining(name) or name in VIDEO_ROWS and modifiers != sets[0]
+                if sampled and zlib.crc32(text.encode()) % 8:
                     continue
                 for immediate in LOGIC if name == "lop3" else (None,):
                     found[text, immediate] = Opcode(text, immediate)
@@ -96,8 +103,37 @@ def modifier_sets(row) -> list[frozenset[str]]:
     return out
 
 
+def video_modifiers(row) -> list[tuple[str, ...]]:
+    """The combinations of a video instruction's modifiers, the part of its result last."""
+    names = row.modifiers.split()
+    choices = []
+    for group in VIDEO:
+        known = [name for name in group.split() if name in names]
+        choices.append(known if known and group in DEMANDED else ["", *known])
+    parts = [name for name in names if not any(name in group.split() for group in VIDEO)]
+    return [tuple(filter(None, one)) for one in itertools.product(*choices, ["", *parts])]
+
+
+def video_line(code: Opcode, operands: list[str]) -> str:
+    """A video instruction, with the part that it writes and its signs at the operands."""
+    words, target, operands = code.text.split("."), "d0", list(operands)
+    last = words[-1]
+    if last in ("negab", "negc"):
+        place = 0 if last == "negab" else 2
+        operands[place] = f"-{operands[place]}"
+    elif last.startswith("to"):
+        target = f"d0.{'h' if words[0][-1] == '2' else 'b'}{last[2:]}"
+    elif last in "b0 b1 b2 b3 h0 h1".split():
+        target = f"d0.{last}"
+    else:
+        words.append("")
+    return f"{'.'.join(words[:-1])} {target}, {', '.join(operands)};"
+
+
 def instruction_text(name: str, modifiers, types) -> str:
     """Name, modifiers and types in PTX's order."""
+    if name in VIDEO_ROWS:
+        return ".".join([name, *types, *modifiers])
     parts = [part for part in ORDER if part in modifiers]
     if name.startswith("prmt."):  # its mode stands last
         return ".".join(["prmt", *types, name.split(".")[1]])
@@ -174,6 +210,8 @@ def tested(code: Opcode) -> list[str]:
         operands[3] = str(code.immediate)
     target = "d0|d1" if code.results == ("pred", "pred") else "d0"
     lines = [f"{code.text} {target}, {', '.join(operands)};"]
+    if code.text.split(".")[0] in VIDEO_ROWS:
+        lines = [video_line(code, operands)]
     if operation.reads_carry:
         step = "sub.cc.u32 %t, 0, %t;" if subtract else "add.cc.u32 %t, %t, -1;"
         lines.insert(0, f"selp.u32 %t, 1, 0, a{len(operands)}; {step}")
@@ -251,9 +289,10 @@ def patterns(kind: str, count: int, rng) -> np.ndarray:
     """Specials, any bits, few digits (sums and products that end in a tie) and many, at random."""
     if kind == "pred":
         return rng.integers(0, 2, count).astype(np.uint32)
-    if kind in ("f16x2", "bf16x2"):
-        low, high = (patterns(kind[:-2], count, rng).astype(np.uint32) for _ in range(2))
-        return high << 16 | low
+    if kind in ("f16x2", "bf16x2", "f32x2"):
+        half, both = kind[:-2], np.dtype(f"u{width(kind)}")
+        low, high = (patterns(half, count, rng).astype(both) for _ in range(2))
+        return high << both.type(8 * width(half)) | low
     unsigned = np.dtype(f"u{width(kind)}")
     anything = rng.integers(0, 1 << 64, count, dtype=np.uint64).astype(unsigned)
     few, many = (float_patterns if kind in FLOATS else integer_patterns)(kind, count, rng)

@@ -1,7 +1,7 @@
 """CUDA C to PTX or cubin through NVRTC, without a CUDA toolkit and without a GPU."""
 
 from ..errors import CompileError, CompilerMissingError
-from .closure import closure_hash, file_stamp, include_closure, with_headers
+from .closure import closure_hash, file_stamp, include_closure, read_text, with_headers
 from .includes import include_folders, include_options
 from .nvrtc import (
     BUILDS,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 _QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 
+MOST_SOURCE_BYTES = 8 << 20  # of a file
+
 Closure = tuple[tuple[str, str], ...]
 
 
@@ -30,7 +32,7 @@ def include_closure(
     if folder is None:
         return ()
     return tuple(
-        (os.path.relpath(path, folder).replace(os.sep, "/"), _read(path, *_state(path)))
+        (os.path.relpath(path, folder).replace(os.sep, "/"), read_text(path))
         for path in _headers(source, os.path.abspath(folder), search)
     )
 
@@ -63,20 +65,26 @@ def with_headers(source: str, folder: str | Path) -> str:
 def _headers(source: str, folder: str, search: tuple[str, ...]) -> list[str]:
     """Return the absolute paths of the headers in the order of first inclusion."""
     found: dict[str, None] = {}
+    inside = roots((folder, *search))
 
     def visit(names: tuple[str, ...], beside: str) -> None:
         for name in names:
             for place in (beside, folder, *search):
                 path = os.path.normpath(os.path.join(place, name))
-                if not os.path.isfile(path):
+                if not os.path.isfile(path) or not os.path.realpath(path).startswith(inside):
                     continue
                 if path not in found:
                     found[path] = None
-                    visit(_included(_read(path, *_state(path))), os.path.dirname(path))
+                    visit(_included(read_text(path)), os.path.dirname(path))
                 break
 
     visit(_included(source), folder)
     return list(found)
+
+
+def roots(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the beginnings of the real paths of all files in some folders."""
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
 
 
 @lru_cache(maxsize=1024)
@@ -90,10 +98,26 @@ def _state(path: str) -> tuple[int, int]:
     return state.st_mtime_ns, state.st_size
 
 
+def read_text(path: str | Path) -> str:
+    """Return the text of a source file, without a byte-order mark; kept until the file changes.
+
+    Raises ValueError naming the line that is not UTF-8, or a file that is too long.
+    """
+    return _read(os.fspath(path), *_state(os.fspath(path)))
+
+
 @lru_cache(maxsize=1024)
 def _read(path: str, modified_ns: int, size: int) -> str:
-    """Return a file's text; it is read again only after its state has changed."""
-    return Path(path).read_text(encoding="utf-8")
+    if size > MOST_SOURCE_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes; a source has at most {MOST_SOURCE_BYTES:,}")
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
+        ) from None
 
 
 def file_stamp(path: str | Path) -> tuple[tuple[str, int, int], ...]:
@@ -102,7 +126,7 @@ def file_stamp(path: str | Path) -> tuple[tuple[str, int, int], ...]:
     Equal stamps mean that nothing was edited. Calls after the first read no file.
     """
     path = os.path.abspath(path)
-    source = _read(path, *_state(path))
+    source = read_text(path)
     files = (path, *_headers(source, os.path.dirname(path), ()))
     return tuple((file, *_state(file)) for file in files)
 

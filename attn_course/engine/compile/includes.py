@@ -90,3 +90,21 @@ def include_folders(source_folder: str | None = None) -> tuple[str, ...]:
 def include_options(source_folder: str | None = None) -> tuple[str, ...]:
     """The same folders as compiler options: ("-I/...", ...); `cupy.RawModule` takes them too."""
     return tuple(f"-I{folder}" for folder in include_folders(source_folder))
+
+
+@lru_cache(maxsize=16)
+def real_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Folders, and those in which their entries are where an installer linked them.
+
+    Some installers fill site-packages with links into a cache.
+    """
+    found: dict[str, None] = {}
+    for folder in folders:
+        found[os.path.realpath(folder)] = None
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    target = os.path.realpath(entry.path)
+                    inside = target if os.path.isdir(target) else os.path.dirname(target)
+                    found[inside] = None
+    return tuple(found)

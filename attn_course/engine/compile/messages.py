@@ -15,6 +15,7 @@ _HEAD = re.compile(
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 
 MAX_SHOWN = 5
+MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
 
 # Header -> the wheel that has it.
 HEADER_PACKAGES = {
@@ -208,8 +209,15 @@ def _name_hint(name: str, source: str) -> str:
     for pattern, header in HEADER_OF_NAME:
         if name and pattern.search(name):
             return f"{name} is declared in <{header}>: add #include <{header}>"
-    known = set(re.findall(r"[A-Za-z_]\w+", source)) - {name} | set(DEVICE_NAMES)
+    written = re.findall(r"[A-Za-z_]\w+", source)[:MOST_NAMES]
+    known = set(written) - {name} | set(DEVICE_NAMES)
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     if close:
         return f"did you mean {close[0]}?"
     return f"{name} is not declared before this line" if name else ""
+
+
+def describe_refusal(file: str, line: int, message: str, text: str, hint: str) -> CompileError:
+    """Build the CompileError for a line that is not given to the compiler at all."""
+    shown = f"{file}:{line}: error: {message}\n{line:6d} | {text}\nhint: {hint}"
+    return CompileError(shown, (Diagnostic(file, line, "error", message, (text,)),))

@@ -1,20 +1,24 @@
 """The call of NVRTC: options, architecture, cache.
 
-NVRTC comes as a pip wheel and is called through CuPy. The options are those of
-`cupy.RawModule`, so that the simulator and the GPU run the same code.
+NVRTC comes as a pip wheel. The library that CuPy loads is called in a process of its own, with
+the options of `cupy.RawModule`, so that the simulator and the GPU run the same code.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from ..budget import TIMEOUT, Budget, call_budget
 from ..errors import CompileError, CompilerMissingError
-from .closure import Closure, include_closure
-from .includes import cuda_major, include_options, package_name
+from .allowed import check_includes
+from .closure import MOST_SOURCE_BYTES, Closure, include_closure
+from .compiler import ask_compiler
+from .includes import cuda_major, include_folders, include_options, package_name, real_folders
 from .messages import describe_failure
 
 DEFAULT_ARCH = "compute_80"
@@ -23,7 +27,10 @@ BUILDS = {"optimised": ("-lineinfo",), "debug": ("-G",)}
 # What CuPy adds to every RawModule: flush-to-zero, and unannotated functions run on the device.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 
-_NEEDS = re.compile(r"^\s*//\s*Needs:(.*)$", re.MULTILINE)
+LONGEST_SECONDS = 1e6  # of one compilation, where the limit is infinite
+LEAST_BYTES, COMPILER_BYTES = 256 << 20, 4 << 30  # of memory for one compilation
+
+_NEEDS = re.compile(r"^[ \t]*//[ \t]*Needs:(.*)$", re.MULTILINE)
 _ARCH_NAME = re.compile(r"\bsm_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"^(?:-arch|--gpu-architecture|-gpu-architecture)(?:=(.*))?$")
 _STD_OPTION = re.compile(r"^--?std\b")
@@ -131,8 +138,34 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
         *build_options,
         f"-arch={target}",
     )
+    _check_text(source, name)
     headers = headers_of(source, folder, options)  # an edited header is another compilation
-    return _run_nvrtc(source, name, arguments, target, name_expressions, headers)
+    search = _search_folders(options)
+    return _run_nvrtc(source, name, arguments, target, name_expressions, headers, folder, search)
+
+
+def _check_text(source: str, name: str) -> None:
+    """Refuse a source that NVRTC would not read as it is written."""
+    if len(source) > MOST_SOURCE_BYTES:
+        raise CompileError(f"{name}: the source has more than {MOST_SOURCE_BYTES >> 20} MB")
+    for place, what in (
+        (source.find("\0"), "a NUL character"),
+        (_surrogate(source), "half a pair"),
+    ):
+        if place >= 0:
+            line = source.count("\n", 0, place) + 1
+            raise CompileError(
+                f"{name}:{line}: error: {what} in the text; the compiler reads UTF-8"
+            )
+
+
+def _surrogate(source: str) -> int:
+    """The place of a character that UTF-8 does not have; -1 for none."""
+    try:
+        source.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return -1
 
 
 def standard_options(options: tuple[str, ...]) -> tuple[str, ...]:
@@ -156,51 +189,89 @@ def headers_of(source: str, folder: str | None, options: tuple[str, ...] = ()) -
 
     They are looked for beside the source and in the folders that the options name (`-I`).
     """
+    return include_closure(source, folder, _search_folders(options))
+
+
+def _search_folders(options: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders that the options name."""
     search = []
     for position, option in enumerate(options):
         match = _INCLUDE_OPTION.match(option)
         if match:
             search.append(match.group(1) or "".join(options[position + 1 : position + 2]))
-    return include_closure(source, folder, tuple(search))
+    return tuple(search)
 
 
 @lru_cache(maxsize=256)
-def _run_nvrtc(source, name, arguments, target, name_expressions, headers) -> Compiled:
-    nvrtc = _load_nvrtc()
-    program = nvrtc.createProgram(source, name, (), ())
-    try:
-        for expression in name_expressions:
-            nvrtc.addNameExpression(program, expression)
-        try:
-            nvrtc.compileProgram(program, arguments)
-        except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program).rstrip("\0")
-            raise describe_failure(source, name, log or str(error), arguments) from None
-        binary = target.startswith("sm_")
-        ptx = "" if binary else _text(nvrtc.getPTX(program))
-        if not binary and ".version" not in ptx:
-            raise CompileError(
-                f"{name}: the compiler makes no PTX with these options, and the kernels' names "
-                f"and parameters are read from it: leave out -dlto (link-time optimisation)"
-            )
-        lowered = {text: nvrtc.getLoweredName(program, text) for text in name_expressions}
-        return Compiled(
-            ptx=ptx,
-            lowered_names={text: _text(mangled) for text, mangled in lowered.items()},
-            log=_text(nvrtc.getProgramLog(program)).strip("\0 \n"),
-            arch=target,
-            cubin=nvrtc.getCUBIN(program) if binary else b"",
+def _run_nvrtc(
+    source, name, arguments, target, name_expressions, headers, folder, search
+) -> Compiled:
+    library = _load_nvrtc()
+    own = (folder, *search) if folder else search
+    check_includes(source, name, own, include_folders())
+    binary = target.startswith("sm_")
+    with call_budget() as budget:
+        request = {
+            "source": source,
+            "name": name,
+            "options": arguments,
+            "name_expressions": name_expressions,
+            "binary": binary,
+            "working_folder": os.getcwd(),
+            "readable": [
+                *map(os.path.abspath, own),
+                *real_folders(include_folders()),
+                os.path.dirname(library),
+            ],
+            "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
+            "seconds": min(budget.remaining(), LONGEST_SECONDS),
+        }
+        reply, image = _answer(library, request, name, budget)
+    if reply["error"]:
+        raise describe_failure(source, name, reply["log"].rstrip("\0") or reply["error"], arguments)
+    ptx = "" if binary else image.decode(errors="replace").rstrip("\0")
+    if not binary and ".version" not in ptx:
+        raise CompileError(
+            f"{name}: the compiler makes no PTX with these options, and the kernels' names "
+            f"and parameters are read from it: leave out -dlto (link-time optimisation)"
         )
-    finally:
-        nvrtc.destroyProgram(program)
+    return Compiled(
+        ptx=ptx,
+        lowered_names=dict(zip(name_expressions, reply["lowered"], strict=True)),
+        log=reply["log"].strip("\0 \n"),
+        arch=target,
+        cubin=image if binary else b"",
+    )
 
 
-def _text(data: bytes | str) -> str:
-    return (data.decode(errors="replace") if isinstance(data, bytes) else data).rstrip("\0")
+def _answer(library: str, request: dict, name: str, budget: Budget) -> tuple[dict, bytes]:
+    """The compiler's reply; CompileError where it found no end, or ended before its time."""
+    try:
+        if not request["seconds"]:
+            raise TimeoutError
+        reply, image = ask_compiler(library, request, request["seconds"])
+    except TimeoutError:
+        raise CompileError(
+            f"{name}: the compiler ran longer than {budget.seconds:g} s. Does a template or a "
+            f"macro expand without end? If not, set the environment variable {TIMEOUT} to more "
+            f"seconds"
+        ) from None
+    except ChildProcessError as error:
+        raise CompileError(f"{name}: {error}") from None
+    if "ended" in reply:
+        raise CompileError(
+            f"{name}: the compiler broke down ({_reason(reply['ended'])}). Is something nested "
+            f"very deeply, or expanded very often?"
+        )
+    return reply, image
 
 
-def _load_nvrtc():
-    """CuPy's binding of NVRTC, once it has been seen to work."""
+def _reason(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+
+def _load_nvrtc() -> str:
+    """The path of the NVRTC library that CuPy loads."""
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:
@@ -215,4 +286,17 @@ def _load_nvrtc():
             "CUDA's run-time compiler NVRTC cannot be loaded: pip install "
             f"{package_name('nvidia-cuda-nvrtc', cuda_major())}"
         ) from error
-    return nvrtc
+    return _loaded_library()
+
+
+@lru_cache(maxsize=1)
+def _loaded_library() -> str:
+    """The path of the libnvrtc that CuPy has loaded into this process."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "libnvrtc.so" in line}
+    if not paths:
+        raise CompilerMissingError(
+            "CuPy has NVRTC built in; a shared library libnvrtc.so is needed"
+        )
+    own = f"libnvrtc.so.{cuda_major()}"  # PyTorch may have loaded one of another version
+    return max(sorted(paths), key=lambda path: os.path.basename(path).startswith(own))

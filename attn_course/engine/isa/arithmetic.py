@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import comparisons, float16, integers
+from . import bits, comparisons, float16, integers
 from . import float32 as numerics
 from . import float64 as doubles
 from .row import INTEGERS, ROUNDING, WORDS, Row, plain, rounding
@@ -44,11 +44,28 @@ def _half_arithmetic(name):
     )
 
 
+def _single_pairs(name):
+    """.f32x2: two floats in 64 bits, the first in the low half."""
+
+    def build(types, modifiers):
+        compute = numerics.single(name, rounding(modifiers), "ftz" in modifiers)
+
+        def both(*values):
+            low, high = zip(*(bits.unpack(value, 2) for value in values), strict=True)
+            parts = (compute(*(part.view(np.float32) for part in side)) for side in (low, high))
+            return bits.pack(np.dtype(np.uint64), [part.view(np.uint32) for part in parts])
+
+        return both
+
+    return build
+
+
 def _floats(name, operands, relu=""):
     """A float instruction in all its widths; `relu`: that modifier, where the halves have it."""
     single, half = _float(name), _half_arithmetic(name)
     return (
         Row("f32", operands, single, f"{ROUNDING} ftz sat"),
+        Row("f32x2", operands, _single_pairs(name), f"{ROUNDING} ftz"),
         Row("f64", operands, single, ROUNDING),
         Row("f16 f16x2", operands, half, f"rn ftz sat {relu}"),
         Row("bf16 bf16x2", operands, half, f"rn {relu}"),
@@ -64,6 +81,16 @@ def _sum(name, ufunc):
     )
 
 
+def _integer_pair(kind, compute):
+    """.u16x2 and .s16x2: compute() of each half."""
+    half = np.dtype("i2" if kind == "s16x2" else "u2")
+    return float16.paired(lambda *values: compute(*(v.view(half) for v in values)).view("u2"))
+
+
+def _pair_sum(types, modifiers):
+    return _integer_pair(types[-1], np.add)
+
+
 def _saturating(ufunc):
     def build(types, modifiers):
         return integers.saturating(ufunc) if "sat" in modifiers else ufunc
@@ -76,7 +103,10 @@ def _minmax(largest):
         ufunc = np.maximum if largest else np.minimum
         if "relu" not in modifiers:
             return ufunc
-        return lambda a, b: np.maximum(ufunc(a, b), np.int32(0))
+        return lambda a, b: np.maximum(ufunc(a, b), a.dtype.type(0))
+
+    def pair(types, modifiers):
+        return _integer_pair(types[-1], integer(types, modifiers))
 
     def single(types, modifiers):
         return comparisons.extremum(largest, modifiers)
@@ -89,6 +119,8 @@ def _minmax(largest):
     return (
         Row("s16 u16 u32 s64 u64", "T T -> T", integer),
         Row("s32", "T T -> T", integer, "relu"),
+        Row("u16x2", "T T -> T", pair),
+        Row("s16x2", "T T -> T", pair, "relu"),
         Row("f32", "T T -> T", single, "ftz NaN xorsign abs"),
         Row("f64", "T T -> T", single),
         Row("f16 f16x2", "T T -> T", half, "ftz NaN xorsign abs"),
@@ -196,7 +228,7 @@ def _carry_rows():
 
 
 ARITHMETIC_ROWS: dict[str, tuple[Row, ...]] = {
-    "add": _sum("add", np.add),
+    "add": (*_sum("add", np.add), Row("u16x2 s16x2", "T T -> T", _pair_sum)),
     "sub": _sum("sub", np.subtract),
     "mul": _floats("mul", "T T -> T"),
     "mul.lo": (Row(INTEGERS, "T T -> T", plain(np.multiply)),),

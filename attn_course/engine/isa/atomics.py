@@ -190,7 +190,7 @@ def operation(opcode: str, kind: str) -> AtomicOperation:
     f32 addition flushes subnormals in global memory, not in shared memory (PTX ISA, atom).
     """
     parts = [part for part in opcode.split(".")[1:] if part.split("::")[0] not in _MODIFIERS]
-    parts = [part for part in parts if part != "L2::cache_hint"]
+    parts = [part for part in parts if part not in ("L2::cache_hint", "v2", "v4", "v8")]
     if len(parts) != 2 or parts[0] not in _INTEGER:
         raise UnsupportedInstruction(f"{opcode}: this atomic operation is not supported")
     name = parts[0]

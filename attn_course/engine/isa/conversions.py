@@ -17,6 +17,7 @@ import itertools
 import numpy as np
 
 from . import float16, float32
+from .narrow import FLOAT8_ROWS, TO_FLOAT8_ROWS
 from .row import ROUNDING, Row, rounding
 
 _INTEGER = {
@@ -237,6 +238,30 @@ def _convert_pair(types, modifiers):
     return packing(types[0], rounding(modifiers), "relu" in modifiers)
 
 
+def _packed(name):
+    """cvt.pack: `a` and `b` clamped, side by side at the bottom, and what is left of `c` above."""
+    width = int(name[1:])
+    low = -(1 << width - 1) if name[0] == "s" else 0
+    mask = _U32((1 << width) - 1)
+
+    def part(x):
+        return np.clip(x, np.int32(low), np.int32(low + int(mask))).view(_U32) & mask
+
+    def pack(a, b, c=None):
+        both = part(a) << _U32(width) | part(b)
+        return both if c is None else c << _U32(2 * width) | both
+
+    return pack
+
+
+def _pack_integers(types, modifiers):
+    return _packed(types[0])
+
+
+def _pack_small(name):
+    return lambda types, modifiers: _packed(name)
+
+
 def _clamped_pairs():
     """The integer conversions for which .sat means something: some source values do not fit."""
     kinds = [f"{sign}{width}" for sign in "us" for width in (8, 16, 32, 64)]
@@ -271,5 +296,15 @@ CONVERSION_ROWS: dict[str, tuple[Row, ...]] = {
         Row("f16/f16 f64/f64", "T -> D", _convert, f"{_TO_INTEGER} sat"),
         Row("bf16/bf16", "T -> D", _convert, _TO_INTEGER),
         Row("f16x2,bf16x2/f32", "T T -> D", _convert_pair, "rn rz relu"),
-    )
+        *FLOAT8_ROWS,
+    ),
+    "cvt.rn.satfinite": TO_FLOAT8_ROWS,
+    "cvt.pack.sat": (
+        Row("u16,s16/s32", "T T -> b32", _pack_integers),
+        Row("u8,s8/s32/b32", "s32 s32 b32 -> b32", _pack_integers),
+    ),
+    **{
+        f"cvt.pack.sat.{name}": (Row("s32/b32", "D D T -> b32", _pack_small(name)),)
+        for name in ("u4", "s4", "u2", "s2")
+    },
 }

@@ -1,7 +1,8 @@
 """One instruction form of the operation table, and what the parts of the table share.
 
 An operand signature such as "T T -> T" names PTX types, or stands for them: T is the instruction's
-(last) type, D the first one of two (the result's), W the type of twice T's width.
+(last) type, D the first one of two (the result's), A the second one of three, W the type of twice
+T's width.
 """
 
 import itertools

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..addresses import aligned
-
 _AXES = {"x": 0, "y": 1, "z": 2}
 # name -> value from (thread in block, block in grid, run): an array over lanes, or a number
 _VALUES = {
@@ -17,7 +15,7 @@ _VALUES = {
     "%gridid": lambda thread, block, run: 1,
     "%dynamic_smem_size": lambda thread, block, run: run.dynamic_bytes,
     "%total_smem_size": lambda thread, block, run: run.shared_size,
-    "%reserved_smem_offset_1": lambda thread, block, run: aligned(run.shared_size),
+    "%reserved_smem_offset_1": lambda thread, block, run: run.reserved[0],
     "%envreg1": lambda thread, block, run: run.grid_workspace >> 32,
     "%envreg2": lambda thread, block, run: run.grid_workspace & 0xFFFFFFFF,
     "%is_explicit_cluster": lambda thread, block, run: run.cluster != (1, 1, 1),

@@ -21,6 +21,7 @@ from .arithmetic import ARITHMETIC_ROWS
 from .bits import BIT_ROWS
 from .comparisons import COMPARISON_ROWS
 from .conversions import CONVERSION_ROWS
+from .narrow import VIDEO_ROWS
 from .row import Row
 
 ROWS: dict[str, tuple[Row, ...]] = {
@@ -28,13 +29,16 @@ ROWS: dict[str, tuple[Row, ...]] = {
     **BIT_ROWS,
     **COMPARISON_ROWS,
     **CONVERSION_ROWS,
+    **VIDEO_ROWS,
 }
 _UNSIGNED = {"8": np.uint8, "16": np.uint16, "32": np.uint32, "64": np.uint64}
 DTYPE = {
     **{prefix + width: np.dtype(kind) for prefix in "ub" for width, kind in _UNSIGNED.items()},
     **{f"s{width}": np.dtype(f"i{width // 8}") for width in (8, 16, 32, 64)},
     **{kind: np.dtype(np.uint16) for kind in ("f16", "bf16")},
-    **{kind: np.dtype(np.uint32) for kind in ("f16x2", "bf16x2", "tf32")},
+    **{kind: np.dtype(np.uint16) for kind in ("e4m3x2", "e5m2x2")},
+    **{kind: np.dtype(np.uint32) for kind in ("f16x2", "bf16x2", "u16x2", "s16x2", "tf32")},
+    "f32x2": np.dtype(np.uint64),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
     "pred": np.dtype(np.bool_),
@@ -71,7 +75,7 @@ def lookup(opcode: str) -> Operation:
     Raises UnknownInstruction, with the text and the part that is not understood.
     """
     _, row, types, modifiers = find_row(opcode)
-    letters = {"T": types[-1], "D": types[0]}
+    letters = {"T": types[-1], "D": types[0], "A": types[len(types) // 2]}
     if types[-1][1:] in ("16", "32"):
         letters["W"] = f"{types[-1][0]}{2 * int(types[-1][1:])}"
     sources, results = (

@@ -7,6 +7,7 @@ one scalar, relative to their space; a generic address names its space by its wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
 _BASES = (SHARED_BASE, LOCAL_BASE)
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
-_WORD = np.dtype("u4")
+_WORD, _LONG = np.dtype("u4"), np.dtype("u8")
 
 
 def _flat(address, shift: int):
@@ -37,20 +38,21 @@ class Memory:
     """The memory that a chunk's lanes see.
 
     globals: of the launch; shared, local: one slice a block or a thread, of which `shared_size` and
-    `local_size` bytes may be used. clock_ticks: how often a clock has been read.
+    `local_size` bytes may be used.
     """
 
     def __init__(self, run, lanes: ChunkLanes, cluster: Cluster, reports: Reports):
         self.run, self.lanes, self.cluster, self.reports = run, lanes, cluster, reports
         self.globals = run.memory
         self.shared_size, self.local_size = run.shared_size, run.local_stride
+        self.holes = self.find_holes()
+        self.shared_limit = 0 if self.holes is not None else run.shared_size
         count = lanes.block_count
         self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
         self.local = FlatMemory("local", np.zeros(lanes.count * self.local_size, np.uint8))
         base = (lanes.block_of_place * run.shared_stride).astype(np.uint64)
         lanes.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
         lanes.home[LOCAL_BASE] = self.frame_starts()
-        self.clock_ticks = 0
 
     def frame_starts(self) -> np.ndarray:
         return np.arange(self.lanes.count, dtype=np.uint64) * np.uint64(self.local_size)
@@ -59,13 +61,13 @@ class Memory:
         """Give every thread more local memory: calls are nested deeper than before."""
         lanes, old = self.lanes, self.local_size
         size = aligned(max(needed, 2 * old))
-        if size * lanes.count > MAX_STACK_BYTES:
+        if size * lanes.count > min(MAX_STACK_BYTES, self.run.budget.memory_bytes):
             raise SimulatorError(
                 f"the stacks of {lanes.count} threads, {size} bytes each, are too much at {where}. "
                 f"Does the recursion end? If it does, launch fewer threads"
             )
         frames = np.zeros((lanes.count, size), np.uint8)
-        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(-1, old)
+        frames[:, :old] = self.local.bytes[: lanes.count * old].reshape(lanes.count, old)
         self.local, self.local_size = FlatMemory("local", frames.ravel()), size
         lanes.home[LOCAL_BASE] = self.frame_starts()
         if lanes.places is not None:
@@ -90,10 +92,11 @@ class Memory:
         """`locate` in global memory."""
         low, high, bits = bounds(address)
         memory, valid = self.globals, None
-        if bits & (size - 1) or low < memory.low or high + size > memory.high:
-            if bits & (size - 1) or not memory.covers(low, high + size):
+        first, end = memory.recent if kind == "load" else memory.recent_writable
+        if bits & (size - 1) or low < first or high + size > end:
+            if bits & (size - 1) or not memory.covers(low, high + size, kind):
                 address = spread(address, self.lanes.R[LANE].size)
-                valid = memory.valid(address, size) & (address & np.uint64(size - 1) == 0)
+                valid = memory.valid(address, size, kind) & (address & np.uint64(size - 1) == 0)
                 if valid.all():
                     valid = None
                 else:
@@ -105,7 +108,7 @@ class Memory:
     def locate_slice(self, space: str, address, shift: int, size: int, ins, kind: str):
         """Shared and local memory: each block or thread has a slice of the flat array."""
         slot, memory, limit = (
-            (SHARED_BASE, self.shared, self.shared_size)
+            (SHARED_BASE, self.shared, self.shared_limit)
             if space == "shared"
             else (LOCAL_BASE, self.local, self.local_size)
         )
@@ -119,18 +122,46 @@ class Memory:
             return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.lanes.R[LANE].size)
-            fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
-            valid = fits & (address & np.uint64(size - 1) == 0)
-            self.refuse(space, address, valid, size, ins, kind)
+            valid = self.fits(space, address, size) & (address & np.uint64(size - 1) == 0)
+            if valid.all():
+                valid = None
+            else:
+                self.refuse(space, address, valid, size, ins, kind)
         if self.reports.accesses is not None:
             self.reports.access(space, kind, address, size, valid)
         return memory, _flat(address + base, shift), valid
+
+    def find_holes(self) -> np.ndarray | None:
+        """(shared bytes,) bool: what is between the shared variables of a debug build."""
+        run = self.run
+        if run.program.build != "debug":
+            return None
+        holes = np.ones(self.shared_size, bool)
+        for offset, variable in run.kernel.shared_places.values():
+            holes[offset : offset + variable.size] = False
+        if run.dynamic_bytes:
+            holes[run.dynamic_offset :] = False
+        return holes if holes.any() else None
+
+    def fits(self, space: str, address: np.ndarray, size: int) -> np.ndarray:
+        """(lanes,) bool: which accesses of `size` bytes are inside the thread's or block's part."""
+        limit = self.local_size if space == "local" else self.shared_size
+        fits = (address <= np.uint64(max(limit - size, 0))) & (limit >= size)
+        if space == "local":
+            return fits
+        if self.holes is not None:
+            inside = address[fits].astype(np.int64)
+            fits[fits] = ~(self.holes[inside] | self.holes[inside + size - 1])
+        first, count = self.run.reserved
+        if count:
+            fits |= (address >= np.uint64(first)) & (address <= np.uint64(first + count - size))
+        return fits
 
     def locate_in_cluster(self, address, shift: int, size: int, ins, kind: str):
         """Shared memory of any block of the cluster; observers hear which."""
         address = spread(address, self.lanes.R[LANE].size)
         inside, base, exists = self.cluster.base_of(address)
-        fits = (inside <= np.uint64(max(self.shared_size - size, 0))) & (self.shared_size >= size)
+        fits = self.fits("shared", inside, size)
         valid = fits & exists & (inside & np.uint64(size - 1) == 0)
         if valid.all():
             valid = None
@@ -154,9 +185,17 @@ class Memory:
         return None, None, None  # lanes in different spaces
 
     def is_in(self, space: str, address):
-        """isspacep: (lanes,) bool. Parameters and constants count as global memory here."""
+        """isspacep: (lanes,) bool. Parameters of a kernel are in global memory, constants not."""
         if space in ("const", "param"):
-            return np.zeros(np.shape(address), bool)[()]
+            return self.globals.is_in(space, address)
+        inside = self.in_window(space, address)
+        if space == "global":
+            inside &= np.logical_not(self.globals.is_in("const", address))
+        return inside
+
+    @staticmethod
+    def in_window(space: str, address):
+        """(lanes,) bool: which generic addresses reach this memory, constants the global one."""
         if space == "global":
             return (address < np.uint64(_GLOBAL_END)) | (address >= np.uint64(_GLOBAL_AGAIN))
         start, end = RANGES[space]
@@ -165,7 +204,7 @@ class Memory:
     def space_parts(self, address):
         """For generic addresses in different spaces: (space, lanes' places, relative addresses)."""
         for space, start in WINDOWS.items():
-            mine = self.is_in(space, address)
+            mine = self.in_window(space, address)
             if mine.any():
                 yield space, np.nonzero(mine)[0], address[mine] - np.uint64(start)
 
@@ -174,7 +213,7 @@ class Memory:
         """Address, within its own space, of a variable that PTX names."""
         kind, where = place
         if kind == "variable":
-            return np.uint64(self.run.symbols[where] + offset)
+            return np.uint64(self.run.program.addresses[where] + offset)
         if kind == "parameter":
             return np.uint64(self.run.parameter_address + where + offset)
         if kind == "dynamic":
@@ -221,7 +260,10 @@ class Memory:
         if memory is not self.local and self.lanes.probe is None:
             self.globals.version += 1  # other threads may wait for this
         elif valid is not None or any(map(np.any, self.changes(view, index, values))):
-            self.globals.version += 1
+            if memory is self.local:
+                self.lanes.local_changes += 1
+            else:
+                self.globals.version += 1
         for i, value in enumerate(values):
             if valid is not None:
                 view[index[valid] + i] = value if scalar(value) else value[valid]
@@ -276,6 +318,45 @@ class Memory:
                 old[places] = seen
         return old
 
+    def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
+        """red.v2, atom.v4: atomics on adjacent items of global memory, each by itself.
+
+        items: the operand of each. Returns a list of the old values, zeros where not `wanted`.
+        """
+        size = len(items) << shift
+        memory, index, valid = self.locate_global(address, shift, size, ins, "atomic")
+        count = self.lanes.R[LANE].size
+        view, index = memory.view[dtype], spread(index, count)
+        chosen = np.ones(count, bool) if valid is None else valid
+        old = [np.zeros(count, dtype) for _ in items]
+        for i, value in enumerate(items):
+            operands = (spread(value, count)[chosen],)
+            found = self.update(view, index[chosen] + i, operation, operands, wanted)
+            if wanted:
+                old[i][chosen] = found
+        return old
+
+    def atomic_wide(self, space: str, address, items: tuple, ins):
+        """atom.exch.b128 and atom.cas.b128: the old halves, two (lanes,) uint64, in lane order.
+
+        items: (low, high) of the new value, and before it of the expected one for cas.
+        """
+        memory, index, valid = self.locate(space, address, 3, 16, ins, "atomic")
+        if memory is None:
+            raise SimulatorError(f"{ins.opcode}: addresses in several spaces are not supported")
+        count, view = self.lanes.R[LANE].size, memory.view[_LONG]
+        index = spread(index, count)
+        values = [[spread(half, count) for half in item] for item in items]
+        old = np.zeros((2, count), np.uint64)
+        for lane in range(count) if valid is None else np.nonzero(valid)[0].tolist():
+            place = slice(int(index[lane]), int(index[lane]) + 2)
+            old[:, lane] = view[place]
+            now = [[half[lane] for half in item] for item in values]
+            if len(items) == 1 or (old[:, lane] == now[0]).all():
+                view[place] = now[-1]
+                self.globals.version += bool((view[place] != old[:, lane]).any())
+        return old[0], old[1]
+
     def update(self, view, index: np.ndarray, operation, operands: tuple, wanted: bool):
         """Update the view's items at `index`, one lane after the other where two meet."""
         alone = index.size < 2 or (index[0] != index[-1] and np.unique(index).size == index.size)
@@ -295,34 +376,53 @@ class Memory:
             self.globals.version += 1
         return old
 
-    # -- clocks and messages --------------------------------------------------------------------
-    def clock(self, dtype: np.dtype):
-        """A count that grows with every reading, as the clock registers do."""
-        self.clock_ticks += 1
-        self.globals.version += 1  # time goes on: a loop that waits for it does not stand still
-        return dtype.type(self.clock_ticks & ((1 << 8 * dtype.itemsize) - 1))
-
+    # -- messages -------------------------------------------------------------------------------
     def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
         """Report lanes whose access is not `valid`; raise unless an observer goes on."""
-        found = self.describe(space, int(address[np.argmin(valid)]), size)
-        self.reports.bad_access(found, space, address, valid, size, ins, kind)
+        first = int(address[np.argmin(valid)])
+        found = self.describe(space, first, size, kind)
+        remedy = self.remedy(space, first, found[2])
+        self.reports.bad_access(found, remedy, space, address, valid, size, ins, kind)
 
-    def describe(self, space: str, address: int, size: int) -> tuple[str, object, str]:
+    def describe(self, space: str, address: int, size: int, kind: str) -> tuple[str, object, str]:
         """(array, index in it, both in words) of an address, as the message about a fault says."""
         if space == "global":
-            return self.globals.describe(address, size)
+            return self.globals.describe(address, size, kind)
         if space == "local":
-            text = f"byte {address} of its {self.local_size} bytes of local memory"
-            return "local memory", address, text
+            index, item = (address - (address >> 63 << 64)) // min(size, 4), min(size, 4)
+            text = (
+                f"element {index} of the thread's local memory, in elements of {item} bytes; "
+                f"valid elements are 0 to {self.local_size // item - 1}"
+            )
+            return "local memory", index, text
         return self.describe_shared(address)
+
+    def remedy(self, space: str, address: int, place: str) -> str:
+        """What to do about an access that is out of bounds."""
+        if space != "global" or not self.globals.is_null(address):
+            if place.endswith("read-only"):
+                return "Pass an array that can be written, or do not write through this pointer"
+            if place.endswith("constant memory"):
+                return "Declare the variable __device__ if kernels are to write it"
+            return "Guard the access with a bounds check, or correct the index"
+        if self.run.refused_bytes:
+            heap = self.run.heap
+            return (
+                f"malloc() or new found no room for {self.run.refused_bytes} bytes and returned "
+                f"null: the device heap has {heap.span.size} bytes, of which {heap.bytes_in_use} "
+                "are in use, since the process began. Free what is not needed, and check the "
+                "pointer before its use; a new Python process has an empty heap"
+            )
+        return "Pass an array for the argument that is None, or set the pointer before its use"
 
     def describe_shared(self, address: int) -> tuple[str, object, str]:
         """`describe` for shared memory: which array, and which byte of it."""
         for bits in (64, 32):  # shared addresses have either width
             if address >> bits - 1 == 1:
                 address -= 1 << bits
-        for name, (offset, variable) in self.run.kernel.shared_places.items():
-            if offset <= address < offset + variable.size:
+        behind = self.holes is not None and 0 <= address < self.shared_size
+        for name, (offset, variable) in reversed(self.run.kernel.shared_places.items()):
+            if offset <= address < offset + variable.size or behind and offset <= address:
                 name, at = demangle(name), address - offset
                 return name, at, f"byte {at} of the shared array {name} ({variable.size} bytes)"
         text = f"byte {address} of the block's {self.shared_size} bytes of shared memory"
@@ -342,9 +442,11 @@ class _Copy:
     index: np.ndarray  # word of shared memory where each lane's data goes
     data: np.ndarray
     group: np.ndarray  # the lane's commit group
+    number: int  # instructions of the chunk that started copies before
 
     def part(self, chosen: np.ndarray) -> _Copy:
-        return _Copy(self.places[chosen], self.index[chosen], self.data[chosen], self.group[chosen])
+        places, index, data = self.places[chosen], self.index[chosen], self.data[chosen]
+        return _Copy(places, index, data, self.group[chosen], self.number)
 
 
 class AsyncCopies:
@@ -352,13 +454,15 @@ class AsyncCopies:
 
     The data is read at once and kept aside; shared memory gets it when the lane that asked for it
     waits for its commit group. A kernel that reads too early reads the old bytes.
-    pending: copies under way; committed: (places,) groups that each lane has closed.
+    pending: copies under way; committed: (places,) groups that each lane has closed; issued: how
+    many instructions have started copies.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory):
         self.lanes, self.memory = lanes, memory
         self.pending: list[_Copy] = []
         self.committed = np.zeros(lanes.count, np.int64)
+        self.issued = 0
 
     def start(self, to, source, size: int, available, ins) -> None:
         """Issue: `available` bytes of `size` come from `source`, the rest are zeros."""
@@ -367,7 +471,8 @@ class AsyncCopies:
         source, available = spread(source, count), spread(available, count)
         data = self.read(source, size, available, ins)
         _, index, valid = self.memory.locate("shared", spread(to, count), 2, size, ins, "store")
-        copy = _Copy(places, index, data, self.committed[places])
+        copy = _Copy(places, index, data, self.committed[places], self.issued)
+        self.issued += 1
         self.pending.append(copy if valid is None else copy.part(valid))
 
     def read(self, source, size: int, available, ins) -> np.ndarray:
@@ -397,16 +502,27 @@ class AsyncCopies:
 
     def wait(self, newer) -> None:
         """Wait for all but the `newer` newest commit groups of each lane; None: for all copies."""
-        if not self.pending:
-            return
-        waits = np.zeros(self.lanes.count, bool)
-        waits[self.lanes.all_places()] = True
+        newer = newer if newer is None or scalar(newer) else newer[0]
+
+        def is_awaited(copy: _Copy) -> np.ndarray:
+            if newer is None:
+                return np.ones(copy.places.size, bool)
+            return copy.group < self.committed[copy.places] - int(newer)
+
+        if self.pending:
+            self.deliver(self.lanes.all_places(), is_awaited)
+
+    def bring(self, places: np.ndarray, issued: int) -> None:
+        """The copies of some lanes arrive that were among the first `issued` of the chunk."""
+        self.deliver(places, lambda copy: np.full(copy.places.size, copy.number < issued))
+
+    def deliver(self, places: np.ndarray, is_due: Callable[[_Copy], np.ndarray]) -> None:
+        """Copies arrive that lanes at these places asked for, where is_due says so, (n,) bool."""
+        mine = np.zeros(self.lanes.count, bool)
+        mine[places] = True
         view, kept = self.memory.shared.view[_WORD], []
         for copy in self.pending:
-            done = waits[copy.places]
-            if newer is not None:
-                newer = newer if scalar(newer) else newer[0]
-                done &= copy.group < self.committed[copy.places] - int(newer)
+            done = mine[copy.places] & is_due(copy)
             here = copy if done.all() else copy.part(done)
             view[here.index[:, None] + np.arange(here.data.shape[1])] = here.data
             if not done.all():

@@ -9,6 +9,7 @@ scatters what it wrote when it stops.
 from __future__ import annotations
 
 import traceback
+from time import monotonic
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call
 from ..addresses import FUNCTION_WINDOW
 from ..errors import SimulatorError, Trap
 from .access import AsyncCopies, Memory
-from .barriers import Barriers
+from .barriers import Barriers, Mbarriers
+from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
@@ -43,9 +45,13 @@ class Chunk:
         self.reports = Reports(run.observers, self.lanes)
         self.cluster = Cluster(run, self.lanes)
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
+        self.clock = Clock(run.memory)
         self.copies = AsyncCopies(self.lanes, self.memory)
-        self.scheduler = Scheduler(run, self.lanes)
+        self.scheduler = Scheduler(run, self.lanes, self.memory)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
+        self.mbarriers = Mbarriers(
+            self.lanes, self.memory, self.copies, self.scheduler, self.reports
+        )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
@@ -84,7 +90,7 @@ class Chunk:
 
     def follow(self, key: Key | None) -> None:
         """Run the active group from `key` until it stops or another group has to go first."""
-        lanes, scheduler, reports = self.lanes, self.scheduler, self.reports
+        lanes, scheduler, reports, clock = self.lanes, self.scheduler, self.reports, self.clock
         while key is not None:
             block = reports.block = self.blocks[key]
             if lanes.places is not None:
@@ -97,6 +103,7 @@ class Chunk:
                 R = lanes.R
                 for operation in block.operations:
                     operation(R, self)
+            clock.instructions += len(block.operations)
             lanes.dirty |= block.definitions
             t = block.terminator
             after = t.target if t.kind == "jump" else ENDS[t.kind](self, block)
@@ -156,14 +163,24 @@ class Chunk:
             self.warps.force()  # writes of other chunks have been waited for
         elif waiting and not scheduler.spinning:
             self.barriers.report_deadlock()
+        elif scheduler.polled is None and self.clock.leap():
+            pass  # they wait for a time, and for no other block
         else:
             scheduler.stalled_at = version
             return False
         return True
 
+    def read_clock(self, dtype: np.dtype, shift: int, index: int):
+        """A clock register at an instruction of the block that runs; see Clock.read."""
+        return self.clock.read(dtype, shift, self.reports.block, index)
+
     def describe_hang(self) -> str:
         """The loop in which lanes spin, and the barriers at which others wait."""
         text = self.scheduler.describe_spinning()
+        loop = self.scheduler.spin_block
+        polls = [i.opcode for i in loop.instructions] if loop else []
+        if self.mbarriers.unmet and any(opcode.startswith("mbarrier.") for opcode in polls):
+            text = f"{text}; {self.mbarriers.describe_wait()}"
         return f"{text}; {self.barriers.describe_deadlock()}" if self.barriers.waiting else text
 
     # -- how blocks end -------------------------------------------------------------------------
@@ -196,6 +213,12 @@ class Chunk:
                 lanes.activate(mine)
                 self.run_observed(target)
             lanes.end(mine)
+
+    def pause(self, block: Block) -> Key:
+        """The end of a part of long straight code."""
+        if monotonic() >= self.scheduler.budget.next_look:
+            self.scheduler.check_budget(block)
+        return block.terminator.target
 
     def jump_by_table(self, block: Block) -> Key | None:
         """brx.idx: a jump table."""
@@ -262,12 +285,21 @@ class Chunk:
         number = int(pointer) - FUNCTION_WINDOW
         functions = self.kernel.functions
         if not 0 <= number < len(functions):
-            where = block.instance.where(block.terminator.instruction)
-            raise SimulatorError(
-                f"{self.kernel.function.name} calls address {int(pointer):#x} at {where}, which is "
-                f"no function, {lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
-            )
+            self.refuse_call(block, int(pointer))
+            return None
         return self.enter(block, functions[number])
+
+    def refuse_call(self, block: Block, address: int) -> None:
+        """Raise SimulatorError; or, where an observer wants the run to go on, end the lanes."""
+        lanes, call = self.lanes, block.terminator.instruction
+        message = (
+            f"{self.kernel.function.name} calls address {address:#x} at "
+            f"{block.instance.where(call)}, which is no function, "
+            f"{lanes.thread_text(lanes.R[LANE])}. Is the pointer set?"
+        )
+        if self.reports.fault("out-of-bounds", message, block.instance, call, lanes.R[LANE]):
+            raise SimulatorError(message)
+        lanes.end(lanes.places)
 
     def call_again(self, block: Block) -> None:
         """A block with nothing but the call, for lanes whose turn to call comes later."""
@@ -290,6 +322,7 @@ def line_of(error: Exception) -> int | None:
 # memory, until the garbage collector runs.
 ENDS = {
     "branch": Chunk.branch,
+    "pause": Chunk.pause,
     "table": Chunk.jump_by_table,
     "return": Chunk.return_from_recursion,
     "exit": Chunk.exit,

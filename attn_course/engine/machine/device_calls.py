@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-import re
-import struct
-
 import numpy as np
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
 from ..errors import KernelAssertion
+from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
 from .lanes import ChunkLanes
 from .memory import spread
 
-_ARGUMENTS = 256  # bytes of a thread's printf arguments: 32 of them at most
+_SHORT = 1 << 8  # bytes of a string that are looked at first
 _LONGEST = 1 << 16  # bytes of a string
-
-
-class Heap:
-    """The memory that malloc and free of one launch hand out. Freed memory is used again once the
-    heap is full, for requests of the same size: until then an address belongs to one thread only,
-    on which observers that look for races rely.
-    """
-
-    def __init__(self, start: int, size: int):
-        self.next, self.end = start, start + size
-        self.sizes: dict[int, int] = {}  # of what is in use, by address
-        self.freed: dict[int, list[int]] = {}  # addresses by size
-
-    def allocate(self, size: int) -> int:
-        """The address of that many bytes; 0 when there is no room."""
-        size = aligned(max(size, 1))
-        if size <= self.end - self.next:
-            address, self.next = self.next, self.next + size
-        elif self.freed.get(size):
-            address = self.freed[size].pop()
-        else:
-            return 0
-        self.sizes[address] = size
-        return address
-
-    def release(self, address: int) -> None:
-        size = self.sizes.pop(address, None)
-        if size is not None:
-            self.freed.setdefault(size, []).append(address)
+_FRAMES = 4096  # bytes of a thread's local memory for frames of calls behind the first alloca
 
 
 class DeviceCalls:
     """The functions of the device runtime, methods by name in `functions`: each takes
-    the calling block."""
+    the calling block.
+
+    tops: (places,) the first byte of each thread's local memory behind what alloca has given; None
+    before the first alloca. It starts behind the frames, with room for deeper calls.
+    """
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
+        self.tops: np.ndarray | None = None
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -89,13 +65,18 @@ class DeviceCalls:
                 self.lanes.fetch((slot,))
                 base = spread(self.lanes.R[slot], self.lanes.R[LANE].size)[lane]
                 memory, start = space, int(base) + int(address) - low
+        if memory is self.memory.globals:
+            memory.follow(np.array([start], np.uint64))
         return memory.bytes[start : start + count].tobytes()
 
     def string_at(self, address: int, lane: int = 0) -> str:
         """A C string; lane: which of the running lanes it belongs to, in local memory."""
         if not address:
             return "(null)"
-        data = self.bytes_at(address, lane, _LONGEST)
+        count, data = _SHORT, self.bytes_at(address, lane, _SHORT)
+        while b"\0" not in data and len(data) == count < _LONGEST:
+            count *= 16
+            data = self.bytes_at(address, lane, count)
         return data.partition(b"\0")[0].decode("utf-8", "replace")
 
     # -- functions ------------------------------------------------------------------------------
@@ -103,14 +84,21 @@ class DeviceCalls:
         """Print each running lane's message, in lane order."""
         formats = self.call_argument(block, 0, "u8").tolist()
         pointers = self.call_argument(block, 1, "u8").tolist()
-        for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
-            data = self.bytes_at(pointer, lane, _ARGUMENTS) if pointer else b""
-            message = format_message(
-                self.string_at(text),
-                data.ljust(_ARGUMENTS, b"\0"),
-                lambda address, lane=lane: self.string_at(address, lane),
-            )
-            print(message, end="")
+        budget, name = self.run.budget, demangle(self.run.kernel.function.name)
+        messages: list[str] = []
+        try:
+            for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
+                budget.check(name, lambda: block.instance.where(block.terminator.instruction))
+                data = self.bytes_at(pointer, lane, ARGUMENT_BYTES) if pointer else b""
+                message = format_message(
+                    self.string_at(text, lane),
+                    data.ljust(ARGUMENT_BYTES, b"\0"),
+                    lambda address, lane=lane: self.string_at(address, lane),
+                    lambda size: budget.output(size, name),
+                )
+                messages.append(message)
+        finally:
+            print("".join(messages), end="")
         self.store_result(block, np.uint32(1))
 
     def assert_failed(self, block) -> None:
@@ -125,74 +113,43 @@ class DeviceCalls:
         )
 
     def malloc(self, block) -> None:
-        """Memory from the launch's heap, 16-byte aligned; null when there is not as much."""
+        """Memory from the heap, 16-byte aligned; null when there is not as much."""
         sizes = self.call_argument(block, 0, "u8").tolist()
         starts = [self.run.heap.allocate(size) for size in sizes]
+        if not all(starts) and not self.run.refused_bytes:
+            self.run.refused_bytes = sizes[starts.index(0)]
         self.store_result(block, np.array(starts, np.uint64))
 
     def free(self, block) -> None:
         for address in self.call_argument(block, 0, "u8").tolist():
             self.run.heap.release(address)
 
+    # -- alloca ---------------------------------------------------------------------------------
+    def stack_top(self, dtype=np.uint64) -> np.ndarray:
+        """stacksave: (lanes,) where each thread's next alloca starts, an address in .local."""
+        if self.tops is None:
+            start = aligned(self.run.kernel.local_bytes) + _FRAMES
+            self.tops = np.full(self.lanes.count, start, np.uint64)
+        return self.tops[self.lanes.all_places()].astype(dtype)
+
+    def restore_stack(self, tops) -> None:
+        """stackrestore: what alloca has given since the stacksave may be given again."""
+        self.stack_top()
+        self.tops[self.lanes.all_places()] = tops
+
+    def allocate(self, size, align: int) -> np.ndarray:
+        """alloca: (lanes,) uint64, the .local address of so many bytes for each thread.
+
+        They are given back by stackrestore, not by the end of a function that is not inlined.
+        """
+        start = (self.stack_top() + np.uint64(align - 1)) & ~np.uint64(align - 1)
+        end = start + np.asarray(size).astype(np.uint64)
+        needed = int(end.max())
+        if needed > self.memory.local_size:
+            block = self.memory.reports.block
+            where = block.instance.where(block.instructions[0])
+            self.memory.grow_stack(needed, where)
+        self.tops[self.lanes.all_places()] = end
+        return start
+
     functions = {"vprintf": vprintf, "__assertfail": assert_failed, "malloc": malloc, "free": free}
-
-
-# -- printf ---------------------------------------------------------------------------------------
-_CONVERSION = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+))?"
-    r"(?P<length>hh|h|ll|l|z|t|j)?(?P<kind>[diouxXfFeEgGaAcsp%])"
-)
-
-
-_LONG = ("l", "ll", "z", "t", "j")  # lengths of 64-bit integers
-
-
-def format_message(text: str, arguments: bytes, read_string) -> str:
-    """Render one thread's message.
-
-    text: the C format; arguments: the bytes from the thread's argument buffer onwards, laid out as
-    C varargs (4-byte integers, 8-byte doubles and pointers, each at its natural alignment);
-    read_string(address) returns the string a %s pointer names.
-    """
-    varargs = _Varargs(arguments)
-    return _CONVERSION.sub(lambda match: _rendered(match, varargs, read_string), text)
-
-
-class _Varargs:
-    """Arguments one after another, each at a multiple of its size."""
-
-    def __init__(self, data: bytes):
-        self.data, self.offset = data, 0
-
-    def take(self, code: str):
-        """The next argument, of a type that `struct` knows by this letter."""
-        size = struct.calcsize(code)
-        self.offset = -(-self.offset // size) * size
-        (value,) = struct.unpack_from("<" + code, self.data, self.offset)
-        self.offset += size
-        return value
-
-
-def _rendered(match: re.Match, varargs: _Varargs, read_string) -> str:
-    """The text of one conversion; a width or precision of * is an argument of its own."""
-    flags, width, precision, length, kind = match.groups()
-    if kind == "%":
-        return "%"
-    width = str(varargs.take("i")) if width == "*" else width or ""
-    precision = str(varargs.take("i")) if precision == "*" else precision
-    shape = f"%{flags}{width}" + (f".{precision}" if precision is not None else "")
-    if kind in "di":
-        return (shape + "d") % varargs.take("q" if length in _LONG else "i")
-    if kind in "ouxX":
-        value = varargs.take("Q" if length in _LONG else "I")
-        return (shape + ("d" if kind == "u" else kind)) % value
-    if kind in "fFeEgG":
-        return (shape + kind) % varargs.take("d")
-    if kind in "aA":
-        text = re.sub(r"\.?0*p", "p", varargs.take("d").hex())  # C writes no trailing zeros
-        return (shape.split(".")[0] + "s") % (text.upper() if kind == "A" else text)
-    if kind == "c":
-        return (shape + "c") % chr(varargs.take("i") & 0xFF)
-    if kind == "p":
-        return (shape + "s") % hex(varargs.take("Q"))
-    return (shape + "s") % read_string(varargs.take("Q"))

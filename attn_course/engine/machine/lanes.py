@@ -23,7 +23,8 @@ class ChunkLanes:
     R: registers of the running group, by slot; R[LANE] are lane ids, 32 for each warp of each block
     of the chunk. places: the running group. dirty: bit mask of the slots it has written.
     block_of_place: (count,) number in the chunk. alive: bool by lane id, which threads have not
-    ended. jumps, probe: what the scheduler knows of the running group's loop.
+    ended. jumps, probe: what the scheduler knows of the running group's loop. local_changes: counts
+    writes that have changed a thread's local memory.
     """
 
     def __init__(self, run, first_block: int, block_count: int):
@@ -40,7 +41,7 @@ class ChunkLanes:
         self.home[LANE] = lane
         self.R = self.home
         self.places: np.ndarray | None = None
-        self.dirty = 0
+        self.dirty = self.local_changes = 0
         self.jumps, self.probe = 0, None
         self.fill()
 

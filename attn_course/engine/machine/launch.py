@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import os
-import time
 
 import numpy as np
 from tqdm import tqdm
 
 from attn_course.engine.events import Buffer, Launch
 from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.translate.executable import Executable
+from attn_course.engine.translate.executable import SHARED_RED_ZONE, Executable
 
+from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
+from ..budget import Budget, call_budget
 from ..errors import Hang, SimulatorError
 from .chunk import Chunk
-from .device_calls import Heap
-from .memory import GlobalMemory, span
+from .memory import GlobalMemory
 
 LANES_PER_CHUNK = 32768  # some ten thousand lanes: NumPy's overhead is small, the cache still holds
 CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
-HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
+RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
 SILENT_SECONDS = 3.0  # a launch that takes longer shows a progress bar, where a terminal is
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
-TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a launch is given up
 
 
 class Run:
     """One launch: geometry, memory, and the chunks."""
 
-    def __init__(self, program, kernel: Executable, grid, block, shared_bytes, observers, order):
+    def __init__(
+        self, program, kernel: Executable, grid, block, shared_bytes, observers, order, budget
+    ):
         self.program, self.kernel, self.grid, self.block = program, kernel, grid, block
+        self.budget: Budget = budget
         self.observers, self.warp_order = tuple(observers), order
         self.threads = block[0] * block[1] * block[2]
         self.blocks = grid[0] * grid[1] * grid[2]
-        self.dynamic_offset = aligned(kernel.shared_bytes)
+        gap = SHARED_RED_ZONE if program.build == "debug" and kernel.shared_bytes else 0
+        self.dynamic_offset = aligned(kernel.shared_bytes) + gap
         self.dynamic_bytes = shared_bytes
         self.shared_size = kernel.shared_bytes
         if shared_bytes:
             self.shared_size = self.dynamic_offset + shared_bytes
         self.shared_stride = aligned(self.shared_size)
+        self.reserved = (self.shared_stride + SHARED_RED_ZONE, RESERVED_BYTES * kernel.reserves)
+        if kernel.reserves:
+            self.shared_stride = sum(self.reserved)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
         self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
         limits = kernel.function.limits
@@ -52,46 +58,42 @@ class Run:
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()
-        self.symbols: dict[str, int] = {}
-        self.heap_bytes = HEAP_BYTES if kernel.allocates else 0
-        self.seconds = timeout_from_environment()
-        self.deadline = time.monotonic() + self.seconds
+        self.refused_bytes = 0  # of the first malloc() that found no room
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:
-        """Put array arguments, variables and the parameters into global memory."""
-        kernel = self.kernel
-        pointers = [i for i, a in enumerate(arguments) if isinstance(a, np.ndarray)]
-        items, offsets = [], []
-        for i in pointers:
-            array = arguments[i]
-            name = names[i] if i < len(names) else f"argument {i}"
-            data, start = span(array)
-            shape = array.shape if array.flags.c_contiguous else ()
-            items.append((name, data, shape, array.dtype, array.flags.writeable))
-            offsets.append(start)
-        variables = [(name, self.program.variables[name]) for name in kernel.variables]
-        items += [(demangle(n), data, (), np.dtype(np.uint8), True) for n, data in variables]
-        if self.heap_bytes:
-            heap = np.zeros(self.heap_bytes, np.uint8)
-            items.append(("heap", heap, (), np.dtype(np.uint8), False))
+        """Make arguments, variables and parameters known in global memory."""
+        kernel, memory, values = self.kernel, self.memory, list(arguments)
+        size = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
+        size += kernel.parameter_bytes
+        self.budget.charge(size, demangle(kernel.function.name), "its arguments")
+        for i, value in enumerate(arguments):
+            if isinstance(value, np.ndarray):
+                name = names[i] if i < len(names) else f"argument {i}"
+                values[i] = memory.give(value, name).to_bytes(8, "little")
+        for name in kernel.variables:
+            memory.use(self.program.addresses[name])
+        if kernel.allocates:
+            self.heap.put_together()
+            memory.use(self.heap.span.start)
         # After the parameters comes what grid.sync() counts the arrived blocks in.
-        image = np.zeros(aligned(kernel.parameter_bytes) + GRID_WORKSPACE_BYTES, np.uint8)
-        items.append(("kernel parameters", image, (), np.dtype(np.uint8), False))
-        addresses = self.memory.place(items)
-        first = len(pointers)
-        self.symbols = {name: addresses[first + i] for i, (name, _) in enumerate(variables)}
-        values = list(arguments)
-        for i, address, offset in zip(pointers, addresses, offsets, strict=False):
-            values[i] = int(address + offset).to_bytes(8, "little")
-        self.parameter_address = addresses[-1]
-        self.grid_workspace = self.parameter_address + aligned(kernel.parameter_bytes)
-        self.heap = Heap(addresses[-2] if self.heap_bytes else 0, self.heap_bytes)
-        self.fill_parameters(image, values)
-        self.relocate(variables)
+        offset = aligned(kernel.parameter_bytes)
+        size = offset + GRID_WORKSPACE_BYTES
+        self.parameter_address = SPACE.take_parameters(size)
+        self.grid_workspace = self.parameter_address + offset
+        self.fill_parameters(size, values)
+        memory.use_parameters(self.parameter_address, size)
+        memory.ready()
+        if self.observers:
+            memory.follow_pointers()
 
-    def fill_parameters(self, image: np.ndarray, values: list[bytes]) -> None:
-        kernel = self.kernel
+    @property
+    def heap(self) -> DeviceHeap:
+        """The heap of the process."""
+        return SPACE.heap
+
+    def fill_parameters(self, size: int, values: list[bytes]) -> None:
+        kernel, image = self.kernel, np.zeros(size, np.uint8)
         for parameter, offset, value in zip(
             kernel.parameters, kernel.parameter_offsets, values, strict=True
         ):
@@ -99,19 +101,12 @@ class Run:
             image[offset : offset + parameter.size] = np.frombuffer(data, np.uint8)
         self.parameters = image.tobytes()
         start = self.parameter_address
-        self.memory.bytes[start : start + image.size] = image
+        self.memory.bytes[start : start + size] = image
 
-    def relocate(self, variables) -> None:
-        """Fill in variables whose initial value holds an address of a variable or function."""
-        for name, _ in variables:
-            variable = self.program.module.variables[name]
-            for offset, symbol in variable.relocations:
-                added = int.from_bytes(variable.initial[offset : offset + 8], "little")
-                address = self.symbols.get(symbol)
-                if address is None:
-                    address = self.kernel.module_place(symbol)[1]
-                at = self.symbols[name] + offset
-                self.memory.bytes[at : at + 8].view(np.uint64)[:] = address + added
+    def end(self) -> None:
+        """Copy arrays back and let the addresses of the parameters go."""
+        self.memory.copy_back()
+        SPACE.return_parameters(self.parameter_address)
 
     def description(self) -> Launch:
         """What observers are told of the launch."""
@@ -141,14 +136,21 @@ class Run:
     # -- chunks ---------------------------------------------------------------------------------
     def chunks(self):
         """The chunks in block order; with a warp order, in an order that its seed chooses."""
-        lanes = aligned(self.threads, 32)
+        lanes, name = aligned(self.threads, 32), demangle(self.kernel.function.name)
         bytes_a_block = self.shared_stride + self.threads * self.local_stride
-        size = max(1, min(LANES_PER_CHUNK // lanes, CHUNK_BYTES // max(bytes_a_block, 1)))
+        chunk_bytes = min(CHUNK_BYTES, self.budget.memory_bytes // 4)
+        size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
         size = aligned(size, self.blocks_that_stay_together())
-        starts = np.arange(0, self.blocks, size)
+        together = min(size, self.blocks)
+        what = f"the shared and local memory of {together} block{'s'[: together > 1]}"
+        self.budget.charge(together * bytes_a_block, name, what)
+        starts = range(0, self.blocks, size)
         if self.warp_order is not None:
+            self.budget.charge(8 * len(starts), name, "the order of its blocks")
+            starts = np.array(starts)
             np.random.default_rng(self.warp_order).shuffle(starts)
-        for first in starts.tolist():
+        for first in map(int, starts):
+            self.budget.check(name, lambda first=first: f"block {first} of {self.blocks}")
             yield Chunk(self, first, min(size, self.blocks - first))
 
     def blocks_that_stay_together(self) -> int:
@@ -191,6 +193,8 @@ class Run:
             before, count = self.memory.version, len(stalled)
             stalled = [chunk for chunk in stalled if not self.run_chunk(chunk, start=False)]
             if len(stalled) == count and self.memory.version == before:
+                if any([chunk.clock.leap() for chunk in stalled]):
+                    continue
                 raise Hang(stalled[0].describe_hang())
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
@@ -213,20 +217,6 @@ def seed_from_environment() -> int | None:
     return int(text) if text else None
 
 
-def timeout_from_environment() -> float:
-    """Seconds after which a launch is given up."""
-    text = os.environ.get(TIMEOUT, "") or "600"
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(
-            f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600"
-        )
-    return seconds
-
-
 def launch(
     program,
     name: str,
@@ -246,20 +236,23 @@ def launch(
     names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
     in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
-    Raises MemoryFault, Hang, Trap, KernelAssertion, UnsupportedKernel (all SimulatorError).
+    The call's budget (see engine.budget) bounds time, memory and output.
+    Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.
     """
     if warp_order is None:
         warp_order = seed_from_environment()
-    kernel = program.executable(name)
-    run = Run(program, kernel, tuple(grid), tuple(block), shared_bytes, observers, warp_order)
-    run.place_arguments(arguments, names)
-    description = run.description() if observers else None
-    for observer in run.observers:
-        observer.launch_started(description)
-    try:
-        with np.errstate(all="ignore"):
-            run.execute()
-    finally:
-        run.memory.copy_back()
-    for observer in run.observers:
-        observer.launch_finished(description)
+    with call_budget() as budget:
+        kernel = program.executable(name)
+        grid, block = tuple(grid), tuple(block)
+        run = Run(program, kernel, grid, block, shared_bytes, observers, warp_order, budget)
+        run.place_arguments(arguments, names)
+        try:
+            description = run.description() if observers else None
+            for observer in run.observers:
+                observer.launch_started(description)
+            with np.errstate(all="ignore"):
+                run.execute()
+        finally:
+            run.end()
+        for observer in run.observers:
+            observer.launch_finished(description)

@@ -1,20 +1,24 @@
 """Simulated memory: one flat byte array a space, NumPy views of it, and exact checks.
 
-A global address is an offset into the flat array, so a load is `view.take(address >> shift)`. Every
-buffer sits between red zones: an access outside it is refused with the buffer's name and index.
-Shared and local memory are the same flat arrays with one slice a block or a thread.
+A global address is an index into the arena of the process (see address_space), so a load is
+`view.take(address >> shift)`. An access outside the arrays that a launch may use is refused with
+the name of the nearest one. Shared and local memory are flat arrays with one slice a block or a
+thread.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from attn_course.engine.events import Buffer
 
-RED_ZONE = 512  # bytes between buffers; also their alignment, as cudaMalloc's
+from ..address_space import SPACE, Allocation, Span, host_bytes
+
 FAR = 1 << 28  # bytes: a wrong address this far from all arrays says nothing about any of them
+_POINTER = np.dtype("u8")
 _VIEWS = tuple(
     np.dtype(t)
     for t in ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "u8", "i8", "f8")  # what ld and st name
@@ -36,121 +40,169 @@ class FlatMemory:
 
 
 class GlobalMemory(FlatMemory):
-    """The kernel's array arguments and variables, copied in at launch and back afterwards."""
+    """What one launch may use of the address space: its arrays, variables, parameters and heap.
+
+    Arrays of the process are copied in when the launch begins, or when a pointer first leads to
+    them, and back at its end. Of an array that the launch is given in parts, only these parts can
+    be used, and those whose address was asked for.
+
+    recent, recent_writable: the last extent that an access met, [first, end).
+    """
 
     def __init__(self):
-        super().__init__("global", np.zeros(0, np.uint8))
+        self.space, self.bytes, self.view = "global", *_arena()
         self.buffers: list[Buffer] = []
-        self.sources: list[np.ndarray] = []
         self.version = 0  # counts writes that may have changed something; for hang detection
+        self._items: dict[int, int] = {}  # id of a buffer -> bytes of an element of it
+        self._sources: list[tuple[Buffer, np.ndarray]] = []  # copied back
+        self._given: set[Allocation] = set()
+        self._followed: set[Allocation] = set()
+        self._kept: list[object] = []
+        self.ready()
 
-    def place(self, items) -> list[int]:
-        """items: (name, flat uint8 array, shape, dtype, writable); returns each one's address.
+    # -- what the launch may use ----------------------------------------------------------------
+    def give(self, array: np.ndarray, name: str) -> int:
+        """Let the launch use an array; return the address of its first element."""
+        address, allocation, span = SPACE.give(array, name)
+        self._given.add(allocation)
+        self._use(span, allocation, array)
+        for more in allocation.addressed:
+            self._use(more, allocation, array)
+        return address
 
-        Arrays that overlap on the host overlap here too. A view keeps how far it is into its
-        owner's memory modulo 16, so that it is as little aligned as on a GPU.
-        """
-        order = sorted(range(len(items)), key=lambda i: _pointer(items[i][1]))
-        starts, top, host_end, base = [0] * len(items), RED_ZONE, -1, 0
-        for i in order:
-            _, data, shape, dtype, writable = items[i]
-            pointer = _pointer(data)
-            if pointer >= host_end or not data.size:  # a buffer of its own, not an overlapping one
-                top = -(-(top + RED_ZONE) // RED_ZONE) * RED_ZONE
-                base = top + _misalignment(data) - pointer
-            starts[i] = pointer + base
-            host_end = max(host_end, pointer + data.size)
-            top = max(top, starts[i] + data.size)
-            self.buffers.append(
-                Buffer(items[i][0], "global", starts[i], data.size, shape, dtype, writable)
-            )
-            self.sources.append(data)
-        self.bytes = np.zeros(top + RED_ZONE, np.uint8)
-        self.__post_init__()
-        for buffer, data in zip(self.buffers, self.sources, strict=True):
-            self.bytes[buffer.start : buffer.start + buffer.size] = data
-        self.extents = _merge([(b.start, b.start + b.size) for b in self.buffers if b.size])
-        self.extent_starts = np.array([e[0] for e in self.extents], np.uint64)
-        self.extent_ends = np.array([e[1] for e in self.extents], np.uint64)
-        self.low, self.high = self.extents[0] if self.extents else (0, 0)
-        return starts
+    def use(self, address: int) -> None:
+        """Let the launch use a variable or the heap, by the address where it begins."""
+        allocation = SPACE.at(address)
+        self._followed.add(allocation)
+        self._use(allocation.spans[0])
+
+    def use_parameters(self, start: int, size: int) -> None:
+        self._use(Span("kernel parameters", start, size))
+
+    def _use(self, span: Span, allocation: Allocation | None = None, owner=None) -> None:
+        buffer = Buffer(
+            span.name or "an array",
+            "global",
+            span.start,
+            span.size,
+            span.shape,
+            span.dtype,
+            span.writable,
+        )
+        self.buffers.append(buffer)
+        self._items[id(buffer)] = span.item
+        if allocation is None or not allocation.host:
+            return
+        pointer = allocation.host + span.start - allocation.start
+        data = host_bytes(pointer, span.size, owner)
+        self.bytes[span.start : span.start + span.size] = data
+        self._kept.append(owner)
+        if span.writable:
+            self._sources.append((buffer, data))
+
+    def ready(self) -> None:
+        """Find the extents of what the launch may use now."""
+        every = [b for b in self.buffers if b.size]
+        self.extents = _merge([(b.start, b.start + b.size) for b in every])
+        self.writable = _merge([(b.start, b.start + b.size) for b in every if b.writable])
+        self._edges = [np.array(e, np.uint64).reshape(-1, 2) for e in (self.extents, self.writable)]
+        self.recent = self.recent_writable = (0, 0)
+
+    def follow(self, addresses: np.ndarray) -> bool:
+        """Let the launch use what pointers have led to; True if that is anything new."""
+        found = [one for one in SPACE.at_any(addresses) if one not in self._followed | self._given]
+        for allocation in found:
+            owner = allocation.owner()
+            self._followed.add(allocation)
+            for span in allocation.spans + allocation.addressed:
+                self._use(span, allocation, owner)
+        if found:
+            self.ready()
+        return bool(found)
+
+    def follow_pointers(self) -> None:
+        """Look for pointers in the memory of the launch, and in what they lead to."""
+        low, high, start = np.uint64(SPACE.start), np.uint64(SPACE.bytes.size), 0
+        while start < len(self.buffers):
+            buffer, start = self.buffers[start], start + 1
+            first, end = -(-buffer.start // 8), (buffer.start + buffer.size) // 8
+            words = self.view[_POINTER][first:end]
+            words = words[(words >= low) & (words < high)]
+            if words.size:
+                self.follow(words)
 
     def copy_back(self) -> None:
-        for buffer, data in zip(self.buffers, self.sources, strict=True):
-            if buffer.writable:
-                data[...] = self.bytes[buffer.start : buffer.start + buffer.size]
+        for buffer, data in self._sources:
+            data[...] = self.bytes[buffer.start : buffer.start + buffer.size]
 
-    def covers(self, low: int, high: int) -> bool:
+    # -- checks ---------------------------------------------------------------------------------
+    def covers(self, low: int, high: int, kind: str) -> bool:
         """Is [low, high) inside one extent? Remembers the extent for the next question."""
-        if self.low <= low and high <= self.high:
-            return True
-        for start, end in self.extents:
-            if start <= low and high <= end:
-                self.low, self.high = start, end
+        reads = kind == "load"
+        for extent in self.extents if reads else self.writable:
+            if extent[0] <= low and high <= extent[1]:
+                if reads:
+                    self.recent = extent
+                else:
+                    self.recent_writable = extent
                 return True
         return False
 
-    def valid(self, address: np.ndarray, size: int) -> np.ndarray:
-        """(lanes,) bool: which accesses of `size` bytes are inside one buffer."""
-        if not self.extents:
-            return np.zeros(address.shape, bool)
-        slot = np.searchsorted(self.extent_starts, address, side="right") - 1
-        inside = address + np.uint64(size) <= self.extent_ends[slot]
-        return (slot >= 0) & inside & (address <= self.extent_ends[-1])
+    def valid(self, address: np.ndarray, size: int, kind: str) -> np.ndarray:
+        """(lanes,) bool: which accesses of `size` bytes are inside one array that allows them."""
+        found = self._inside(address, size, kind)
+        if not found.all() and self.follow(address[~found]):
+            found = self._inside(address, size, kind)
+        return found
 
-    def describe(self, address: int, size: int) -> tuple[str, object, str]:
+    def _inside(self, address: np.ndarray, size: int, kind: str) -> np.ndarray:
+        starts, ends = self._edges[kind != "load"].T
+        if not starts.size:
+            return np.zeros(address.shape, bool)
+        slot = np.searchsorted(starts, address, side="right") - 1
+        inside = address + np.uint64(size) <= ends[slot]
+        return (slot >= 0) & inside & (address <= ends[-1])
+
+    def describe(self, address: int, size: int, kind: str) -> tuple[str, object, str]:
         """(buffer name, index, sentence) for the buffer nearest to a bad address."""
-        if not self.buffers:
-            return "", None, "the kernel has no buffer at all"
-        if address < RED_ZONE:
+        if self.is_null(address):
             plus = f" plus {address} bytes" if address else ""
             return "", None, f"address {address:#x}, a null pointer{plus}"
+        ended = SPACE.past_name(address) if SPACE.at(address) is None else ""
+        if ended:
+            text = f"address {address:#x} of {ended}, an array that has ended since then"
+            return ended, None, text
+        if not self.buffers:
+            return "", None, "the kernel has no buffer at all"
         buffer = min(self.buffers, key=lambda b: _distance(b, address))
-        if _distance(buffer, address) > self.bytes.size + FAR:
+        if _distance(buffer, address) > buffer.size + FAR:
             text = (
                 f"address {address:#x}, far from every array: a pointer that is not set, or an "
                 f"index that wrapped around (unsigned below 0, int beyond 2^31)"
             )
             return "", None, text
-        return (buffer.name, *_index_text(buffer, address - buffer.start))
+        item = buffer.dtype.itemsize if buffer.dtype else min(size, self._items[id(buffer)])
+        index, text = _index_text(buffer, address - buffer.start, item)
+        if kind != "load" and not _distance(buffer, address) and not buffer.writable:
+            constant = self.is_in("const", address)
+            text += ". It is constant memory" if constant else ". The array is read-only"
+        return buffer.name, index, text
+
+    @staticmethod
+    def is_null(address: int) -> bool:
+        """Is it where no array is, a null pointer or an index from one?"""
+        return address < SPACE.start
+
+    @staticmethod
+    def is_in(window: str, address):
+        """Is an address, or which of (lanes,) addresses are, among "const" or "param"?"""
+        first, end = SPACE.windows[window]
+        return (address >= first) & (address < end)
 
 
-class _Bytes:
-    """The memory from an array's lowest to its highest element, for NumPy to view."""
-
-    def __init__(self, base: np.ndarray, low: int, high: int):
-        self.base = base
-        writable = base.flags.writeable
-        self.__array_interface__ = {
-            "data": (low, not writable),
-            "shape": (high - low,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
-def span(array: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return (bytes, offset): an array's memory as flat uint8, and where its first element starts.
-
-    The memory of a strided array is all between its lowest and its highest element; its first
-    element is not at the start where a stride is negative.
-    """
-    if array.flags.forc:
-        return array.ravel(order="K").view(np.uint8), 0
-    low, high = np.lib.array_utils.byte_bounds(array)
-    return np.asarray(_Bytes(array, low, high)), _pointer(array) - low
-
-
-def _pointer(data: np.ndarray) -> int:
-    return data.__array_interface__["data"][0]
-
-
-def _misalignment(data: np.ndarray) -> int:
-    """Bytes modulo 16 from the start of the memory that owns the data, which is aligned."""
-    owner = data
-    while isinstance(owner.base, (np.ndarray, _Bytes)):
-        owner = owner.base
-    return (_pointer(data) - _pointer(owner)) % 16
+@lru_cache(maxsize=1)
+def _arena() -> tuple[np.ndarray, dict]:
+    return SPACE.bytes, {dtype: SPACE.bytes.view(dtype) for dtype in _VIEWS}
 
 
 def _distance(buffer: Buffer, address: int) -> int:
@@ -159,8 +211,7 @@ def _distance(buffer: Buffer, address: int) -> int:
     return max(0, address - (buffer.start + buffer.size - 1))
 
 
-def _index_text(buffer: Buffer, offset: int) -> tuple[object, str]:
-    item = buffer.dtype.itemsize if buffer.dtype is not None else 1
+def _index_text(buffer: Buffer, offset: int, item: int) -> tuple[object, str]:
     index, count = offset // item, buffer.size // item
     where = f"element {index}" if offset % item == 0 else f"byte {offset}"
     shape = f" of shape {buffer.shape}" if buffer.shape else ""

@@ -17,7 +17,7 @@ from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
 from .lanes import ChunkLanes
-from .memory import RED_ZONE, spread
+from .memory import spread
 
 
 class Reports:
@@ -49,13 +49,15 @@ class Reports:
         self.accesses.append(Access(space, kind, address, lanes, size, valid, block))
 
     def barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
-        """Tell of threads that pass a barrier; arrivals: (instruction, lane ids)."""
+        """Tell of threads that pass a barrier; arrivals: (instance, instruction, lane ids)."""
         if not self.observers:
             return
-        lanes = np.concatenate([lanes for _, lanes in arrivals])
+        lanes = np.concatenate([lanes for _, _, lanes in arrivals])
         per_block = 32 * self.lanes.warps_per_block
         blocks = self.lanes.first_block + np.unique(lanes // per_block)
-        event = BarrierEvent(blocks, number, tuple(arrivals), self.machine, complete)
+        groups = tuple((instruction, lanes) for _, instruction, lanes in arrivals)
+        sites = tuple(self.machine.site_of(instance) for instance, _, _ in arrivals)
+        event = BarrierEvent(blocks, number, groups, self.machine, sites, complete)
         for observer in self.observers:
             observer.barrier(event)
 
@@ -82,10 +84,13 @@ class Reports:
             observer.fault(event)
         return None if any(observer.keeps_going for observer in self.observers) else event
 
-    def bad_access(self, found: tuple, space: str, address, valid, size: int, ins, kind: str):
+    def bad_access(
+        self, found: tuple, remedy: str, space: str, address, valid, size: int, ins, kind: str
+    ):
         """Report lanes whose access is not `valid`; raise MemoryFault if no observer goes on.
 
-        found: (array, index in it, place in words) of the first bad address.
+        found: (array, index in it, place in words) of the first bad address; remedy: what to do
+        unless it is misaligned.
         """
         array, index, place = found
         bad = np.nonzero(~valid)[0]
@@ -98,16 +103,8 @@ class Reports:
             f"{self.kernel.function.name} at {instance.where(ins)}: "
             f"{self.lanes.thread_text(lanes)} {VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
-            + _remedy(misaligned, space == "global" and first < RED_ZONE)
+            + ("Use an address that is a multiple of the access size" if misaligned else remedy)
         )
         event = self.fault(fault, message, instance, ins, lanes, array, index)
         if event is not None:
             raise MemoryFault(message, fault, array, index, event.threads)
-
-
-def _remedy(misaligned: bool, is_null: bool) -> str:
-    if misaligned:
-        return "Use an address that is a multiple of the access size"
-    if is_null:
-        return "Pass an array for the argument that is None"
-    return "Guard the access with a bounds check, or correct the index"

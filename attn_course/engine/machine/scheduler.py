@@ -9,13 +9,14 @@ loads, give the others a turn.
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from ..errors import Hang
+from .access import Memory
 from .lanes import ChunkLanes, merged
 from .memory import scalar
 
@@ -23,7 +24,26 @@ _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether i
 _LAST_PROBE = 2048  # and the most between two questions
 _PROBE_JUMPS = 32  # backward jumps until a question is given up
 _PATIENCE = 256  # blocks with polling instructions until other groups get a turn
-_TURNS = 1024  # jumps or activations between two looks at the clock
+_QUIET = 3  # after 2**_QUIET turns without a write, local memory is compared as well
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """The state of a chunk: version of memory, groups, registers that they need, local memory."""
+
+    version: int
+    groups: list[dict]
+    home: list
+    local_changes: int
+    local: np.ndarray | None  # None where it is not kept
+
+    def holds(self, groups: list[dict], home: list, local_changes: int, local: np.ndarray) -> bool:
+        """Is this the state again?"""
+        if not _same_groups(self.groups, groups) or len(home) != len(self.home):
+            return False
+        if not all(map(_same, self.home, home)):
+            return False
+        return self.local_changes == local_changes or _same(self.local, local)
 
 
 class Scheduler:
@@ -37,8 +57,8 @@ class Scheduler:
     polled: the last such block; spin_block: the block at which messages say that lanes spin.
     """
 
-    def __init__(self, run, lanes: ChunkLanes):
-        self.run, self.lanes, self.globals = run, lanes, run.memory
+    def __init__(self, run, lanes: ChunkLanes, memory: Memory):
+        self.budget, self.lanes, self.memory, self.globals = run.budget, lanes, memory, run.memory
         self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.function.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
@@ -48,7 +68,6 @@ class Scheduler:
         self.ready: dict[Key, np.ndarray | None] = {}
         self.queue: list[dict[Key, np.ndarray | None]] = []
         self.enqueue({(0,): None})
-        self.activations = 0
         self.spinning: list[tuple[Key, np.ndarray | None, int]] = []
         self.aside: dict[Key, np.ndarray | None] = {}
         self.stalled_at = -1
@@ -83,9 +102,8 @@ class Scheduler:
     def next(self) -> Key:
         """Take the ready group that is furthest back, and make it the running one."""
         key = min(self.ready)
-        self.activations += 1
-        if self.activations % _TURNS == 0:
-            self.check_time(self.blocks[key])
+        if monotonic() >= self.budget.next_look:
+            self.check_budget(self.blocks[key])
         self.lanes.activate(self.ready.pop(key))
         return key
 
@@ -97,22 +115,22 @@ class Scheduler:
     # -- loops that make no progress ------------------------------------------------------------
     def jumped_back(self, key: Key, block: Block) -> bool:
         """Called on a jump back to `key`; True when the group spins and has been set aside."""
-        lanes, version = self.lanes, self.globals.version
+        lanes = self.lanes
         lanes.jumps += 1
         if lanes.jumps == 1:  # of this group
             self.next_probe = _FIRST_PROBE
-        if lanes.jumps % _TURNS == 0:
-            self.check_time(block)
+        if monotonic() >= self.budget.next_look:
+            self.check_budget(block)
         if lanes.probe is None:
             if lanes.jumps >= self.next_probe:
-                lanes.probe = (key, self.live_registers(key), version)
+                lanes.probe = (key, self.live_registers(key), self.versions())
                 self.next_probe = lanes.jumps + _PROBE_JUMPS
             return False
         probed, before, version_before = lanes.probe
-        if probed == key and version_before == version:
+        if probed == key and version_before == self.versions():
             if all(map(_same, before, self.live_registers(key))):
                 lanes.flush(self.blocks[key].live_in)
-                self.spinning.append((key, lanes.places, version))
+                self.spinning.append((key, lanes.places, self.globals.version))
                 inside = self.polled is not None and key <= self.polled.key <= block.key
                 self.spin_block, lanes.probe = self.polled if inside else block, None
                 return True
@@ -121,24 +139,26 @@ class Scheduler:
             self.next_probe = lanes.jumps + min(lanes.jumps, _LAST_PROBE)
         return False
 
+    def versions(self) -> tuple[int, int]:
+        """What changes with each write to memory that other threads see, or the thread itself."""
+        return self.globals.version, self.lanes.local_changes
+
     def live_registers(self, key: Key) -> list:
         """The registers needed at `key`, scalars first: they differ first in a loop that counts."""
         live = self.blocks[key].live_in
         values = [value for slot, value in enumerate(self.lanes.R) if live >> slot & 1]
         return sorted(values, key=_is_array)
 
-    def check_time(self, block: Block) -> None:
-        if time.monotonic() > self.run.deadline:
-            raise Hang(
-                f"{self.name} ran longer than {self.run.seconds:g} s and is now at "
-                f"{self.where(block)}. Does its loop end? If it does, set the environment "
-                f"variable ATTN_COURSE_TIMEOUT to more seconds"
-            )
+    def check_budget(self, block: Block) -> None:
+        """End the launch when the call has used up its time or its memory."""
+        self.budget.check(self.name, lambda: f"{self.where(block)}. Does its loop end?")
 
     def where(self, block: Block) -> str:
         """The source line of a block, of the instruction that looks at memory if there is one."""
         found = [*block.instructions, block.terminator.instruction]
-        loads = [i for i in block.instructions if i.opcode.startswith(("ld.", "atom."))]
+        loads = [
+            i for i in block.instructions if i.opcode.startswith(("ld.", "atom.", "mbarrier."))
+        ]
         placed = [i for i in loads + found[::-1] if i is not None and i.position is not None]
         return block.instance.where(placed[0] if placed else None)
 
@@ -199,19 +219,21 @@ class Scheduler:
 
     def repeats(self) -> bool:
         """Is the whole chunk in a state in which it has been before? (Brent's cycle search.)"""
-        state = (self.globals.version, [self.ready, self.aside, *self.queue], list(self.lanes.home))
-        if self.snapshot is not None and self.snapshot[0] == state[0]:
-            if _same_groups(self.snapshot[1], state[1]) and len(self.lanes.home) == len(
-                self.snapshot[2]
-            ):
-                if all(map(_same, self.snapshot[2], state[2])):
-                    return True
+        groups, live = [self.ready, self.aside, *self.queue], 0
+        for key in set().union(*groups):
+            live |= self.blocks[key].live_in
+        home = [v if live >> slot & 1 else None for slot, v in enumerate(self.lanes.home)]
+        version, changes = self.versions()
+        if self.snapshot is None or self.snapshot.version != version:
+            self.turns, self.snapshot_left = 0, 1  # something was written: look from here on
+        elif self.snapshot.holds(groups, home, changes, self.memory.local.bytes):
+            return True
         self.snapshot_left -= 1
         if self.snapshot_left <= 0:
             self.turns += 1
             self.snapshot_left = 1 << min(self.turns, 16)
-            version, groups, home = state
-            self.snapshot = (version, [dict(group) for group in groups], home)
+            local = self.memory.local.bytes.copy() if self.turns >= _QUIET else None
+            self.snapshot = _Snapshot(version, [dict(g) for g in groups], home, changes, local)
         return False
 
 

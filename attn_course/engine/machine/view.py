@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attn_course.engine.events import Access, CallSite, MachineView
+from attn_course.engine.events import Access, CallSite, MachineView, PhaseUse
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Register, Vector
 
 
@@ -20,13 +20,25 @@ class ChunkView(MachineView):
         self.clustered = chunk.cluster.block_of_rank.shape[1] > 1
         self.cluster_of_block, self.cluster_arrivals = chunk.cluster.of_block, chunk.cluster.phase
         self._sites: dict[CallSite, object] = {}  # -> the Instance, in the order they were met
+        self._of_instance: dict[int, CallSite] = {}  # by the id of the Instance
         self._in_order: tuple[CallSite, ...] = ()
         self._having: dict[int, list[CallSite]] = {}  # id of an instruction -> its call sites
         self._lines: dict[tuple[int, int], int] = {}  # (id of site, of instruction) -> line
 
     @property
+    def shuffle_sources(self) -> np.ndarray | None:
+        warps = self._chunk.warps
+        return (
+            None if warps.sources is None else np.resize(warps.sources, warps.reads_inactive.size)
+        )
+
+    @property
     def reads_inactive(self) -> np.ndarray | None:
         return self._chunk.warps.reads_inactive
+
+    @property
+    def phase_use(self) -> PhaseUse | None:
+        return self._chunk.mbarriers.use
 
     # -- memory ---------------------------------------------------------------------------------
     def memory(self, space: str) -> np.ndarray:
@@ -46,7 +58,7 @@ class ChunkView(MachineView):
     def call_sites(self) -> tuple[CallSite, ...]:
         instances = self._kernel.instances
         if len(instances) != len(self._in_order):
-            sites = {id(instance): site for site, instance in self._sites.items()}
+            sites = dict(self._of_instance)
             for instance in instances.values():  # callers come before what they call
                 if id(instance) not in sites:
                     caller, call = instance.called_from or (None, None)
@@ -55,6 +67,7 @@ class ChunkView(MachineView):
                     }
                     site = CallSite(instance.function, sites.get(id(caller)), call, frame)
                     sites[id(instance)], self._sites[site] = site, instance
+            self._of_instance = sites
             self._in_order = tuple(sites[id(one)] for _, one in sorted(instances.items()))
             self._having.clear()
         return self._in_order
@@ -93,15 +106,24 @@ class ChunkView(MachineView):
             sites = self._sites_having(instruction)
         else:
             sites = self.running(instruction, lanes)
-        return [self._line_at(site, instruction) for site in sites]
+        return [self.line_at(site, instruction) for site in sites]
 
-    def _line_at(self, site: CallSite, instruction: Instruction) -> int:
+    def site_of(self, instance) -> CallSite:
+        """Return the call site of a function of the machine."""
+        known = self._of_instance.get(id(instance))
+        return known or self.call_sites and self._of_instance[id(instance)]
+
+    def line_at(self, site: CallSite, instruction: Instruction) -> int:
         key = id(site), id(instruction)
         if key not in self._lines:
-            line, own_line = 0, self._kernel.program.own_line
+            line, program = 0, self._kernel.program
             while site is not None and not line:
+                line = program.own_line(instruction)
+                line = line or program.call_line(site.function.name, instruction)
                 before = site.function.body[instruction.index :: -1]
-                line = next((found for one in before if (found := own_line(one))), 0)
+                line = line or next(
+                    (found for one in before if (found := program.own_line(one))), 0
+                )
                 site, instruction = site.caller, site.call
             self._lines[key] = line
         return self._lines[key]

@@ -33,17 +33,18 @@ def _table(values: np.ndarray, lanes: np.ndarray, fill=0):
 
 
 def shuffle(mode: str, value, b, c, lanes: np.ndarray):
-    """shfl.sync: returns (value, predicate, reads_inactive) over the active lanes.
+    """shfl.sync: returns (value, predicate, source, reads_inactive) over the active lanes.
 
     value: (lanes,) uint32; b: source lane or distance; c: clamp in bits 4:0, segment mask in 12:8.
-    reads_inactive: (lanes,) bool, where the source lane exists but is not active.
+    source: (lanes,) int, the lane of the warp that each one reads, or (32,) if all warps agree;
+    reads_inactive: (lanes,) bool, where that lane is not active.
     """
     count = lanes.size
     value = spread(value, count)
     if scalar(b) and scalar(c) and count % 32 == 0 and _are_whole_warps(lanes):
         source, inside = _sources_of_a_warp(mode, int(b), int(c))
         moved = value.reshape(-1, 32).take(source, axis=1).ravel()
-        return moved, np.tile(inside, count // 32), np.zeros(count, bool)
+        return moved, np.tile(inside, count // 32), source, np.zeros(count, bool)
     lane = (lanes & 31).astype(np.int64)
     b, c = spread(b, count).astype(np.int64), spread(c, count).astype(np.int64)
     source, inside = _sources(mode, lane, b & 31, c)
@@ -51,7 +52,7 @@ def shuffle(mode: str, value, b, c, lanes: np.ndarray):
     active, _ = _table(np.ones(count, bool), lanes, False)
     place = (lanes - base) - lane + source
     reads_inactive = ~active[place]
-    return np.where(reads_inactive, value, table[place]), inside, reads_inactive
+    return np.where(reads_inactive, value, table[place]), inside, source, reads_inactive
 
 
 def _are_whole_warps(lanes: np.ndarray) -> bool:
@@ -187,7 +188,7 @@ class Warps:
     parked: lanes at warp-level instructions whose partners have not come;
     awaited: (warps,) uint32, which partners were still to come when the last lanes arrived there;
     seen: (lanes,), where in the kernel partners have been since, -1: nowhere (for observers);
-    reads_inactive: (lanes,) bool of the last shuffle, which lanes read from an inactive lane.
+    sources, reads_inactive: of the last shuffle, see shuffle().
     """
 
     def __init__(self, lanes: ChunkLanes, scheduler: Scheduler, reports: Reports):
@@ -196,6 +197,7 @@ class Warps:
         self.parked: dict[Key, np.ndarray] = {}
         self.awaited: dict[Key, np.ndarray] = {}
         self.seen = np.full(lanes.alive.size, -1)
+        self.sources: np.ndarray | None = None
         self.reads_inactive: np.ndarray | None = None
 
     # -- values ---------------------------------------------------------------------------------
@@ -204,8 +206,8 @@ class Warps:
         if mode == "bfly" and scalar(value) and scalar(c) and self.reports.accesses is None:
             if int(c) & _SEGMENTS == 31:  # the whole warp: every source is in bounds
                 return value, np.bool_(True)
-        result, inside, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
-        self.reads_inactive = inactive
+        result, inside, source, inactive = shuffle(mode, value, b, c, self.lanes.R[LANE])
+        self.sources, self.reads_inactive = source, inactive
         return result, inside
 
     def vote(self, mode, predicate, members):

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from attn_course.engine.backend import BackendError
+from attn_course.engine.budget import call_budget
 from attn_course.engine.events import FaultEvent, active_observers
 
 from ..errors import LaunchError
@@ -225,9 +226,9 @@ class SimulatorKernel(Kernel):
             for value, parameter in zip(values, self.entry.parameters, strict=True)
         ]
         names = tuple(parameter.name for parameter in self.entry.parameters)
-        with self.module.shared_variables(build) as program:
+        with call_budget():
             launch(
-                program,
+                self.module.program(build),
                 self.entry.name,
                 grid,
                 block,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from attn_course.engine.backend import BackendError, resolve_backend
+from attn_course.engine.budget import call_budget
 from attn_course.engine.compile import (
     BUILDS,
     Compiled,
@@ -16,6 +16,7 @@ from attn_course.engine.compile import (
     compile_ptx,
     default_arch,
     headers_of,
+    read_text,
     requested_arch,
 )
 
@@ -76,6 +77,8 @@ class RawModule:
     ):
         if (code is None) == (path is None):
             raise TypeError("RawModule takes either code= (source text) or path= (a file)")
+        if not isinstance(code, str | None):
+            raise TypeError(f"code is of type {type(code).__name__}; it must be a string")
         self.options = _checked_strings("options", options, "('-DTILE=32',)")
         self.name_expressions = _checked_strings(
             "name_expressions", name_expressions or (), "('scale<float>',)"
@@ -88,9 +91,9 @@ class RawModule:
         self.enable_cooperative_groups = enable_cooperative_groups
         self.name = "kernel.cu" if path is None else os.fspath(path)
         self.kind = self.path.suffix.lower() if self.path else ".cu"
-        self.code = code
+        self.code = None if code is None else code.removeprefix("\ufeff")
         if self.path and self.kind not in (".ptx", ".cubin"):
-            self.kind, self.code = ".cu", self.path.read_text(encoding="utf-8")
+            self.kind, self.code = ".cu", read_text(self.path)
         self._cupy_options = {
             "backend": backend if backend in ("nvrtc", "nvcc") else "nvrtc",
             "translate_cucomplex": translate_cucomplex,
@@ -136,16 +139,17 @@ class RawModule:
         if self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code and has no PTX")
         if self.kind == ".ptx":
-            return Compiled(self.path.read_text(encoding="utf-8"))
-        return compile_ptx(
-            self.compiled_code,
-            self.name,
-            self.options,
-            self.arch,
-            build,
-            self.name_expressions,
-            str(self.path.parent) if self.path else None,
-        )
+            return Compiled(read_text(self.path))
+        with call_budget():
+            return compile_ptx(
+                self.compiled_code,
+                self.name,
+                self.options,
+                self.arch,
+                build,
+                self.name_expressions,
+                str(self.path.parent) if self.path else None,
+            )
 
     @property
     def compiled_code(self) -> str:
@@ -170,14 +174,16 @@ class RawModule:
             from attn_course.engine.machine import Program
 
             folder = str(self.path.parent) if self.path else None
-            self._programs[build] = Program(
-                self.ptx(build),
-                source=self.code or "",
-                source_name=self.name,
-                build=build,
-                options=self.options,
-                headers=headers_of(self.code or "", folder, self.options),
-            )
+            with call_budget():
+                self._programs[build] = Program(
+                    self.ptx(build),
+                    source=self.code or "",
+                    source_name=self.name,
+                    build=build,
+                    options=self.options,
+                    headers=headers_of(self.code or "", folder, self.options),
+                    memory=next((one.memory for one in self._programs.values()), None),
+                )
         return self._programs[build]
 
     # -- kernels -----------------------------------------------------------------------------
@@ -220,8 +226,11 @@ class RawModule:
 
         Raises KernelNotFoundError listing the module's kernels, CompileError.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; it must be the name of a kernel, a string")
         if name not in self._kernels:
-            self._kernels[name] = self._make_kernel(name)
+            with call_budget():
+                self._kernels[name] = self._make_kernel(name)
         return self._kernels[name]
 
     def _make_kernel(self, name: str) -> Kernel:
@@ -230,6 +239,7 @@ class RawModule:
         mangled = self._described.lowered_names.get(name, name)
         if mangled not in self._entries:
             raise KernelNotFoundError(self._not_found(name))
+        self._check_definitions()
         function = self._ptx_module.functions[mangled]
         entry = read_entry(function, self._debug_reader, self.name)
         if self.backend == "gpu":
@@ -243,6 +253,16 @@ class RawModule:
             )
         return kernel
 
+    def _check_definitions(self) -> None:
+        """Raise CompileError for a variable that is declared extern and never defined."""
+        variables = self._ptx_module.variables.values()
+        missing = [demangle(one.name) for one in variables if not one.defined]
+        if missing:
+            raise CompileError(
+                f"{self.name}: {missing[0]} is declared extern and has no definition. A module is "
+                f"linked with no other: define {missing[0]} in this source"
+            )
+
     def _not_found(self, name: str) -> str:
         known = ", ".join(self.kernels) or "none"
         message = f"{self.name} has no kernel {name!r}; it has: {known}."
@@ -252,7 +272,7 @@ class RawModule:
                 f'{message} C++ has changed its name: write extern "C" __global__ void '
                 f"{name}(...), or pass name_expressions=({name!r},) to RawModule"
             )
-        template = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\b{re.escape(bare)}\s*\("
+        template = rf"\btemplate\s*<[^;{{}}]{{0,200}}>[^;{{}}]{{0,200}}\b{re.escape(bare)}\s*\("
         if re.search(template, self.code or ""):
             example = name if "<" in name else f"{name}<float>"
             return f"{message} It is a template: pass name_expressions=({example!r},) to RawModule"
@@ -277,23 +297,6 @@ class RawModule:
             known = ", ".join(variables) or "none"
             raise KernelNotFoundError(f"{self.name} has no variable {name!r}; it has: {known}")
         return self._cupy.variable(name) if on_gpu else variables[mangled]
-
-    @contextmanager
-    def shared_variables(self, build: str):
-        """Yield the Program of a build, with the values of the optimised build's variables.
-
-        Each build has its own memory. A debug run reads the values that get_global wrote; the next
-        optimised run reads the values that the debug run wrote.
-        """
-        program, main = self.program(build), self.program()
-        names = program.variables.keys() & main.variables.keys() if program is not main else ()
-        for name in names:
-            program.variables[name][...] = main.variables[name]
-        try:
-            yield program
-        finally:
-            for name in names:
-                main.variables[name][...] = program.variables[name]
 
     # -- the GPU -----------------------------------------------------------------------------
 
@@ -323,8 +326,11 @@ class LoadedModule:
 
 
 def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+    if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
         raise TypeError(f"{what} is {values!r}; it must be a tuple of strings such as {example}")
+    for value in values:
+        if "\0" in value or value != value.encode("utf-8", "replace").decode("utf-8"):
+            raise ValueError(f"{what} has {value!r}, which is no text for a compiler")
     return tuple(values)
 
 

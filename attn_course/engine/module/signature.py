@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ..ptx.c_types import C_TYPES
-from ..ptx.dwarf import CType, Reader, attribute_of, text_of, type_of
+from ..ptx.dwarf import CType, Reader, attribute_of, bounded, readable, text_of, type_of
 from ..ptx.syntax import Function
 
 # Pointers that take elements of more than one dtype; the first is the one to suggest.
@@ -79,6 +79,11 @@ def read_entry(function: Function, reader: Reader | None, source_name: str) -> E
     reader: the debug information of the function's module, None without it; source_name: the
     kernel's own file, the only one in which `line` counts.
     """
+    with readable():
+        return _entry(function, reader, source_name)
+
+
+def _entry(function: Function, reader: Reader | None, source_name: str) -> Entry:
     die = reader.subprograms.get(function.name) if reader else None
     limits = {name: (*sizes, 1, 1, 1)[:3] for name, sizes in function.limits.items()}
     return Entry(
@@ -92,7 +97,7 @@ def read_entry(function: Function, reader: Reader | None, source_name: str) -> E
 
 
 def _parameters(function: Function, die):
-    children = die.iter_children() if die is not None else ()
+    children = bounded(die.iter_children()) if die is not None else ()
     formals = [child for child in children if child.tag == "DW_TAG_formal_parameter"]
     if len(formals) != len(function.parameters):
         for p in function.parameters:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from .demangle import demangle
-from .dwarf import STEP, CType, Place, attribute_of, text_of, type_of
+from .dwarf import STEP, CType, Place, attribute_of, bounded, text_of, type_of
 from .registers import reads_and_writes
 from .shared_shapes import SharedArray, declared_arrays
 from .source_module import SourceModule
-from .syntax import Function
+from .syntax import Function, Register, Symbol
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class LocalVariable:
     @property
     def is_pointer(self) -> bool:
         return self.type.rstrip().endswith(("*", "&"))
+
+    @property
+    def size(self) -> int:
+        """Bytes of it; 0 where its type is not known."""
+        if not self.dtype or min(self.shape, default=0) < 0:
+            return 0
+        return np.dtype(self.dtype).itemsize * prod(self.shape)
 
     def place_at(self, index: int) -> Place | None:
         """Where it is when instruction `index` comes next; None out of its scope."""
@@ -120,7 +128,7 @@ class _Scopes:
     def scope(self, die, first: int, end: int, depth: int, inlined: str) -> list[LocalVariable]:
         """Variables of a scope [first, end) and of all scopes inside it."""
         found: list[LocalVariable] = []
-        for child in die.iter_children():
+        for child in bounded(die.iter_children()):
             if child.tag in ("DW_TAG_variable", "DW_TAG_formal_parameter"):
                 found += self.variable(child, first, end, depth, inlined)
             elif child.tag in ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine"):
@@ -164,10 +172,27 @@ class _Scopes:
         found = []
         for low, high, expression in pieces:
             place = self.reader.place(expression)
+            if place is not None and place.kind == "pointed at":
+                place = self.parameter(place)
             low, high = max(low, first), min(high, end)
             if place is not None and low < high:
                 found.append(Range(low, high - 1, place))
         return tuple(found)
+
+    def parameter(self, pointer: Place) -> Place | None:
+        """The place of a device function's parameter that a register points to."""
+        copies = {
+            i.operands[0].name: i.operands[1]
+            for i in self.function.body
+            if i.opcode.startswith(("mov.", "cvta.")) and isinstance(i.operands[0], Register)
+        }
+        found = Register(pointer.name)
+        while isinstance(found, Register):
+            found = copies.pop(found.name, None)
+        mine = {} if self.function.is_entry else {p.name for p in self.function.parameters}
+        if isinstance(found, Symbol) and found.name in mine:
+            return Place("local", found.name, found.offset + pointer.offset)
+        return None
 
     def after_declaration(self, ranges, line: int, is_parameter: bool):
         """Cut the part before the variable's first value: there a loop's last round still shows.

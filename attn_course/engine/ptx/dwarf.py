@@ -10,9 +10,13 @@ the virtual register's name in big-endian ASCII, or DW_OP_addr and a symbol (the
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 
+from ..budget import check_budget
+from ..errors import ParseError, SimulatorError
 from .demangle import demangle
 from .syntax import Module
 
@@ -20,6 +24,8 @@ STEP = 16  # bytes of address an instruction
 _SYMBOLS = 1 << 40  # symbols get addresses from here on, _SYMBOL_ROOM apart
 _SYMBOL_ROOM = 1 << 32
 _SECTIONS = ("debug_info", "debug_abbrev", "debug_loc", "debug_str", "debug_line")
+_SCOPES = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine")
+_CALL = ("low_pc", "high_pc", "call_file", "call_line")
 _NUMBER_SIZES = {".b8": 1, ".b16": 2, ".b32": 4, ".b64": 8}
 _SCALARS = {
     ("float", 4): "f4",
@@ -44,7 +50,8 @@ class Place:
     """Where a value lives: in a register, or in "local", "shared" or "global" memory.
 
     kind: "register" or the memory's name; name: the register, or the PTX variable (for "local"
-    the function's frame) into which `offset` counts bytes.
+    the function's frame or a parameter) into which `offset` counts bytes. Only inside this package
+    also "pointed at": memory at the address that the register holds.
     """
 
     kind: str
@@ -52,11 +59,38 @@ class Place:
     offset: int = 0
 
 
+MOST_ORIGINS = 64  # steps from an inlined DIE to the one that it comes from
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Turn what goes wrong with malformed debug information into a ParseError."""
+    try:
+        yield
+    except (ParseError, SimulatorError):
+        raise
+    except Exception as error:  # pyelftools trusts what it reads: any error may arise
+        message = f"the debug information of the PTX is malformed: {repr(error)[:200]}"
+        raise ParseError(message) from error
+
+
+def bounded(dies: Iterable) -> Iterator:
+    """DIEs one after another, as long as the call's budget lasts: links may lead in circles."""
+    for die in dies:
+        check_budget("a kernel", lambda: "the debug information of its PTX")
+        yield die
+
+
 # -- sections -> bytes -----------------------------------------------------------------------------
 class Reader:
     """The DWARF of a module, read by pyelftools."""
 
     def __init__(self, module: Module):
+        with readable():
+            self.read(module)
+
+    def read(self, module: Module) -> None:
+        """Find the functions and the shared variables."""
         from elftools.dwarf.dwarf_expr import DWARFExprParser  # only here: importing it takes time
         from elftools.dwarf.dwarfinfo import DwarfConfig, DWARFInfo
         from elftools.dwarf.locationlists import LocationParser
@@ -75,11 +109,27 @@ class Reader:
         self.subprograms, self.shared = {}, {}
         for unit in self.info.iter_CUs():
             self.expressions = DWARFExprParser(unit.structs)
-            for die in unit.iter_DIEs():
+            for die in bounded(unit.iter_DIEs()):
                 if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
                     self.subprograms[_linkage_name(die)] = die
                 elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
                     self.shared[text_of(die, "DW_AT_name")] = die
+
+    def inlined_calls(self, function_name: str) -> list[tuple[int, int, int, int]]:
+        """Return (first instruction, end, file, line) of the calls inlined into a function.
+
+        file and line are those of the call; an outer call comes before the calls inside it.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        scopes = [self.subprograms[function_name]] if function_name in self.subprograms else []
+        while scopes:
+            die = scopes.pop(0)
+            scopes += [c for c in die.iter_children() if c.tag in _SCOPES]
+            attributes = die.attributes
+            if "DW_AT_call_line" in attributes and "DW_AT_low_pc" in attributes:
+                low, high, file, line = (attributes[f"DW_AT_{name}"].value for name in _CALL)
+                found.append((low // STEP - 1, high // STEP - 1, file, line))
+        return found
 
     def section(self, tokens: list[str]) -> bytes:
         data, at, size = bytearray(), 0, 1
@@ -121,8 +171,9 @@ class Reader:
             return None
         first = operations[0]
         if first.op_name == "DW_OP_regx" and len(operations) == 1:
-            name = first.args[0]
-            return Place("register", name.to_bytes(-(-name.bit_length() // 8), "big").decode())
+            return Place("register", _register_of(first.args[0]))
+        if first.op_name == "DW_OP_bregx" and len(operations) == 1:
+            return Place("pointed at", _register_of(first.args[0]), first.args[1])
         if first.op_name.startswith("DW_OP_addr"):
             symbol, offset = divmod(first.args[0] - _SYMBOLS, _SYMBOL_ROOM)
             for operation in operations[1:]:
@@ -138,6 +189,11 @@ class Reader:
             space = self.module.variables[name].space
             return "global" if space == "const" else space
         return "local"
+
+
+def _register_of(number: int) -> str:
+    """The name that a register's number holds."""
+    return number.to_bytes(-(-number.bit_length() // 8), "big").decode()
 
 
 def _sections(parts: dict[str, bytes]) -> dict:
@@ -158,12 +214,13 @@ def text_of(die, attribute: str) -> str:
 
 def attribute_of(die, name: str):
     """An attribute's value, or that of the DIE it was inlined from."""
-    while True:
+    for _ in range(MOST_ORIGINS):
         if name in die.attributes:
             return die.attributes[name].value
         if "DW_AT_abstract_origin" not in die.attributes:
-            return None
+            break
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
+    return None
 
 
 def _linkage_name(die) -> str:
@@ -207,9 +264,11 @@ def type_of(die, members: bool = True) -> CType:
 
     members: whether to read those of a struct; never of a pointer's target, which may point back.
     """
+    origins = 0
     while "DW_AT_type" not in die.attributes:
-        if "DW_AT_abstract_origin" not in die.attributes:
+        if "DW_AT_abstract_origin" not in die.attributes or origins == MOST_ORIGINS:
             return CType("void")
+        origins += 1
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
     target = die.get_DIE_from_attribute("DW_AT_type")
     size, tag = attribute_of(target, "DW_AT_byte_size") or 0, target.tag
@@ -238,7 +297,7 @@ def type_of(die, members: bool = True) -> CType:
 
 def _array(die, members: bool) -> CType:
     element, extents = type_of(die, members), []
-    for child in die.iter_children():
+    for child in bounded(die.iter_children()):
         if child.tag == "DW_TAG_subrange_type":
             top = attribute_of(child, "DW_AT_upper_bound")
             count = attribute_of(child, "DW_AT_count")
@@ -251,7 +310,7 @@ def _array(die, members: bool) -> CType:
 
 def _members(die) -> tuple[tuple[str, int, CType], ...]:
     found = []
-    for child in die.iter_children():
+    for child in bounded(die.iter_children()):
         place = attribute_of(child, "DW_AT_data_member_location")
         if child.tag != "DW_TAG_member" or place is None:
             continue

@@ -6,6 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
+from ..budget import check_budget
 from ..errors import ParseError
 from .syntax import (
     TYPE_BYTES,
@@ -18,12 +19,17 @@ from .syntax import (
     Pair,
     Position,
     Register,
+    Selected,
     Symbol,
     Vector,
 )
 from .tokens import Tokens
 from .variables import read_variables
 
+_PART = re.compile(r"[bh][0-7]{1,4}")  # of a register, in video instructions
+_HALVES = ("~low", "~high")  # of a .b128 register
+MOST_SCOPES = 256
+MOST_REGISTERS = 1 << 20
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
 
 
@@ -65,6 +71,7 @@ class FunctionBody:
         start = self.tokens.at
         try:
             while self.scopes:
+                check_budget(self.function.name, lambda: "the reading of its PTX")
                 start = self.tokens.at
                 self.statement(self.tokens.take())
         except ParseError as error:
@@ -107,6 +114,8 @@ class FunctionBody:
 
     # -- scopes ---------------------------------------------------------------------------------
     def open_scope(self) -> None:
+        if len(self.scopes) > MOST_SCOPES:
+            self.tokens.fail(f"more than {MOST_SCOPES} scopes, one in the other")
         self.scopes.append(_Scope(self.scope_count, len(self.function.body)))
         self.scope_count += 1
 
@@ -166,14 +175,23 @@ class FunctionBody:
         while True:
             name = self.tokens.take()
             if self.tokens.accept("<"):
-                for number in range(self.tokens.integer()):
-                    self.function.registers[self.declare(f"{name}{number}")] = kind
+                count = self.tokens.integer()
+                if count > MOST_REGISTERS:
+                    self.tokens.fail(f"{count} registers; at most {MOST_REGISTERS} can be declared")
+                for number in range(count):
+                    self.declare_register(f"{name}{number}", kind)
                 self.tokens.expect(">")
             else:
-                self.function.registers[self.declare(name)] = kind
+                self.declare_register(name, kind)
             if not self.tokens.accept(","):
                 break
         self.tokens.expect(";")
+
+    def declare_register(self, name: str, kind: str) -> None:
+        """A .b128 register becomes two halves, which stand in its place wherever it is named."""
+        names = [name + half for half in _HALVES] if kind == "b128" else [name]
+        for one in names:
+            self.function.registers[self.declare(one)] = "b64" if kind == "b128" else kind
 
     def local_variables(self, space: str) -> None:
         """Variables of the function; .param ones belong to the scope of a call.
@@ -243,6 +261,8 @@ class FunctionBody:
                 return self.address()
             case "!":
                 return Inverted(Register(self.resolve(self.tokens.take())))
+        if word == "-" and self.is_register(self.tokens.next):
+            return Selected(self.simple_operand(), negated=True)
         if word == "-" or word[:1].isdigit():
             self.tokens.put_back()
             return self.literal()
@@ -270,6 +290,11 @@ class FunctionBody:
         """A register, or the symbol of a variable, function or label with an offset."""
         if word == "WARP_SZ":
             return Immediate(32)
+        if self.resolve(word + _HALVES[0]) in self.function.registers:
+            return Vector(tuple(Register(self.resolve(word + half)) for half in _HALVES))
+        base, _, part = word.partition(".")
+        if _PART.fullmatch(part) and self.resolve(base) in self.function.registers:
+            return Selected(Register(self.resolve(base)), part)
         if word == "_" or self.is_register(word):
             return Register(self.resolve(word))
         return Symbol(self.resolve(word), self.offset())

@@ -7,6 +7,7 @@ functions, instructions, and the source positions that `.loc` gives. Nothing is 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from ..errors import ParseError
 from .function_body import FunctionBody, read_file
@@ -27,15 +28,21 @@ def parse(text: str, bodies: bool = True) -> Module:
     """
     tokens, module = Tokens(text), Module()
     try:
+        linkage = ""
         while tokens.next:
-            _directive(tokens, module, tokens.take(), bodies)
+            word = tokens.take()
+            if word not in _LINKAGE:
+                _directive(tokens, module, word, bodies, linkage)
+            linkage = word
+    except RecursionError:
+        tokens.fail("operands are nested too deeply")
     except IndexError:
         tokens.fail("the text ends in the middle of a statement")
     return module
 
 
-def _directive(tokens: Tokens, module: Module, word: str, bodies: bool) -> None:
-    """One statement at the top of a module; `word` is its first."""
+def _directive(tokens: Tokens, module: Module, word: str, bodies: bool, linkage: str) -> None:
+    """One statement at the top of a module; `word` is its first, `linkage` the word before."""
     if word == ".version":
         module.version = tokens.take()
     elif word == ".target":
@@ -54,8 +61,11 @@ def _directive(tokens: Tokens, module: Module, word: str, bodies: bool) -> None:
         _function(tokens, module, word == ".entry", bodies)
     elif word in _SPACES:
         for variable in read_variables(tokens, word[1:]):
-            module.variables[variable.name] = variable
-    elif word not in (";", *_LINKAGE):
+            if linkage == ".extern" and word != ".shared":
+                module.variables.setdefault(variable.name, replace(variable, defined=False))
+            else:
+                module.variables[variable.name] = variable
+    elif word != ";":
         tokens.fail(f"unknown directive {word!r}")
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .syntax import Address, Immediate, Instruction, Inverted, Pair, Register, Symbol, Vector
+from .syntax import (
+    Address,
+    Immediate,
+    Instruction,
+    Inverted,
+    Pair,
+    Register,
+    Selected,
+    Symbol,
+    Vector,
+)
 
 _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
@@ -18,7 +28,7 @@ def registers_in(operand) -> Iterator[str]:
         case Register(name):
             if name != "_":
                 yield name
-        case Inverted(inner):
+        case Inverted(inner) | Selected(inner):
             yield from registers_in(inner)
         case Vector(items):
             for item in items:
@@ -60,6 +70,8 @@ def has_result(opcode: str) -> bool:
     parts = opcode.split(".")
     if parts[0] in ("bar", "barrier"):
         return "red" in parts
+    if parts[0] == "mbarrier":
+        return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT
 
 

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from operator import add, floordiv, lshift, mul, sub
 
 from .c_types import C_TYPES
@@ -24,6 +25,9 @@ _CONSTANT = re.compile(
     r"(?P<name>\w+)\s*=\s*(?P<expression>[^;]+);",
     re.MULTILINE,
 )
+
+
+_MOST_ELEMENTS = 1 << 24  # of an array; no block has as much shared memory
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArr
             if name.startswith("[") or not dtype:
                 continue
             shape = [evaluate(extent.strip("[]"), constants) for extent in extents]
-            if None not in shape:
+            if None not in shape and min(shape, default=0) >= 0 and prod(shape) <= _MOST_ELEMENTS:
                 yield SharedArray(name, dtype, (*shape, *inner), bool(inner))
 
 
@@ -65,6 +69,7 @@ def _constants(text: str, options) -> dict[str, str]:
     return found
 
 
+_MOST_BITS = 64  # of a shift
 _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: floordiv, ast.LShift: lshift}
 
 
@@ -72,7 +77,9 @@ def evaluate(text: str, constants: dict[str, str], depth: int = 0) -> int | None
     """A constant expression of integers, names, + - * / << and parentheses; None for more."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, constants, depth)
-    except (SyntaxError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+    except (SyntaxError, KeyError, TypeError, ValueError, ArithmeticError):
+        return None
+    except (RecursionError, MemoryError):  # of the parser: nested too deeply
         return None
 
 
@@ -83,5 +90,7 @@ def _value(node, constants: dict[str, str], depth: int):
         return evaluate(constants[node.id], constants, depth + 1)
     if isinstance(node, ast.BinOp):
         left, right = (_value(side, constants, depth) for side in (node.left, node.right))
+        if isinstance(node.op, ast.LShift) and right > _MOST_BITS:
+            raise KeyError(ast.dump(node))
         return _OPERATORS[type(node.op)](left, right)
     raise KeyError(ast.dump(node))

@@ -21,6 +21,7 @@ class SourceModule:
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(source.splitlines())
         self.headers = {name: tuple(text.splitlines()) for name, text in headers}
+        self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
 
     @cached_property
@@ -42,6 +43,21 @@ class SourceModule:
         """Return the line of the source that an instruction belongs to; 0 if none."""
         position = self.own_position(instruction.position)
         return position.line if position is not None else 0
+
+    def call_line(self, function: str, instruction: Instruction) -> int:
+        """Return the line of the source at which the code of a header was inlined; 0 if unknown.
+
+        Debug builds do not say so at the instruction, but in their debug information.
+        """
+        if instruction.position is None or self.dwarf is None:
+            return 0
+        if function not in self._inlined:
+            self._inlined[function] = self.dwarf.inlined_calls(function)
+        found = 0
+        for first, end, file, line in self._inlined[function]:
+            if first <= instruction.index < end and self.is_own_file(file):
+                found = line
+        return found
 
     def source_line(self, position: Position | None) -> str:
         """Return the text of a line of the source or of a header that it includes, else ""."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 _TYPES = {
     1: "b8 u8 s8 pred",
-    2: "b16 u16 s16 f16 bf16",
-    4: "b32 u32 s32 f32 f16x2 bf16x2",
-    8: "b64 u64 s64 f64",
+    2: "b16 u16 s16 f16 bf16 e4m3x2 e5m2x2",
+    4: "b32 u32 s32 f32 f16x2 bf16x2 u16x2 s16x2",
+    8: "b64 u64 s64 f64 f32x2",
     16: "b128",
 }
 TYPE_BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
@@ -69,6 +69,15 @@ class Inverted:
 
 
 @dataclass(frozen=True)
+class Selected:
+    """`a.b1`, `-a`: an operand of a video instruction. part: the words behind the point, or ""."""
+
+    operand: Register | Immediate
+    part: str = ""
+    negated: bool = False
+
+
+@dataclass(frozen=True)
 class Variable:
     """A declared variable; `size` and `align` are bytes, `type` is that of one element."""
 
@@ -77,8 +86,9 @@ class Variable:
     type: str
     size: int  # bytes; 0 for an `extern .shared x[]`
     align: int
-    initial: bytes | None = None
+    initial: bytes | None = None  # what is given; zeros follow
     relocations: tuple = ()  # (byte offset, symbol) pairs inside `initial`
+    defined: bool = True  # False: `.extern`, and nothing in the module defines it
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,8 @@ def format_operand(operand) -> str:
             return f"{format_operand(first)}|{format_operand(second)}"
         case Inverted(inner):
             return f"!{inner.name}"
+        case Selected(inner, part, negated):
+            return f"{'-' * negated}{format_operand(inner)}{'.' * bool(part)}{part}"
         case tuple():
             return "(" + ", ".join(map(format_operand, operand)) + ")"
     return str(operand)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 
+from ..budget import check_budget
 from ..errors import ParseError
 
 _SPACE = r"(?>\s+|//[^\n]*|/\*.*?\*/)*+"
 _WORD_OR_MARK = r'"(?:[^"\\]|\\.)*"|[\w.$%~]+(?:::[\w.$]+)*|[{}();:,\[\]=<>|!@+\-*&]'
 _TOKEN = re.compile(rf"{_SPACE}({_WORD_OR_MARK})", re.DOTALL | re.ASCII)
+
+
+_WORDS_BETWEEN_LOOKS = 4096
 
 
 class Tokens:
@@ -24,9 +28,11 @@ class Tokens:
         self.starts: list[int] = []
         self.at = 0
         words, starts, end = self.words, self.starts, 0
-        for match in _TOKEN.finditer(text):
+        for count, match in enumerate(_TOKEN.finditer(text)):
             if match.start() != end:
                 break
+            if not count % _WORDS_BETWEEN_LOOKS:
+                check_budget("a kernel", lambda: "the words of its PTX")
             word, end = match[1], match.end()
             if word[0] == "." and "." in word[1:]:
                 self.add(word, match.start(1))

@@ -14,7 +14,7 @@ def read_variables(tokens: Tokens, space: str) -> list[Variable]:
     while tokens.next.startswith(".") and kind is None:
         word = tokens.take()[1:]
         if word == "align":
-            align = tokens.integer()
+            align = _natural(tokens)
         elif word in TYPE_BYTES:
             kind = word
         elif word in ("v2", "v4"):
@@ -45,7 +45,7 @@ def read_parameters(tokens: Tokens) -> list[Variable]:
         while tokens.next.startswith("."):
             word = tokens.take()[1:]
             if word == "align":
-                align = tokens.integer()
+                align = _natural(tokens)
             elif word in TYPE_BYTES:
                 kind = word
         if not kind:
@@ -55,17 +55,25 @@ def read_parameters(tokens: Tokens) -> list[Variable]:
     return found
 
 
+def _natural(tokens: Tokens) -> int:
+    """A number of at least 0."""
+    number = tokens.integer()
+    if number < 0:
+        tokens.put_back()
+        tokens.fail("a negative size")
+    return number
+
+
 def _variable(tokens: Tokens, space: str, kind: str, align: int) -> Variable:
     """`name[extent] = {...}`; align 0 is that of the type."""
     width, name, count = TYPE_BYTES[kind], tokens.take(), 1
     while tokens.accept("["):
-        count *= 0 if tokens.next == "]" else tokens.integer()
+        count *= 0 if tokens.next == "]" else _natural(tokens)
         tokens.expect("]")
     initial, relocations = None, ()
     if tokens.accept("="):
         initial, relocations = _initial(tokens, width)
         count = max(count, -(-len(initial) // width))
-        initial = initial.ljust(count * width, b"\0")
     return Variable(name, space, kind, count * width, align or width, initial, relocations)
 
 

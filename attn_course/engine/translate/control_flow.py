@@ -61,6 +61,9 @@ class Block:
     polls: bool = False  # looks at memory that other threads may change: spinning loops do
 
 
+LONGEST_BLOCK = 2048  # instructions; between two blocks a launch looks at its budget
+
+
 def is_exit(instruction: Instruction) -> bool:
     return instruction.opcode.split(".")[0] in _EXITS
 
@@ -83,8 +86,12 @@ def names_members(opcode: str) -> bool:
 
 
 def looks_at_others(opcode: str) -> bool:
-    """Atomics whose result is used, and loads that the compiler may not merge or move."""
+    """Atomics whose result is used, loads that the compiler may not merge or move, and waits for
+    the phase of an mbarrier.
+    """
     root, *parts = opcode.split(".")
+    if root == "mbarrier":
+        return parts[0] in ("test_wait", "try_wait")
     return root == "atom" or root == "ld" and any(part in _POLLS for part in parts)
 
 
@@ -96,7 +103,7 @@ def ends_block(instruction: Instruction) -> bool:
 
 def leaders(function: Function) -> list[int]:
     """Indices of the instructions that start a block."""
-    starts = {0} | set(function.labels.values())
+    starts = {0, *function.labels.values(), *range(0, len(function.body), LONGEST_BLOCK)}
     for instruction in function.body:
         i = instruction.index
         if ends_block(instruction):
@@ -108,10 +115,13 @@ def leaders(function: Function) -> list[int]:
     return sorted(s for s in starts if s <= len(function.body))
 
 
-def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) -> None:
+def solve_liveness(
+    blocks: dict[Key, Block], uses: dict[Key, int], always: int, check: Callable[[], None]
+) -> None:
     """Fill in `live_in`: backward data flow over slot bit masks until nothing changes.
 
-    `always` holds what is needed after the function returns, whatever happens in it.
+    `always` holds what is needed after the function returns, whatever happens in it. check() is
+    called for each block and may raise.
     """
     order = sorted(blocks, reverse=True)
     for key in order:
@@ -120,6 +130,7 @@ def solve_liveness(blocks: dict[Key, Block], uses: dict[Key, int], always: int) 
     while changed:
         changed = False
         for key in order:
+            check()
             block = blocks[key]
             live = uses[key] | (live_out(blocks, block, always) & ~block.definitions) | always
             if live != block.live_in:

@@ -6,13 +6,14 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable
 
-from ..addresses import FUNCTION_WINDOW, aligned
+from ..addresses import aligned
 from ..errors import SimulatorError, UnsupportedInstruction, UnsupportedKernel
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key
 from .function import Instance, call_parts, lay_out
 
 _HIDDEN = {"%lane": LANE, "%shared_base": SHARED_BASE, "%local_base": LOCAL_BASE}
 MAX_CALL_DEPTH = 256
+SHARED_RED_ZONE = 512  # bytes between the shared variables of a debug build; a multiple of 32 banks
 
 
 class Executable:
@@ -32,8 +33,10 @@ class Executable:
         self.dynamic_names: list[str] = []
         self.parameters = function.parameters
         self.parameter_offsets, self.parameter_bytes = lay_out(function.parameters)
-        self.functions = list(self.module.functions)  # a function's address is its number here
+        self.functions = program.memory.functions  # a function's address is its number here
         self.recursive = program.recursive
+        # Groups of several warps meet in shared memory that CUDA reserves.
+        self.reserves = "%reserved_smem" in program.ptx
         self.allocates = "malloc" in reachable(program.references, function.name)
         self.variables = [  # in global memory: __device__ and __constant__
             v.name for v in variables_used(program, function) if v.space != "shared"
@@ -76,7 +79,8 @@ class Executable:
                 self.dynamic_names.append(variable.name)
             return ("dynamic", align)
         if variable.name not in self.shared_places:
-            offset = aligned(self.shared_bytes, align)
+            gap = SHARED_RED_ZONE if self.program.build == "debug" and self.shared_bytes else 0
+            offset = aligned(self.shared_bytes + gap, align)
             self.shared_places[variable.name] = (offset, variable)
             self.shared_bytes = offset + variable.size
         return ("shared", self.shared_places[variable.name][0])
@@ -85,7 +89,7 @@ class Executable:
         if name in self.module.variables:
             return self.place(self.module.variables[name])
         if name in self.module.functions:
-            return ("function", FUNCTION_WINDOW + self.functions.index(name))
+            return ("function", self.program.memory.function_address(name))
         raise UnsupportedInstruction(f"unknown symbol {name}")
 
     # -- calls ----------------------------------------------------------------------------------
@@ -134,6 +138,11 @@ class Executable:
         if own is None or own is position:
             return self.describe_line(position)
         return f"{self.describe_line(own)} (in {self.describe_line(position)})"  # inlined there
+
+    def describe_own(self, line: int) -> str:
+        """`file:line` and the line's text, of the kernel's own source."""
+        name = self.program.source_name.rsplit("/", 1)[-1]
+        return f"{name}:{line}{self.program.text_of(name, line)}"
 
     def describe_line(self, position: Position | None) -> str:
         if position is None:

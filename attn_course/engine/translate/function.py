@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
+from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import reads_and_writes
 from attn_course.engine.ptx.syntax import (
     Function,
@@ -16,6 +17,7 @@ from attn_course.engine.ptx.syntax import (
 )
 
 from ..addresses import aligned
+from ..budget import check_budget
 from ..errors import UnsupportedInstruction, UnsupportedKernel
 from ..isa.special_registers import is_special
 from . import control_flow as flow
@@ -145,9 +147,6 @@ class Instance:
 
     def unknown_register(self, name: str) -> str:
         """Say why a name means no register here."""
-        whole, dot, _ = name.partition(".")
-        if dot and whole in self.function.registers:
-            return f"{name} is a part of a register: the simulator has no video instructions"
         if is_special(f"{name}.x"):
             return f"{name} is a vector: read one component at a time, such as {name}.x"
         special = name.startswith("%")
@@ -178,17 +177,25 @@ class Instance:
                 block.instance = self
                 block.successors = tuple(k for k in (t.target, t.fall, *t.targets) if k is not None)
                 built[block.key] = block
-        uses = {key: self.find_uses(block) for key, block in built.items()}
+        uses: dict[Key, int] = {}
+        for key, block in built.items():
+            self.check_budget()
+            uses[key] = self.find_uses(block)
         always = self.live_after | 1 << LANE | 1 << SHARED_BASE | 1 << LOCAL_BASE
         if self.recursion is not None:  # any register of any caller may be needed later
             always = ~sum(1 << slot for slot in self.slots.values())
-        flow.solve_liveness(built, uses, always)
+        flow.solve_liveness(built, uses, always, self.check_budget)
         self.kernel.note_unset(built[self.key(0)].live_in & ~always)
         decoder = Decoder(self)
         lines: list[tuple[Instruction, str]] = []
         for block in built.values():
+            self.check_budget()
             self.emit(decoder, block, flow.live_out(built, block, always), lines)
         self.finish(decoder, lines, built, uses)
+
+    def check_budget(self) -> None:
+        """End the call when the translation has used up its time or its memory."""
+        check_budget(demangle(self.function.name), lambda: "its translation to NumPy")
 
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
         """Compile the lines; special registers found meanwhile are live everywhere.
@@ -231,7 +238,7 @@ class Instance:
         """How a block ends that runs on into the next instruction."""
         if end >= len(self.function.body):
             return self.return_terminator(None)
-        return Terminator("jump", target=self.key(end))
+        return Terminator("jump" if end % flow.LONGEST_BLOCK else "pause", target=self.key(end))
 
     def return_terminator(self, instruction) -> Terminator:
         """How `ret`, or the end of the body, leaves this instance."""
@@ -307,7 +314,7 @@ class Instance:
         block.polls = any(flow.looks_at_others(i.opcode) for i in block.instructions)
         if block.terminator.instruction is not None:
             live |= self.mask(reads_and_writes(block.terminator.instruction)[0])
-        found = []
+        found, kept = [], self.kernel.specials.keys() | self.kernel.unset.keys()
         for instruction in reversed(block.instructions):
             reads, writes = reads_and_writes(instruction)
             self._live[instruction.index] = live
@@ -316,7 +323,7 @@ class Instance:
             written = self.mask(writes)
             live, dead = live & ~written, []
             for slot in sorted(self.slot(name) for name in reads):
-                if not (live | written) >> slot & 1 and slot not in self.kernel.specials:
+                if not (live | written) >> slot & 1 and slot not in kept:
                     dead.append(f"R[{slot}]")
                 live |= 1 << slot
             if dead and not self.kernel.keep_registers:
@@ -348,25 +355,33 @@ class Instance:
         return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
-    def in_own_file(self, instruction: Instruction | None) -> Instruction | None:
-        """The instruction; or, in a header's function, the call that led there."""
+    def own_places(self, instruction: Instruction | None):
+        """Yield (instance, instruction): the instruction, then the calls that led there."""
         instance = self
         while instance is not None:
-            if instruction is not None and self.kernel.program.own_line(instruction):
-                return instruction
-            if instance.called_from is None:
-                return None
-            instance, instruction = instance.called_from
-        return None
+            if instruction is not None:
+                yield instance, instruction
+            instance, instruction = instance.called_from or (None, None)
 
     def line(self, instruction: Instruction | None) -> int:
-        """Line in the kernel's own file; 0 if there is none."""
-        own = self.in_own_file(instruction)
-        return self.kernel.program.own_line(own) if own is not None else 0
+        """Line in the kernel's own file, that of the call for code of headers; 0 for none."""
+        program = self.kernel.program
+        for instance, at in self.own_places(instruction):
+            line = program.own_line(at) or program.call_line(instance.function.name, at)
+            if line:
+                return line
+        return 0
 
     def where(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text."""
-        return self.kernel.describe_position(self.in_own_file(instruction) or instruction)
+        program, kernel = self.kernel.program, self.kernel
+        for instance, at in self.own_places(instruction):
+            if program.own_line(at):
+                return kernel.describe_position(at)
+            line = program.call_line(instance.function.name, at)
+            if line:
+                return f"{kernel.describe_own(line)} (in {kernel.describe_line(at.position)})"
+        return kernel.describe_position(instruction)
 
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""

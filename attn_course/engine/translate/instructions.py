@@ -17,13 +17,14 @@ from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
-from ..isa import table as isa
-from .memory_instructions import SPACES, MemoryLines, memory_space
+from .mbarrier_instructions import MbarrierLines
+from .memory_instructions import SPACES, memory_space
 from .operands import type_of
+from .video_instructions import IS_VIDEO, VideoLines
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 _NOTHING = """
-    membar fence prefetch prefetchu nanosleep pmevent discard applypriority setmaxnreg
+    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg
     griddepcontrol brkpt bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
@@ -31,7 +32,7 @@ _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-class Decoder(MemoryLines):
+class Decoder(MbarrierLines, VideoLines):
     """Translates the instructions of one function instance to lines of Python.
 
     A method `_name` translates the instructions called `name`; the operation table has the rest.
@@ -44,16 +45,15 @@ class Decoder(MemoryLines):
             for name in symbols_in(instruction.operands):
                 self.instance.place_of(name)
             return "pass"
+        if root in IS_VIDEO:
+            return self.video(instruction)
         return getattr(self, f"_{root}", self.pure)(instruction)
 
     # -- registers only -------------------------------------------------------------------------
     def pure(self, instruction: Instruction) -> str:
         """A call of the operation table's function."""
         opcode = _WRAPPING.sub(r"\1.u\2", instruction.opcode)
-        try:
-            operation = isa.lookup(opcode)
-        except isa.UnknownInstruction as error:
-            raise UnsupportedInstruction(str(error)) from None
+        operation = self.lookup(opcode)
         destination, *operands = instruction.operands
         sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=True)]
         carry = f"R[{self.instance.slot('%carry')}]" if operation.uses_carry else ""
@@ -76,9 +76,39 @@ class Decoder(MemoryLines):
     def _mov(self, instruction: Instruction) -> str:
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
+        if kind == "b128":
+            values = ", ".join(self.read(half, "b64") for half in source.items)
+            low, high = (
+                self.write(o, "b64", t) for o, t in zip(destination.items, "tu", strict=True)
+            )
+            return f"t, u = {values}; {low}; {high}"
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
-            return self.write(destination, kind, f"c.memory.clock(u{TYPE_BYTES[kind]})")
+            shift = 32 if source.name.endswith("_hi") else 0
+            call = f"c.read_clock(u{TYPE_BYTES[kind]}, {shift}, {instruction.index})"
+            return self.write(destination, kind, call)
         return self.write(destination, kind, self.read(source, kind))
+
+    def _createpolicy(self, instruction: Instruction) -> str:
+        """A cache policy changes no result; its value is opaque."""
+        return self.write(instruction.operands[0], "b64", self.constant(np.uint64(0)))
+
+    # -- local memory of a size known at run time -----------------------------------------------
+    def _alloca(self, instruction: Instruction) -> str:
+        destination, size, *align = instruction.operands
+        kind = type_of(instruction.opcode)
+        text = f"c.calls.allocate({self.read(size, kind)}, {align[0].value if align else 8:d})"
+        return self.write(destination, kind, text if kind == "u64" else f"{text}.astype(u4)")
+
+    def _stacksave(self, instruction: Instruction) -> str:
+        kind = type_of(instruction.opcode)
+        return self.write(instruction.operands[0], kind, f"c.calls.stack_top(u{TYPE_BYTES[kind]})")
+
+    def _stackrestore(self, instruction: Instruction) -> str:
+        kind = type_of(instruction.opcode)
+        return f"c.calls.restore_stack({self.read(instruction.operands[0], kind)})"
+
+    def _nanosleep(self, instruction: Instruction) -> str:
+        return f"c.clock.sleep({self.read(instruction.operands[0], 'u32')})"
 
     def _cvta(self, instruction: Instruction) -> str:
         """Global addresses are generic ones already; shared and local have a window."""

@@ -31,10 +31,17 @@ def _item(kind: str) -> str:
     return f"{code_of(DTYPE[kind])}, {TYPE_BYTES[kind].bit_length() - 1}"
 
 
+def _item_type(opcode: str) -> str:
+    """The type of what a load or store moves: .b128 goes as two halves."""
+    kind = type_of(opcode)
+    return "b64" if kind == "b128" else kind
+
+
 def _items(operand, opcode: str) -> tuple:
-    """The registers of a load or store: as many as .v2 or .v4 says; UnsupportedInstruction."""
+    """The registers of a load or store: as many as .v2 or .v4 says, two halves of .b128."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
     count = next((n for word, n in _VECTORS.items() if word in opcode.split(".")), 1)
+    count = 2 if "b128" in opcode.split(".") else count
     if len(items) != count:
         raise UnsupportedInstruction(f"{len(items)} registers, and {count} in its name")
     return items
@@ -71,7 +78,7 @@ class MemoryLines(OperandText):
 
     def _ld(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
-        kind, items = type_of(instruction.opcode), _items(destination, instruction.opcode)
+        kind, items = _item_type(instruction.opcode), _items(destination, instruction.opcode)
         space = self.space_of(instruction, source)
         if space == "parameter":
             return self.load_parameter(source, kind, items)
@@ -97,7 +104,7 @@ class MemoryLines(OperandText):
 
     def _st(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
-        kind = type_of(instruction.opcode)
+        kind = _item_type(instruction.opcode)
         values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
         space = self.space_of(instruction, destination)
         return (
@@ -114,6 +121,10 @@ class MemoryLines(OperandText):
     def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:
         """The old value is asked for only where something reads it later."""
         kind = type_of(instruction.opcode)
+        if kind == "b128":
+            return self.wide_atomic(instruction, destination, operands)
+        if isinstance(operands[1], Vector):
+            return self.vector_atomic(instruction, kind, destination, operands)
         space = memory_space(instruction.opcode)
         name = self.object("atom", atomics.operation(instruction.opcode, kind))
         values = "".join(f"{self.read(o, kind)}, " for o in operands[1:])
@@ -127,10 +138,46 @@ class MemoryLines(OperandText):
         )
         return self.write(destination, kind, call) if wanted else call
 
+    def vector_atomic(self, instruction: Instruction, kind: str, destination, operands) -> str:
+        """red.v2, atom.v4 and the like, which are for global memory alone."""
+        if memory_space(instruction.opcode) != "global":
+            raise UnsupportedInstruction("a vector of atomics is for .global memory")
+        name = self.object("atom", atomics.operation(instruction.opcode, kind))
+        values = "".join(f"{self.read(item, kind)}, " for item in operands[1].items)
+        wanted = isinstance(destination, Vector)
+        call = (
+            f"c.memory.atomic_vector({self.address(operands[0])}, {name}, ({values}), "
+            f"{_item(kind)}, {wanted}, {self.object('ins', instruction)})"
+        )
+        if not wanted:
+            return call
+        items = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(destination.items)]
+        return "; ".join([f"t = {call}", *items])
+
+    def wide_atomic(self, instruction: Instruction, destination, operands) -> str:
+        """atom.b128, whose values are pairs of 64-bit registers."""
+        parts = instruction.opcode.split(".")
+        if "exch" not in parts and "cas" not in parts:
+            raise UnsupportedInstruction(f"{instruction.opcode}: .b128 has .exch and .cas only")
+        pairs = [
+            [self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]
+        ]
+        values = "".join(f"({low}, {high}), " for low, high in pairs)
+        call = (
+            f"c.memory.atomic_wide({memory_space(instruction.opcode)!r}, "
+            f"{self.address(operands[0])}, ({values}), {self.object('ins', instruction)})"
+        )
+        if not isinstance(destination, Vector):
+            return call
+        low, high = (
+            self.write(half, "b64", t) for half, t in zip(destination.items, "tu", strict=True)
+        )
+        return f"t, u = {call}; {low}; {high}"
+
     def _cp(self, instruction: Instruction) -> str:
         parts = instruction.opcode.split(".")
-        if parts[:2] != ["cp", "async"] or "bulk" in parts or "mbarrier" in parts:
-            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async without mbarrier")
+        if parts[:2] != ["cp", "async"] or "bulk" in parts:
+            raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
             return "c.copies.commit()"
         if "wait_all" in parts:

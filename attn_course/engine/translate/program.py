@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from attn_course.engine.ptx.parser import parse
 from attn_course.engine.ptx.source_module import SourceModule
 
 from ..addresses import aligned
 from .executable import Executable, reachable, references, shared_variables
+from .module_memory import ModuleMemory
 from .operands import printable
 
 
@@ -21,7 +20,8 @@ class Program(SourceModule):
     ptx: the module's text. source: the CUDA C text, for messages (and line text in reports).
     build: "optimised" or "debug"; a debug build keeps every register readable to its end.
     options: the compiler's, which observers may want to know. headers: (name, text) of the headers
-    that the source includes, CUDA's own aside.
+    that the source includes, CUDA's own aside. memory: the variables of another build of the same
+    module, which the builds then share.
     """
 
     def __init__(
@@ -33,18 +33,14 @@ class Program(SourceModule):
         build: str = "optimised",
         options: tuple[str, ...] = (),
         headers: tuple[tuple[str, str], ...] = (),
+        memory: ModuleMemory | None = None,
     ):
         super().__init__(parse(ptx), source, source_name, options, headers)
         self.ptx, self.build = ptx, build
         self.keep_registers = build == "debug"
         self._executables: dict[str, Executable] = {}
-        self.variables: dict[str, np.ndarray] = {}
-        for variable in self.module.variables.values():
-            if variable.space in ("global", "const"):
-                data = np.zeros(variable.size, np.uint8)
-                if variable.initial:
-                    data[:] = np.frombuffer(variable.initial, np.uint8)[: variable.size]
-                self.variables[variable.name] = data
+        self.memory = memory or ModuleMemory()
+        self.variables, self.addresses = self.memory.place(self.module)
 
     @cached_property
     def references(self) -> dict[str, set[str]]:

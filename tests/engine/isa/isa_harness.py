@@ -28,9 +28,9 @@ def operand(kind, count, rng):
     """`count` bit patterns of a PTX type as Python ints: specials, random bits, and tame values."""
     if kind == "pred":
         return [int(x) for x in rng.integers(0, 2, count)]
-    if kind in ("f16x2", "bf16x2"):
-        halves = (operand(kind[:-2], count, rng) for _ in range(2))
-        return [high << 16 | low for high, low in zip(*halves, strict=True)]
+    if kind.endswith("x2") and kind[0] != "e":
+        halves, up = (operand(kind[:-2], count, rng) for _ in range(2)), bits_of(kind) // 2
+        return [high << up | low for high, low in zip(*halves, strict=True)]
     width = bits_of(kind)
     if kind in SPECIAL:
         specials = [x | s for x in SPECIAL[kind] for s in (0, 1 << width - 1)]

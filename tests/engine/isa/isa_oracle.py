@@ -35,9 +35,9 @@ NAN = Number(0, "nan")
 
 def bits_of(kind):
     """The width in bits of a PTX type name."""
-    return {"tf32": 32, "pred": 1, "f16x2": 32, "bf16x2": 32}.get(kind) or int(
-        kind.lstrip("bsuf") if not kind.startswith("bf") else 16
-    )
+    if kind.endswith("x2"):
+        return 16 if kind.startswith("e") else 2 * bits_of(kind[:-2])
+    return {"tf32": 32, "pred": 1, "bf16": 16}.get(kind) or int(kind.lstrip("bsuf"))
 
 
 def decode(bits, fmt, ftz=False):

@@ -27,12 +27,13 @@ def oracle(kind, function, mode="rn", **flags):
     return run
 
 
-def paired(one):
-    """An oracle on 16-bit halves as one on packed words."""
+def paired(one, width=16):
+    """An oracle on halves of `width` bits as one on packed words."""
 
     def run(*words):
-        low, high = (one(*(w >> shift & 0xFFFF for w in words)) for shift in (0, 16))
-        return high << 16 | low
+        mask = (1 << width) - 1
+        low, high = (one(*(w >> shift & mask for w in words)) for shift in (0, width))
+        return high << width | low
 
     return run
 
@@ -60,6 +61,8 @@ for mode in MODES:
 CASES["add.f32"], CASES["mul.ftz.f32"] = CASES["add.rn.f32"], CASES["mul.rn.ftz.f32"]
 CASES["div.full.f32"], CASES["div.full.ftz.f32"] = CASES["div.rn.f32"], CASES["div.rn.ftz.f32"]
 
+for mode, name, ftz in itertools.product(MODES, ("add", "sub", "mul", "fma"), ("", ".ftz")):
+    CASES[f"{name}.{mode}{ftz}.f32x2"] = paired(CASES[f"{name}.{mode}{ftz}.f32"], 32)
 for kind in HALVES:
     functions = exact_functions("rn")
     for name in ("add", "sub", "mul", "fma"):

@@ -62,6 +62,20 @@ typed("sub.sat", ["s32"], lambda a, b: into_s32(a - b))
 typed("mad.hi.sat", ["s32"], lambda a, b, c: into_s32((a * b >> 32) + c))
 typed("min.relu", ["s32"], lambda a, b: max(min(a, b), 0))
 typed("max.relu", ["s32"], lambda a, b: max(a, b, 0))
+
+
+def paired(one):
+    def run(*words):
+        low, high = (one(*(w >> shift & 0xFFFF for w in words)) for shift in (0, 16))
+        return high << 16 | low
+
+    return run
+
+
+for name, kind in itertools.product(("add", "min", "max"), ("u16", "s16")):
+    CASES[f"{name}.{kind}x2"] = paired(CASES[f"{name}.{kind}"])
+for name, pick in (("min", min), ("max", max)):
+    CASES[f"{name}.relu.s16x2"] = paired(wrap("s16", lambda a, b, pick=pick: max(pick(a, b), 0)))
 for kind in SIXES:
     width = bits_of(kind)
     typed("mul.hi", [kind], lambda a, b, w=width: a * b >> w)

@@ -10,6 +10,7 @@ from . import test_isa_comparisons as comparisons
 from . import test_isa_conversions as conversions
 from . import test_isa_floats as floats
 from . import test_isa_integers as integers
+from . import test_isa_video as video
 
 EXTRA = [
     *approximations.APPROXIMATE,
@@ -21,7 +22,14 @@ EXTRA = [
         for kind in "b16 b32 b64 u16 u32 u64 s16 s32 s64 f32 f64".split()
     ),
 ]
-TESTED = [*integers.CASES, *floats.CASES, *comparisons.COMPARISONS, *conversions.CASES, *EXTRA]
+TESTED = [
+    *integers.CASES,
+    *floats.CASES,
+    *comparisons.COMPARISONS,
+    *conversions.CASES,
+    *video.CASES,
+    *EXTRA,
+]
 
 
 def test_every_row_type_and_modifier_is_tested():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from machine_harness import integers, listen, module, run, zeros
 
-from attn_course.engine.machine import Hang, MemoryFault, SimulatorError, launch
+from attn_course.engine import budget
+from attn_course.engine.machine import Hang, MemoryFault, SimulatorError
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)
@@ -353,11 +354,7 @@ __global__ void weighted(float* out) {
 }
 __global__ void one_waits(volatile int* flag) { if (threadIdx.x == 5) while (*flag == 0) ; }
 __global__ void writes(float* out) { out[threadIdx.x] = 1; }
-__global__ void policy(const float* a, float* out) {
-    unsigned long long p;
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
-    out[0] = a[p & 1];
-}
+__global__ void bulk() { asm volatile("cp.async.bulk.commit_group;"); }
 }
 """
 
@@ -394,14 +391,14 @@ def test_one_thread_that_hangs_is_told_alone():
 
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
 def test_a_wrong_timeout_is_named(text, monkeypatch):
-    monkeypatch.setenv(launch.TIMEOUT, text)
+    monkeypatch.setenv(budget.TIMEOUT, text)
     with pytest.raises(ValueError, match=f"ATTN_COURSE_TIMEOUT is '{text}'.*seconds"):
         run(PLACES, "writes", 1, 32, zeros(32, np.float32))
 
 
-def test_a_cache_policy_is_not_supported_by_name():
-    with pytest.raises(SimulatorError, match="does not know the PTX instruction `createpolicy"):
-        run(PLACES, "policy", 1, 1, zeros(2, np.float32), zeros(1, np.float32))
+def test_bulk_copies_are_refused_by_name():
+    with pytest.raises(SimulatorError, match="does not know the PTX instruction `cp.async.bulk"):
+        run(PLACES, "bulk", 1, 1)
 
 
 def test_a_constant_is_the_same_to_an_observed_debug_run():

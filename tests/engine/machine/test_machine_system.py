@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from machine_harness import integers, listen, run, zeros
 
+from attn_course.engine import Sanitizer, observe
 from attn_course.engine.machine import (
     KernelAssertion,
     SimulatorError,
@@ -182,6 +183,23 @@ extern "C" __global__ void whole_grid(int* sums, int* out, int rounds) {
 }
 """
 
+WIDE_TILES = r"""
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+extern "C" __global__ void wide_tiles(const int* a, int* out) {   // tiles of two warps
+    __shared__ cg::block_tile_memory<128> scratch;
+    __shared__ int s[128];
+    cg::thread_block block = cg::this_thread_block(scratch);
+    auto tile = cg::tiled_partition<64>(block);
+    int t = block.thread_rank();
+    s[t] = a[t];
+    tile.sync();
+    out[t] = s[t ^ 63] + tile.shfl(a[t], 5) * 100 + tile.any(a[t] == 77) * 100000;
+    out[128 + t] = cg::reduce(tile, a[t], cg::plus<int>());
+}
+"""
+
 
 def test_nested_calls(build):
     n = 40
@@ -302,6 +320,23 @@ def test_cooperative_groups(build, order):
         assert out[t] == x.sum() * 1000 + t % 8 * 100 + high
         odd = [u for u in range(t // 32 * 32, t // 32 * 32 + 32) if a[u] & 1]
         assert out[64 + t] == (len(odd) * 100 + odd.index(t) if a[t] & 1 else 0)
+
+
+def test_tiles_of_several_warps(build, order):
+    a, out = integers(128, 0, 70), zeros(256)
+    a[100] = 77
+    run(WIDE_TILES, "wide_tiles", 1, 128, a, out, build=build, warp_order=order)
+    for first in (0, 64):
+        tile = a[first : first + 64]
+        expected = tile[::-1] + tile[5] * 100 + 100000 * (first == 64)
+        assert out[first : first + 64].tolist() == expected.tolist()
+        assert out[128 + first : 192 + first].tolist() == [tile.sum()] * 64
+
+
+def test_the_sanitizer_does_not_judge_the_memory_in_which_tiles_meet():
+    with observe(Sanitizer()) as found:
+        run(WIDE_TILES, "wide_tiles", 1, 128, integers(128, 0, 70), zeros(256))
+    assert found.findings == []
 
 
 def test_a_barrier_of_the_whole_grid(build, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from attn_course import RawModule
 from attn_course.engine.ptx import debug_names
 from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.ptx.shared_shapes import evaluate
+from attn_course.engine.ptx.shared_shapes import declared_arrays, evaluate
 
 SOURCE = r"""
 #define COLUMNS 3
@@ -202,11 +202,22 @@ def test_the_optimised_build_has_no_variables():
         ("sizeof(int)", None),
         ("A ? 1 : 2", None),
         ("LOOP", None),
+        ("1 << (0 - 1)", None),
+        ("1 << (1 << 40)", None),
+        ("(" * 500 + "1" + ")" * 500, None),
     ],
 )
 def test_constant_expressions(text, value):
     constants = {"A": "C - 3", "C": "10", "LOOP": "LOOP + 1"}
     assert evaluate(text, constants) == value
+
+
+def test_declarations_that_no_compiler_takes_are_left_out():
+    text = """#if 0
+    __shared__ float a[1 << (0-1)], b[1 << 60], c[0-2][0-2];
+    #endif
+    __shared__ float d[2][3];"""
+    assert [array.name for array in declared_arrays(text, ())] == ["d"]
 
 
 def test_tiles_of_the_ladder_are_found():

@@ -44,7 +44,7 @@ def test_module_head_and_files():
             4,
             bytes.fromhex("0000803f000000c000000000"),
         ),
-        (".global .s16 w[4] = {1, -2};", "w", 8, 2, bytes.fromhex("0100feff00000000")),
+        (".global .s16 w[4] = {1, -2};", "w", 8, 2, bytes.fromhex("0100feff")),
         (".global .f64 d = 0dBFF0000000000000;", "d", 8, 8, bytes.fromhex("000000000000f0bf")),
         (".global .b8 m[2][3] = {{1, 2, 3}, {4, 5, 255}};", "m", 6, 1, bytes([1, 2, 3, 4, 5, 255])),
         (".global .align 1 .b8 open[] = {72, 105, 0};", "open", 3, 1, b"Hi\0"),

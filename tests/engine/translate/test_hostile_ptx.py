@@ -1,6 +1,7 @@
 """PTX text is data: no part of it becomes Python, wherever a string or a line end stands."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -161,3 +162,81 @@ def test_program_text_shows_each_instruction_on_one_line():
     program = Program(PROGRAM.format("mov.u32 %r1, 3;"))
     assert "def op0(R, c):  # mov.u32 %r1, 3;\n    R[" in program.python("k")
     assert parse(PROGRAM.format("")).functions["k"].defined
+
+
+CALLED_TWICE = """.version 8.0
+.target sm_80
+.address_size 64
+.func (.param .b32 r) f() {
+.reg .b32 %r<3>;
+add.u32 %r2, %r1, 7;
+st.param.b32 [r], %r2;
+ret;
+}
+.visible .entry k(.param .u64 out) {
+.reg .b32 %r<3>; .reg .b64 %rd<2>; .reg .pred %p<2>;
+ld.param.u64 %rd1, [out];
+mov.u32 %r1, 0;
+loop:
+{ .param .b32 v; call.uni (v), f, (); ld.param.b32 %r2, [v]; }
+add.u32 %r1, %r1, %r2;
+setp.lt.u32 %p1, %r1, 20;
+@%p1 bra loop;
+st.global.u32 [%rd1], %r1;
+ret;
+}
+"""
+
+
+def test_a_register_that_is_never_written_is_zero_at_each_call(tmp_path):
+    (tmp_path / "k.ptx").write_text(CALLED_TWICE)
+    out = np.zeros(1, np.int32)
+    kernel = RawModule(path=tmp_path / "k.ptx", backend="simulator").get_function("k")
+    kernel((1,), (1,), (out,))
+    assert out[0] == 21
+
+
+# Opening and closing braces in inline assembly reach the sections of the debug information.
+DEBUG = """.section .debug_abbrev {{ .b8 1,17,1,0,0, 2,46,0,3,8,17,1,49,19,0,0, 0 }}
+.section .debug_info {{
+.b32 {size}
+.b8 2
+.b8 0
+.b32 .debug_abbrev
+.b8 8
+.b8 1
+.b8 2
+.b8 107
+.b8 0
+.b64 0
+.b32 {origin}
+.b8 0
+}}
+"""
+
+
+@pytest.mark.parametrize(("size", "origin"), [(23, 12), (23, 9999), (99999, 12), (3, 12)])
+def test_malformed_debug_information_is_named_or_left_aside(size, origin, tmp_path):
+    ptx = CALLED_TWICE + DEBUG.format(size=size, origin=origin)
+    (tmp_path / "k.ptx").write_text(ptx)
+    out = np.zeros(1, np.int32)
+    try:
+        kernel = RawModule(path=tmp_path / "k.ptx", backend="simulator").get_function("k")
+        kernel((1,), (1,), (out,))
+        assert out[0] == 21
+    except ParseError as error:
+        assert "debug information of the PTX is malformed" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (".visible .entry k(.param x) {ret;}", "a parameter without a type"),
+        (".visible .entry k() {.reg .b32 %r1; @%q bra x; x: ret;}", "no special register %q"),
+        (".func f() {ret;} .visible .entry k() {call f, (7); ret;}", "does not know .* `call f"),
+        (".func f() {ret;} .visible .entry k() {call f, (a); ret;}", "does not know .* `call f"),
+    ],
+)
+def test_malformed_statements_are_refused_by_name(text, words):
+    head = ".version 8.0\n.target sm_80\n.address_size 64\n"
+    assert re.search(words, attempt(head + text))

@@ -88,15 +88,15 @@ REFUSED = {
     "bar.sync somewhere;": "its operands do not fit it",
     "bar.red.popc.u32 %r3, 0;": "its operands do not fit it",
     "ld.global.v2.u32 {%r3, %r4, %r5}, [%rd1];": "3 registers, and 2 in its name",
-    "vadd.u32.u32.u32 %r3, %r1.b0, %r2.b1;": ".b[01] is a part of a register: .*no video",
+    "add.u32 %r3, %r1.b0, %r2;": "operand %r1.b0",
+    "vadd.u32.u32.u32 %r3, -%r1, %r2.b1;": "vadd takes no sign",
     "mov.v4.u32 {%r3, %r4, %r5, %r6}, %tid;": "one component at a time, such as %tid.x",
     "mov.u32 %r3, %tid.q;": "no special register %tid.q",
     "@q mov.u32 %r3, 1;": "no register q",
-    ".reg .b128 q; mov.b128 q, {%rd1, %rd1};": "q is a register of type .b128",
     "call (%r3), f, (%r1);": "%r[13] is no .param variable",
     "call g;": "function g has no body in this module",
     "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
-    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises TypeError",
+    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises ValueError",
 }
 HEAD = """.func (.param .u32 a) f(.param .u32 b) { ret; }
 .func g;

@@ -648,7 +648,7 @@ def test_sectors_and_wavefronts_agree_with_sets(access):
 def test_a_moved_pattern_counts_as_its_addresses_do(access, moves):
     size, lanes, address = access
     address = address + np.uint64(4 * size)
-    pattern, touched = Pattern(Lanes(lanes), address), TouchedBytes(1 << 18)
+    pattern, touched = Pattern(Lanes(lanes), address), TouchedBytes([(0, 1 << 18)])
     bytes_met = set()
     for move in moves:
         moved = (address.astype(np.int64) + move * size).astype(np.uint64)

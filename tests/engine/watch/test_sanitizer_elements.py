@@ -73,7 +73,7 @@ a scalar | int z; b[t] = *(a[t] > 500 ? &a[t] : &z);
 """)
 BETWEEN = """__align__(16) int x[5]; __align__(16) int y[4]; x[a[t] & 3] = y[a[t] & 3] = 1;
 b[t] = x[5 + (a[t] & 1)];"""
-LOCAL["between two arrays"] = (BETWEEN, "x", "5", "reads x[5] (valid: elements 0 to 4 of x)")
+LOCAL["between two arrays"] = (BETWEEN, "x", "5", "reads element 5 of x, which has elements 0 to 4")
 
 
 @pytest.mark.parametrize("name", SHARED)

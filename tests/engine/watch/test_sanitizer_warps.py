@@ -5,7 +5,12 @@ import pytest
 from watch_harness import kinds, run
 
 from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.meetings import FULL, Meetings, NamedBarriers, WarpMeetings
+from attn_course.engine.watch.sanitizer.races.meetings import (
+    FULL,
+    Meetings,
+    NamedBarriers,
+    WarpMeetings,
+)
 
 START = """__shared__ int s[256]; const int t = threadIdx.x, lane = t % 32;
 const unsigned half = lane < 16 ? 0xffffu : 0xffff0000u;

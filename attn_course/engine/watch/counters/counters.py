@@ -214,8 +214,8 @@ class Counters(Observer):
         self._current = self._kernels[key]
         self._current.launches += 1
         self._block_lanes = 32 * launch.warps  # lane ids of a block
-        ends = [b.start + b.size for b in launch.buffers if b.space == "global"]
-        self._bytes = TouchedBytes(max(ends, default=0))
+        arrays = [b for b in launch.buffers if b.space == "global"]
+        self._bytes = TouchedBytes((b.start, b.start + b.size) for b in arrays)
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._mark_pending()

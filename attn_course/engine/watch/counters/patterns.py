@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from attn_course.engine.addresses import Packed
+
 from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts
 
+_NONE = np.zeros(0, np.uint8)
 _FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
 
 
@@ -69,11 +72,11 @@ class Pattern:
 class TouchedBytes:
     """Which bytes of global memory a launch has read and written, for each source line.
 
-    extent: one past the highest global address of the launch's buffers.
+    stretches: (first, end) global addresses of the launch's buffers.
     """
 
-    def __init__(self, extent: int):
-        self.extent = -(-extent // 16) * 16
+    def __init__(self, stretches):
+        self.packed = Packed(stretches)
         self.maps: dict[tuple[int, str], np.ndarray] = {}
 
     def mark(self, pattern: Pattern) -> None:
@@ -89,18 +92,24 @@ class TouchedBytes:
         pattern.touched.clear()
 
     def _mark(self, line: int, how: str, address: np.ndarray, size: int) -> None:
-        if (line, how) not in self.maps:
-            self.maps[line, how] = np.zeros(self.extent, np.uint8)
+        position = self.packed.positions(address.view(np.int64))
+        touched = self.maps[line, how] = self._grown(self.maps.get((line, how), _NONE))
         unit = min(size, 8)
-        view = self.maps[line, how].view(f"u{unit}")
+        view = touched.view(f"u{unit}")
         ones = int.from_bytes(b"\1" * unit, "little")
-        index = (address >> np.uint64(unit.bit_length() - 1)).view(np.int64)
+        index = position >> unit.bit_length() - 1
         for part in range(size // unit):
             view[index + part if part else index] = ones
+
+    def _grown(self, touched: np.ndarray) -> np.ndarray:
+        """A map with room for every address met so far."""
+        if touched.size == self.packed.size:
+            return touched
+        return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
 
     def count(self, how: str, line: int | None = None) -> int:
         """Distinct bytes "read" or "written", by one line or by all."""
         maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]
         if len(maps) < 2:
             return sum(int(np.count_nonzero(m)) for m in maps)
-        return int(np.count_nonzero(np.bitwise_or.reduce(maps)))
+        return int(np.count_nonzero(np.bitwise_or.reduce([self._grown(m) for m in maps])))

@@ -6,86 +6,100 @@ import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
 
-from .findings import Findings, Naming, describe_thread
+from .findings import Findings, Naming, describe_thread, key_of
 
 _LEAVING = ("bra", "brx", "ret", "exit")
+_MEETING = ("bar.", "barrier.", "shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
 class Exits:
     """Where the lanes of one chunk were in the kernel's code when they were last seen.
 
     A barrier of the kernel waits for no thread that has ended. Where such a thread ended from code
-    behind the barrier (`if (t < 40) __syncthreads(); a[t] = 1;`), it went around it, which CUDA
-    leaves undefined: a warning. A thread that ended from code before the barrier, as after
-    `if (t >= n) return;`, is left alone. Barriers inside device functions that the debug build
-    calls are not judged. Behind a barrier that ends the kernel there is no code to end from: there
-    the warning is for threads whose warp is at the barrier without them.
+    behind the barrier (`if (t < 40) __syncthreads(); a[t] = 1;`), or a condition led it past the
+    barrier to the kernel's end, it went around it, which CUDA leaves undefined: a warning. A thread
+    that ended from code before the barrier, as after `if (t >= n) return;`, is left alone. A
+    barrier in a device function counts as one at the kernel's call. The same holds for the lanes
+    that the mask of a warp-level instruction names.
     """
 
     def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
         launch = naming.launch
-        self.body = launch.source.module.functions[launch.kernel].body
+        function = launch.source.module.functions[launch.kernel]
+        self.body, self.labels = function.body, function.labels
         self.naming, self.findings = naming, findings
         self.first_lane = machine.first_lane
         place = np.arange(lanes) % naming.per_block
         self.launched = place < launch.threads
         self.count = int(np.count_nonzero(self.launched))
-        self.watching = any(self._is_barrier(instruction) for instruction in self.body)
-        acting = [i.index for i in self.body if i.opcode.split(".", 1)[0] not in _LEAVING]
-        self.end = max(acting, default=0)  # index of the last instruction that does anything
         self.seen_by_all, self.seen = 0, None  # index in the body; (lanes,) where they differ
 
     @staticmethod
-    def _is_barrier(instruction) -> bool:
-        return instruction.opcode.startswith(("bar.", "barrier."))
-
-    def _own(self, instruction) -> bool:
-        index = instruction.index
-        return index < len(self.body) and self.body[index] is instruction
+    def concern(functions) -> bool:
+        """Is there a barrier or a warp-level instruction in some functions?"""
+        return any(one.opcode.startswith(_MEETING) for f in functions for one in f.body)
 
     def instruction(self, event: InstructionEvent) -> None:
         instruction = event.instruction
-        if not self.watching or not self._own(instruction):
-            return
+        index = instruction.index
+        if index >= len(self.body) or self.body[index] is not instruction:
+            return  # of a device function
+        lanes = event.lanes
         if instruction.opcode.split(".", 1)[0] in _LEAVING:
-            return
-        if event.lanes.size == self.count:
-            self.seen_by_all, self.seen = instruction.index, None
+            if event.taken is None or instruction.operands[0].name not in self.labels:
+                return
+            index = max(index, self.labels[instruction.operands[0].name])
+            lanes = lanes if np.size(event.taken) == 1 else lanes[event.taken]
+            if np.size(event.taken) == 1 and not np.all(event.taken):
+                return
+        if lanes.size == self.count:
+            self.seen_by_all, self.seen = index, None
             return
         if self.seen is None:
             self.seen = np.full(self.launched.size, self.seen_by_all, np.int64)
-        self.seen[event.lanes] = instruction.index
+        self.seen[lanes] = index
 
     def barrier(self, event: BarrierEvent) -> None:
-        """Report the barrier when threads of its blocks ended behind it."""
+        """Report the barrier when threads of its blocks went around it and have ended."""
         if not event.complete or event.barrier == CLUSTER_BARRIER or self.seen is None:
             return
-        instructions = [instruction for instruction, _ in event.arrivals]
-        if any(len(one.operands) > 1 or not self._own(one) for one in instructions):
+        if any(len(instruction.operands) > 1 for instruction, _ in event.arrivals):
             return
         arrived = np.concatenate([lanes for _, lanes in event.arrivals])
         here = np.zeros(self.launched.size // self.naming.per_block, bool)
         here[arrived // self.naming.per_block] = True
-        last = max(instructions, key=lambda one: one.index)
         around = self.launched & ~event.machine.alive & np.repeat(here, self.naming.per_block)
-        if last.index == self.end:
-            warps = np.zeros(self.launched.size >> 5, bool)
-            warps[arrived >> 5] = True
-            around &= np.repeat(warps, 32)
-        else:
-            around &= self.seen > last.index
+        around &= self.seen > self.seen[arrived].max()
         if around.any():
-            self._report(last, np.nonzero(around)[0], arrived.size)
+            last = max(range(len(event.sites)), key=lambda i: self.seen[event.arrivals[i][1][0]])
+            line = event.machine.line_at(event.sites[last], event.arrivals[last][0])
+            self.report(line, np.nonzero(around)[0], arrived.size, "their blocks")
 
-    def _report(self, instruction, lanes: np.ndarray, arrived: int) -> None:
-        line = self.naming.launch.source.own_line(instruction)
+    def meeting(self, event: InstructionEvent, members, line: int) -> None:
+        """The same for a warp-level instruction; members: the masks of its lanes."""
+        if self.seen is None:
+            return
+        lanes = event.lanes
+        ended = self.launched & ~event.machine.alive & (self.seen > self.seen[lanes].max())
+        if not ended.any():
+            return
+        named = np.zeros(self.launched.size >> 5, np.uint32)
+        named[lanes >> 5] = members
+        places = np.arange(self.launched.size)
+        ended &= named[places >> 5] >> (places & 31).astype(np.uint32) & np.uint32(1) != 0
+        known = key_of("divergent-barrier", line, "") in self.findings
+        if ended.any() and not known:  # lanes that had already waited for them
+            self.report(line, np.nonzero(ended)[0], lanes.size, "their warps")
+
+    def report(self, line: int, lanes: np.ndarray, arrived: int, team: str) -> None:
         thread = self.naming.thread(int(lanes[0]) + self.first_lane)
+        others = f"{lanes.size} others" if lanes.size > 1 else "another"
         blocks = np.unique(lanes // self.naming.per_block).size
         self.findings.add(
             self.naming.finding(
                 "divergent-barrier",
                 line,
-                f"{arrived} threads wait here, and {lanes.size} others of their blocks never came: "
+                f"{arrived} threads wait here, and {others} of {team} never came: "
                 f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
                 "passes only because of that",
                 lanes + self.first_lane,

@@ -17,6 +17,7 @@ from .elements import NOWHERE, Array, Element, element
 KINDS = (
     "out-of-bounds",
     "misaligned",
+    "read-only",
     "uninitialised-read",
     "race",
     "divergent-barrier",
@@ -25,6 +26,8 @@ KINDS = (
 REMEDIES = {
     "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
+    "read-only": "write to memory that kernels may change; __constant__ memory is set by the host, "
+    "before the launch",
     "uninitialised-read": "write the element before it is read",
     "race": "put a barrier between the two accesses, or make them atomic",
     "divergent-barrier": "move the barrier out of the branch, so that every thread of the block "
@@ -97,6 +100,9 @@ class Findings:
 
     def __len__(self) -> int:
         return len(self._found)
+
+    def __contains__(self, key: tuple) -> bool:
+        return key in self._found
 
     def has(self, key: tuple, count: int) -> bool:
         """Count `count` more of a known finding; return False when it is not known."""
@@ -183,7 +189,7 @@ class Naming:
     def finding(
         self, kind, line: int, text: str, lanes, where: Element = NOWHERE, **more
     ) -> Finding:
-        """Make a finding about lanes, counted through the grid, at an element of an array.
+        """Return a finding about lanes, counted through the grid, at an element of an array.
 
         count: how many lanes, unless `more`, the finding's other fields, says something else.
         """

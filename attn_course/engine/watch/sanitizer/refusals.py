@@ -26,12 +26,56 @@ def refused(
     """
     bad = ~access.valid
     uneven = bad & (access.address & np.uint64(access.size - 1) != 0)
-    for kind, mine in (("misaligned", uneven), ("out-of-bounds", bad & ~uneven)):
+    kept = _kept_from_writing(access, bad, naming) & ~uneven
+    if kept.any():
+        yield _read_only(access, kept, line, naming, first_lane)
+    for kind, mine in (("misaligned", uneven), ("out-of-bounds", bad & ~uneven & ~kept)):
         if mine.any():
-            address = int(access.address.view(np.int64)[mine][0])
+            address = _first(access, mine)
             meant = _meant(access, address, line, naming, local)
             lanes = access.lanes[mine] + first_lane
             yield _finding(kind, access, address, lanes, line, naming, meant)
+
+
+def _kept_from_writing(access: Access, bad: np.ndarray, naming: Naming) -> np.ndarray:
+    """(lanes,) bool: which of the refused lanes write inside an array that is only read."""
+    kept = np.zeros(bad.size, bool)
+    if access.space == "global" and access.kind != "load":
+        address = access.address.view(np.int64)
+        for one in naming.buffers["global"]:
+            if not one.writable:
+                kept |= bad & (address >= one.start) & (address < one.start + one.size)
+    return kept
+
+
+def _read_only(access: Access, wrong: np.ndarray, line: int, naming: Naming, first_lane: int):
+    """The finding for lanes that write where kernels only read; wrong: (lanes,) bool."""
+    address = _first(access, wrong)
+    buffer = naming.buffer("global", address)
+    where = element(naming.array(buffer, access.size), address)
+    lanes = access.lanes[wrong] + first_lane
+    # A variable without the caller's shape is __constant__ memory; an array is the caller's.
+    place = "a read-only array" if buffer.dtype is not None else "__constant__ memory"
+    text = (
+        f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]} {where.text}, "
+        f"which is in {place}: the kernel can only read it"
+    )
+    return naming.finding("read-only", line, text, lanes, where)
+
+
+def leaving(
+    access: Access, wrong: np.ndarray, line: int, naming: Naming, first_lane: int, array: Array
+) -> Finding:
+    """The finding for lanes that reach memory, but not in the array that they count from.
+
+    wrong: (lanes,) bool.
+    """
+    lanes = access.lanes[wrong] + first_lane
+    return _finding("out-of-bounds", access, _first(access, wrong), lanes, line, naming, array)
+
+
+def _first(access: Access, wrong: np.ndarray) -> int:
+    return int(access.address.view(np.int64)[wrong][0])
 
 
 def _finding(
@@ -42,6 +86,11 @@ def _finding(
     if kind == "misaligned":
         place = _in_words(where) if meant is not None else str(address)
         text = f"{who} {access.size} bytes at once at {place}, whose address is no multiple of that"
+        if access.space == "local":
+            text += (
+                "; the optimised build may keep the array in registers and make no such access, "
+                "but C++ leaves it undefined: declare the array with __align__"
+            )
     elif meant is None:
         text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:

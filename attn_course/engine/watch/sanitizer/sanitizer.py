@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from attn_course.engine.events import (
     CLUSTER_BARRIER,
+    Access,
     BarrierEvent,
     FaultEvent,
     InstructionEvent,
@@ -19,70 +20,32 @@ from attn_course.engine.events import (
     WarpBarrierEvent,
 )
 
+from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
-from .global_races import GlobalRaces
 from .local_memory import LocalMemory
-from .ordering import ChunkOrder
-from .races import Context, LaneStamps
-from .refusals import refused
-from .shared_races import SharedRaces
+from .natures import Nature
+from .pointers import Bounds
+from .races.global_races import GlobalRaces
+from .races.ordering import ChunkOrder
+from .races.shared_races import SharedRaces
+from .races.shared_state import Context, LaneStamps
+from .refusals import leaving, nearest, refused
 
-_STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
 _ALL_LANES = (
     "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
     "(0 for a sum, -infinity for a maximum)"
 )
-_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
-@dataclass(frozen=True)
-class _Nature:
-    """The properties of an instruction that matter here, read from its opcode once."""
-
-    parameter: bool  # ld.param and st.param: call arguments, nobody else's business
-    atomic: bool  # atomics and accesses with a memory order, in any space
-    swap: bool
-    volatile: bool
-    fence: bool  # of the device at least
-    block_fence: bool  # of any scope
-    meeting: bool
-    shuffle: bool
-    arrive: bool
-    copy: str  # cp.async: "issue", "commit" or "wait"
-
-    @classmethod
-    def of(cls, instruction) -> _Nature:
-        opcode = instruction.opcode
-        parts = opcode.split(".")
-        root = parts[0]
-        ordered = any(part in _STRONG for part in parts)
-        block_only = "cta" in parts
-        releases = root in ("atom", "red", "st", "ld") and any(
-            part in ("acquire", "release", "acq_rel") for part in parts
-        )
-        return cls(
-            parameter="param" in opcode,
-            atomic=root in ("atom", "red") or ordered and root in ("ld", "st"),
-            swap=root == "atom" and "cas" in parts,
-            volatile="volatile" in parts,
-            fence=(root in ("membar", "fence") or releases) and not block_only,
-            block_fence=root in ("membar", "fence") or releases,
-            meeting=opcode.startswith(_MEETINGS),
-            shuffle=root == "shfl",
-            arrive=root in ("bar", "barrier") and "arrive" in parts,
-            copy=_part_of_copy(opcode),
-        )
+def _without(access: Access, wrong: np.ndarray) -> Access:
+    """The access of the lanes that are not `wrong`."""
+    return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
 
-def _part_of_copy(opcode: str) -> str:
-    if not opcode.startswith("cp.async."):
-        return ""
-    if "commit_group" in opcode:
-        return "commit"
-    if "wait" in opcode:
-        return "wait"
-    return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
+def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    """(lanes,) bool: does each mask name this lane?"""
+    return members >> lane.astype(np.uint32) & np.uint32(1) != 0
 
 
 class _ChunkState:
@@ -118,10 +81,17 @@ class Sanitizer(Observer):
 
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
-    is in `ordering`: barriers, __syncwarp(), fences with atomics; not shuffles and votes.
-    What it does not judge: a barrier in a device function, or one that threads left the kernel
-    before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers;
-    volatile shared memory in a program with a fence, taken for flags; mbarriers and bulk copies.
+    is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
+    votes. A lock or flag between blocks that is taken without a fence (or a block barrier) after it
+    orders on today's hardware more often than not, and never by the rules: a warning. Volatile
+    accesses are in no race with each other, for they may be flags; `races.flags` has the two
+    exceptions.
+    What it does not judge: a barrier that threads left the kernel before, as
+    `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
+    struct that is passed by value, in the function that gets it; volatile shared memory in a
+    program with a fence, taken for flags; bulk copies. `pointers` says which
+    accesses that leave their array are found inside shared and local memory. In global memory an
+    index finds nothing but its own array for 32 MiB around it.
 
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """
@@ -134,7 +104,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, tuple[_Nature, str]]] = {}
+        self._natures: dict[int, tuple[object, tuple[Nature, str]]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -165,10 +135,11 @@ class Sanitizer(Observer):
     def launch_started(self, launch: Launch) -> None:
         self._reset()
         self.launches += 1
-        self._naming = Naming(launch)
+        self._naming, self._bounds = Naming(launch), Bounds(launch)
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+        self._may_miss = Exits.concern(functions)
         self.found.source_lines = launch.source_lines
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
@@ -196,12 +167,13 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self, event: InstructionEvent) -> None:
         nature, header = self._nature(event.instruction)
-        self._chunks[event.machine].exits.instruction(event)
+        if self._may_miss:
+            self._chunks[event.machine].exits.instruction(event)
         if nature.parameter:
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or nature.meeting:
+        elif event.accesses or nature.meeting or nature.warp_barrier:
             self._last_line = self._line_of_call(event) or self._last_line
         self.found.line, self.found.header = self._last_line, header
         if event.accesses:
@@ -209,8 +181,9 @@ class Sanitizer(Observer):
         if nature.meeting:
             order = self._chunks[event.machine].order
             order.warp_sync(event.lanes, event.members, self._tick(), False)
-            if nature.shuffle:
-                self._check_shuffle(event)
+            self._check_members(event, nature)
+        elif nature.warp_barrier:
+            self._check_members(event, nature)
         elif nature.block_fence and self._global is not None:
             self._fence(event, nature, self._tick())
         elif nature.arrive:
@@ -219,6 +192,8 @@ class Sanitizer(Observer):
             self._chunks[event.machine].shared.copies.commit(event.lanes)
         elif nature.copy == "wait":
             self._wait_for_copies(event)
+        elif nature.phase:
+            self._use_phase(event, nature.phase)
 
     def _arrive(self, event: InstructionEvent) -> None:
         order, operands = self._chunks[event.machine].order, event.instruction.operands
@@ -228,16 +203,35 @@ class Sanitizer(Observer):
         else:  # barrier.cluster.arrive
             order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
 
+    def _use_phase(self, event: InstructionEvent, what: str) -> None:
+        """An arrival at the phase of an mbarrier, or the question whether one is complete."""
+        state, use = self._chunks[event.machine], event.machine.phase_use
+        if use is None or not event.accesses or not use.chosen.size:
+            return
+        (access,) = event.accesses
+        lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
+        own = lanes // self._naming.per_block
+        holder = own if access.block is None else access.block[use.chosen]
+        keys = holder << 40 | address << 1 | use.parity
+        if what == "wait":
+            state.shared.copies.complete(np.unique(keys[use.passed]))
+            state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            return
+        if what == "follow":
+            state.shared.copies.follow(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick())
+
     def _line_of_call(self, event: InstructionEvent) -> int:
         lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
         return lines.pop() if len(lines) == 1 else 0
 
-    def _nature(self, instruction) -> tuple[_Nature, str]:
+    def _nature(self, instruction) -> tuple[Nature, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
         known = self._natures.get(id(instruction))
         if known is None:
             header = self._naming.launch.source.place_in_header(instruction.position)
-            known = (instruction, (_Nature.of(instruction), header))  # kept: its id stays its own
+            nature = Nature.of(instruction, self._bounds.origins.values)
+            known = (instruction, (nature, header))  # kept: its id stays its own
             self._natures[id(instruction)] = known
         return known[1]
 
@@ -245,14 +239,18 @@ class Sanitizer(Observer):
         self._lines.append(self._last_line)
         return len(self._lines) - 1
 
-    def _accesses(self, event: InstructionEvent, nature: _Nature) -> None:
+    def _accesses(self, event: InstructionEvent, nature: Nature) -> None:
         state = self._chunks[event.machine]
         for access in event.accesses:
             if access.valid is not None:
                 self._refused(access, event, state)
+            if access.space != "global":
+                access = self._within_variable(access, event, state)
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
                 continue
+            if state.local.copied and access.kind == "store":
+                state.local.leave(access, event, self._last_line)
             time = self._tick()
             if nature.block_fence and access.kind != "load":
                 self._fence(event, nature, time - 1)
@@ -260,9 +258,7 @@ class Sanitizer(Observer):
             strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
-            context = Context(
-                self._last_line, time, state.order, lanes, strong, nature.swap, values
-            )
+            context = Context(self._last_line, time, state.order, lanes, strong, nature, values)
             if strong:
                 self._publish(access, state, time)
             if is_global:
@@ -280,6 +276,28 @@ class Sanitizer(Observer):
             self.found.add(finding)
         self._pending = None
 
+    def _within_variable(
+        self, access: Access, event: InstructionEvent, state: _ChunkState
+    ) -> Access:
+        """Report the lanes that leave the variable that they count from; return the others'."""
+        out = self._bounds.exceeding(access, event)
+        if out is None:
+            return access
+        wrong, start, end = out
+        if access.space == "local":
+            arrays = state.local.arrays.around(event)
+            inside = [a for a in arrays if start <= a.start < end]
+            address = int(access.address.view(np.int64)[wrong][0])
+            array = nearest(inside, address, self._last_line, self._naming)
+        else:
+            buffer = self._naming.buffer("shared", start)
+            array = self._naming.array(buffer, access.size) if buffer is not None else None
+        if array is None:
+            array = Array(f"{access.space} memory", start, end - start, min(access.size, 4))
+        first_lane = state.order.first_lane
+        self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
+        return _without(access, wrong)
+
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
@@ -290,7 +308,7 @@ class Sanitizer(Observer):
             address = address | 1 << 62  # another memory than the global one
         state.order.publications.strong(access.lanes, address, time, writes)
 
-    def _fence(self, event: InstructionEvent, nature: _Nature, time: int) -> None:
+    def _fence(self, event: InstructionEvent, nature: Nature, time: int) -> None:
         order = self._chunks[event.machine].order
         order.publications.fence(event.lanes, time)
         if nature.fence:
@@ -302,19 +320,60 @@ class Sanitizer(Observer):
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
-    def _check_shuffle(self, event: InstructionEvent) -> None:
-        inactive = event.machine.reads_inactive
-        if inactive is None or np.size(inactive) != event.lanes.size or not np.any(inactive):
+    def _check_members(self, event: InstructionEvent, nature: Nature) -> None:
+        """The mask of a warp-level instruction."""
+        instruction, members = event.instruction, event.members
+        if members is None and instruction.operands:
+            members = event.machine.operand(instruction, instruction.operands[-1], event.lanes.size)
+        if members is None:
             return
-        lanes = event.lanes[inactive] + self._chunks[event.machine].order.first_lane
+        members = np.asarray(members).astype(np.uint32)
+        lane = event.lanes & 31
+        mine = _bits(members, lane)
+        if not mine.all():
+            self._report_mask(event, event.lanes[~mine])
+        self._chunks[event.machine].exits.meeting(event, members, self._last_line)
+        if nature.shuffle:
+            self._check_shuffle(event, members)
+
+    def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:
+        lanes = lanes + self._chunks[event.machine].order.first_lane
+        thread = self._naming.thread(int(lanes[0]))
+        self.found.add(
+            self._naming.finding(
+                "divergent-barrier",
+                self._last_line,
+                f"{describe_thread(thread)} is lane {int(lanes[0]) % 32} of its warp, and the mask "
+                "it gives does not name that lane: what it then waits for and gets is undefined",
+                lanes,
+                remedy="name in the mask the lanes that come here, all of them and no others",
+            )
+        )
+
+    def _check_shuffle(self, event: InstructionEvent, members: np.ndarray) -> None:
+        inactive, sources = event.machine.reads_inactive, event.machine.shuffle_sources
+        if inactive is None or inactive.size != event.lanes.size:
+            return
+        self._report_shuffle(event, inactive, "that does not take part in the shuffle", "error")
+        others = ~inactive & ~_bits(members, sources) & (sources != event.lanes & 31)
+        self._report_shuffle(event, others, "that its mask does not name", "warning")
+
+    def _report_shuffle(
+        self, event: InstructionEvent, wrong: np.ndarray, which: str, severity: str
+    ) -> None:
+        """wrong: (lanes,) bool; which: of lanes they read from."""
+        if not wrong.any():
+            return
+        lanes = event.lanes[wrong] + self._chunks[event.machine].order.first_lane
         thread = self._naming.thread(int(lanes[0]))
         self.found.add(
             self._naming.finding(
                 "uninitialised-read",
                 self._last_line,
                 f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
-                "value of a lane that does not take part in the shuffle: the value is undefined",
+                f"value of a lane {which}: the value is undefined",
                 lanes,
+                severity=severity,
                 remedy=_ALL_LANES,
             )
         )
@@ -327,8 +386,9 @@ class Sanitizer(Observer):
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
+            self._global.publications.barrier(event.blocks)
         state.exits.barrier(event)
-        if event.complete and len({id(instruction) for instruction, _ in event.arrivals}) > 1:
+        if event.complete and len(event.arrivals) > 1:
             self._check_mixed(event, state)
 
     def warp_barrier(self, event: WarpBarrierEvent) -> None:
@@ -338,32 +398,33 @@ class Sanitizer(Observer):
     def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
         """Threads of one block that met at different barrier instructions."""
         per_block = self._naming.per_block
-        groups: dict[int, list] = {}
-        for instruction, lanes in event.arrivals:
+        groups: dict[tuple[int, int], list] = {}
+        for (instruction, lanes), site in zip(event.arrivals, event.sites, strict=True):
             if "arrive" in instruction.opcode or len(instruction.operands) > 1:
                 return  # a barrier with a count of its own: producers and consumers may differ
-            known = groups.setdefault(id(instruction), [instruction, lanes])
+            key = id(instruction), id(site)
+            known = groups.setdefault(key, [instruction, lanes, site])
             if known[1] is not lanes:
                 known[1] = np.concatenate([known[1], lanes])
-        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes in groups.values()]
+        if len(groups) < 2:
+            return
+        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes, _ in groups.values()]
         pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
         shared = sorted(set().union(*pairs))
         if not shared:
             return
         members = [
-            (instruction, lanes[np.isin(lanes // per_block, shared)])
-            for instruction, lanes in groups.values()
+            (event.machine.line_at(site, instruction), lanes[np.isin(lanes // per_block, shared)])
+            for instruction, lanes, site in groups.values()
         ]
         self._report_mixed([m for m in members if m[1].size], state, len(shared))
 
     def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
+        """members: (line, lanes) of each barrier."""
         members = sorted(members, key=lambda m: m[1].size)
-        lines = [self._naming.launch.source.own_line(instruction) for instruction, _ in members]
+        lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
-        waits = " and ".join(
-            f"{who.size} threads at line {line}"
-            for (_, who), line in zip(members, lines, strict=True)
-        )
+        waits = " and ".join(f"{who.size} threads at line {line}" for line, who in members)
         self.found.add(
             self._naming.finding(
                 "divergent-barrier",
@@ -397,8 +458,7 @@ class Sanitizer(Observer):
             lines = self._machine.lines_of(event.instruction)
             line = next(filter(None, lines), self._last_line)
         threads = tuple(event.threads)
-        opcode = event.instruction.opcode if event.instruction is not None else ""
-        missed = event.kind == "divergent-barrier" and opcode.startswith(_MEETINGS)
-        remedy = _ALL_LANES if missed else ""
+        shuffle = event.instruction is not None and Nature.of(event.instruction).meeting
+        remedy = _ALL_LANES if shuffle and event.kind == "divergent-barrier" else ""
         place = event.array, event.index
         self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))

@@ -43,6 +43,11 @@ class Touch:
     strong: bool
     floor: object
 
+    def part(self, chosen: np.ndarray) -> Touch:
+        """The accesses of some places, (n,) bool."""
+        floor = self.floor[chosen] if isinstance(self.floor, np.ndarray) else self.floor
+        return Touch(self.unit[chosen], self.stamp[chosen], self.lane[chosen], self.strong, floor)
+
 
 class Shadow:
     """Stamps of the last write and of two different last readers of each unit of memory.
@@ -57,6 +62,7 @@ class Shadow:
         self.writer = np.full(units, initial, np.int64)
         self.reader = np.zeros(units, np.int64)
         self.other = np.zeros(units, np.int64)  # a reader whose lane is not `reader`'s
+        self.marks: dict[str, np.ndarray] = {}  # stamps of accesses of some kind, by its name
         self.memory = image  # the simulated bytes, as they are after each access
         self.before = image.copy()  # and as they were before it
 
@@ -76,11 +82,16 @@ class Shadow:
         self.writer, self.reader, self.other = (
             np.repeat(stamps, 2) for stamps in (self.writer, self.reader, self.other)
         )
+        self.marks = {name: np.repeat(stamps, 2) for name, stamps in self.marks.items()}
 
     def values(self, image: np.ndarray) -> np.ndarray:
         """The bytes of an image as one unsigned number a unit."""
         whole = image.size >> self.shift << self.shift
         return image[:whole].view(f"u{1 << self.shift}")
+
+    def now(self, unit: np.ndarray) -> np.ndarray:
+        """The present values of some units, as `values` gives them."""
+        return self.values(self.memory)[unit]
 
     def note_read(self, touch: Touch) -> None:
         """Keep the readers: the last one, and another lane's where there was one."""
@@ -95,11 +106,21 @@ class Shadow:
         if beaten.any():
             self.other[unit[beaten]] = stamp[beaten]
 
+    def mark(self, name: str, touch: Touch) -> None:
+        """Keep the stamps of accesses of a kind of which there are few."""
+        if name not in self.marks:
+            self.marks[name] = np.zeros(self.writer.size, np.int64)
+        self.marks[name][touch.unit] = touch.stamp
+
+    def marked(self, name: str, unit: np.ndarray):
+        """(n,) stamps of the last access of a kind; 0: none."""
+        return self.marks[name][unit] if name in self.marks else np.zeros(unit.size, np.int64)
+
     def note_write(self, touch: Touch) -> np.ndarray:
         """Keep the writer. Returns the places whose unit another lane wrote at the same time."""
         self.writer[touch.unit] = touch.stamp
         beaten = np.nonzero(self.writer[touch.unit] != touch.stamp)[0]
-        self.values(self.before)[touch.unit] = self.values(self.memory)[touch.unit]
+        self.values(self.before)[touch.unit] = self.now(touch.unit)
         return beaten
 
 

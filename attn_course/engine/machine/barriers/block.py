@@ -15,12 +15,12 @@ from attn_course.engine.events import CLUSTER_BARRIER
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
-from ..errors import Hang
-from .clusters import Cluster
-from .lanes import ChunkLanes, merged
-from .memory import spread
-from .reports import Reports
-from .scheduler import Scheduler
+from ...errors import Hang
+from ..clusters import Cluster
+from ..lanes import ChunkLanes, merged
+from ..memory import spread
+from ..reports import Reports
+from ..scheduler import Scheduler
 
 _REDUCTIONS = ("popc", "and", "or")
 
@@ -62,7 +62,8 @@ class Barriers:
         instruction, fall = block.terminator.instruction, block.terminator.fall
         if self.lanes.are_all() and not self.arrived and is_plain(instruction):
             number = instruction.operands[0].value if instruction.operands else 0
-            self.reports.barrier(number, [(instruction, self.lanes.R[LANE])])
+            here = (block.terminator.action, instruction, self.lanes.R[LANE])
+            self.reports.barrier(number, [here])
             return fall
         at = self.arrival(block)
         if "arrive" in instruction.opcode.split("."):
@@ -74,7 +75,7 @@ class Barriers:
         """The same for barrier.cluster.wait."""
         t, lanes = block.terminator, self.lanes
         if self.cluster.passes(lanes.R[LANE]).all():
-            self.reports.barrier(CLUSTER_BARRIER, [(t.instruction, lanes.R[LANE])])
+            self.reports.barrier(CLUSTER_BARRIER, [(t.action, t.instruction, lanes.R[LANE])])
             return t.fall
         places = lanes.all_places()
         number = np.full(places.size, CLUSTER_BARRIER)
@@ -203,7 +204,9 @@ class Barriers:
         self.store_reductions(passing)
         for w in passing:
             released[w.key] = merged(released.get(w.key), w.places)
-        self.reports.barrier(number, [(w.instruction, self.lanes.at(w.places)) for w in passing])
+        self.reports.barrier(
+            number, [(w.instance, w.instruction, self.lanes.at(w.places)) for w in passing]
+        )
 
     def store_reductions(self, passing: list[Waiting]) -> None:
         voters = [w for w in passing if w.mode]
@@ -229,9 +232,10 @@ class Barriers:
             released[w.key] = merged(released.get(w.key), w.places)
         for number in self.numbers():
             here = [
-                (w.instruction, self.lanes.at(w.places[w.number == number])) for w in self.waiting
+                (w.instance, w.instruction, self.lanes.at(w.places[w.number == number]))
+                for w in self.waiting
             ]
-            here = [(instruction, lanes) for instruction, lanes in here if lanes.size]
+            here = [group for group in here if group[2].size]
             self.reports.barrier(number, here, complete=False)
         self.waiting, self.arrived = [], {}
         self.scheduler.enqueue(released)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attn_course.engine.addresses import aligned
 from attn_course.engine.events import Access, MachineView
 
-from .findings import Findings, Naming, describe_thread
-from .races import Context, LaneStamps, SharedState
+from ..findings import Findings, Naming, describe_thread
 from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class _Batch:
     lane: np.ndarray
     bits: np.ndarray  # the lane as a stamp
     group: np.ndarray  # the lane's number of this commit group
+    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
+    arrival: np.ndarray  # and when the lane asked for that
+
+    def part(self, chosen: np.ndarray) -> _Batch:
+        names = ("address", "lane", "bits", "group", "phase", "arrival")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
 
 class CopiesUnderWay:
@@ -36,7 +43,9 @@ class CopiesUnderWay:
         self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
 
     def issue(self, address, size: int, lane, bits) -> None:
-        self.batches.append(_Batch(address, size, lane, bits, self.committed[lane]))
+        none = np.full(lane.size, -1)
+        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
+        self.batches.append(batch)
 
     def commit(self, lanes: np.ndarray) -> None:
         self.committed[lanes] += 1
@@ -53,17 +62,32 @@ class CopiesUnderWay:
             done = waiting[batch.lane]
             if newer is not None:
                 done &= batch.group < self.committed[batch.lane] - newer
-            unit = self.shadow.units(batch.address[done], batch.size)
-            stamp = batch.bits[done] + (time << TIME_SHIFT)
-            self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
-            rest = ~done
-            if rest.any():
-                parts = {
-                    name: getattr(batch, name)[rest]
-                    for name in ("address", "lane", "bits", "group")
-                }
-                kept.append(replace(batch, **parts))
+            self.finish(batch, done, np.full(batch.lane.size, time), kept)
         self.batches = kept
+
+    def follow(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """cp.async.mbarrier.arrive: the lanes' copies are done when a phase is complete."""
+        phase = np.full(self.committed.size, -1)
+        phase[lanes] = keys
+        for batch in self.batches:
+            mine = (batch.phase < 0) & (phase[batch.lane] >= 0)
+            batch.phase[mine] = phase[batch.lane[mine]]
+            batch.arrival[mine] = time
+
+    def complete(self, keys: np.ndarray) -> None:
+        """Somebody found these phases complete. A copy counts as written when its lane arrived."""
+        kept = []
+        for batch in self.batches:
+            self.finish(batch, np.isin(batch.phase, keys), batch.arrival, kept)
+        self.batches = kept
+
+    def finish(self, batch: _Batch, done: np.ndarray, time: np.ndarray, kept: list) -> None:
+        """Some copies of a batch are written, at a time each; the others are kept."""
+        unit = self.shadow.units(batch.address[done], batch.size)
+        stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
+        self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
+        if not done.all():
+            kept.append(batch.part(~done))
 
     def under_way(self, unit: np.ndarray) -> np.ndarray:
         """(n,) bool: which units are still being copied."""
@@ -88,11 +112,16 @@ class SharedRaces(SharedState):
         self.per_block = naming.per_block
         self.stride = image.size // machine.block_count
         self.one_block = machine.block_count == 1
+        # Behind the launch's own bytes is what CUDA reserves; groups of several warps meet there.
+        self.end = naming.launch.shared_bytes
+        self.has_reserved = self.stride > aligned(self.end)
         self.clustered = machine.clustered
         self.first_lane = machine.first_lane
         self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
 
     def access(self, access: Access, context: Context) -> None:
+        if self.has_reserved and int(access.address.view(np.int64).min()) >= self.end:
+            return
         if self.copies.batches:
             self.check_copies(access, context)
         super().access(access, context)
@@ -153,10 +182,11 @@ class SharedRaces(SharedState):
             ordered &= earlier // self.per_block == lane // self.per_block
         ordered |= order.cluster_orders(time, earlier, lane)
         ordered |= order.warp_orders(time, earlier, lane)
+        ordered |= order.phase_orders(time, earlier, lane)
         if ordered.all():
-            return ordered, ordered
+            return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
-        return ordered, order.only_met(time, earlier, lane)
+        return ordered, order.only_met(time, earlier, lane), ordered
 
     def address_of(self, unit: int) -> int:
         return (unit << self.shadow.shift) % self.stride

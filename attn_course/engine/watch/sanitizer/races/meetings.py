@@ -166,3 +166,47 @@ class NamedBarriers:
     def orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool as Meetings has it, for lanes."""
         return self.meetings.orders(time, self.members(earlier), self.members(later))
+
+
+class MbarrierPhases:
+    """Phases of mbarriers: who finds one complete comes after all that arrived there.
+
+    Warps stand for their lanes, as they do for fences: an arrival by one lane counts for its warp,
+    and so does a wait. What a warp knows to be over is passed on with its next arrival.
+    """
+
+    def __init__(self, lanes: int, per_block: int):
+        warps = lanes >> 5
+        self.per_block = per_block >> 5
+        self.after = np.zeros((warps, warps), np.int32)  # up to when it comes after each other one
+        self.arrived: dict[int, np.ndarray] = {}  # key of a phase -> what comes before it, (warps,)
+
+    def arrive(self, lanes: np.ndarray, keys: np.ndarray, passed, time: int) -> None:
+        """keys: the phase of each lane; passed: when each last passed a barrier of its block."""
+        for key in np.unique(keys).tolist():
+            mine = keys == key
+            warps = np.unique(lanes[mine] >> 5)
+            row = self.after[warps].max(axis=0)
+            first = warps // self.per_block * self.per_block
+            inside = (first[:, None] + np.arange(self.per_block)).ravel()
+            row[inside] = np.maximum(row[inside], int(np.max(passed[mine])))
+            row[warps] = time
+            self.arrived[key] = np.maximum(row, self.arrived.get(key, 0))
+
+    def wait(self, lanes: np.ndarray, keys: np.ndarray) -> None:
+        """Lanes have found phases complete."""
+        for key in np.unique(keys).tolist():
+            if key in self.arrived:
+                warps = np.unique(lanes[keys == key] >> 5)
+                self.after[warps] = np.maximum(self.after[warps], self.arrived[key])
+
+    def meet(self, lanes: np.ndarray) -> None:
+        """Warps of each block have met at a barrier, and know what any of them knows."""
+        warps = np.unique(lanes >> 5)
+        for block in np.unique(warps // self.per_block).tolist():
+            mine = warps[warps // self.per_block == block]
+            self.after[mine] = self.after[mine].max(axis=0)
+
+    def orders(self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
+        """(n,) bool as Meetings has it, for lanes of the chunk."""
+        return time < self.after[later >> 5, earlier >> 5]

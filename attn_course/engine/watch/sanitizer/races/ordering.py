@@ -1,4 +1,5 @@
-"""The order of accesses by different lanes: barriers, warp barriers, and fences with atomics.
+"""The order of accesses by different lanes: barriers of blocks and warps, mbarriers, and fences
+with atomics.
 
 Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
 memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
@@ -15,7 +16,7 @@ import numpy as np
 
 from attn_course.engine.events import MachineView
 
-from .meetings import NamedBarriers, WarpMeetings
+from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings
 from .shadow import TIME_SHIFT
 
 
@@ -33,6 +34,7 @@ class ChunkOrder:
         self.synced = WarpMeetings(lanes)  # at __syncwarp()
         # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
         self.met = WarpMeetings(lanes, history=False)
+        self.phases: MbarrierPhases | None = None  # from the first arrival at an mbarrier on
         self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
         self.cluster_of_block = machine.cluster_of_block
         self.publications = LanePublications()
@@ -51,6 +53,8 @@ class ChunkOrder:
         A barrier for a whole block also orders what its ended threads did; one with a count of its
         own orders those who took part.
         """
+        if self.phases is not None:
+            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
         count = sum(lanes.size for _, lanes in arrivals)
         if not counted and count == np.count_nonzero(self.alive):
@@ -77,6 +81,29 @@ class ChunkOrder:
         self._tell_apart()
         self.named.arrive(lanes, number, time)
         self.released[lanes] = time
+
+    def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
+
+        keys: (n,) int64, a number of each lane's mbarrier and phase.
+        """
+        if self.phases is None:
+            self.phases = MbarrierPhases(self.lanes, self.per_block)
+        passed = np.full(lanes.size, self.passed_by_all)
+        if self.passed is not None:
+            passed = self.passed[lanes] if self.released is None else passed * 0
+        self.phases.arrive(lanes, keys, passed, time)
+
+    def wait_for_phase(self, lanes: np.ndarray, keys: np.ndarray) -> None:
+        """The lanes have found these phases complete."""
+        if self.phases is not None:
+            self.phases.wait(lanes, keys)
+
+    def phase_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did a phase of an mbarrier come between? Lanes counted in the chunk."""
+        if self.phases is None:
+            return np.zeros(time.size, bool)
+        return self.phases.orders(time, earlier, later)
 
     def _spread_out(self) -> None:
         if self.passed is None:
@@ -162,9 +189,10 @@ class Publications:
 
     The rule: an access of block A is ordered before one of block B when A, after its access, ran
     __threadfence() (or a releasing atomic) and then an atomic or volatile write at an address
-    where B, before its own access and after A's atomic, did an atomic or volatile access. That
-    covers tickets ("the last block to finish"), flags and locks. A fence by one thread after a
-    block barrier counts for its block.
+    where B, before its own access and after A's atomic, did an atomic or volatile access and then
+    a fence. That covers tickets ("the last block to finish"), flags and locks. A fence by one
+    thread after a block barrier counts for its block. On B's side a barrier of its block does as
+    well as a fence: CUDA's own example of tickets has no more.
     """
 
     def __init__(self, per_block: int):
@@ -172,10 +200,24 @@ class Publications:
         self.fences: dict[int, int] = {}  # block -> time of its last fence
         self.given: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
         self.taken: dict[int, dict[int, int]] = defaultdict(dict)
+        self.fresh: dict[int, dict[int, int]] = defaultdict(dict)  # of `taken`: no fence since
+        self.fenced: dict[int, dict[int, int]] = defaultdict(dict)  # and those with one
 
     def fence(self, lanes: np.ndarray, time: int) -> None:
         for block in np.unique(lanes // self.per_block).tolist():
             self.fences[block] = time
+            self.acquire(block)
+
+    def acquire(self, block: int) -> None:
+        """A fence or a barrier follows what the block has taken so far."""
+        if block in self.fresh:
+            self.fenced[block].update(self.fresh.pop(block))
+
+    def barrier(self, blocks: np.ndarray) -> None:
+        """Blocks, by their numbers in the grid, passed a barrier."""
+        if self.fresh:
+            for block in blocks.tolist():
+                self.acquire(block)
 
     def strong(self, lanes, addresses, time: int, writes: bool) -> None:
         """Atomic or volatile accesses at global addresses; of use only after a first fence."""
@@ -187,18 +229,24 @@ class Publications:
                 given = self.given[block].setdefault(address, [])
                 if not given or given[-1][0] != self.fences[block]:
                     given.append((self.fences[block], time))
-            self.taken[block][address] = time
+            self.taken[block][address] = self.fresh[block][address] = time
 
-    def orders(self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
-        """(n,) bool for accesses at `time` by block `earlier`, followed now by block `later`."""
+    def orders(
+        self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray, fenced: bool = False
+    ) -> np.ndarray:
+        """(n,) bool for accesses at `time` by block `earlier`, followed now by block `later`.
+
+        fenced: only where a fence follows the atomic or volatile access of `later`.
+        """
         if not self.fences:
             return np.zeros(time.size, bool)
         cases, place = np.unique(np.stack([time, earlier, later]), axis=1, return_inverse=True)
-        known = [self._ordered(*case) for case in cases.T.tolist()]
+        seen = self.fenced if fenced else self.taken
+        known = [self._ordered(*case, seen) for case in cases.T.tolist()]
         return np.array(known, bool)[place.ravel()]
 
-    def _ordered(self, time: int, earlier: int, later: int) -> bool:
-        given, taken = self.given.get(earlier, {}), self.taken.get(later, {})
+    def _ordered(self, time: int, earlier: int, later: int, seen: dict) -> bool:
+        given, taken = self.given.get(earlier, {}), seen.get(later, {})
         for address in given.keys() & taken.keys():
             # Atomics of one instruction are done in the order of the blocks.
             last = taken[address] + (earlier < later)

@@ -1,0 +1,1 @@
+"""Races in memory that threads share: what touched each byte, and what orders the accesses."""
