@@ -230,7 +230,7 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
     style.rows_of_bars(axes, names)
     axes.set_yticks(ticks, names)
     axes.set_xlim(0, max(length for *_, length in runs.values()))
-    title = "one warp: is anything computed while data travels?"
+    title = "one warp: what may be computed while data travels?"
     axes.set(xlabel="instructions that the warp has executed", title=title)
     return figure
 

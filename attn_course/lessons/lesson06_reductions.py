@@ -123,7 +123,7 @@ def exchange(recording: Recording, function: str) -> Exchange:
             now[[value["threads"][at] for at in mine]] = [float(value["values"][at]) for at in mine]
         if offset := changed.get(f"{function}.offset"):  # a step is over, or the first begins
             rows.append(now.copy())
-            offsets += [one for one in offset["values"][:1] if one]
+            offsets += [one for one in offset["values"][:1] if one and one < WARP]
     if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
         raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
     return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))

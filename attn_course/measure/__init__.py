@@ -4,6 +4,7 @@ from attn_course.engine.lazy import lazy
 
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
+    "contestants": "Kernels Part",
     "first_calls": "measured",
     "records": "caption measured_or_recorded newest_record",
     "roofline": "attention_work method_work step_work tflops",

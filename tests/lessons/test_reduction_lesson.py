@@ -4,24 +4,32 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
+from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem
 from attn_course.lessons import lesson06_reductions
 
 RNG = np.random.default_rng(3)
 
 
-def traced_softmax(rows=3, keys=77, warp=0):
-    """(scores, recording) of kernel 05 on ragged rows."""
+RISING = ("int offset = 16; offset > 0; offset /= 2", "int offset = 1; offset < 32; offset *= 2")
+
+
+def traced_softmax(rows=3, keys=77, warp=0, edit=("", "")):
+    """(scores, recording) of kernel 05, its text edited, on ragged rows."""
     scores = RNG.standard_normal((1, rows, keys)).astype(np.float32)
-    module = RawModule(path="kernels/05_softmax_warp.cu", backend="simulator")
+    text = kernel_path("05_softmax_warp").read_text(encoding="utf-8").replace(*edit)
+    module = RawModule(code=text, backend="simulator")
     arguments = (scores, np.empty_like(scores), np.int32(rows), np.int32(keys), np.float32(0.5))
     with observe(Tracer(warp=warp)) as trace:
         module.get_function("softmax_warp")((1,), (32, 4), arguments)
     return scores[0], trace.recording
 
 
-def test_an_exchange_is_the_butterfly_of_the_row():
-    scores, recording = traced_softmax()
+@pytest.mark.parametrize(
+    ("edit", "offsets"), [(("", ""), (16, 8, 4, 2, 1)), (RISING, (1, 2, 4, 8, 16))]
+)
+def test_an_exchange_is_the_butterfly_of_the_row(edit, offsets):
+    scores, recording = traced_softmax(edit=edit)
     found = lesson06_reductions.exchange(recording, "warp_max")
     padded = np.full(96, -np.inf, np.float32)
     padded[:77] = scores[0] * np.float32(0.5)
@@ -30,7 +38,7 @@ def test_an_exchange_is_the_butterfly_of_the_row():
     for row, offset in enumerate(found.offsets):
         lanes = np.maximum(lanes, lanes[np.arange(32) ^ offset])
         np.testing.assert_array_equal(found.values[row + 1], lanes)
-    assert found.offsets == (16, 8, 4, 2, 1)
+    assert found.offsets == offsets
 
 
 def test_an_exchange_of_sums_ends_equal_in_all_lanes():
