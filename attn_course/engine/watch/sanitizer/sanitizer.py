@@ -24,7 +24,7 @@ from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
 from .local_memory import LocalMemory
-from .natures import Nature
+from .natures import MEETINGS, Nature
 from .pointers import Bounds
 from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
@@ -458,7 +458,8 @@ class Sanitizer(Observer):
             lines = self._machine.lines_of(event.instruction)
             line = next(filter(None, lines), self._last_line)
         threads = tuple(event.threads)
-        shuffle = event.instruction is not None and Nature.of(event.instruction).meeting
-        remedy = _ALL_LANES if shuffle and event.kind == "divergent-barrier" else ""
+        opcode = event.instruction.opcode if event.instruction is not None else ""
+        missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
+        remedy = _ALL_LANES if missed else ""
         place = event.array, event.index
         self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))
