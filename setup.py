@@ -11,7 +11,7 @@ from setuptools.command.build_py import build_py
 DATA = {  # folder of the checkout -> the files of it that are shipped
     "kernels": ("*.cu", "*.cuh"),
     "results": ("*.json",),
-    "notebooks": ("*.ipynb",),
+    "notebooks": ("*.ipynb", "glossary.md"),
     "exercises": ("*.md",),
 }
 

@@ -1,5 +1,6 @@
 """`attn-course profile`: what Nsight Compute says of the ladder's kernels, measured or recorded."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,7 +139,8 @@ def plain(record: dict) -> dict:
     cases = []
     for case in record["cases"]:
         ours = {name: both["simulator"] for name, both in case.get("counters", {}).items()}
-        cases.append({"step": int(case["file"].partition("_")[0]), "simulator": ours} | case)
+        number = re.match(r"\d+(?=_)", case["file"])  # a probe is no step of the ladder
+        cases.append({"step": int(number[0]) if number else 0, "simulator": ours} | case)
     return record | {"cases": cases}
 
 

@@ -59,7 +59,9 @@ KINDS = {
     ),
     "ablations": RecordKind("the flash kernels without one idea at a time", "GPU", "ablations"),
     "profile": RecordKind(
-        "speed of light and stall reasons of kernels 01 to 06", "GPU, ncu", "profile_lesson"
+        "speed of light and stall reasons of kernels 01 to 06, of flash kernels and a large copy",
+        "GPU, ncu",
+        "profile_lesson",
     ),
     "counters": RecordKind(
         "the simulator's counters against Nsight Compute",

@@ -107,10 +107,11 @@ class Judgement:
         where = f"case {failure.label}" if failure.label else "before any launch"
         lines = [f"  {failure.property} ({where}, {len(self.cases)} of {self.of} cases pass)"]
         lines += [f"  {line}" for line in failure.message.splitlines()]
-        lines += [
-            f"  {'>' if number == failure.line else ' '}{number:4}  {text}".rstrip()
-            for number, text in self.context(failure.line)
-        ]
+        if failure.property != "compiles":  # the compiler's message holds the line
+            lines += [
+                f"  {'>' if number == failure.line else ' '}{number:4}  {text}".rstrip()
+                for number, text in self.context(failure.line)
+            ]
         if failure.block is not None:
             lines.append(f'  step("{self.exercise}") shows this case thread by thread.')
         return lines

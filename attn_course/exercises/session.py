@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from attn_course.engine.errors import SimulatorError
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Tracer
+from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import ExerciseError, read_exercise
@@ -49,10 +52,14 @@ def step(name: str):
         exercise.kernel
     )
     block = first.block if first is not None and first.block else (0, 0, 0)
-    with observe(Tracer(block=block)) as trace:
+    trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
+    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    with observe(trace, watch), suppress(SimulatorError):  # the steps until an error are shown
         kernel(
             setup.grid, setup.block, tuple(setup.fresh().values()), shared_mem=setup.shared_bytes
         )
+    trace.mark(watch.findings)
     return trace.show()
 
 

@@ -20,6 +20,6 @@ _NAMES = {
     "pipelines": "amdahl roofline shares time_by_work",
     "flash": """flights running_softmax shared_budget traffic_by_tile visited_tiles window_bias
         worth_of_ideas""",
-    "profiles": "counts_against percentages stacked",
+    "profiles": "count_ratios percentages stacked",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

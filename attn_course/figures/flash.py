@@ -163,11 +163,15 @@ def window_bias(
     """Draw a window's regions, one query's bias, and its weights without and with the bias.
 
     bias: (rows, columns), -inf where masked.  regions: (rows, columns) of region numbers.
-    weights: title -> (rows, columns).  query: (row, column) of the query token.
+    weights: title -> (rows, columns); masked elements are grey, as in the bias.
+    query: (row, column) of the query token.
     """
     figure = style.new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
     axes = figure.subplots(1, 2 + len(weights))
-    axes[0].imshow(regions, cmap="Set3", interpolation="nearest")
+    axes[0].imshow(regions, cmap="Set2", vmin=0, vmax=7, interpolation="nearest")
+    for number in np.unique(regions):
+        row, column = (place.mean() for place in np.nonzero(regions == number))
+        style.centred(axes[0], column, row, f"{number}", fontsize=11)
     axes[0].set_title("regions that met\nin a shifted window", fontsize=9.5)
     drawn = axes[1].imshow(np.ma.masked_invalid(bias), cmap="viridis", interpolation="nearest")
     axes[1].set_facecolor(style.PALE)
@@ -177,6 +181,7 @@ def window_bias(
     norm = PowerNorm(0.5, 0, max(one.max() for one in weights.values()))
     for place, (name, one) in zip(axes[2:], weights.items(), strict=True):
         drawn = place.imshow(one, cmap="inferno", norm=norm, interpolation="nearest")
+        place.set_facecolor(style.PALE)
         place.set_title(name, fontsize=9.5)
     _colour_bar(figure, drawn, axes[2:], "attention weight\n(square-root scale)")
     for place in axes:

@@ -9,13 +9,15 @@ from . import style
 
 
 @style.styled
-def counts_against(
+def count_ratios(
     pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     *,
     source: str = "",
     title: str = "",
 ) -> Figure:
-    """Draw measured over predicted counts, a colour a counter; equal ones are on the diagonal.
+    """Draw measured over predicted counts: a row a counter, a point a launch; equal ones at 1.
+
+    The number at the right of a row is that of its points at exactly 1, and of all.
 
     Args:
         pairs: counter -> (predicted, measured), positive.
@@ -27,31 +29,30 @@ def counts_against(
     filled = {name: two for name, two in pairs.items() if len(two[0]) or len(two[1])}
     style.require(bool(filled), "no counts to draw")
     style.require(
-        all(len(a) == len(b) and min(a) > 0 and min(b) > 0 for a, b in filled.values()),
+        all(len(a) == len(b) and min(*a, *b) > 0 for a, b in filled.values()),
         "every predicted count needs a measured one, both positive",
     )
-    low = min(min(*a, *b) for a, b in filled.values())
-    high = max(max(*a, *b) for a, b in filled.values())
-    figure = style.new_figure(7.2, 4.3)
+    figure = style.new_figure(7.6, 1.2 + 0.34 * len(filled))
     axes = figure.subplots()
-    axes.plot((low, high), (low, high), color=style.GREY, lw=1, zorder=1)
-    markers = "os^Dv<>"
-    for number, (name, (predicted, measured)) in enumerate(filled.items()):
-        axes.scatter(
-            predicted,
-            measured,
-            s=34,
-            label=name,
-            zorder=2,
-            alpha=0.85,
-            color=style.PALETTE[number % len(style.PALETTE)],
-            marker=markers[number % 7],
-            edgecolor=style.PAPER,
-            linewidth=0.5,
+    axes.axvline(1, color=style.GREY, lw=1, zorder=1)
+    highest = 1.0
+    for place, (predicted, measured) in enumerate(filled.values()):
+        ratios = np.array(measured, float) / np.array(predicted, float)
+        spread = 0.22 * np.linspace(-1, 1, len(ratios)) if len(ratios) > 1 else 0.0
+        colours = [style.BLUE if ratio == 1 else style.RED for ratio in ratios]
+        rows = np.full(len(ratios), float(place)) + spread
+        axes.scatter(ratios, rows, s=20, c=colours, alpha=0.7, zorder=2, linewidth=0)
+        highest = max(highest, ratios.max())
+    for place, (predicted, measured) in enumerate(filled.values()):
+        equal = sum(a == b for a, b in zip(predicted, measured, strict=True))
+        style.note(
+            axes, f"{equal} of {len(predicted)} at 1", (highest, place), (10, 0), va="center"
         )
-    y = style.with_source("counted by the hardware", source)
-    style.chart(axes, title, "predicted by the simulator", y, log=True)
-    figure.legend(frameon=False, loc="outside right upper", fontsize=9)
+    style.rows_of_bars(axes, list(filled))
+    axes.set(title=title, xscale="log", xlabel=style.with_source("hardware / simulator", source))
+    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 8) if tick <= 1.05 * highest]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     return figure
 
 
@@ -107,17 +108,18 @@ def stacked(
     """Draw stacked horizontal bars: one row a kernel, one colour a reason.
 
     Args:
-        rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0.
+        rows: one a kernel.  parts: reason -> length, one mapping a row; missing ones are 0;
+            a reason that is 0 in all rows is not in the legend.
 
     Raises:
         ValueError: no parts, or another number of them than rows.
     """
     style.require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
-    names = list(dict.fromkeys(name for one in parts for name in one))
+    names = list(dict.fromkeys(name for one in parts for name, length in one.items() if length))
     names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
     figure = style.new_figure(8.4, 1.5 + 0.4 * len(rows))
     axes = figure.subplots()
-    left = np.zeros(len(rows))
+    left, colours = np.zeros(len(rows)), (*style.PALETTE, style.PALE)
     for number, name in enumerate(names):
         lengths = np.array([one.get(name, 0) for one in parts], float)
         axes.barh(
@@ -127,7 +129,7 @@ def stacked(
             label=name,
             height=0.66,
             zorder=2,
-            color=style.PALETTE[number % len(style.PALETTE)],
+            color=colours[number % len(colours)],
         )
         left += lengths
     style.write_values(axes, left, [f"{value:.1f}" for value in left])

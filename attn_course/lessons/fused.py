@@ -1,4 +1,4 @@
-"""Fused kernels in lessons 08 to 10: runs on the simulator, traces, shared memory and records."""
+"""Fused kernels in lessons 08 to 10 and 15: runs, traces, shared memory and records."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def key_blocks(trace: Tracer) -> list[dict]:
     recording = trace.recording
     starts = recording.history("key0")
     found, old_m, old_l = [], -np.inf, 0.0
-    for (begin, key0), (end, _) in zip(starts, starts[1:], strict=False):
+    for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
         names = ("new_m", "rescale", "row_l", "count")
-        here = {name: _last(recording, name, begin, end) for name in names}
+        here = {name: _last(recording, name, end) for name in names}
         shared = recording.shared_at(end)
         scores = np.asarray(shared["score"])[: int(here.pop("count"))]
         before = {"key0": int(key0), "scores": scores, "old_m": old_m, "old_l": old_l}
@@ -130,28 +130,9 @@ def key_blocks(trace: Tracer) -> list[dict]:
     return found
 
 
-def row_states(trace: Tracer, row: int) -> list[dict]:
-    """Return the state of one row after each tile in a trace of kernel 11 with ROWS = 1.
-
-    One dict a tile: key0, new_m (row_m after the tile), rescale (exp(old - new) of two of them),
-    and row_l (8,), the partial sums of the row's eight lanes; the kernel adds them at the end.
-    """
-    recording = trace.recording
-    lanes = [lane for lane in range(32) if recording.history("ty", lane)[0][1] == row]
-    starts = recording.history("key0", lanes[0])
-    found, old_m = [], -np.inf
-    for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
-        here = recording.variables_at(end)
-        new_m = float(np.ravel(here["row_m"])[lanes[0]])
-        state = {"key0": int(key0), "new_m": new_m, "rescale": float(np.exp(old_m - new_m))}
-        found.append(state | {"row_l": np.ravel(here["row_l"])[lanes]})
-        old_m = new_m
-    return found
-
-
-def _last(recording, name: str, begin: int, end: int, thread: int = 0) -> float:
-    """Return the last value that a variable of a thread was given between two steps."""
-    values = [value for at, value in recording.history(name, thread) if begin <= at < end]
+def _last(recording, name: str, end: int, thread: int = 0) -> float:
+    """Return the value that a variable of a thread has before a step."""
+    values = [value for at, value in recording.history(name, thread) if at < end]
     return float(np.ravel(values[-1])[0])
 
 

@@ -20,6 +20,7 @@ from attn_course.measure.hardware.nsight import (
     SPEED_METRICS,
     STALL_METRICS,
     TIME,
+    CopyTarget,
     Target,
     collect,
 )
@@ -28,11 +29,25 @@ from attn_course.measure.records import is_current, new_record
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
+LONG = (24, 2048, 2048, 64)
 TARGETS = tuple(Target(number, PROBLEM) for number in range(1, 7)) + (
     Target(2, PROBLEM, ("-DK_TILE=0",)),
     Target(2, PROBLEM, ("-DK_TILE=1", "-DPAD=0")),
 )
+# Launches beyond the L2 cache, and launches with much to compute; too large for the simulator.
+LARGE = {
+    "copy": CopyTarget(1 << 24),
+    "05_softmax_warp": Target(5, LONG),
+    "10_flash_rows": Target(10, LONG),
+    "11_flash_fp32": Target(11, LONG),
+    "12_flash_async": Target(12, LONG),
+}
 EXTRA = (
+    "sm__throughput.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
+    "sm__cycles_active.avg",
+    "sm__cycles_elapsed.max",
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
     "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "smsp__warps_eligible.avg.per_cycle_active",
     "l1tex__t_sector_hit_rate.pct",
@@ -49,21 +64,6 @@ UNASKED = (
     "launch__registers_per_thread",
     "device__attribute_clock_rate",
 )
-UNITS = {
-    "SM": "SM (arithmetic and issue)",
-    "L1": "L1 and shared memory",
-    "L2": "L2",
-    "DRAM": "device memory",
-}
-# Stall reasons by what a warp waits for; several metrics share a meaning.
-WAITS = {
-    "global memory": ("long_scoreboard",),
-    "shared memory": ("short_scoreboard",),
-    "a full memory queue": ("lg_throttle", "mio_throttle", "tex_throttle"),
-    "a barrier": ("barrier",),
-    "arithmetic": ("wait", "math_pipe_throttle", "dispatch_stall"),
-    "its turn": ("not_selected",),
-}
 
 
 # -- the simulator's side --------------------------------------------------------------------------
@@ -71,12 +71,12 @@ WAITS = {
 class Predicted:
     """One kernel at PROBLEM, from the simulator and the compiler.
 
-    totals: the counters; turns: wavefronts and 128-byte lines looked up; blocks: of the grid;
-    occupancy: of one multiprocessor of compute capability 9.0.
+    totals: the counters; blocks: of the grid; occupancy: of one SM of compute capability 9.0.
+    wavefronts: of shared memory, and one for each 128-byte line that a global request touches.
     """
 
     totals: dict[str, int]
-    turns: int
+    wavefronts: int
     blocks: int
     registers: int
     occupancy: Occupancy
@@ -87,11 +87,11 @@ def predict_target(target: Target) -> Predicted:
     with observe(Counters()) as seen, observe(LineLookups()) as lookups:
         target.run("simulator")
     totals, launch = seen.totals, target.launch
-    turns = lookups.total + totals["shared_load_wavefronts"] + totals["shared_store_wavefronts"]
+    shared = totals["shared_load_wavefronts"] + totals["shared_store_wavefronts"]
     grid, block = launch.grid, launch.block
     registers = compiled_registers(target.file, launch.entry, target.options)
     fits = occupancy(block[0] * block[1] * block[2], registers, shared_bytes(target))
-    return Predicted(totals, turns, grid[0] * grid[1] * grid[2], registers, fits)
+    return Predicted(totals, lookups.total + shared, grid[0] * grid[1] * grid[2], registers, fits)
 
 
 def shared_bytes(target: Target) -> int:
@@ -107,7 +107,7 @@ def record(quick: bool = False) -> dict:
 
     Needs a GPU and ncu.
     """
-    targets = TARGETS[:1] if quick else TARGETS
+    targets = TARGETS[:1] if quick else (*TARGETS, *LARGE.values())
     metrics = (*PROFILING, *EXTRA)
     cases = []
     for target, profile in zip(targets, collect(targets, metrics), strict=True):
@@ -128,7 +128,7 @@ def record(quick: bool = False) -> dict:
     return new_record(KIND, {case["file"] for case in cases}, cases=cases)
 
 
-def case_of(record: dict | None, target: Target) -> dict | None:
+def case_of(record: dict | None, target: Target | CopyTarget) -> dict | None:
     """Return the record's case for a target; None where there is none, or it is stale."""
     for case in record["cases"] if record else ():
         same = (case["file"], list(case["problem"]), list(case["options"])) == (
@@ -141,7 +141,7 @@ def case_of(record: dict | None, target: Target) -> dict | None:
     return None
 
 
-def metric(target: Target, name: str, *records: dict | None) -> float | None:
+def metric(target: Target | CopyTarget, name: str, *records: dict | None) -> float | None:
     """Return a metric of a target's case from the first record that has it, or None."""
     for record in records:
         case = case_of(record, target)
@@ -156,7 +156,7 @@ def blocks_that_fit(target: Target, *records: dict | None) -> float | None:
     return None if None in limits else min(limits)
 
 
-def time_us(record: dict | None, target: Target) -> float | None:
+def time_us(record: dict | None, target: Target | CopyTarget) -> float | None:
     """Return the time of one launch under the profiler in microseconds, or None."""
     found = metric(target, TIME, record)
     return None if found is None else found / 1000
@@ -168,40 +168,30 @@ def counted(record: dict | None, target: Target, counter: str) -> float | None:
     return None if case is None else case["counters"].get(counter, {}).get("hardware")
 
 
-def speed_of_light(record: dict | None, target: Target) -> dict[str, float]:
-    """Return unit -> % of its peak, for the units of UNITS that the record has."""
-    values = {name: metric(target, SPEED_METRICS[name], record) for name in UNITS}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def waits(record: dict | None, target: Target) -> dict[str, float]:
-    """Return reason -> clocks waited an issued instruction, most first; {} without a record."""
-    found = {}
-    for name, reasons in WAITS.items():
-        values = [metric(target, STALL_METRICS[reason], record) for reason in reasons]
-        if any(value is not None for value in values):
-            found[name] = sum(value or 0 for value in values)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
 def shown(value: float | None, form: str = ",.0f") -> str:
     """Return a number as text for a table, '-' for None."""
     return "-" if value is None else format(value, form)
 
 
 def report(record: dict) -> str:
-    """Return a record as a table: times, speed of light, and the longest waits."""
+    """Return a record as a table: times, % of peak, and the two longest stalls."""
+    units = ("SM", "L1", "L2", "DRAM")
     rows = []
-    for target in TARGETS:
-        light = speed_of_light(record, target)
-        longest = list(waits(record, target).items())[:2]
+    named = {one.label: one for one in TARGETS}
+    for name, target in (named | {f"{name}, large": one for name, one in LARGE.items()}).items():
+        stalls = {
+            stall: metric(target, which, record) or 0.0
+            for stall, which in STALL_METRICS.items()
+            if stall != "selected"
+        }
+        longest = sorted(stalls, key=stalls.get, reverse=True)[:2]
         rows.append(
             (
-                target.label,
-                shown(time_us(record, target), ".1f"),
-                *(shown(light.get(unit), ".0f") for unit in UNITS),
-                ", ".join(f"{name} {clocks:.1f}" for name, clocks in longest),
+                name,
+                shown(time_us(record, target), ",.1f"),
+                *(shown(metric(target, SPEED_METRICS[unit], record)) for unit in units),
+                ", ".join(f"{stall} {stalls[stall]:.1f}" for stall in longest),
             )
         )
-    heads = ("kernel", "us", *UNITS, "what warps wait for, clocks an instruction")
+    heads = ("kernel", "us", *units, "longest stalls, clocks an instruction")
     return table(heads, rows, (1, 2, 3, 4, 5))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import platform
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -12,7 +14,10 @@ from attn_course.ladder.headers import kernel_path
 
 
 class Listing:
-    """Text that a notebook shows as a highlighted code block, and a terminal as it is."""
+    """Text that a notebook shows as a highlighted code block, and a terminal as it is.
+
+    language: as JupyterLab's Markdown names it; it colours "c++", not "cpp".
+    """
 
     def __init__(self, text: str, language: str):
         self.text = text
@@ -25,20 +30,41 @@ class Listing:
         return f"```{self.language}\n{self.text}\n```"
 
 
-def show_source(kernel: str, start: str, end: str | None = None) -> Listing:
-    """Show lines of a kernel file with their numbers.
+def show_source(kernel: str, start: str, end: str | None = None, **defined: int) -> Listing:
+    """Show lines of a kernel file below a comment that says which they are.
 
     Args:
         kernel: as in ``"01_scores_naive"``.
         start: text of the first line to show; the first line that holds it counts.
         end: text of the last line, looked for from there on; default: one line only.
+        defined: values of macros, as in ``K_TILE=2``; the lines under `#if` that these values
+            leave out are not shown, nor are the directives.
 
     Raises:
         ValueError: no line holds the text.
     """
     lines = kernel_path(kernel).read_text(encoding="utf-8").splitlines()
     chosen = line_numbers(kernel, start, end or start)
-    return Listing("\n".join(f"{n:3}  {lines[n - 1]}".rstrip() for n in chosen), "c++")
+    shown = [lines[n - 1].rstrip() for n in chosen]
+    where = f"line {chosen[0]}" if len(chosen) == 1 else f"lines {chosen[0]} to {chosen[-1]}"
+    text = textwrap.dedent("\n".join(_compiled(shown, defined) if defined else shown))
+    return Listing(f"// kernels/{kernel}.cu, {where}\n{text}", "c++")
+
+
+def _compiled(lines: Iterable[str], defined: Mapping[str, int]) -> Iterator[str]:
+    """The lines that a compiler sees, where conditions compare a macro of `defined`."""
+    kept = []  # of each open #if: whether its present branch is compiled
+    for line in lines:
+        directive = line.split("//")[0].split()
+        if directive[:1] == ["#if"]:
+            name, _, value = directive[1:]
+            kept.append(defined[name] == int(value))
+        elif directive[:1] == ["#else"]:
+            kept[-1] = not kept[-1]
+        elif directive[:1] == ["#endif"]:
+            kept.pop()
+        elif all(kept):
+            yield line
 
 
 def line_numbers(kernel: str, start: str, end: str) -> range:

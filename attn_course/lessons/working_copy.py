@@ -1,9 +1,9 @@
 """The learner's working copy: lessons without outputs, in a folder where nothing is overwritten.
 
-The folder holds the lessons, a link `kernels` to the kernels, `answers/` and `progress.json`. That
-file keeps, for each lesson, a hash of the copy as it was made: a lesson whose cells still have this
-hash is the course's own and is replaced by a newer version; one that the learner changed is left,
-and the newer version goes beside it as NAME.new.ipynb.
+The folder holds the lessons, their glossary, a link `kernels` to the kernels, `answers/` and
+`progress.json`. That file keeps, for each lesson, a hash of the copy as it was made: a lesson whose
+cells still have this hash is the course's own and is replaced by a newer version; one that the
+learner changed is left, and the newer version goes beside it as NAME.new.ipynb.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from attn_course.ladder.folders import course_folder
 NOTEBOOKS = course_folder("notebooks")
 KERNELS = course_folder("kernels")
 PROGRESS = "progress.json"
+GLOSSARY = "glossary.md"
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
 
 
@@ -86,6 +87,7 @@ class WorkingCopy:
             said += self._place(path.name, text, placed)
         self._write(state)
         self._link_kernels()
+        shutil.copyfile(NOTEBOOKS / GLOSSARY, self.folder / GLOSSARY)  # the lessons link to it
         return said
 
     def _place(self, name: str, text: str, placed: dict[str, str]) -> Iterator[str]:

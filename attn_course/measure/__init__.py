@@ -12,7 +12,7 @@ _NAMES = {
     "hardware.occupancy": "compiled_registers occupancy",
     "pipeline_times": "CHAINS KERNELS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",
-    "hardware.nsight": "COUNTER_METRICS",
+    "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
     "hardware": "memory_levels",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

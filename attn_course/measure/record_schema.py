@@ -250,9 +250,9 @@ class TimingRecord(RecordStamp):
 
 # -- profiles and comparisons ----------------------------------------------------------------------
 class ProfileCase(TypedDict):
-    file: KernelFile
+    file: Annotated[str, Meta(pattern=r"^(probes/\w+|\d\d_\w+)\.cu$")]
     kernel: str
-    problem: Shape
+    problem: Annotated[list[Count], Meta(min_length=1, max_length=4)]  # Shape, or (count,)
     options: Options
     grid: Extents
     block: Extents

@@ -28,6 +28,7 @@ from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 from .record_schema import decoded, kind_of
 
 RESULTS_FOLDER = course_folder("results")
+_STRING_OR_COMMENT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 CPU_FOLDER = "cpu"  # of results/: the simulator's speed, no records of a GPU
 _log = logging.getLogger(__name__)
 _warned: set[Path] = set()  # files that were named as corrupt
@@ -38,13 +39,20 @@ class RecordError(ValueError):
 
 
 def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
-    """Return SHA-256 of a kernel file's text and of the headers that it includes by quotes.
+    """Return SHA-256 of a kernel file's code and of the headers that it includes by quotes.
 
-    Line ends do not count, so the hash is equal on every system.
+    Comments and line ends do not count: a corrected comment makes no measurement old.
     """
     path = kernel_path(file, folder)
     text = path.read_text(encoding="utf-8")
-    return closure_hash(text, include_closure(text, path.parent))
+    headers = include_closure(text, path.parent)
+    return closure_hash(_code(text), tuple((name, _code(header)) for name, header in headers))
+
+
+def _code(text: str) -> str:
+    """CUDA C without comments, blank lines and blanks at the ends of lines; strings are kept."""
+    kept = _STRING_OR_COMMENT.sub(lambda found: found["string"] or " ", text)
+    return "\n".join(line.rstrip() for line in kept.splitlines() if line.strip())
 
 
 def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **measured) -> dict:

@@ -1,7 +1,7 @@
 // Idea:          The blocks of a cluster run at the same time, wait for each other at a barrier of
 //                their own and store into each other's shared memory.
 // Used by:       19_flash_split.cu, 20_rows_split.cu, include/cluster_sum.cuh
-// Explained in:  08_online_softmax
+// Explained in:  15_clusters
 #pragma once
 
 // CLUSTER, the number of blocks, is defined before this file is included.

@@ -1,7 +1,7 @@
 // Idea:          A sum over the warps of a cluster: each block adds up the parts of its warps and
 //                sends the result to the block that owns the row, which adds up the results.
 // Used by:       20_rows_split.cu
-// Explained in:  08_online_softmax
+// Explained in:  15_clusters
 #pragma once
 
 #include "cluster.cuh"

@@ -13,7 +13,7 @@ def test_the_table_shows_lines_and_values(capsys):
     assert main(["trace", "naive", *SMALL]) == 0
     text = capsys.readouterr().out
     assert "scores_naive, block (0, 0, 0)" in text
-    assert "score = fmaf(" in text and "reads q[0]" in text
+    assert "score = fmaf(" in text and "reads q[0][0][0]" in text
     assert "naive: agrees" in text
 
 

@@ -79,14 +79,16 @@ def test_the_stair_has_every_size():
         figures.latency_by_size([1, 2], [1])
 
 
-def test_counts_against_each_other():
-    figure = figures.counts_against({"x": ([1, 20], [1, 22]), "none": ([], [])})
+def test_ratios_of_counts():
+    figure = figures.count_ratios({"x": ([1, 20], [1, 22]), "y": ([4], [4]), "none": ([], [])})
     (axes,) = figure.get_axes()
-    (points,) = axes.collections
-    assert points.get_offsets().tolist() == [[1, 1], [20, 22]]
+    first, second = axes.collections
+    assert first.get_offsets()[:, 0].tolist() == [1, 1.1]
+    assert second.get_offsets().tolist() == [[1, 1]]
+    assert texts(axes) == ["1 of 2 at 1", "1 of 1 at 1"]
     for wrong in ({}, {"x": ([1], [])}, {"x": ([0], [1])}):
         with pytest.raises(ValueError):
-            figures.counts_against(wrong)
+            figures.count_ratios(wrong)
 
 
 def test_percentages_are_written():
@@ -97,8 +99,9 @@ def test_percentages_are_written():
 
 
 def test_stacked_bars_write_their_sum():
-    figure = figures.stacked(["a", "b"], [{"x": 1, "y": 5}, {"y": 2}], unit="clocks")
+    figure = figures.stacked(["a", "b"], [{"x": 1, "y": 5, "z": 0}, {"y": 2}], unit="clocks")
     (axes,) = figure.get_axes()
     assert texts(axes) == ["6.0", "2.0"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["y", "x"]
     with pytest.raises(ValueError):
         figures.stacked(["a"], [{}], unit="clocks")

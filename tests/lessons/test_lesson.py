@@ -1,5 +1,8 @@
 """Predictions, listings and facts that the lessons print."""
 
+import re
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -119,14 +122,24 @@ def test_a_digit_may_lack_its_quotes(capsys):
     assert "(as predicted)" in capsys.readouterr().out
 
 
-def test_a_listing_shows_numbered_lines_of_the_file():
-    shown = repr(show.show_source("01_scores_naive", "float score", "    }"))
+def test_a_listing_can_be_copied_and_says_where_it_stands():
+    listing = show.show_source("01_scores_naive", "float score", "    }")
+    where, *shown = repr(listing).splitlines()
     lines = kernel_path("01_scores_naive").read_text().splitlines()
-    assert len(shown.splitlines()) == 4
-    for line in shown.splitlines():
-        number, text = int(line[:3]), line[5:]
-        assert lines[number - 1] == text
-    assert "fmaf" in shown
+    first, last = map(int, re.findall(r"\d+", where.split("naive.cu")[1]))
+    assert where == f"// kernels/01_scores_naive.cu, lines {first} to {last}"
+    assert shown == textwrap.dedent("\n".join(lines[first - 1 : last])).splitlines()
+    assert len(shown) == 4 and "fmaf" in shown[2]
+    assert listing._repr_markdown_().startswith("```c++\n")
+
+
+@pytest.mark.parametrize(("layout", "absent"), [(1, "[i][tx]"), (2, "[tx][i]")])
+def test_a_listing_leaves_out_what_the_compiler_does_not_see(layout, absent):
+    text = repr(
+        show.show_source("02_scores_tiled", "const float* q_row", "= score;", K_TILE=layout)
+    )
+    assert "#" not in text and absent not in text
+    assert text.count("score = fmaf") == 1 and text.count("const int key =") == 1
 
 
 def test_a_listing_of_what_is_not_there():

@@ -1,9 +1,12 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
+import json
+
 from record_harness import stamped
 
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware import nsight
+from attn_course.measure.record_schema import decoded
 from attn_course.measure.records import kernel_hash
 
 SMALL = nsight.Target(3, (2, 61, 77, 37))
@@ -36,7 +39,7 @@ def test_a_prediction_needs_no_gpu():
     waves = found.totals["shared_load_wavefronts"] + found.totals["shared_store_wavefronts"]
     assert (
         waves
-        < found.turns
+        < found.wavefronts
         < waves
         + 32 * found.totals["global_load_requests"]
         + 32 * (found.totals["global_store_requests"])
@@ -75,23 +78,6 @@ def test_the_smallest_limit_decides_what_fits():
     assert lesson13_profile.blocks_that_fit(SMALL, record(case(SMALL, limits))) is None
 
 
-def test_waits_add_up_by_meaning():
-    metrics = {
-        nsight.STALL_METRICS["long_scoreboard"]: 2.0,
-        nsight.STALL_METRICS["lg_throttle"]: 1.5,
-        nsight.STALL_METRICS["mio_throttle"]: 1.0,
-    }
-    found = lesson13_profile.waits(record(case(SMALL, metrics)), SMALL)
-    assert list(found.items()) == [("a full memory queue", 2.5), ("global memory", 2.0)]
-    assert lesson13_profile.waits(None, SMALL) == {}
-
-
-def test_every_wait_is_a_reason_that_is_asked_for():
-    reasons = [reason for names in lesson13_profile.WAITS.values() for reason in names]
-    assert len(set(reasons)) == len(reasons) and set(reasons) <= set(nsight.STALLS)
-    assert set(lesson13_profile.UNITS) <= set(nsight.SPEED_METRICS)
-
-
 def test_a_record_keeps_what_it_asked_for(monkeypatch):
     def collect(targets, metrics):
         assert set(nsight.PROFILING) <= set(metrics)
@@ -111,8 +97,28 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
             **parts,
         },
     )
-    found = lesson13_profile.record()
-    assert len(found["cases"]) == len(lesson13_profile.TARGETS) and len(found["kernels"]) == 6
-    for target in lesson13_profile.TARGETS:
+    found = stamped(**lesson13_profile.record())
+    targets = (*lesson13_profile.TARGETS, *lesson13_profile.LARGE.values())
+    assert len(found["cases"]) == len(targets)
+    text = json.dumps(found).encode()
+    decoded(text)  # it fits the schema of its kind
+    for target in targets:
         metrics = lesson13_profile.case_of(found, target)["metrics"]
         assert metrics["launch__sm_count"] == 7 and "of no use" not in metrics
+
+
+def test_a_report_shows_each_launch_and_its_longest_stalls():
+    metrics = {
+        nsight.TIME: 2500,
+        nsight.SPEED_METRICS["L1"]: 71.6,
+        nsight.STALL_METRICS["mio_throttle"]: 3.0,
+        nsight.STALL_METRICS["lg_throttle"]: 4.5,
+        nsight.STALL_METRICS["selected"]: 9.0,
+    }
+    copy = lesson13_profile.LARGE["copy"]
+    lines = lesson13_profile.report(record(case(copy, metrics))).splitlines()
+    (line,) = [line for line in lines if line.startswith("copy, large")]
+    assert line.split()[2:5] == ["2.5", "-", "72"] and line.endswith(
+        "lg_throttle 4.5, mio_throttle 3.0"
+    )
+    assert sum(line.startswith("05_softmax_warp") for line in lines) == 2

@@ -117,6 +117,16 @@ def test_every_target_runs_on_the_simulator_as_it_would_under_ncu():
         assert totals["global_store_requests"] > 0, number
 
 
+def test_a_copy_copies():
+    x, out = nsight.CopyTarget(1001).run("simulator")  # the last block is ragged
+    assert (out == x).all() and x[-1] == 4003
+
+
+def test_a_plan_names_every_kind_of_target():
+    targets = [nsight.Target(2, (1, 2, 3, 4), ("-DPAD=0",)), nsight.CopyTarget(7)]
+    assert nsight.planned(nsight.plan_of(targets)) == targets
+
+
 # -- records ---------------------------------------------------------------------------------------
 @pytest.fixture
 def project(tmp_path):
@@ -124,7 +134,7 @@ def project(tmp_path):
     kernels = tmp_path / "kernels"
     kernels.mkdir()
     for name in ("01_a.cu", "02_b.cu"):
-        (kernels / name).write_text(f"// {name}\n")
+        (kernels / name).write_text(f"int x;  // {name}\n")
     hashes = {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")}
     record = stamped("profile", cases=[], kernels=hashes)
     return kernels, tmp_path / "results", record
@@ -180,7 +190,7 @@ def test_a_changed_kernel_makes_its_record_stale(project):
     kernels, _, record = project
     assert is_current(record, folder=kernels) and stale_kernels(record, kernels) == []
     assert "STALE" not in caption(record, kernels)
-    (kernels / "02_b.cu").write_text("// another\n")
+    (kernels / "02_b.cu").write_text("int another;\n")
     assert stale_kernels(record, kernels) == ["02_b.cu"]
     assert not is_current(record, folder=kernels)
     assert is_current(record, "01_a", kernels) and not is_current(record, "02_b", kernels)
@@ -193,20 +203,31 @@ def test_a_changed_kernel_makes_its_record_stale(project):
 def test_a_new_record_names_kernels_by_their_folders(project, monkeypatch):
     kernels, _, _ = project
     (kernels / "broken").mkdir()
-    (kernels / "broken" / "01_a.cu").write_text("// the broken one\n")
+    (kernels / "broken" / "01_a.cu").write_text("int broken;\n")
     identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}
     monkeypatch.setattr(results, "gpu_identity", lambda: identity)
     record = results.new_record("trial", ["01_a", "broken/01_a.cu", "01_a.cu"], kernels)
     assert list(record["kernels"]) == ["01_a.cu", "broken/01_a.cu"]
     assert is_current(record, folder=kernels)
-    (kernels / "broken" / "01_a.cu").write_text("// mended\n")
+    (kernels / "broken" / "01_a.cu").write_text("int fixed;\n")
     assert stale_kernels(record, kernels) == ["broken/01_a.cu"]
 
 
 def test_line_ends_do_not_make_a_record_stale(project):
     kernels, _, record = project
-    (kernels / "01_a.cu").write_bytes(b"// 01_a.cu\r\n")
+    (kernels / "01_a.cu").write_bytes(b"int x;  // 01_a.cu\r\n")
     assert is_current(record, folder=kernels)
+
+
+def test_a_probe_is_shown_beside_the_steps(capsys, tmp_path):
+    case = {"kernel": "copy", "problem": [64], "options": [], "grid": [1], "block": [64]}
+    case |= {"file": "probes/copy.cu", "label": "probes/copy", "metrics": {nsight.TIME: 2500}}
+    hashes = {case["file"]: results.kernel_hash(case["file"])}
+    record = stamped("profile_lesson", kernels=hashes, cases=[case])
+    results.write_record(record, "profile_lesson", tmp_path)
+    assert main.main(["profile", "--recorded", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "probes/copy  " in out and "STALE" not in out
 
 
 def recorded_profile(root, changed=()):

@@ -19,12 +19,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from attn_course.engine.backend import array_module
-from attn_course.ladder.call import call_steps
+from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.folders import IMPORT_ROOT
+from attn_course.ladder.headers import kernel_path, read_constants
+from attn_course.ladder.problem import ceil_div
 from attn_course.ladder.steps import Geometry, Problem, step
 
 # Our counters and the hardware metric that counts the same thing.
@@ -117,6 +120,37 @@ class Target:
 
 
 @dataclass(frozen=True)
+class CopyTarget:
+    """One launch to profile: `count` float4 are read and written once (kernels/probes/copy.cu)."""
+
+    count: int
+    file: ClassVar[str] = "probes/copy"
+    options: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def problem(self) -> tuple[int]:
+        return (self.count,)
+
+    @property
+    def launch(self) -> Geometry:
+        threads = read_constants(kernel_path(self.file))["THREADS"]
+        return Geometry("copy", (ceil_div(self.count, threads), 1, 1), (threads, 1, 1))
+
+    @property
+    def label(self) -> str:
+        return self.file
+
+    def run(self, backend: str) -> tuple:
+        """Launch the kernel once; return x and out, both (4*count,) float32."""
+        xp, launch = array_module(backend), self.launch
+        x = xp.arange(4 * self.count, dtype=np.float32)
+        out = xp.zeros_like(x)
+        kernel = compiled(kernel_path(self.file), entry=launch.entry, backend=backend)
+        kernel(launch.grid, launch.block, (x, out, np.int32(self.count)))
+        return x, out
+
+
+@dataclass(frozen=True)
 class Profile:
     """Metrics of one launch from ncu; those that it could not measure are left out."""
 
@@ -160,11 +194,13 @@ def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], progr
     ]
 
 
-def collect(targets: Sequence[Target], metrics: Sequence[str] = PROFILING) -> list[Profile]:
+def collect(
+    targets: Sequence[Target | CopyTarget], metrics: Sequence[str] = PROFILING
+) -> list[Profile]:
     """Profile each target once, in one ncu run. ProfilerError where that is not possible."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
-        plan.write_text(json.dumps([asdict(target) for target in targets]))
+        plan.write_text(plan_of(targets))
         program = [sys.executable, "-m", "attn_course.measure.hardware.nsight", str(plan)]
         launches = [target.launch for target in targets]
         return run_ncu(program, launches, metrics)
@@ -273,9 +309,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import cupy
 
     plan = Path((sys.argv[1:] if arguments is None else arguments)[0])
-    for item in json.loads(plan.read_text()):
-        Target(item["step"], tuple(item["problem"]), tuple(item["options"])).run("gpu")
+    for target in planned(plan.read_text()):
+        target.run("gpu")
     cupy.cuda.Device().synchronize()
+
+
+def plan_of(targets: Sequence[Target | CopyTarget]) -> str:
+    """Return the text of a plan file with these targets."""
+    return json.dumps([asdict(target) for target in targets])
+
+
+def planned(text: str) -> list[Target | CopyTarget]:
+    """Return the targets of a plan file's text."""
+    return [
+        CopyTarget(**item)
+        if "count" in item
+        else Target(item["step"], tuple(item["problem"]), tuple(item["options"]))
+        for item in json.loads(text)
+    ]
 
 
 if __name__ == "__main__":

@@ -91,9 +91,20 @@ def test_a_records_hash_covers_the_headers(folder):
     assert not is_current(record, "k", folder)
 
 
-def test_the_hash_of_a_file_without_headers_is_that_of_its_text(tmp_path):
-    (tmp_path / "k.cu").write_text("int x;\n")
-    assert kernel_hash("k", tmp_path) == hashlib.sha256(b"int x;\n").hexdigest()
+def test_a_records_hash_is_that_of_the_code(tmp_path):
+    def hash_of(text: str) -> str:
+        (tmp_path / "k.cu").write_text(text)
+        return kernel_hash("k", tmp_path)
+
+    code = 'int x;\nconst char* s = "// kept /* too */";'
+    assert hash_of(code) == hashlib.sha256(code.encode()).hexdigest()
+    commented = "// Idea: a comment\n\nint x;  // another\n/* one\n more */\n" + code.split("\n")[1]
+    assert hash_of(commented) == hash_of(code)
+    assert hash_of(code.replace("kept", "lost")) != hash_of(code)
+    assert hash_of(code.replace("int", "long")) != hash_of(code)
+
+
+def test_the_closures_hash_covers_the_headers_names():
     assert closure_hash("a", (("h", "x"),)) != closure_hash("a", (("g", "x"),))
 
 

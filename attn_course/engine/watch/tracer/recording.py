@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -209,12 +210,20 @@ class Recording:
         for space in ("shared", "global"):
             for access in frame[space]:
                 if access["index"]:
-                    parts.append(f"{access['kind']}s {access['array']}[{access['index'][0]}]")
+                    name = access["array"]
+                    place = place_text(access["index"][0], self.arrays[name]["shape"])
+                    parts.append(f"{access['kind']}s {name}{place}")
         if frame["barrier"] is not None:
             parts.append("barrier passed")
         if frame["finding"]:
             parts.append(frame["finding"]["kind"])
         return ", ".join(parts)
+
+
+def place_text(index: int, shape: Sequence[int]) -> str:
+    """Return an element's number as C writes its place: 5 of shape (4, 4) is "[1][1]"."""
+    places = np.unravel_index(index, shape) if index < np.prod(shape) else [index]
+    return "".join(f"[{place}]" for place in places)
 
 
 def shown(value) -> str:

@@ -1,0 +1,38 @@
+"""Files of exercises that are wrong: each is refused with the file and the place."""
+
+import pytest
+
+from attn_course.exercises.exercise import FOLDER, ExerciseError, edits_of, parse_exercise
+
+TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
+DEFECTS = {
+    "head in TOML": TEXT.replace("+++\n", "", 1),
+    "not TOML": TEXT.replace('title = "Add ten"', "title = Add ten"),
+    "wrong or missing: minutes": TEXT.replace("minutes = 5", 'minutes = "five"'),
+    "wrong or missing: colour": TEXT.replace("minutes = 5", "minutes = 5\ncolour = 1"),
+    "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
+        "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
+    ),
+    "none of an exercise's": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
+    "two sections 'Hint'": TEXT + "\n## Hint\n",
+    "Rejected for: PROPERTY": TEXT.replace("Rejected for: in bounds", "Rejected for: style", 1),
+    "holds 0 fences": TEXT.replace("```c++", "```cpp"),
+    "not once": TEXT.replace("-    if (i < n) out[i]", "-    if (i < m) out[i]", 1),
+    "a fence without an end": TEXT.rstrip().removesuffix("```"),
+}
+
+
+def test_the_unchanged_text_is_read():
+    assert parse_exercise("add_ten", TEXT).kernel == "add_ten"
+
+
+@pytest.mark.parametrize("message", DEFECTS)
+def test_a_wrong_file_is_refused_by_name(message):
+    with pytest.raises(ExerciseError) as raised:
+        parse_exercise("add_ten", DEFECTS[message])
+    assert message in str(raised.value) and "add_ten" in str(raised.value)
+
+
+def test_a_diff_becomes_edits_hunk_by_hunk():
+    diff = " a\n-b\n+c\n@@\n-d\n"
+    assert edits_of(diff) == [("a\nb\n", "a\nc\n"), ("d\n", "")]
