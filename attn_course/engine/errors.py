@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -24,7 +25,7 @@ class ShownBriefly:
         for frame in own:
             cell = "ipykernel_" in frame.filename or frame.filename.startswith("<")
             place = "the cell" if cell else frame.filename
-            lines.append(f"  line {frame.lineno} of {place}: {frame.line}")
+            lines.append(f"  line {frame.lineno} of {place}: {shorten(frame.line or '', 100)}")
         return [*lines, "", str(self)]
 
 

@@ -21,6 +21,7 @@ from attn_course.ladder.folders import course_folder
 
 NOTEBOOKS = course_folder("notebooks")
 KERNELS = course_folder("kernels")
+LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 GLOSSARY = "glossary.md"
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")

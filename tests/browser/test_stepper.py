@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from attn_course import RawModule, Tracer, observe
+from attn_course.cli.course.lessons import lab_command
 from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -148,7 +149,7 @@ def test_keys_buttons_and_slider_move(browser, page):
     assert root.get_attribute("data-step") == "2"
     root.send_keys(Keys.END)
     last = int(root.get_attribute("data-step"))
-    assert texts(root, ".acs-counter") == [f"{last + 1} / {last + 1}"]
+    assert texts(root, ".acs-counter") == [f"step {last} / {last}"]
     press(root, "first")
     assert root.get_attribute("data-step") == "0"
     slider = root.find_element(By.CSS_SELECTOR, ".acs-slider")
@@ -195,6 +196,51 @@ def test_the_current_line_and_its_accesses(browser, page):
     assert all("acs-write" in kind for kind in grid(root, "tile_query")[1])
     assert all("acs-empty" in kind for kind in grid(root, "tile_key")[1])
     looked(browser, "page-access")
+
+
+def test_columns_that_change_come_first_and_long_lines_are_broken(browser, page):
+    root = opened(browser, page)
+    root.send_keys(Keys.END)
+    heads = root.find_elements(By.CSS_SELECTOR, "thead th")
+    names = [head.get_attribute("textContent") for head in heads[1:]]
+    assert names[:2] == ["score", "element"] and set(names) > {"tx", "ty", "q_row", "k_row"}
+    source = root.find_element(By.CSS_SELECTOR, ".acs-source")
+    assert source.get_property("scrollWidth") <= source.get_property("clientWidth")
+
+
+def test_small_arrays_in_global_memory_fill_as_they_are_used(browser, page):
+    root = opened(browser, page)
+    assert all("acs-empty" in kind for kind in grid(root, "q[1][4][4]")[1])
+    root.send_keys(Keys.END)
+    assert grid(root, "q[1][4][4]")[0] == [*"12345678", *[""] * 8]
+    assert grid(root, "s[1][4][4]")[0][:6] == ["10", "20", "", "", "26", "52"]
+
+
+HALF_WRITTEN = """
+extern "C" __global__ void half_written(float* out) {
+    __shared__ float tile[4];
+    if (threadIdx.x < 2) tile[threadIdx.x] = 7.0f;
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+"""
+
+
+def test_a_cell_that_is_read_but_never_written_keeps_a_mark(browser, tmp_path):
+    with observe(Tracer()) as trace:
+        RawModule(code=HALF_WRITTEN, backend="simulator").get_function("half_written")(
+            (1,), (4,), (np.zeros(4, np.float32),)
+        )
+    trace.to_html(tmp_path / "trace.html")
+    root = opened(browser, tmp_path / "trace.html")
+    line = next(
+        row for row in root.find_elements(By.CSS_SELECTOR, ".acs-reached") if "= tile[" in row.text
+    )
+    browser.execute_script("arguments[0].click()", line)
+    cells, kinds = grid(root, "tile[4]")
+    assert cells == ["7", "7", "?", "?"]
+    assert ["acs-never" in kind for kind in kinds] == [False, False, True, True]
+    assert all("acs-read" in kind for kind in kinds)
+    looked(browser, "page-read-but-never-written")
 
 
 def test_another_block_can_be_chosen(browser, page):
@@ -378,9 +424,16 @@ def notebook(path, cells):
     nbformat.write(new.new_notebook(cells=made, metadata={"kernelspec": kernel}), path)
 
 
+CUDA_CELLS = [
+    "%%cuda add_ten\nvoid f(float* x) {{ // a comment of C\n}}",
+    "before = 1 // 2",
+]
+
+
 @pytest.fixture
 def lab(tmp_path):
     notebook(tmp_path / "trace.ipynb", CELLS)
+    notebook(tmp_path / "cuda.ipynb", CUDA_CELLS)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -392,6 +445,7 @@ def lab(tmp_path):
         "--no-browser --allow-root --IdentityProvider.token= --LabApp.expose_app_in_browser=True"
     )
     command = [sys.executable, "-m", "jupyterlab", *flags.split(), f"--port={port}"]
+    command += [flag for flag in lab_command(tmp_path, "trace") if "labextensions" in flag]
     command += [f"--ServerApp.root_dir={tmp_path}"]
     with open(tmp_path / "lab.log", "w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -468,3 +522,26 @@ def test_an_exported_notebook_works_offline(browser, tmp_path):
     assert column(root, "score") == ["3", "6", "11", "22"]
     browser.execute_script("arguments[0].scrollIntoView()", root)
     looked(browser, "export")
+
+
+# In one script, since the notebook may draw its cells again at any time.
+COMMENTS = """
+const isComment = (span) => /^[/][/]./.test(span.textContent);
+return [...document.querySelectorAll(".jp-Notebook .jp-CodeCell")].map((cell) =>
+    [...cell.querySelectorAll(".cm-line span")].some(isComment))"""
+
+
+def comments(browser):
+    """For each cell of the open notebook, whether its text is coloured as a comment anywhere."""
+    return browser.execute_script(COMMENTS)
+
+
+def test_cuda_cells_are_coloured_as_cpp(browser, lab):
+    browser.get(lab.replace("trace.ipynb", "cuda.ipynb"))
+    WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])
+    looked(browser, "lab-cuda")
+    cells = "jupyterapp.shell.currentWidget.content.model.cells"
+    change = f"{cells}.get(arguments[0]).sharedModel.setSource(arguments[1])"
+    browser.execute_script(change, 0, "before = 1 // 2")
+    browser.execute_script(change, 1, "%%cuda two\nint i; // a comment of C")
+    WebDriverWait(browser, 20).until(lambda b: comments(b) == [False, True])

@@ -5,7 +5,7 @@ import difflib
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from attn_course.exercises import exercise_names, prove, read_exercise
+from attn_course.exercises import exercise_names, prove, read_exercise, session
 
 NAMES = exercise_names()
 MOST_SECONDS = 5
@@ -55,15 +55,20 @@ def shell():
     shell = InteractiveShell()
     shell.run_cell("from attn_course import RawModule, xp, lessons")
     shell.run_cell("import numpy as np")
+    shell.register_magic_function(session.cuda, "cell")
     shell.run_cell("from attn_course.exercises import check, step")
-    yield shell
-    InteractiveShell.clear_instance()
+    return shell
 
 
 @pytest.mark.parametrize(
     ("cell", "line", "words"),
     [
         ("n = 1\ncheck('no_such')", "line 2 of the cell: check(", "there is no exercise"),
+        (
+            "%%cuda no_such\n" + "a long text;\n" * 50,
+            "line 1 of the cell: get_",
+            "there is no exercise",
+        ),
         ("step('add_ten')", "line 1 of the cell: step(", 'run check("add_ten")'),
         ("lessons.predict('p', 'x')", "line 1 of the cell: lessons", "without quotes"),
         (

@@ -11,6 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from attn_course.exercises import read_exercise
+
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 MAX_CODE_LINES = 25
@@ -63,6 +65,38 @@ def output_problems(notebook) -> list[str]:
     return found
 
 
+HEAD = re.compile(
+    r"# \d\d · .+\n\n\*\*The question: (?s:.+?)\*\*\n\n"
+    r"\*\*Time:\*\* \d+ minutes, and (\d+) for the exercises\.\n+"
+    r"\*\*Builds on:\*\* (?s:.+?)\n\*\*New words:\*\* (?s:.+?)\(\[glossary\]\(glossary\.md\)\)"
+)
+
+
+def head_problems(notebook) -> list[str]:
+    """The first cell lacks what a learner needs to plan, or counts other minutes."""
+    head = HEAD.match(source(notebook.cells[0])) if notebook.cells else None
+    if head is None:
+        return ["the first cell does not give title, question, time, what it builds on, new words"]
+    names = {cell.metadata.get("exercise") for cell in notebook.cells} - {None}
+    minutes = sum(read_exercise(name).minutes for name in names)
+    if int(head[1]) != minutes:
+        return [f"its exercises take {minutes} minutes, not {head[1]}"]
+    return []
+
+
+def figure_problems(notebook) -> list[str]:
+    """Figures that a reader who does not see them knows nothing of."""
+    found = []
+    for number, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            images = re.findall(r"<img [^>]*>", "".join(data.get("text/html", "")))
+            bare = any(not re.search(r'alt="[^"]{20,}"', image) for image in images)
+            if bare or ("image/png" in data and not images):
+                found.append(f"cell {number} has a figure without a description: figures.described")
+    return found
+
+
 def rhythm_problems(notebook) -> list[str]:
     """Too long, no title, no prediction, no way on."""
     found = []
@@ -89,7 +123,8 @@ def rhythm_problems(notebook) -> list[str]:
 
 
 def problems(notebook) -> list[str]:
-    return rhythm_problems(notebook) + output_problems(notebook)
+    rules = (head_problems, rhythm_problems, output_problems, figure_problems)
+    return [problem for rule in rules for problem in rule(notebook)]
 
 
 def test_there_are_lessons():
@@ -115,10 +150,21 @@ def test_lesson_names_files_that_exist(path):
         assert (path.parent / name).is_file(), f"{path.name} links to {name}"
 
 
+GOOD_HEAD = """# 99 · Title
+
+**The question: how many?**
+
+**Time:** 10 minutes, and 0 for the exercises.
+
+**Builds on:** nothing.
+
+**New words:** none ([glossary](glossary.md))"""
+
+
 def good_notebook():
     """A lesson that keeps every rule."""
     new = nbformat.v4
-    cells = [new.new_markdown_cell("# Title"), new.new_markdown_cell("Predict: how many sectors?")]
+    cells = [new.new_markdown_cell(GOOD_HEAD), new.new_markdown_cell("Predict: how many sectors?")]
     for count in range(1, 19):
         output = new.new_output("stream", name="stdout", text=f"answer {count}\n")
         cells.append(new.new_code_cell(f"print({count})", execution_count=count, outputs=[output]))
@@ -130,7 +176,13 @@ def print_text(cell, text):
     cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=text)]
 
 
+def show_figure(cell, **data):
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
+
+
 DEFECTS = {
+    "what it builds on": lambda cells: cells[0].update(source=GOOD_HEAD.replace("Builds", "Build")),
+    "take 5 minutes, not 0": lambda cells: cells[3].metadata.update(exercise="add_ten"),
     "not a title": lambda cells: cells.pop(0),
     "Where next": lambda cells: cells.pop(),
     "no prediction": lambda cells: cells.pop(1),
@@ -141,6 +193,8 @@ DEFECTS = {
     ),
     "in order": lambda cells: cells[4].update(execution_count=99),
     "skipped": lambda cells: cells[5].update(source="# NBVAL_SKIP\nprint(1)"),
+    "without a description": lambda cells: show_figure(cells[7], **{"image/png": "iVBOR"}),
+    "has a figure": lambda cells: show_figure(cells[8], **{"text/html": '<img alt="" src="x">'}),
     "shows a time": lambda cells: print_text(cells[6], "took 3.2 ms"),
     "20 to 60": lambda cells: cells.extend([nbformat.v4.new_markdown_cell("x")] * 45),
 }

@@ -39,11 +39,11 @@ def run(*options, machine=None, monkeypatch=None):
     )
 
 
-SMALL = "--kernels 8 --every 26 --sections opcodes random_kernels programs functions".split()
+SMALL = "--kernels 8 --every 40 --sections opcodes random_kernels programs functions".split()
 
 
 def test_the_simulator_agrees_with_itself():
-    """At a 26th of the items; the debug build in random warp order stands in for the GPU."""
+    """At a 40th of the items; the debug build in random warp order stands in for the GPU."""
     record = run(*SMALL)
     assert not record["differences"]
     assert record["all_agree"]
@@ -79,6 +79,28 @@ def test_a_failing_item_is_recorded_and_the_rest_goes_on(monkeypatch):
     section = record["sections"]["opcodes"]
     assert section["errors"] == 1 and section["agree"] == section["count"] - 1
     assert "no such thing" in record["differences"][0]["error"]
+
+
+def test_items_after_a_lost_context_are_not_run(monkeypatch):
+    """One finding, not one for each later item."""
+
+    class Lost(Machine):
+        def run(self, module, entry, *rest, **keywords):
+            self._check()
+            if entry == "random_kernel_2":
+                self.lost = True
+                raise RuntimeError("an illegal instruction")
+            return super().run(module, entry, *rest, **keywords)
+
+        def load_kernels(self, *arguments):
+            self._check()
+            return super().load_kernels(*arguments)
+
+    options = ("--kernels", "4", "--every", "1", "--sections", "random_kernels")
+    record = run(*options, machine=Lost("simulator"), monkeypatch=monkeypatch)
+    section = record["sections"]["random_kernels"]
+    assert (section["agree"], section["errors"], section["not_run"]) == (2, 1, 1)
+    assert not record["all_agree"] and len(record["differences"]) == 1
 
 
 def test_a_module_that_does_not_load_is_halved_to_the_guilty_opcode():

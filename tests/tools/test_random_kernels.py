@@ -178,6 +178,22 @@ def test_lanes_outside_a_gathering_keep_their_values():
     assert_same(kernel, found, empty.expected())
 
 
+@pytest.mark.parametrize(
+    "right",
+    [
+        Reduce("add", Var("u32", "u32_0"), Var("u32", "lane")),
+        WarpVote("ballot", Var("u32", "u32_0"), Const("b1", True)),
+    ],
+)
+def test_a_result_counts_though_its_variable_is_set_again(right):
+    """A dead reduction in a group of lanes is what ptxas gets wrong."""
+    base, over = random_kernel(0), Assign(right.target, Const("u32", 0))
+    other = right._replace(mode="any" if isinstance(right, WarpVote) else "max")
+    bodies = [(Partition("tile", None, 8, (one, over)),) for one in (right, other)]
+    results = [type(base)(3, (1,), (40,), body, (), False).expected() for body in bodies]
+    assert differing(*results) == 40
+
+
 def test_a_reduction_over_the_wrong_lanes_is_found(monkeypatch):
     """The reduction takes all lanes of the warp, as if they had one mask."""
 

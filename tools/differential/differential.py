@@ -102,7 +102,12 @@ def compare_machines(arguments) -> dict:
         for name in arguments.sections:
             started = time.time()
             section = guarded({"items": []}, lambda name=name: SECTIONS[name](run))
+            left = [item for item in section["items"] if item.get("not_run")]
+            section["items"] = [item for item in section["items"] if not item.get("not_run")]
             sections[name] = summarise(name, section, time.time() - started)
+            if left:
+                sections[name].update(all_agree=False, not_run=len(left))
+                print(f"{name}: {len(left)} items not run: the GPU's context is lost", flush=True)
             print(
                 f"{name}: {sections[name]['count']} items, {sections[name]['agree']} agree, "
                 f"{sections[name]['seconds']} s {section.get('trace', '')}",

@@ -19,6 +19,10 @@ from attn_course.measure.records import commit, gpu_identity
 ROOT = Path(__file__).resolve().parents[2]
 
 
+class NotRun(Exception):
+    """An item met a GPU that an earlier one's error has made useless to this process."""
+
+
 class Machine:
     """Runs kernels on copies of NumPy arrays and hands the copies back.
 
@@ -29,10 +33,12 @@ class Machine:
 
     def __init__(self, backend: str, debug: bool = False, warp_order: int | None = None):
         self.backend, self.debug, self.warp_order = backend, debug, warp_order
+        self.lost = False  # after a sticky CUDA error, which every later call would repeat
         self._folder = None  # of PTX files, which their modules read again when they need to
 
     def load(self, code: str, options=()) -> RawModule:
         """A module of CUDA C."""
+        self._check()
         return RawModule(code=code, options=tuple(options), backend=self.backend)
 
     def load_kernels(self, source: str, options) -> Program:
@@ -55,6 +61,7 @@ class Machine:
         """The cupy.RawModule of a file of these bytes, loaded."""
         import cupy
 
+        self._check()
         self._folder = self._folder or tempfile.TemporaryDirectory()
         path = Path(self._folder.name) / f"{zlib.crc32(data):08x}{suffix}"
         path.write_bytes(data)
@@ -63,10 +70,18 @@ class Machine:
         return module
 
     def run(self, module, entry, grid, block, arguments, shared_mem=0):
-        """Launch on copies of the arrays among `arguments`; returns these as NumPy arrays."""
+        """Launch on copies of the arrays among `arguments`; returns these as NumPy arrays.
+
+        Raises NotRun where an earlier launch's error is one that the GPU's context keeps.
+        """
+        self._check()
         if self.backend == "gpu":
-            kernel = module.get_function(entry)
-            return self._run_gpu(kernel, grid, block, arguments, shared_mem)
+            try:
+                kernel = module.get_function(entry)
+                return self._run_gpu(kernel, grid, block, arguments, shared_mem)
+            except Exception:
+                self.lost = self.is_broken()
+                raise
         copies = [a.copy() if is_array(a) else a for a in arguments]
         if isinstance(module, Program):
             images = [a if is_array(a) else a.tobytes() for a in copies]
@@ -79,6 +94,21 @@ class Machine:
         with observe(*([_DebugBuild()] if self.debug else [])):
             kernel(grid, block, tuple(copies), shared_mem=shared_mem)
         return [copy for copy in copies if is_array(copy)]
+
+    def _check(self) -> None:
+        if self.lost:
+            raise NotRun("an earlier error is the GPU's last word in this process")
+
+    @staticmethod
+    def is_broken() -> bool:
+        """Whether the GPU's context has an error that it keeps."""
+        import cupy
+
+        try:
+            cupy.cuda.runtime.deviceSynchronize()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return True
+        return False
 
     @staticmethod
     def _run_gpu(kernel, grid, block, arguments, shared_mem):

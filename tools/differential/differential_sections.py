@@ -13,7 +13,7 @@ import differential_functions
 import differential_ladder
 import differential_opcodes
 import numpy as np
-from differential_machines import Machine, target
+from differential_machines import Machine, NotRun, target
 from differential_programs import PROGRAMS
 from random_kernels import OPTIONS as RANDOM_OPTIONS
 from random_kernels import random_kernel
@@ -35,9 +35,14 @@ def raise_failure(*results) -> None:
 
 
 def guarded(record: dict, action) -> dict:
-    """The record with action()'s entries; an exception becomes its `error`, never an abort."""
+    """The record with action()'s entries; an exception becomes its `error`, never an abort.
+
+    NotRun makes it an item that says nothing: `not_run`.
+    """
     try:
         record.update(action())
+    except NotRun:
+        record["not_run"] = True
     except Exception as error:
         record["error"] = f"{type(error).__name__}: {error}"[:500]
         record["trace"] = traceback.format_exc()[-700:]
@@ -92,6 +97,8 @@ def halve_on_error(machine, codes, arch, refused) -> list:
     results = run_opcodes(machine, codes, arch)
     if not isinstance(results, Exception):
         return results
+    if isinstance(results, NotRun):
+        return [results] * len(codes)
     if len(codes) == 1:
         refused[codes[0].label] = str(results)[:200]
         return [None]
@@ -195,6 +202,9 @@ def random_records(first, seeds, future) -> list[dict]:
         if apart["gpu_simulator"]:
             apart["gpu_oracle"] = differing(gpu, kernel.expected())
         shape = {"grid": kernel.grid, "block": kernel.block} if any(apart.values()) else {}
+        if shape:  # words of a thread's output that differ, and how many threads' do
+            counts = (gpu[-1] != simulator[-1]).sum(axis=0)
+            shape["slots"] = {str(slot): int(counts[slot]) for slot in np.flatnonzero(counts)}
         return {"mismatches": sum(apart.values()), **shape, **apart}
 
     return [

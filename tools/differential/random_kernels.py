@@ -5,6 +5,10 @@ C; `Kernel.expected()` runs the same tree thread by thread in plain Python (rand
 shares nothing with the simulator. Kernels are free of races and of undefined behaviour, and their
 result does not depend on the order of threads: integer atomics whose old value does not show,
 shared memory written and read on two sides of a barrier, shuffles from lanes that take part.
+
+Every result of a vote or a reduction counts: `kept` sums them up. Without that some are dead, and
+ptxas (12.9, sm_90) removes the operation of a group of lanes but leaves WARPSYNC.EXCLUSIVE before
+it; what the whole warp should do next is then done by each group apart, or is illegal.
 """
 
 import random
@@ -54,8 +58,8 @@ class Kernel:
 
     @property
     def slots(self) -> int:
-        """64-bit words of output a thread: its own region, its variables, its scratch array."""
-        return tree.OWN + sum(tree.VARIABLES.values()) + tree.SCRATCH
+        """64-bit words of output a thread: own region, variables, scratch array, and `kept`."""
+        return tree.OWN + sum(tree.VARIABLES.values()) + tree.SCRATCH + 1
 
     @cached_property
     def source(self) -> str:

@@ -68,7 +68,7 @@ def first_values(launch, block: int, thread: int, place: int) -> dict:
             elif kind in ("u64", "i64"):
                 v[f"{kind}_{i}"] = wrap(kind, word * 0x100000001)
     v["scratch"] = [launch.word_list[(place + i) % WORDS] for i in range(8)]
-    v["own"] = list(range(OWN))
+    v["own"], v["kept"] = list(range(OWN)), 0
     return v
 
 
@@ -78,7 +78,7 @@ def finish(block: Block) -> None:
         row = list(v["own"])
         for kind, count in VARIABLES.items():
             row += [_bits(kind, v[f"{kind}_{i}"]) for i in range(count)]
-        launch.out[v["place"]] = np.array(row + v["scratch"], np.uint64)
+        launch.out[v["place"]] = np.array([*row, *v["scratch"], v["kept"]], np.uint64)
     launch.tallies[block.number] = np.array(block.tally, np.uint32)
 
 
@@ -363,6 +363,13 @@ def _assign_all(threads, target, values) -> None:
         v[target.name] = value
 
 
+def _assign_and_keep(threads, target, values) -> None:
+    """Assign, and let the values count in what the kernel writes."""
+    _assign_all(threads, target, values)
+    for v, value in zip(threads, values, strict=True):
+        v["kept"] = (v["kept"] * 3 + value) & MASK32
+
+
 def _exchange(node, launch):
     value, index = expression(node.value, launch), expression(node.index, launch)
 
@@ -439,7 +446,7 @@ def _warp_vote(node, launch):
             voters = _mask(v for v, x in pairs if x)
             found = {"all": int(all(values)), "any": int(any(values))}.get(mode, voters)
             found = [found if mode != "guarded" or x else 7 for x in values]
-        return _assign_all(threads, node.target, found)
+        return _assign_and_keep(threads, node.target, found)
 
     return by_warp(run_warp)
 
@@ -460,7 +467,7 @@ def _reduce(node, launch):
         total = values[0]
         for x in values[1:]:
             total = fold(total, x)
-        _assign_all(threads, node.target, [total] * len(values))
+        _assign_and_keep(threads, node.target, [total] * len(values))
 
     return by_warp(run_warp)
 

@@ -91,6 +91,10 @@ class Printer:
     def assign(self, target, text: str) -> None:
         self.add(f"{target.name} = {text};")
 
+    def keep(self, target) -> None:
+        """Make a result count in what the kernel writes, even if its variable is set again."""
+        self.add(f"kept = kept * 3u + (unsigned){target.name};")
+
     def Assign(self, s):
         self.assign(s.target, expression(s.value))
 
@@ -187,9 +191,11 @@ class Printer:
         else:
             text = f"__{s.mode}_sync({self.mask}, {value})"
             self.assign(s.target, f"{text} != 0" if s.mode in ("all", "any") else text)
+        self.keep(s.target)
 
     def Reduce(self, s):
         self.assign(s.target, f"__reduce_{s.mode}_sync({self.mask}, {expression(s.value)})")
+        self.keep(s.target)
 
     def with_mask(self, lines, body, opening: str) -> None:
         """A scope in which `{mask}` of the lines is the mask of the lanes that run the body."""
@@ -321,6 +327,7 @@ def kernel_text(kernel) -> list[str]:
     for kind, count in tree.VARIABLES.items():
         for i in range(count):
             printer.add(f"{C_TYPE[kind]} {kind}_{i} = {initial(kind, i)};")
+    printer.add("unsigned kept = 0u;")
     printer.add("__syncthreads();  // the tally holds its first values")
     for statement in kernel.body:
         getattr(printer, type(statement).__name__)(statement)
@@ -337,13 +344,14 @@ def initial(kind: str, i: int) -> str:
 
 
 def finish(printer: Printer) -> None:
-    """Write all variables, the scratch array and, once per block, the tally."""
+    """Write all variables, the scratch array, `kept` and, once per block, the tally."""
     at = tree.OWN
     for kind, count in tree.VARIABLES.items():
         for i in range(count):
             printer.add(f"own[{at}] = {_BITS[kind].format(f'{kind}_{i}')};")
             at += 1
     printer.add(f"for (unsigned i = 0; i < 8; ++i) own[{at} + i] = scratch[i];")
+    printer.add(f"own[{at + tree.SCRATCH}] = kept;")
     printer.add("__syncthreads();  // the tally is complete")
     printer.add(
         "for (unsigned i = thread; i < COUNTERS; i += THREADS) "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attn_course.cli.arguments import add_json, output_folder, write_json
 from attn_course.figures import table
-from attn_course.lessons.working_copy import Lesson, WorkingCopy, lessons
+from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 
 
 def add(parsers) -> None:
@@ -54,11 +54,13 @@ def execute(arguments) -> int:
 
 
 def lab_command(folder: Path, lesson: str) -> list[str]:
-    """Return the command that opens JupyterLab in the working copy.
+    """Return the command that opens JupyterLab in the working copy, with the course's extension.
 
+    The extension colours cells that begin with %%cuda as C++.
     Root needs leave of its own; where there is no screen, the address is printed instead.
     """
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir", str(folder)]
+    command.append(f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():

@@ -121,24 +121,23 @@ def clip(value, low, high):
 
 
 def selected(x, y, z):
-    """What each case gives, from the PTX ISA's section on video instructions."""
+    """What each case gives on an H200; isa.narrow.video names where the PTX ISA's text differs."""
     both = y << 32 | x
     halves = [part(both, 16 * k, 16, True) for k in range(4)]
     octets = [part(both, 8 * k, 8, False) for k in range(8)]
-    difference = clip(part(x, 0, 16, True) - part(y, 16, 16, True), -(2**15), 2**15 - 1)
     product = part(x, 0, 16, True) * part(y, 16, 16, True) - signed(z, 32)
     least = [min(octets[a], octets[b]) for a, b in zip((2, 1, 0, 7), (0, 4, 3, 3), strict=True)]
     least[2] = part(z, 16, 8, False)  # the mask leaves it out
     total = clip(halves[0] + halves[2], -(2**15), 2**15 - 1) & 0xFFFF
     return [
         part(x, 24, 8, True) + part(y, 16, 16, False),
-        (difference & 0xFFFF) << 16 | z & 0xFFFF,
+        z & 0xFFFF,  # .sat leaves nothing above the low half, and h1 takes what is above it
         abs(part(x, 0, 8, True) - part(y, 16, 8, True)) + z,
         z & 0xFF00FFFF | (part(x, 8, 8, True) < part(y, 8, 8, False)) << 16,
         clip(product, -(2**31), 2**31 - 1),
         total << 16 | z & 0xFFFF,
         sum(value << 8 * i for i, value in enumerate(least)),
-        part(x, 16, 8, False) * part(y, 0, 8, False) + z + 1 >> 7,
+        part(x, 16, 8, False) * part(y, 0, 8, False) + signed(z, 32) + 1 >> 7,
     ]
 
 

@@ -5,6 +5,23 @@ the result's type with .sat, and then apply a second operation with `c`, or put 
 the result into `c`. The others (vadd2, vadd4 ...) do so for each half or byte; the parts that their
 mask leaves out are those of `c`, or with .add all are added to it.
 
+That is what the manual says. GPUs since Volta have no such scalar units: ptxas writes several
+instructions for each, and what these compute differs. The functions here do what an H200 does:
+
+- .sat on a u32 clamps only at zero: a larger result loses its upper bits. (The manual: 2**32 - 1.)
+- .sat with a byte or half as the destination gives the part's largest value for every result that
+  is not between zero and it, negative ones included. (The manual: the part's least value for
+  those below that.)
+- .sat on vshl and vshr takes bit 33 of the shifted value as its sign. (The manual: no result wraps
+  before it is clamped.) The clamp is that of 32 bits even where the destination is a part.
+- d.h1 receives bits 16 to 31 of the result. (The manual: its low 16 bits, as all other parts do.)
+- .min and .max of vadd and vsub, and of shifts with .sat, see the 32-bit result extended by its top
+  bit; those of the others see 64 bits. A u32 destination compares them as unsigned, an s32
+  destination as signed numbers. (The manual: the exact result, as a number of that type.) For vset
+  that type is the first source's.
+- vmad with .sat, a shift or a sign multiplies and adds all operands as s32. (The manual: each as
+  its type says.) Without any of these only the low 32 bits count, and they are the same.
+
 A part of the destination (d.h1) is a modifier here, and so is a mask (d.b20 is `.to20`); `.negab`
 and `.negc` stand for the signs of vmad's operands. Parts of sources are selected before, by
 select_part and select_parts.
@@ -21,7 +38,7 @@ _BOTH = "u32,s32"
 _SCALAR_PARTS = "b0 b1 b2 b3 h0 h1"
 _HALVES = "to0 to1 to10"
 _BYTES = "to0 to1 to10 to2 to20 to21 to210 to3 to30 to31 to310 to32 to320 to321 to3210"
-_SECOND = {"add": np.add, "min": np.minimum, "max": np.maximum}
+_SECOND = {"min": np.minimum, "max": np.maximum}
 _COMPARE = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -79,12 +96,8 @@ def _average(a, b):
     return np.where(total >= 0, total + 1 >> 1, total >> 1)[()]
 
 
-def _shift_left(a, b):
-    """a << b for b up to 32: what that takes past int64 keeps its sign and its low 32 zeros."""
-    far = np.sign(a) << np.int64(40)
-    return np.where(b > 31, far, a << np.minimum(b, 31))[()]
-
-
+_SUMS = ("vadd", "vsub")
+_SHIFTS = {"vshl": np.left_shift, "vshr": np.right_shift}
 _BINARY = {
     "vadd": np.add,
     "vsub": np.subtract,
@@ -114,29 +127,64 @@ def _comparing(modifiers):
     return lambda a, b: compare(a, b).astype(np.int64)
 
 
-def _scalar(make, result_kind=None):
+def _scalar(make, name: str):
     """What builds a scalar instruction: make(modifiers) gives the operation on int64."""
 
     def build(types, modifiers):
-        operation, kind = make(modifiers), result_kind or types[0]
+        operation, signed = make(modifiers), types[0] == "s32"
         part = next((p for p in _SCALAR_PARTS.split() if p in modifiers), "")
-        start, width = place_of(part)
-        second = next((_SECOND[name] for name in _SECOND if name in modifiers), None)
+        clamp = _saturation(name, signed, part) if "sat" in modifiers else None
+        second = next((_SECOND[word] for word in _SECOND if word in modifiers), None)
+        narrow = name in _SUMS or name in _SHIFTS and clamp is not None
 
         def compute(a, b, c=None):
             value = operation(a.astype(np.int64), b.astype(np.int64))
-            if "sat" in modifiers:
-                value = _clamp(value, kind == "s32", width)
-            if second:
-                value = second(value, c.astype(np.int64))
+            if clamp:
+                value = clamp(value)
+            if "add" in modifiers:
+                value = value + c
+            elif second:
+                value = _second(second, _sign_extended(value, 32) if narrow else value, c, signed)
             elif part:
-                mask = np.int64((1 << width) - 1 << start)
-                value = value << np.int64(start) & mask | c.astype(np.int64) & ~mask
-            return _word(value, kind)
+                value = _into(part, value, c)
+            return _word(value, "u32" if name == "vset" else types[0])
 
         return compute
 
     return build
+
+
+def _sign_extended(value, width: int):
+    """The low `width` bits of int64 values as signed numbers."""
+    rest = np.int64(64 - width)
+    return value << rest >> rest
+
+
+def _saturation(name: str, signed: bool, part: str):
+    """What .sat makes of int64 values."""
+    if name in _SHIFTS:
+        return lambda value: _clamp(_sign_extended(value, 34), signed, 32)
+    if part:
+        most = np.int64((1 << place_of(part)[1] - signed) - 1)
+        return lambda value: np.where((value < 0) | (value > most), most, value)[()]
+    if signed:
+        return lambda value: _clamp(value, True, 32)
+    return lambda value: np.maximum(value, 0)
+
+
+def _second(choose, value, c, signed: bool):
+    """The lesser or greater of int64 values and the words `c`, both of 64 bits."""
+    if signed:
+        return choose(value, c.view(np.int32).astype(np.int64))
+    return choose(value.view(np.uint64), c.astype(np.uint64)).view(np.int64)
+
+
+def _into(part: str, value, c):
+    """The words `c` with the value's low bits in a part; in h1 it is the bits 16 to 31."""
+    start, width = place_of(part)
+    mask = np.int64((1 << width) - 1 << start)
+    moved = value if part == "h1" else value << np.int64(start)
+    return moved & mask | c.astype(np.int64) & ~mask
 
 
 def _parts(word, signed: bool, width: int) -> list:
@@ -180,23 +228,19 @@ def _simd(width: int, make, result_kind=None):
 
 
 def _multiply_add(types, modifiers):
-    """vmad: the exact product plus `c`, shifted, and its low 32 bits or clamped."""
+    """vmad: the product plus `c` in 64 bits, shifted, and its low 32 bits or clamped."""
     signed = "s32" in types[1:] or bool(modifiers & {"negab", "negc"})
     shift = {"shr7": 7, "shr15": 15}.get(next(iter(modifiers & {"shr7", "shr15"}), ""), 0)
 
     def compute(a, b, c):
-        product = a.astype(object) * b.astype(object)  # up to 66 bits: Python's integers
-        c = c.view(np.int32 if signed else _U32).astype(object)
-        if "negab" in modifiers:
-            product = -product
-        elif "negc" in modifiers:
-            c = -c
-        total = product + c + ("po" in modifiers) >> shift
-        if "sat" in modifiers:
-            low, high = (-(2**31), 2**31 - 1) if signed else (0, 2**32 - 1)
-            total = np.minimum(np.maximum(total, low), high)
-        word = np.asarray(total & 0xFFFFFFFF).astype(_U32)[()]
-        return word.view(np.int32) if types[0] == "s32" else word
+        a, b, c = (x.view(np.int32).astype(np.int64) for x in (a, b, c))
+        product, c = (-a if "negab" in modifiers else a) * b, -c if "negc" in modifiers else c
+        total = product + c + ("po" in modifiers)
+        if shift and not signed:
+            total = (total.view(np.uint64) >> np.uint64(shift)).view(np.int64)
+        else:
+            total = total >> np.int64(shift)
+        return _word(_clamp(total, signed, 32) if "sat" in modifiers else total, types[0])
 
     return compute
 
@@ -224,17 +268,17 @@ _TYPES = f"{_BOTH}/{_BOTH}/{_BOTH}"
 _COMPARISONS = " ".join(_COMPARE)
 VIDEO_ROWS: dict[str, tuple[Row, ...]] = {
     **{
-        name: _scalar_rows(_TYPES, "A", "T", "D", _scalar(_always(operation)))
+        name: _scalar_rows(_TYPES, "A", "T", "D", _scalar(_always(operation), name))
         for name, operation in _BINARY.items()
     },
     **{
         name: _scalar_rows(
-            f"{_BOTH}/{_BOTH}/u32", "A", "T", "D", _scalar(_shifting(shift)), "sat clamp wrap"
+            f"{_BOTH}/{_BOTH}/u32", "A", "T", "D", _scalar(_shifting(shift), name), "sat clamp wrap"
         )
-        for name, shift in {"vshl": _shift_left, "vshr": np.right_shift}.items()
+        for name, shift in _SHIFTS.items()
     },
     "vset": _scalar_rows(
-        f"{_BOTH}/{_BOTH}", "D", "T", "u32", _scalar(_comparing, "u32"), _COMPARISONS
+        f"{_BOTH}/{_BOTH}", "D", "T", "u32", _scalar(_comparing, "vset"), _COMPARISONS
     ),
     "vmad": (Row(_TYPES, "A T D -> D", _multiply_add, "sat shr7 shr15 po negab negc"),),
     **{

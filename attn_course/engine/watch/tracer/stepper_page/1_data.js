@@ -5,7 +5,8 @@ const SECTOR = 32,
   WORD = 4,
   CHECKPOINT = 64,
   TEXT_COLUMNS = 16,
-  MAX_SECTORS = 128;
+  MAX_SECTORS = 128,
+  MAX_GLOBAL = 64;
 const ITEM = (dtype) => Number(dtype.slice(1)) || 1;
 
 // -- data ---------------------------------------------------------------------------------------
@@ -15,7 +16,16 @@ async function unpack(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// The values of variables and shared arrays after any step, from the changes of the frames.
+// The arrays that have a picture: all in shared memory, and small ones in global memory.
+const drawnArrays = (recording) =>
+  Object.entries(recording.arrays).filter(
+    ([, array]) =>
+      array.space === "shared" ||
+      (array.space === "global" && Math.floor(array.size / ITEM(array.dtype)) <= MAX_GLOBAL),
+  );
+
+// The values of variables and arrays after any step, from the changes of the frames. Of an array in
+// global memory only the elements are known that the block has read or written.
 class History {
   constructor(recording) {
     this.recording = recording;
@@ -27,11 +37,9 @@ class History {
 
   reset() {
     this.variables = new Map();
-    this.shared = new Map();
-    for (const [name, array] of Object.entries(this.recording.arrays)) {
-      if (array.space === "shared") {
-        this.shared.set(name, new Array(Math.floor(array.size / ITEM(array.dtype))).fill(null));
-      }
+    this.elements = new Map();
+    for (const [name, array] of drawnArrays(this.recording)) {
+      this.elements.set(name, new Array(Math.floor(array.size / ITEM(array.dtype))).fill(null));
     }
     this.step = -1;
   }
@@ -48,9 +56,9 @@ class History {
 
   restore(start) {
     const copy = (map) => new Map([...map].map(([name, row]) => [name, row.slice()]));
-    const { variables, shared } = this.checkpoints.get(start);
+    const { variables, elements } = this.checkpoints.get(start);
     this.variables = copy(variables);
-    this.shared = copy(shared);
+    this.elements = copy(elements);
     this.step = start;
   }
 
@@ -62,9 +70,10 @@ class History {
         row[thread] = change.values[i];
       });
     }
-    for (const access of frame.shared) {
-      if (access.kind === "read" || !this.shared.has(access.array)) continue;
-      const cells = this.shared.get(access.array);
+    for (const access of [...frame.shared, ...frame.global]) {
+      const shared = this.recording.arrays[access.array]?.space === "shared";
+      if ((shared && access.kind === "read") || !this.elements.has(access.array)) continue;
+      const cells = this.elements.get(access.array);
       access.index.forEach((index, i) => {
         cells[index] = access.values[i];
       });
@@ -73,7 +82,7 @@ class History {
       const copy = (map) => new Map([...map].map(([name, row]) => [name, row.slice()]));
       this.checkpoints.set(frame.step, {
         variables: copy(this.variables),
-        shared: copy(this.shared),
+        elements: copy(this.elements),
       });
     }
   }

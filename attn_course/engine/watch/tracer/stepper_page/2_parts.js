@@ -53,6 +53,7 @@ class Grid {
   constructor(name, array) {
     this.name = name;
     this.array = array;
+    this.unknown = array.space === "shared" ? "never written" : "not used by this block yet";
     this.count = Math.floor(array.size / ITEM(array.dtype));
     const shape = array.shape.length ? array.shape : [this.count];
     this.columns = shape.length === 1 ? Math.min(shape[0], 32) : shape[shape.length - 1];
@@ -98,7 +99,7 @@ class Grid {
   hover(index) {
     const value = this.values?.[index];
     const where = place(index, this.array.shape.length ? this.array.shape : [this.count]);
-    const text = value === null || value === undefined ? "never written" : shown(value);
+    const text = value === null || value === undefined ? this.unknown : shown(value);
     this.caption.lastChild.textContent = `${where} = ${text}`;
   }
 
@@ -106,7 +107,7 @@ class Grid {
     this.values = values;
     this.written = new Set();
     this.readNow = new Set();
-    for (const access of frame.shared) {
+    for (const access of frame[this.array.space]) {
       if (access.array !== this.name) continue;
       if (access.kind !== "read") access.index.forEach((index) => this.written.add(index));
       if (access.kind !== "write") access.index.forEach((index) => this.readNow.add(index));
@@ -124,17 +125,23 @@ class Grid {
         ? "read"
         : written
           ? "write"
-          : this.values[index] === null || this.values[index] === undefined
+          : this.isUnknown(index)
             ? "empty"
             : "";
   }
 
+  isUnknown(index) {
+    return this.values[index] === null || this.values[index] === undefined;
+  }
+
   drawCell(cell, index, value) {
-    const text = shown(value, 4);
+    const kind = this.kind(index),
+      never = this.isUnknown(index);
+    const text = never && kind !== "empty" ? "?" : shown(value, 4);
     if (cell.textContent !== text) cell.textContent = text;
-    const kind = this.kind(index);
-    cell.className = `acs-cell${kind ? ` acs-${kind}` : ""}`;
-    const state = kind === "empty" ? ", never written" : ` = ${value}`;
+    const mark = never && kind !== "empty" ? " acs-never" : "";
+    cell.className = `acs-cell${kind ? ` acs-${kind}` : ""}${mark}`;
+    const state = never ? `, ${this.unknown}` : ` = ${value}`;
     cell.title = `${this.name}${place(index, this.array.shape)}${state}`;
   }
 
@@ -160,7 +167,7 @@ class Grid {
       const kind = this.kind(i);
       context.fillStyle = palette[kind];
       context.fillRect(x, y, side - gap, side - gap);
-      if (kind === "empty") {
+      if (this.isUnknown(i)) {
         // a hollow square, as the hatching of larger cells
         context.strokeStyle = colour("hatch");
         context.lineWidth = scale;
@@ -176,7 +183,7 @@ class Grid {
 
   point(thread, frame) {
     const own = new Set();
-    for (const access of thread === null || !frame ? [] : frame.shared) {
+    for (const access of thread === null || !frame ? [] : frame[this.array.space]) {
       if (access.array !== this.name) continue;
       const each = Math.max(1, access.index.length / access.threads.length);
       access.index.forEach((index, i) => {

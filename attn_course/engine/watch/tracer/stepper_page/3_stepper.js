@@ -89,6 +89,7 @@ class Stepper {
     this.uniform = make("div", "acs-uniform");
     this.table = make("table", "acs-table");
     this.arrays = make("div", "acs-arrays");
+    this.globals = make("div", "acs-arrays");
     this.strips = make("div", "acs-strips");
     this.note = make("div", "acs-note");
     const panel = (name, title, ...content) =>
@@ -116,6 +117,7 @@ class Stepper {
           "acs-right",
           panel("variables", "Variables", this.uniform, make("div", "acs-scroll", this.table)),
           panel("shared", "Shared memory", this.legend(), this.arrays),
+          panel("global", "Global memory, as far as this block has used it", this.globals),
         ),
       ),
       this.note,
@@ -138,6 +140,7 @@ class Stepper {
       key("read", "read now"),
       key("both", "both"),
       key("empty", "never written"),
+      key("never", "read, but never written"),
     );
   }
 
@@ -206,15 +209,25 @@ class Stepper {
     return Array.from({ length: count }, (_, i) => first + i);
   }
 
-  // Variables on which all threads of the warp agree at every step are listed once, not 32 times.
+  // Variables on which all threads of the warp agree at every step are listed once, not 32 times;
+  // those that a thread assigns more than once are "changing".
   findSame() {
     const mine = new Set(this.myThreads());
     this.same = new Set(Object.keys(this.recording.variables));
-    const history = new History(this.recording);
+    this.changing = new Set();
+    const history = new History(this.recording),
+      assigned = new Map();
     for (const frame of this.recording.frames) {
       history.go(frame.step);
       const active = frame.threads.filter((thread) => mine.has(thread));
       for (const name of Object.keys(frame.variables)) {
+        if (!assigned.has(name)) assigned.set(name, new Uint8Array(history.threads));
+        const before = assigned.get(name);
+        frame.variables[name].threads.forEach((thread, i) => {
+          if (frame.variables[name].values[i] === null) return; // the thread has left its scope
+          if (before[thread]) this.changing.add(name);
+          before[thread] = 1;
+        });
         if (!this.same.has(name) || !active.length) continue;
         const row = history.variables.get(name);
         const first = JSON.stringify(row[active[0]]);
@@ -244,7 +257,11 @@ class Stepper {
   }
 
   buildTable() {
-    const names = Object.keys(this.recording.variables).filter((name) => !this.same.has(name));
+    const all = Object.keys(this.recording.variables).filter((name) => !this.same.has(name));
+    const [moving, fixed] = [true, false].map((wanted) =>
+      all.filter((name) => this.changing.has(name) === wanted),
+    );
+    const names = [...moving, ...fixed]; // a column that never changes may be out of sight
     const [x, y, z] = this.recording.block_shape;
     const axes = [x, y, z].reduce((last, extent, i) => (extent > 1 ? i : last), 0) + 1;
     const label = (thread) =>
@@ -290,11 +307,15 @@ class Stepper {
   }
 
   buildArrays() {
-    this.grids = Object.entries(this.recording.arrays)
-      .filter(([, array]) => array.space === "shared")
-      .map(([name, array]) => new Grid(name, array));
-    this.arrays.replaceChildren(...this.grids.map((grid) => grid.root));
-    this.arrays.closest(".acs-panel").hidden = !this.grids.length;
+    this.grids = drawnArrays(this.recording).map(([name, array]) => new Grid(name, array));
+    for (const [space, box] of [
+      ["shared", this.arrays],
+      ["global", this.globals],
+    ]) {
+      const own = this.grids.filter((grid) => grid.array.space === space);
+      box.replaceChildren(...own.map((grid) => grid.root));
+      box.closest(".acs-panel").hidden = !own.length;
+    }
   }
 
   // -- moving -----------------------------------------------------------------------------------
@@ -387,12 +408,12 @@ class Stepper {
     const frame = this.recording.frames[this.step];
     this.history.go(this.step);
     this.slider.value = this.step;
-    this.counter.textContent = `${this.step + 1} / ${this.recording.frames.length}`;
+    this.counter.textContent = `step ${this.step} / ${this.recording.frames.length - 1}`;
     this.root.dataset.step = this.step;
     this.drawBanner(frame);
     this.drawSource(frame);
     this.drawVariables(frame);
-    for (const grid of this.grids) grid.draw(this.history.shared.get(grid.name), frame);
+    for (const grid of this.grids) grid.draw(this.history.elements.get(grid.name), frame);
     this.drawStrips(frame);
     this.point(this.pinned);
   }
