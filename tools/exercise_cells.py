@@ -25,7 +25,8 @@ def cells_of(exercise: Exercise) -> list:
     """Return the four cells of an exercise, without outputs."""
     new = nbformat.v4
     title = f"### Exercise: {exercise.title}"
-    budget = f"*About {exercise.lines} lines, {exercise.minutes} minutes.*"
+    plural = "s" if exercise.lines > 1 else ""
+    budget = f"*About {exercise.lines} line{plural}, {exercise.minutes} minutes.*"
     solution = f"```c++\n{exercise.solution}```"
     folds = [FOLD.format("Hint", exercise.hint), FOLD.format("Solution", solution)]
     cells = [

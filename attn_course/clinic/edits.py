@@ -1,4 +1,4 @@
-"""Exact replacements in a kernel's text: ablations and a learner's repairs are made of these."""
+"""Exact replacements in a kernel's text, for ablations and for the solutions of exercises."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ _NAMES = {
     "exercise": "Exercise ExerciseError exercise_names read_exercise",
     "judge": "judge",
     "proof": "prove",
+    "patients": "VERDICTS patient show_findings verdict",
     "session": "check step",
     "judgement": "PROPERTIES Judgement",
 }

@@ -35,23 +35,21 @@ def test_other_shapes_are_refused():
         wrong_elements(EXPECTED, EXPECTED[:1])
 
 
-def test_a_figure_has_one_line_a_patient_and_says_how_many_are_wrong():
-    figure = symptoms({"A": (sick((0, 0, 0), value=np.nan), EXPECTED), "B": (EXPECTED, EXPECTED)})
+def test_a_figure_has_one_panel_a_patient_and_says_how_many_are_wrong():
+    figure = symptoms(
+        {"A": (sick((0, 0, 0), value=np.nan), EXPECTED), "B": (EXPECTED[0], EXPECTED[0])}
+    )
     panels = figure.get_axes()
-    titles = [axes.get_title(loc="left") for axes in panels]
-    assert titles == [
-        "A: result",
-        "float64",
-        "wrong: 1 of 24",
-        "B: result",
-        "float64",
-        "wrong: 0 of 24",
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "A: 1 of 24 wrong",
+        "B: 0 of 12 wrong",
     ]
-    assert panels[2].get_xlabel() == "dark: 1 NaN" and panels[5].get_xlabel() == ""
+    assert [axes.get_xlabel() for axes in panels] == ["dark: 1 NaN", ""]
+    assert [text.get_text() for text in panels[0].get_yticklabels()] == ["head 0", "head 1"]
 
 
 @pytest.mark.parametrize(
-    "patients", [{}, {"A": (EXPECTED[0], EXPECTED[0])}, {"A": (EXPECTED, EXPECTED[:1])}]
+    "patients", [{}, {"A": (EXPECTED[0, 0], EXPECTED[0, 0])}, {"A": (EXPECTED, EXPECTED[:1])}]
 )
 def test_what_can_not_be_drawn(patients):
     with pytest.raises(ValueError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from .values import Values
 
 _STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
-_MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
+MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Nature:
             updates=reads_flag and values.returns_to_memory(instruction),
             fence=(root in ("membar", "fence") or releases) and not block_only,
             block_fence=root in ("membar", "fence") or releases,
-            meeting=opcode.startswith(_MEETINGS),
+            meeting=opcode.startswith(MEETINGS),
             shuffle=root == "shfl",
             warp_barrier=opcode.startswith("bar.warp.sync"),
             arrive=root in ("bar", "barrier") and "arrive" in parts,

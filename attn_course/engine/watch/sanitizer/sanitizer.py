@@ -24,13 +24,18 @@ from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming, describe_thread
 from .local_memory import LocalMemory
-from .natures import Nature
+from .natures import MEETINGS, Nature
 from .pointers import Bounds
 from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
+
+_ALL_LANES = (
+    "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
+    "(0 for a sum, -infinity for a maximum)"
+)
 
 
 def _without(access: Access, wrong: np.ndarray) -> Access:
@@ -369,8 +374,7 @@ class Sanitizer(Observer):
                 f"value of a lane {which}: the value is undefined",
                 lanes,
                 severity=severity,
-                remedy="let all lanes that the mask names reach the shuffle; give those without "
-                "data a neutral value (0 for a sum, -infinity for a maximum)",
+                remedy=_ALL_LANES,
             )
         )
 
@@ -454,4 +458,8 @@ class Sanitizer(Observer):
             lines = self._machine.lines_of(event.instruction)
             line = next(filter(None, lines), self._last_line)
         threads = tuple(event.threads)
-        self.found.add(Finding(event.kind, line, event.message, threads, event.array, event.index))
+        opcode = event.instruction.opcode if event.instruction is not None else ""
+        missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
+        remedy = _ALL_LANES if missed else ""
+        place = event.array, event.index
+        self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))
