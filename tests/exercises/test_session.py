@@ -30,7 +30,7 @@ def test_an_exercise_waits_until_its_kernel_is_written(copy):
     assert "waiting for your kernel" in repr(judgement) and "%%cuda add_ten" in repr(judgement)
     assert "waiting" in judgement._repr_html_()
     assert copy.progress() == {}
-    with pytest.raises(LookupError, match='check\\("add_ten"\\)'):
+    with pytest.raises(ExerciseError, match='check\\("add_ten"\\)'):
         session.step("add_ten")
 
 
