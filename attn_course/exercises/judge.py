@@ -20,6 +20,7 @@ from attn_course.engine.errors import (
 )
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
+from attn_course.engine.module.kernel import Kernel
 from attn_course.engine.watch import Counters, Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.reference.comparison import compare
@@ -59,7 +60,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
     try:
-        kernel = _compiled(exercise, source)
+        kernel = compiled(exercise, source)
     except (CompileError, KernelNotFoundError) as error:
         failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
         return Judgement(**about, failures=(failure,))
@@ -77,7 +78,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     )
 
 
-def _compiled(exercise: Exercise, source: str):
+def compiled(exercise: Exercise, source: str) -> Kernel:
+    """Return the exercise's kernel in a learner's text, for the simulator."""
     return RawModule(code=source, backend="simulator", strict=True).get_function(exercise.kernel)
 
 
@@ -85,7 +87,7 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
     """Return the failures of one case in the order of PROPERTIES, and its counters."""
     counters, arguments = Counters(), setup.fresh()
     try:
-        _launch(kernel, setup, arguments, counters)
+        launch(kernel, setup, arguments, counters)
         found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
@@ -104,10 +106,11 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
     return tuple(found), totals
 
 
-def _launch(kernel, setup: Setup, arguments, observer) -> None:
+def launch(kernel: Kernel, setup: Setup, arguments: dict[str, object], *observers) -> None:
+    """Run one case, with the arguments that `setup.fresh` returned, under some observers."""
     if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
-    with observe(observer):
+    with observe(*observers):
         kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
 
 
@@ -116,7 +119,7 @@ def _sanitized(kernel, setup: Setup) -> list[Failure]:
     arguments = setup.fresh()
     watch = Sanitizer(setup.unwritten)
     try:
-        _launch(kernel, setup, arguments, watch)
+        launch(kernel, setup, arguments, watch)
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
     except (ArgumentError, LaunchError) as error:
@@ -171,7 +174,7 @@ def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup, counters = exercise.setups[-1], Counters()
-    _launch(_compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+    launch(compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
     goals = {goal.counter: goal.limit for goal in setup.goals}
     theirs = counters.totals
     return {

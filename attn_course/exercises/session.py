@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from attn_course.engine.errors import SimulatorError
-from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import ExerciseError, read_exercise
-from .judge import judge
+from .judge import compiled, judge, launch
 from .judgement import Judgement
 
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
@@ -48,17 +47,10 @@ def step(name: str):
     setup = exercise.setups[0]
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
-    kernel = RawModule(code=judgement.source, backend="simulator", strict=True).get_function(
-        exercise.kernel
-    )
     block = first.block if first is not None and first.block else (0, 0, 0)
     trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
-    with observe(trace, watch), suppress(SimulatorError):  # the steps until an error are shown
-        kernel(
-            setup.grid, setup.block, tuple(setup.fresh().values()), shared_mem=setup.shared_bytes
-        )
+    with suppress(SimulatorError):  # the steps until an error are shown
+        launch(compiled(exercise, judgement.source), setup, setup.fresh(), trace, watch)
     trace.mark(watch.findings)
     return trace.show()
 
