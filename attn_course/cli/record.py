@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from attn_course.engine.backend import gpu_count
-from attn_course.ladder.folders import IMPORT_ROOT, checkout
+from attn_course.engine.project import IMPORT_ROOT, checkout
 from attn_course.measure import contestants as peers
 from attn_course.measure.records import (
     RESULTS_FOLDER,

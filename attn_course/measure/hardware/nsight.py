@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.backend import array_module
+from attn_course.engine.project import IMPORT_ROOT
 from attn_course.ladder.call import call_steps
-from attn_course.ladder.folders import IMPORT_ROOT
 from attn_course.ladder.steps import Geometry, Problem, step
 
 # Our counters and the hardware metric that counts the same thing.
