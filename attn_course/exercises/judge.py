@@ -16,6 +16,7 @@ from attn_course.engine.errors import (
     KernelNotFoundError,
     LaunchError,
     MemoryFault,
+    ParseError,
     SimulatorError,
 )
 from attn_course.engine.events import observe
@@ -49,6 +50,7 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
     "barriers",
 )
 _ORDER = list(PROPERTIES)
+_NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
 
 
 def judge(exercise: Exercise, source: str) -> Judgement:
@@ -61,8 +63,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
         return Judgement(**about, waiting=True)
     try:
         kernel = compiled(exercise, source)
-    except (CompileError, KernelNotFoundError) as error:
-        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
+    except (CompileError, KernelNotFoundError, ParseError) as error:
+        failure = Failure("compiles", str(error), line=_line_of(error))
         return Judgement(**about, failures=(failure,))
     passed, totals = [], {}
     for setup in exercise.setups:
@@ -93,7 +95,7 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, _line_of(fault), block)
         found = _sanitized(kernel, setup) or [failure]  # the sanitizer knows more of it
-    except (ArgumentError, LaunchError) as error:
+    except _NOT_LAUNCHED as error:
         found = [Failure("compiles", str(error), setup.label)]
     except SimulatorError as error:
         found = [
@@ -122,7 +124,7 @@ def _sanitized(kernel, setup: Setup) -> list[Failure]:
         launch(kernel, setup, arguments, watch)
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
-    except (ArgumentError, LaunchError) as error:
+    except _NOT_LAUNCHED as error:
         return [Failure("compiles", str(error), setup.label)]
     errors = [finding for finding in watch.findings if finding.severity == "error"]
     return [_failure(finding, setup.label) for finding in errors]
