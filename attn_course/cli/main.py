@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from attn_course import __version__
-from attn_course.ladder.folders import FOLDERS, course_folder
+from attn_course.engine.project import home
+from attn_course.ladder.folders import FOLDERS
 
 from . import bench, check, count, profile, record, run, tour, trace
 from .course import exercises, lessons
@@ -23,8 +24,7 @@ class ShowVersion(argparse.Action):
 
     def __call__(self, parser, *_) -> None:
         # Not argparse's own action: it wraps lines, and a path must stay in one piece.
-        home = course_folder(FOLDERS[0]).parent
-        print(f"attn-course {__version__}\n{', '.join(FOLDERS)}: {home}")
+        print(f"attn-course {__version__}\n{', '.join(FOLDERS)}: {home()}")
         parser.exit()
 
 

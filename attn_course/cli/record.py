@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from attn_course.engine.backend import gpu_count
-from attn_course.ladder.folders import IMPORT_ROOT, checkout
+from attn_course.engine.project import checkout, child_environment
 from attn_course.measure import contestants as peers
 from attn_course.measure.records import (
     RESULTS_FOLDER,
@@ -239,7 +239,7 @@ def run_script(name: str, out: Path, quick: bool) -> int:
         raise RecordError(f"{name} is taken by {one.script}, which is in a checkout of the project")
     options = one.quick if quick else ()
     command = [sys.executable, str(script), "--out", str(out.resolve()), *options]
-    return subprocess.run(command, env=_environment(), check=False).returncode
+    return subprocess.run(command, env=child_environment(), check=False).returncode
 
 
 # -- several ---------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def run_alone(name: str, out: Path, quick: bool, seconds: float, log: Path) -> s
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=child_environment(),
             start_new_session=True,
         )
         try:
@@ -293,9 +293,3 @@ def run_alone(name: str, out: Path, quick: bool, seconds: float, log: Path) -> s
     last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-TAIL:]
     how = "ended at the time limit" if status is None else f"FAILED with exit status {status}"
     return "\n  ".join([how, *last])
-
-
-def _environment() -> dict[str, str]:
-    """The environment of a child: it imports this package, installed or not."""
-    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}

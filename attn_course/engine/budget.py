@@ -97,11 +97,6 @@ class Budget:
 _running: ContextVar[Budget | None] = ContextVar("running", default=None)
 
 
-def running_budget() -> Budget | None:
-    """Return the budget of the call that runs; None outside of calls."""
-    return _running.get()
-
-
 def check_budget(name: str, where: Callable[[], str]) -> None:
     """Check the budget of the call that runs; outside of calls do nothing."""
     budget = _running.get()

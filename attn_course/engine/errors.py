@@ -5,10 +5,9 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import shorten
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+from .project import PACKAGE
 
 
 class ShownBriefly:
@@ -34,7 +33,7 @@ def _is_learners(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith("<ipython-input")
     libraries = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
-    return not filename.startswith((_PACKAGE, *libraries))
+    return not filename.startswith((str(PACKAGE), *libraries))
 
 
 # -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------

@@ -82,17 +82,20 @@ class Exercise:
 
 def exercise_names() -> list[str]:
     """Return the names of all exercises, in the order of the lessons and of the file names."""
-    found = [(read_exercise(path.stem).lesson, path.stem) for path in FOLDER.glob("[!_R]*.md")]
-    return [name for _, name in sorted(found)]
+    return [name for _, name in sorted((read_exercise(name).lesson, name) for name in _names())]
 
 
 def read_exercise(name: str) -> Exercise:
     """Read an exercise. Raises ExerciseError where there is none or its file is wrong."""
     path = FOLDER / f"{name}.md"
     if not re.fullmatch(r"\w+", name) or not path.is_file():
-        known = ", ".join(sorted(path.stem for path in FOLDER.glob("[!_R]*.md")))
+        known = ", ".join(sorted(_names()))
         raise ExerciseError(f"there is no exercise {name!r}; the exercises are: {known}")
     return parse_exercise(name, path.read_text(encoding="utf-8"))
+
+
+def _names() -> list[str]:
+    return [path.stem for path in FOLDER.glob("*.md")]
 
 
 def parse_exercise(name: str, text: str) -> Exercise:

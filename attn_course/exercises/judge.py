@@ -19,10 +19,12 @@ from attn_course.engine.errors import (
     LaunchError,
     MemoryFault,
     OutOfTime,
+    ParseError,
     SimulatorError,
 )
 from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
+from attn_course.engine.module.kernel import Kernel
 from attn_course.engine.watch import Counters, Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.reference.comparison import compare
@@ -55,6 +57,7 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
 LAUNCH_SECONDS = 2.0
 SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that has ended before
 _ORDER = list(PROPERTIES)
+_NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
 
 
 def judge(exercise: Exercise, source: str) -> Judgement:
@@ -66,8 +69,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
     try:
-        kernel = _compiled(exercise, source)
-    except (CompileError, KernelNotFoundError) as error:
+        kernel = compiled(exercise, source)
+    except (CompileError, KernelNotFoundError, ParseError) as error:
         failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
         return Judgement(**about, failures=(failure,))
     passed, totals = [], {}
@@ -84,7 +87,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     )
 
 
-def _compiled(exercise: Exercise, source: str):
+def compiled(exercise: Exercise, source: str) -> Kernel:
+    """Return the exercise's kernel in a learner's text, for the simulator."""
     module = RawModule(code=source, backend="simulator", strict=True)
     module.program()  # compiling takes none of the launches' time
     return module.get_function(exercise.kernel)
@@ -105,7 +109,7 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
         found = _sanitized(kernel, setup, ended=True) or [failure]  # the sanitizer knows more of it
-    except (ArgumentError, LaunchError) as error:
+    except _NOT_LAUNCHED as error:
         found = [Failure("compiles", str(error), setup.label)]
     except OutOfTime as error:
         found = [_unfinished(error, setup)]
@@ -117,8 +121,17 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
     return tuple(found), totals
 
 
-def launch(kernel, setup: Setup, arguments, *observers, seconds: float | None = None) -> None:
-    """Launch a kernel as the case says, for so many seconds at most. Raises as the kernel does."""
+def launch(
+    kernel: Kernel,
+    setup: Setup,
+    arguments: dict[str, object],
+    *observers,
+    seconds: float | None = None,
+) -> None:
+    """Run one case, with the arguments that `setup.fresh` returned, under some observers.
+
+    seconds: the longest that it may take. Raises as the kernel does.
+    """
     if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
     with call_budget(seconds), observe(*observers):
@@ -140,7 +153,7 @@ def _sanitized(kernel, setup: Setup, *, ended: bool = False) -> list[Failure]:
         found = [] if ended else [_unfinished(error, setup)]
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
-    except (ArgumentError, LaunchError) as error:
+    except _NOT_LAUNCHED as error:
         return [Failure("compiles", str(error), setup.label)]
     errors = [finding for finding in watch.findings if finding.severity == "error"]
     return [*found, *(_failure(finding, setup.label) for finding in errors)]
@@ -196,7 +209,7 @@ def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup, counters = exercise.setups[-1], Counters()
-    launch(_compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+    launch(compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
     goals = {goal.counter: goal.limit for goal in setup.goals}
     theirs = counters.totals
     return {

@@ -10,7 +10,7 @@ from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import ExerciseError, read_exercise
-from .judge import judge, launch
+from .judge import compiled, judge, launch
 from .judgement import Judgement
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows
@@ -48,12 +48,10 @@ def step(name: str):
     setup = exercise.setups[0]
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
-    kernel = RawModule(code=judgement.source, backend="simulator", strict=True).get_function(
-        exercise.kernel
-    )
     block = first.block if first is not None and first.block else (0, 0, 0)
     trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
     with suppress(SimulatorError):  # the steps until an error are shown
+        kernel = compiled(exercise, judgement.source)
         launch(kernel, setup, setup.fresh(), trace, watch, seconds=STEP_SECONDS)
     trace.mark(watch.findings)
     return trace.show()

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1]
-IMPORT_ROOT = PACKAGE.parent  # on a child's PYTHONPATH it makes the package importable
+from attn_course.engine.project import home
+
 FOLDERS = ("kernels", "results", "notebooks", "exercises")  # setup.py copies these
 
 
@@ -11,9 +11,4 @@ def course_folder(name: str) -> Path:
     """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
         raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
-    return (checkout() or PACKAGE) / name
-
-
-def checkout() -> Path | None:
-    """Return the project's root where the package stands in a checkout, None once installed."""
-    return PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
+    return home() / name

@@ -96,7 +96,9 @@ class WorkingCopy:
         newer = mine.with_suffix(".new.ipynb")
         if mine.is_file():
             found = digest(mine.read_text(encoding="utf-8"))
-            if found == wanted or placed.get(name) == wanted:
+            if found == wanted:
+                placed[name] = wanted  # known again where the state was lost
+            if placed.get(name) == wanted:
                 return  # the course's text has not changed since the copy was made
             if found != placed.get(name):
                 newer.write_text(text, encoding="utf-8")

@@ -7,7 +7,6 @@ On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the rec
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from attn_course.engine.backend import gpu_count, resolve_backend
+from attn_course.engine.project import child_environment
 from attn_course.ladder.attention import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
 
@@ -123,7 +123,7 @@ def first_calls_in_a_process(count: int = 20) -> dict:
             capture_output=True,
             text=True,
             timeout=300,
-            env=os.environ | {"CUPY_CACHE_DIR": cache, "ATTN_COURSE_BACKEND": "gpu"},
+            env=child_environment(CUPY_CACHE_DIR=cache, ATTN_COURSE_BACKEND="gpu"),
         )
     if done.returncode:
         raise TimingError(f"the fresh process failed: {done.stderr.strip()[-400:]}")

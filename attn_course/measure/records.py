@@ -22,7 +22,8 @@ from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.compile import closure_hash, include_closure
-from attn_course.ladder.folders import checkout, course_folder
+from attn_course.engine.project import checkout
+from attn_course.ladder.folders import course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 from .record_schema import decoded, kind_of

@@ -8,7 +8,7 @@ import pytest
 from record_harness import DEVICE, NOT_TIMED, stamped
 
 from attn_course.cli import main, record
-from attn_course.ladder.folders import checkout
+from attn_course.engine.project import checkout
 from attn_course.measure import records, tile_model
 
 
@@ -77,8 +77,8 @@ def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
     (tmp_path / "tools" / "differential").mkdir(parents=True)
     script = tmp_path / record.KINDS["differential"].script
     script.write_text("import sys, attn_course; print(*sys.argv[1:]); sys.exit(3)")
-    environment = record._environment()  # this package, wherever the script is
-    monkeypatch.setattr(record, "_environment", lambda: environment)
+    environment = record.child_environment()  # this package, wherever the script is
+    monkeypatch.setattr(record, "child_environment", lambda: environment)
     monkeypatch.setattr(record, "checkout", lambda: tmp_path)
     assert record.run_script("differential", tmp_path, quick=True) == 3
     with pytest.raises(records.RecordError, match="checkout"):

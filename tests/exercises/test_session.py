@@ -5,7 +5,9 @@ import json
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from attn_course.exercises import ExerciseError, read_exercise, session
+from attn_course.engine.watch.sanitizer.findings import KINDS
+from attn_course.exercises import PROPERTIES, ExerciseError, read_exercise, session
+from attn_course.exercises.judge import BROKEN_BY
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
 
 
@@ -63,6 +65,17 @@ def test_what_does_not_compile_is_told_with_its_line(copy):
     judgement = session.check("add_ten")
     assert judgement.first.property == "compiles" and 'expected a ";"' in judgement.first.message
     assert judgement.properties["agrees"] is None
+
+
+def test_assembly_that_is_no_ptx_does_not_compile(copy):
+    solution = read_exercise("add_ten").solution
+    session.write("add_ten", solution.replace("{", '{ asm volatile(".reg .v2 .b32 q;");', 1))
+    first = session.check("add_ten").first
+    assert first.property == "compiles" and "vector registers are not supported" in first.message
+
+
+def test_every_kind_of_finding_breaks_a_property():
+    assert set(BROKEN_BY) == set(KINDS) and set(BROKEN_BY.values()) <= set(PROPERTIES)
 
 
 def test_other_parameters_are_told_before_any_result(copy):

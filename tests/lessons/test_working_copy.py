@@ -69,6 +69,16 @@ def test_a_newer_lesson_replaces_an_unchanged_copy(copy, course):
     assert code(copy.folder / "00_a.ipynb")["source"] == ["print(10)"]
 
 
+def test_an_unchanged_copy_is_known_again_where_the_state_was_lost(copy, course):
+    copy.update()
+    (copy.folder / working_copy.PROGRESS).unlink()
+    copy.update()
+    assert not copy.has_changed("00_a")
+    (course / "00_a.ipynb").write_text(notebook("print(3)"))
+    (said,) = copy.update()
+    assert "replaced" in said and not list(copy.folder.glob("*.new.ipynb"))
+
+
 def test_a_changed_copy_is_never_overwritten(copy, course):
     mine = copy.folder / "00_a.ipynb"
     mine.write_text(notebook("my own work"))

@@ -38,11 +38,12 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """Run `lessons` with its parsed arguments; return the exit status."""
-    copy = WorkingCopy(arguments.folder.resolve())
-    said, found = copy.update(), lessons()
+    found = lessons()
     names = [lesson.name for lesson in found]
     if arguments.open is not None and arguments.open not in names:
         raise ValueError(f"no lesson {arguments.open!r}; the lessons are: {', '.join(names)}")
+    copy = WorkingCopy(arguments.folder.resolve())
+    said = copy.update()
     rows = [_row(copy, lesson) for lesson in found]
     if arguments.json != Path("-"):
         print("\n".join([*said, _listing(rows), "", f"They are in {copy.folder}."]), flush=True)

@@ -85,9 +85,8 @@ def _levels_to_caller() -> int:
 
 
 def _bind_one(refuse, parameter, value, backend):
-    is_array = (
-        isinstance(value, np.ndarray) or _is_array_of_cupy(type(value)) or (is_device_array(value))
-    )
+    kind = type(value)
+    is_array = isinstance(value, np.ndarray) or _is_array_of_cupy(kind) or is_device_array(value)
     known_pointer = parameter.ctype is not None and parameter.ctype.kind == "pointer"
     known_value = parameter.ctype is not None and not known_pointer
     if parameter.kind not in ("u64", "b64", "s64"):

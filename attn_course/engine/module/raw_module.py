@@ -21,6 +21,7 @@ from attn_course.engine.compile import (
 )
 
 from ..errors import KernelNotFoundError
+from ..project import home
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
 from ..ptx.parser import parse
@@ -30,9 +31,7 @@ from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-# A path such as "kernels/x.cu" may start here: an installed package holds the kernels itself.
-PROJECT = _PACKAGE if (_PACKAGE / "kernels").is_dir() else _PACKAGE.parent
+PROJECT = home()  # a path such as "kernels/x.cu" may start here
 
 
 class RawModule:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -24,8 +23,8 @@ from typing import ClassVar
 import numpy as np
 
 from attn_course.engine.backend import array_module
+from attn_course.engine.project import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled
-from attn_course.ladder.folders import IMPORT_ROOT
 from attn_course.ladder.headers import kernel_path, read_constants
 from attn_course.ladder.problem import ceil_div
 from attn_course.ladder.steps import Geometry, Problem, step
@@ -214,14 +213,12 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     ncu, metrics = find_ncu(), list(metrics)
     if ncu is None:
         raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
-    root = str(IMPORT_ROOT)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
             command,
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": path},
+            cwd=IMPORT_ROOT,
+            env=child_environment(),
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -82,3 +82,30 @@ def test_what_a_phase_does_not_order(name):
 def test_an_mbarrier_is_used_before_all_know_that_it_is_initialised():
     found = findings("wait(&bar, arrive(&bar)); b[t] = t;", sync="")
     assert ("race", "error") in found
+
+
+MISUSES = {
+    "in global memory": (
+        "out-of-bounds",
+        """asm volatile("{ .reg .b64 s; mbarrier.arrive.b64 s, [%0]; }" :: "l"(a) : "memory");""",
+    ),
+    "no arrivals": ("divergent-barrier", "if (t == 0) start(&bar, b[0]);"),
+    "dropped, and then a copy arrives": (
+        "divergent-barrier",
+        """if (t == 0) { start(&back, 1); asm volatile("{ .reg .b64 s;"
+            " mbarrier.arrive_drop.shared.b64 s, [%0]; }" :: AT(&back) : "memory"); }
+        __syncthreads(); copy(&s[t], a + t);
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: AT(&back) : "memory");
+        wait_parity(&back, 0);""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuse_of_an_mbarrier_is_a_finding_with_its_line(name):
+    kind, body = MISUSES[name]
+    text = START.replace("COUNT", "64").replace("SYNC", "__syncthreads();") + body
+    report = run(text, Sanitizer(), head=HEAD, block=64, options=("-arch=compute_80",))
+    (found,) = report.findings
+    assert found.kind == kind and "mbarrier" in found.message
+    assert found.line_text and found.remedy

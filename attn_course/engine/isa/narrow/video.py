@@ -30,6 +30,7 @@ select_part and select_parts.
 import numpy as np
 
 from ..bits import permute
+from ..comparisons import OPERATORS
 from ..row import Row
 
 _U32 = np.uint32
@@ -39,14 +40,7 @@ _SCALAR_PARTS = "b0 b1 b2 b3 h0 h1"
 _HALVES = "to0 to1 to10"
 _BYTES = "to0 to1 to10 to2 to20 to21 to210 to3 to30 to31 to310 to32 to320 to321 to3210"
 _SECOND = {"min": np.minimum, "max": np.maximum}
-_COMPARE = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
+_COMPARISONS = "eq ne lt le gt ge"
 
 
 # --- parts of a word ------------------------------------------------------------------------------
@@ -123,7 +117,7 @@ def _shifting(shift):
 
 
 def _comparing(modifiers):
-    compare = next(_COMPARE[name] for name in _COMPARE if name in modifiers)
+    compare = next(OPERATORS[name] for name in _COMPARISONS.split() if name in modifiers)
     return lambda a, b: compare(a, b).astype(np.int64)
 
 
@@ -265,7 +259,6 @@ def _always(operation):
 
 
 _TYPES = f"{_BOTH}/{_BOTH}/{_BOTH}"
-_COMPARISONS = " ".join(_COMPARE)
 VIDEO_ROWS: dict[str, tuple[Row, ...]] = {
     **{
         name: _scalar_rows(_TYPES, "A", "T", "D", _scalar(_always(operation), name))

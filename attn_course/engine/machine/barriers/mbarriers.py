@@ -74,9 +74,11 @@ class _Following:
     places: np.ndarray
     index: np.ndarray  # word of shared memory of the mbarrier
     issued: int  # copies issued before
+    instruction: Instruction
 
     def part(self, chosen: np.ndarray) -> _Following:
-        return _Following(self.places[chosen], self.index[chosen], self.issued)
+        places, index = self.places[chosen], self.index[chosen]
+        return _Following(places, index, self.issued, self.instruction)
 
 
 class Mbarriers:
@@ -121,7 +123,7 @@ class Mbarriers:
         address = spread(address, self.lanes.R[LANE].size)
         memory, index, valid = self.memory.locate(space, address, 3, 8, ins, kind)
         if memory is not self.memory.shared:
-            self.complain("bad-access", "names an mbarrier outside of shared memory", ins)
+            self.complain("out-of-bounds", "names an mbarrier outside of shared memory", ins)
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         chosen = np.arange(address.size) if valid is None else np.nonzero(valid)[0]
         index = index[chosen]
@@ -131,13 +133,13 @@ class Mbarriers:
                 "uses an mbarrier that is not initialised. Let one thread initialise it, and put a "
                 "barrier such as __syncthreads() behind that"
             )
-            self.complain("uninitialised-read", text, ins, chosen[raw])
+            self.complain("uninitialised-read", text, ins, self.lanes.R[LANE][chosen[raw]])
             index, chosen = index[~raw], chosen[~raw]
         return index, chosen
 
-    def complain(self, kind: str, what: str, ins: Instruction, chosen=None) -> None:
-        """Report a misuse by some of the running lanes; raise where no observer goes on."""
-        lanes = self.lanes.R[LANE] if chosen is None else self.lanes.R[LANE][chosen]
+    def complain(self, kind: str, what: str, ins: Instruction, lanes=None) -> None:
+        """Report a misuse; raise where no observer goes on. lanes: their ids, None: the running."""
+        lanes = self.lanes.R[LANE] if lanes is None else lanes
         instance = self.reports.block.instance
         message = (
             f"{self.lanes.kernel.function.name} at {instance.where(ins)}: "
@@ -155,9 +157,11 @@ class Mbarriers:
         """mbarrier.init: a first phase that expects `count` arrivals."""
         index, chosen = self.locate(space, address, ins, "store", ready=False)
         count = spread(count, self.lanes.R[LANE].size)[chosen].astype(np.int64)
-        if ((count < 1) | (count > MOST)).any():
-            text = f"initialises an mbarrier for {int(count[0])} arrivals; it takes 1 to {MOST}"
-            self.complain("bad-launch", text, ins, chosen)
+        wrong = (count < 1) | (count > MOST)
+        if wrong.any():
+            first = int(count[np.argmax(wrong)])
+            text = f"initialises an mbarrier for {first} arrivals; it takes 1 to {MOST}"
+            self.complain("divergent-barrier", text, ins, self.lanes.R[LANE][chosen[wrong]])
             return
         self.words[index] = pack_state(count, count, 0, 0)
         self.memory.globals.version += 1
@@ -179,7 +183,7 @@ class Mbarriers:
         index, chosen = self.locate(space, address, ins, "atomic")
         count = spread(count, lanes)[chosen].astype(np.int64)
         added = spread(added, lanes)[chosen].astype(np.int64)
-        found = self.update(index, count, count * drops, added, ins, chosen)
+        found = self.update(index, count, count * drops, added, ins, self.lanes.R[LANE][chosen])
         self.note(chosen, parity_of(found))
         before = np.zeros(lanes, np.uint64)
         before[chosen] = found
@@ -190,11 +194,11 @@ class Mbarriers:
         index, chosen = self.locate(space, address, ins, "atomic")
         added = spread(added, self.lanes.R[LANE].size)[chosen].astype(np.int64) * sign
         none = np.zeros(index.size, np.int64)
-        found = self.update(index, none, none, added, ins, chosen)
+        found = self.update(index, none, none, added, ins, self.lanes.R[LANE][chosen])
         self.note(chosen, parity_of(found))
 
-    def update(self, index, arrivals, dropped, added, ins=None, chosen=None) -> np.ndarray:
-        """Arrivals one after another, in lane order; returns each one's word before."""
+    def update(self, index, arrivals, dropped, added, ins: Instruction, lanes) -> np.ndarray:
+        """Arrivals of lanes (by id) one after another, in order; returns each one's word before."""
         self.memory.globals.version += 1
         words, outside = self.words, np.zeros(index.size, bool)
         before = np.empty(index.size, np.uint64)
@@ -222,7 +226,7 @@ class Mbarriers:
                 "arrives at an mbarrier whose phase expects no more arrivals, or exceeds its "
                 f"count of bytes ({MOST}). Does the count it was initialised with fit the threads?"
             )
-            self.complain("divergent-barrier", text, ins, chosen[outside])
+            self.complain("divergent-barrier", text, ins, lanes[outside])
         return before
 
     # -- waiting --------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ class Mbarriers:
             np.add.at(self.words, index, np.uint64(1))
         self.note(chosen, parity_of(self.words[index]))
         places = self.lanes.all_places()[chosen]
-        self.following.append(_Following(places, index, self.copies.issued))
+        self.following.append(_Following(places, index, self.copies.issued, ins))
         self.memory.globals.version += 1
 
     def bring_copies(self, index: np.ndarray) -> None:
@@ -271,10 +275,8 @@ class Mbarriers:
             if due.any():
                 arrival = arrival.part(due)
                 self.copies.bring(arrival.places, arrival.issued)
-                one = np.ones(arrival.index.size, np.int64)
-                running = self.lanes.R[LANE]
-                first = np.zeros(one.size, np.int64) if running.size else one
-                self.update(arrival.index, one, 0 * one, 0 * one, None, first)
+                one, lanes = np.ones(arrival.index.size, np.int64), self.lanes.at(arrival.places)
+                self.update(arrival.index, one, 0 * one, 0 * one, arrival.instruction, lanes)
         self.following = kept
 
     # -- phases that never complete -------------------------------------------------------------
