@@ -398,7 +398,7 @@ class Memory:
         return self.describe_shared(address)
 
     def remedy(self, space: str, address: int, place: str) -> str:
-        """What to do about an access that is out of bounds."""
+        """Return the remedy for an access that is out of bounds."""
         if space != "global" or not self.globals.is_null(address):
             if place.endswith("read-only"):
                 return "Pass an array that can be written, or do not write through this pointer"

@@ -14,7 +14,7 @@ _FIRST_LEAP, _LAST_LEAP = 1 << 10, 1 << 44
 
 
 class Clock:
-    """What %clock, %clock64 and %globaltimer show; a nanosecond is a cycle here.
+    """The values of %clock, %clock64 and %globaltimer; a nanosecond is a cycle here.
 
     instructions: how many the chunk has executed, whatever the number of lanes.
 
@@ -45,7 +45,7 @@ class Clock:
         self.added += int(np.max(nanoseconds))
 
     def leap(self) -> bool:
-        """Let much time pass; False where nobody has looked since, or nothing has come of it."""
+        """Let much time pass; False where no lane has read the clock since, or too often."""
         if not self.looked or self.next_leap > _LAST_LEAP:
             return False
         self.looked = False

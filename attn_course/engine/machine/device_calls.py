@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
@@ -84,7 +83,7 @@ class DeviceCalls:
         """Print each running lane's message, in lane order."""
         formats = self.call_argument(block, 0, "u8").tolist()
         pointers = self.call_argument(block, 1, "u8").tolist()
-        budget, name = self.run.budget, demangle(self.run.kernel.function.name)
+        budget, name = self.run.budget, self.run.kernel.name
         messages: list[str] = []
         try:
             for lane, (text, pointer) in enumerate(zip(formats, pointers, strict=True)):
@@ -108,7 +107,7 @@ class DeviceCalls:
         name = file.rsplit("/", 1)[-1]
         text = self.run.program.text_of(name, line)
         raise KernelAssertion(
-            f"{demangle(self.run.kernel.function.name)}: the assertion `{message}` failed at "
+            f"{self.run.kernel.name}: the assertion `{message}` failed at "
             f"{name}:{line}{text}, {self.lanes.thread_text(self.lanes.R[LANE])}",
             block.instance.line(block.terminator.instruction),
         )

@@ -54,7 +54,7 @@ class Run:
         self.cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
         if any(g % c for g, c in zip(grid, self.cluster, strict=True)):
             raise SimulatorError(
-                f"{demangle(kernel.function.name)}: grid {grid} does not hold whole clusters of "
+                f"{kernel.name}: grid {grid} does not hold whole clusters of "
                 f"{self.cluster} blocks; make each size of the grid a multiple"
             )
         self.memory = GlobalMemory()
@@ -66,7 +66,7 @@ class Run:
         kernel, memory, values = self.kernel, self.memory, list(arguments)
         size = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
         size += kernel.parameter_bytes
-        self.budget.charge(size, demangle(kernel.function.name), "its arguments")
+        self.budget.charge(size, kernel.name, "its arguments")
         for i, value in enumerate(arguments):
             if isinstance(value, np.ndarray):
                 name = names[i] if i < len(names) else f"argument {i}"
@@ -136,7 +136,7 @@ class Run:
     # -- chunks ---------------------------------------------------------------------------------
     def chunks(self):
         """The chunks in block order; with a warp order, in an order that its seed chooses."""
-        lanes, name = aligned(self.threads, 32), demangle(self.kernel.function.name)
+        lanes, name = aligned(self.threads, 32), self.kernel.name
         bytes_a_block = self.shared_stride + self.threads * self.local_stride
         chunk_bytes = min(CHUNK_BYTES, self.budget.memory_bytes // 4)
         size = max(1, min(LANES_PER_CHUNK // lanes, chunk_bytes // max(bytes_a_block, 1)))
@@ -173,7 +173,7 @@ class Run:
 
     def execute(self) -> None:
         """Run all chunks, and tell how far they are when they take long."""
-        self.progress = Progress(demangle(self.kernel.function.name), self.blocks)
+        self.progress = Progress(self.kernel.name, self.blocks)
         self.budget.progress = self.progress.update
         try:
             self.run_chunks()

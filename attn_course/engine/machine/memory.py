@@ -40,7 +40,7 @@ class FlatMemory:
 
 
 class GlobalMemory(FlatMemory):
-    """What one launch may use of the address space: its arrays, variables, parameters and heap.
+    """The global memory of one launch: its arrays, variables, parameters and heap.
 
     Arrays of the process are copied in when the launch begins, or when a pointer first leads to
     them, and back at its end. Of an array that the launch is given in parts, only these parts can

@@ -13,7 +13,6 @@ from attn_course.engine.events import (
     MachineView,
     WarpBarrierEvent,
 )
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
@@ -101,7 +100,7 @@ class Reports:
         what = f"{size} bytes that are not aligned to {size}: " if misaligned else ""
         instance = self.block.instance
         message = (
-            f"{demangle(self.kernel.function.name)} at {instance.where(ins)}: "
+            f"{self.kernel.name} at {instance.where(ins)}: "
             f"{self.lanes.thread_text(lanes)} {VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
             + ("Use an address that is a multiple of the access size" if misaligned else remedy)

@@ -14,7 +14,6 @@ from time import monotonic
 
 import numpy as np
 
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Instruction
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -62,7 +61,7 @@ class Scheduler:
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.budget, self.lanes, self.memory, self.globals = run.budget, lanes, memory, run.memory
-        self.blocks, self.name = lanes.kernel.blocks, demangle(lanes.kernel.function.name)
+        self.blocks, self.name = lanes.kernel.blocks, lanes.kernel.name
         self.team = None  # (places,) turn of each lane's warp, with a warp order
         if run.warp_order is not None:
             rng = np.random.default_rng([run.warp_order, lanes.first_block])

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from .lanes import ChunkLanes, merged
@@ -348,7 +347,7 @@ class Warps:
     def tell_missing(self, block: Block, places: np.ndarray) -> None:
         instruction, lanes = block.instructions[0], self.lanes.at(places)
         message = (
-            f"{demangle(self.lanes.kernel.function.name)}: `{instruction.opcode}` at "
+            f"{self.lanes.kernel.name}: `{instruction.opcode}` at "
             f"{block.instance.where(instruction)} names lanes of the warp that never come "
             f"there; {places.size} threads wait for them (first: {self.lanes.thread_text(lanes)}). "
             f"Move it out of the branch, or name only the lanes that take it in the mask"

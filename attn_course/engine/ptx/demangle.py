@@ -6,13 +6,28 @@ import re
 from functools import lru_cache
 
 _LENGTH = re.compile(r"\d+")
+_START = re.compile(r"_ZN?[rVK]*(?:St)?")
+_COMPONENT = re.compile(r"L?(\d+)")
 
 
 @lru_cache(maxsize=4096)
 def demangle(name: str) -> str:
-    """`_ZZ5tiledE10tile_query` -> `tile_query`: the last component of an Itanium-mangled name."""
-    if not name.startswith("_Z"):
-        return name
+    """Return the source's name of an Itanium-mangled one, without scopes and template arguments.
+
+    `_ZZ5tiledE10tile_query` -> `tile_query`; `_ZN4math6scaledIfLi3EEvPT_` -> `scaled`.
+    """
+    if name.startswith("_ZZ"):
+        return _local(name)
+    start, last = _START.match(name), name
+    place = start.end() if start else len(name)
+    while match := _COMPONENT.match(name, place):
+        place = match.end() + int(match[1])
+        last = name[match.end() : place]
+    return last or name
+
+
+def _local(name: str) -> str:
+    """The last component, that of a variable inside a function."""
     place, last = 2, name
     while place < len(name):
         match = _LENGTH.match(name, place)

@@ -21,6 +21,7 @@ class Executable:
 
     def __init__(self, program, function: Function):
         self.program, self.function, self.module = program, function, program.module
+        self.name = demangle(function.name)  # as messages show it
         self.keep_registers = program.keep_registers
         self.blocks: dict[Key, Block] = {}
         self.lines: list[tuple[Instruction, str]] = []  # with its Python statement

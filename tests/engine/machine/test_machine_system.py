@@ -9,6 +9,7 @@ from machine_harness import integers, listen, run, zeros
 from attn_course.engine import Sanitizer, observe
 from attn_course.engine.machine import (
     KernelAssertion,
+    MemoryFault,
     SimulatorError,
     Trap,
     UnsupportedKernel,
@@ -257,6 +258,8 @@ def test_templates(name, dtype):
     run(CODE, name, 1, 30, a, out, names=("scaled<float, 3>", "scaled<int, -2>"))
     step = 3 if dtype == "f4" else -2
     assert out.tolist() == (a * step + a**3).tolist()
+    with pytest.raises(MemoryFault, match="^scaled at "):  # and not by its mangled name
+        run(CODE, name, 1, 31, a, out, names=("scaled<float, 3>", "scaled<int, -2>"))
 
 
 def test_printf(build, capfd):

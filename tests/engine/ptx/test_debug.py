@@ -228,3 +228,20 @@ def test_tiles_of_the_ladder_are_found():
     assert arrays["tile_query"].shape == (8, 8)
     assert arrays["tile_key"].shape == (8, 9)
     assert np.dtype(arrays["tile_key"].dtype) == np.float32
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZZ5tiledE10tile_query", "tile_query"),
+        ("_ZZ6scaledI4PairEvPT_E4tile", "tile"),
+        ("_Z6scaledIfLi3EEvPT_iS1_", "scaled"),
+        ("_Z4drawP4Pair", "draw"),
+        ("_ZN4math6scaledIfEEvPf", "scaled"),
+        ("_ZL5table", "table"),
+        ("plain", "plain"),
+        ("_Z0", "_Z0"),
+    ],
+)
+def test_names_of_the_source(mangled, name):
+    assert demangle(mangled) == name

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER
-from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Inverted
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
@@ -258,7 +257,7 @@ class Barriers:
                 waits = "threads wait" if mine.size > 1 else "thread waits"
                 parts.append(f"{mine.size} {waits} at {where} ({name}{count}; first: {thread})")
         return (
-            f"{demangle(lanes.kernel.function.name)} hangs at a barrier that never completes: "
+            f"{lanes.kernel.name} hangs at a barrier that never completes: "
             + "; ".join(parts)
             + ". Not all threads that it waits for arrive there: move the barrier out of the "
             "branch or loop that only some of them take"

@@ -142,7 +142,7 @@ class Mbarriers:
         lanes = self.lanes.R[LANE] if lanes is None else lanes
         instance = self.reports.block.instance
         message = (
-            f"{self.lanes.kernel.function.name} at {instance.where(ins)}: "
+            f"{self.lanes.kernel.name} at {instance.where(ins)}: "
             f"{self.lanes.thread_text(lanes)} {what}"
         )
         if self.reports.fault(kind, message, instance, ins, lanes) is not None:
@@ -281,7 +281,7 @@ class Mbarriers:
 
     # -- phases that never complete -------------------------------------------------------------
     def describe_wait(self) -> str:
-        """What the mbarrier still waits for that a lane has lately waited for in vain."""
+        """Describe the pending arrivals and bytes of the mbarrier in `unmet`."""
         index, address = self.unmet
         pending, expected, waiting, _ = (int(x) for x in unpack_state(self.words[index]))
         place = self.memory.describe_shared(address & (1 << CLUSTER_SHIFT) - 1)[2]
