@@ -58,9 +58,9 @@ class Span:
 class Allocation:
     """A stretch of addresses.
 
-    owners: whose memory it is, weakly, with their ids in `keys`; without any it lives for ever.
-    host: address of its first byte in the process, 0 where the bytes live in the arena only. spans:
-    what kernels were given of it; addressed: what `device_address` was asked for.
+    owners: weak references to the arrays that own it, with their ids in `keys`; without any it is
+    never freed. host: address of its first byte in the process, 0 where the bytes are in the arena
+    only. spans: parts given to kernels; addressed: parts given to `device_address`.
     """
 
     start: int
@@ -220,7 +220,7 @@ class AddressSpace:
     def _unlike_numbers(self, start: int, size: int) -> int:
         """A start from which no address has a low half that is near 0.
 
-        Two small 32-bit integers side by side are no address then, for whoever looks for pointers.
+        Two small 32-bit integers side by side are then no address for a search for pointers.
         """
         low = start % _HALF
         if self.bytes.size < 64 * _HALF or size > _HALF - 2 * _NEAR:
@@ -410,7 +410,7 @@ class DeviceHeap:
         """Join the free parts: a launch begins."""
         with self._lock:
             self._freed: dict[int, list[int]] = {}  # addresses by size
-            self._free: list[tuple[int, int]] = []  # (start, end) that nobody has had yet
+            self._free: list[tuple[int, int]] = []  # (start, end), never allocated
             start, end = self.span.start, self.span.start + self.span.size
             for address in sorted(self.sizes):
                 if address > start:

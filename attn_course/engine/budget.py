@@ -1,4 +1,4 @@
-"""What one call may use: seconds, bytes of memory, bytes of printf output.
+"""The limits of one call: seconds, bytes of memory, bytes of printf output.
 
 A call compiles, translates and runs under one budget. Code that may take long asks it to `check`.
 """

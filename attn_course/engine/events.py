@@ -108,7 +108,7 @@ class CallSite:
 
 @dataclass(frozen=True)
 class PhaseUse:
-    """What an instruction on mbarriers has done, (n,) each.
+    """The effect of an instruction on mbarriers, (n,) each.
 
     chosen: the active lanes that it worked for, numbered among them; parity: of the phase that each
     arrived at or asked for; passed: bool, has that phase completed? None for arrivals.
@@ -156,7 +156,7 @@ class MachineView(ABC):
     @property
     @abstractmethod
     def phase_use(self) -> PhaseUse | None:
-        """What the last instruction on mbarriers has done."""
+        """The effect of the last instruction on mbarriers."""
 
     @property
     @abstractmethod

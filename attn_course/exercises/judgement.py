@@ -41,7 +41,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What `check` found out about a kernel. True where every property holds.
+    """The outcome of `check` for one kernel. True where every property holds.
 
     Attributes:
         exercise: its name. source: the learner's text. solution: the reference's, shown after a

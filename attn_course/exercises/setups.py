@@ -1,4 +1,4 @@
-"""What an exercise's specification is written with: inputs, outputs, goals and launches.
+"""The vocabulary of an exercise's specification: inputs, outputs, goals and launches.
 
 A specification is Python text with two names: `SIZES`, a list of dicts, the smallest case first,
 and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCABULARY`.

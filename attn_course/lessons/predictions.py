@@ -20,7 +20,7 @@ NO_ANSWER = "none yet"
 
 
 class PredictionError(ShownBriefly, ValueError):
-    """A guess or an answer that does not fit its question, or a question that nobody asked."""
+    """A guess or an answer that does not fit its question, or a question that does not exist."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What each kind of record holds: the schemas that a record is checked against, by msgspec.
+"""The schema of each kind of record; msgspec checks records against it.
 
 A record stays a plain dict. Each class below names the fields that its readers use, with their
 types; a record may hold more. Times are microseconds.

@@ -1,4 +1,4 @@
-"""Which files a source may include: its own folder's, those of `-I` folders, CUDA's headers."""
+"""The check of includes: files of the source's own folder, of `-I` folders, CUDA's headers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def error_text(nvrtc: ctypes.CDLL, code: int) -> str:
 
 
 def fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
-    """What nvrtcGetPTX and its like give, with the NUL at the end of a text."""
+    """Return the output of nvrtcGetPTX and the like, with the NUL at the end of a text."""
     size = ctypes.c_size_t()
     getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(max(size.value, 1))
@@ -167,7 +167,7 @@ def serve(nvrtc: ctypes.CDLL) -> None:
 
 
 def gather(reading: int, child: int) -> bytes:
-    """Return what the child writes; end with it where nobody waits for the reply any more."""
+    """Return what the child writes; end with it where the reader of the reply is gone."""
     poll, parts = select.poll(), []
     poll.register(reading, select.POLLIN)
     poll.register(0, 0)  # reports a hang-up

@@ -13,7 +13,7 @@ from ..budget import call_budget
 
 
 class ModuleMemory:
-    """What the builds of one module share.
+    """Variables and function numbers that the builds of one module share.
 
     A variable that two builds declare alike is one variable; it lives as long as the module, or as
     an array of its bytes. A function has one number in all builds.
@@ -67,6 +67,6 @@ class ModuleMemory:
 
 
 def _declaration(variable: Variable) -> tuple:
-    """What makes two variables one; the builds may write its type and alignment differently."""
+    """Return the key of a variable in all builds, which may differ in its type and alignment."""
     initial = (variable.initial or b"").rstrip(b"\0")
     return variable.name, variable.space, variable.size, initial, variable.relocations

@@ -122,7 +122,7 @@ def _comparing(modifiers):
 
 
 def _scalar(make, name: str):
-    """What builds a scalar instruction: make(modifiers) gives the operation on int64."""
+    """Return the builder of a scalar instruction; make(modifiers) gives its int64 operation."""
 
     def build(types, modifiers):
         operation, signed = make(modifiers), types[0] == "s32"
@@ -190,7 +190,7 @@ def _parts(word, signed: bool, width: int) -> list:
 
 
 def _simd(width: int, make, result_kind=None):
-    """What builds an instruction on the parts of words."""
+    """Return the builder of an instruction on the parts of words."""
 
     def build(types, modifiers):
         operation, kind = make(modifiers), result_kind or types[0]

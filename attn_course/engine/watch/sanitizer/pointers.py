@@ -39,7 +39,7 @@ _ROUNDS = 50  # over a function until its registers are known; two or three are 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a register may hold.
+    """The possible contents of a register.
 
     places: addresses in these variables, each (PTX name, byte in the function's frame or None);
     unknown: it may also be an address in something else.

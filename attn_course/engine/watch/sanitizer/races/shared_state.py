@@ -66,7 +66,7 @@ class LaneStamps:
 
 @dataclass(frozen=True)
 class Context:
-    """What an event adds to an access: its line, time, chunk order and the stored values."""
+    """Properties of the event of an access: line, time, chunk order and stored values."""
 
     line: int
     time: int
