@@ -222,3 +222,25 @@ def test_rounding_to_nearest_is_numpy_s(kind):
         down, up = (dtype(rounded(exact, mode, kind)) for mode in ("rm", "rp"))
         assert Fraction(float(down)) <= exact <= Fraction(float(up))
         assert up == down or np.nextafter(down, dtype(np.inf)) == up
+
+
+@pytest.mark.parametrize("mode", ["", ".rn", ".rz", ".rm", ".rp"])
+def test_a_fused_product_of_finite_numbers_never_overflows(mode):
+    fma, infinity = OPERATIONS[f"fma{mode}.f64"].fn, float("inf")
+    with np.errstate(all="ignore"):
+        assert fma(1e200, 1e200, -infinity) == -infinity
+        assert fma(-1e200, 1e200, infinity) == infinity
+        assert np.isnan(fma(infinity, 1e200, -infinity))
+        assert np.isnan(fma(infinity, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["i32", "i64"])
+def test_every_quotient_of_the_least_integer_can_be_held(kind):
+    """C leaves the least integer divided by -1 open."""
+    least = -(1 << int(kind[1:]) - 1)
+    names = [name for name in OPERATIONS if name.startswith("div") and name.endswith(kind)]
+    assert len(names) == 3
+    for name in names:
+        divide = OPERATIONS[name].fn
+        for divisor in (0, -1, -2, -3, 1, 2, 0x10001, least, least + 1, -least - 1, 0x7F):
+            assert least <= divide(least, divisor) < -least

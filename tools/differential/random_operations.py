@@ -160,7 +160,7 @@ def _zero(special, values, mode):
     terms = [copysign(1, values[0]), copysign(1, values[1])]
     if special is sub:
         terms[1] = -terms[1]
-    if special is _fused:
+    if special is _fused_special:
         terms = [terms[0] * terms[1], copysign(1, values[2])]
     if terms[0] == terms[1]:
         return copysign(0.0, terms[0])
@@ -169,6 +169,11 @@ def _zero(special, values, mode):
 
 def _fused(a, b, c):
     return a * b + c
+
+
+def _fused_special(a, b, c):
+    """`_fused` on floats that are not all finite: a product of finite ones cannot overflow."""
+    return c if isfinite(a) and isfinite(b) else a * b + c
 
 
 def _exact_quotient(a, b):
@@ -223,12 +228,13 @@ def _define_floats():
         letter = "f" if kind == "f32" else ""
         for c_mode, mode in MODES.items():
             name = f"__fma{letter}_{c_mode}" + "({0}, {1}, {2})"
-            fma = directed(kind, mode, _fused, _fused)
+            fma = directed(kind, mode, _fused, _fused_special)
             _define(f"fma.{mode}.{kind}", f"{kind} {kind} {kind}", kind, name, fma)
             root = directed(kind, mode, _exact_root, np.sqrt)
             name = f"__{'f' if kind == 'f32' else 'd'}sqrt_{c_mode}"
             _define(f"sqrt.{mode}.{kind}", kind, kind, name + "({0})", root)
-        name, fma = f"fma{letter}({{0}}, {{1}}, {{2}})", directed(kind, "rn", _fused, _fused)
+        name = f"fma{letter}({{0}}, {{1}}, {{2}})"
+        fma = directed(kind, "rn", _fused, _fused_special)
         _define(f"fma.{kind}", f"{kind} {kind} {kind}", kind, name, fma)
         _define(f"neg.{kind}", kind, kind, "(-{0})", lambda x: -x)
         _define(f"abs.{kind}", kind, kind, f"fabs{letter}({{0}})", abs)
@@ -296,7 +302,9 @@ def _define_arithmetic(kind):
 
 
 def _divisors(kind):
-    """(suffix, C, Python) of divisors that are never zero, nor -1 below the least integer."""
+    """(suffix, C, Python) of divisors that are never zero, nor -1: C leaves the least integer
+    divided by it open.
+    """
     if kind[0] == "u":
         return (
             ("", "({1} | 1u)", lambda b: b | 1),
@@ -305,7 +313,7 @@ def _divisors(kind):
     return (
         ("", "(({1} & 0x3ff) + 3)", lambda b: (b & 0x3FF) + 3),
         ("_by_negative", "(({1} & 0x7f) - 200)", lambda b: (b & 0x7F) - 200),
-        ("_by_large", "(({1} >> 1) | 0x10001)", lambda b: (b >> 1) | 0x10001),
+        ("_by_large", "(({1} >> 1 & ~2) | 0x10001)", lambda b: (b >> 1 & ~2) | 0x10001),
     )
 
 
