@@ -10,11 +10,10 @@ Every result of a vote or a reduction counts: `kept` sums them up. Without that 
 ptxas (12.9, sm_90) removes the operation of a group of lanes but leaves WARPSYNC.EXCLUSIVE before
 it; what the whole warp should do next is then done by each group apart, or is illegal.
 
-One more error of ptxas (12.9 and 13.0, sm_90, -O1 and above) is left in sight, for the PTX is
-legal. A helper takes a structure by value and indexes its array: the PTX moves the parameter's
-address to a register, which puts a copy on the stack. Where ptxas keeps the caller's `scratch` in
-registers, the helper stores that copy and then reads the registers of `scratch` instead. So the
-kernels of seeds 213, 252 and 448 differ on a GPU.
+Where a helper takes a structure by value, `scratch` is declared larger than it is used. The PTX
+moves the address of such a parameter to a register, which puts a copy on the stack; ptxas (12.9 and
+13.0, sm_90, -O1 and above) stores this copy, but where it keeps the caller's `scratch` in registers
+the helper reads these instead.
 """
 
 import random

@@ -276,7 +276,7 @@ _START = """\
   const unsigned members = lanes == 32u ? 0xffffffffu : (1u << lanes) - 1u;
   const unsigned place = block * THREADS + thread;
   unsigned long long* own = out + (size_t)place * SLOTS;
-  unsigned scratch[8];
+  unsigned scratch[SCRATCH];
   for (unsigned i = 0; i < 8; ++i) scratch[i] = words[(place + i) & 255u];
   for (unsigned i = 0; i < OWN; ++i) own[i] = i;
   for (unsigned i = thread; i < COUNTERS; i += THREADS) tally[i] = first_tally[i];"""
@@ -309,6 +309,9 @@ def kernel_text(kernel) -> list[str]:
     """The lines of one kernel and its helpers."""
     lines = [f"namespace of_{kernel.name} {{"]
     lines.append(f"constexpr unsigned THREADS = {kernel.threads}, SLOTS = {kernel.slots};")
+    # Beside a structure by value the array is too large for ptxas to keep in registers.
+    structure = any(structure for _, _, structure in kernel.helpers)
+    lines.append(f"constexpr unsigned SCRATCH = {256 if structure else tree.SCRATCH};")
     for number, helper in enumerate(kernel.helpers):
         lines += helper_text(number, helper)
     lines.append(
