@@ -28,6 +28,7 @@ def course(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "00_a.ipynb").write_text(notebook("print(1)"))
     (folder / "01_b.ipynb").write_text(notebook("print(2)"))
+    (folder / "glossary.md").write_text("# Glossary")
     kernels = folder.parent / "kernels"
     kernels.mkdir()
     (kernels / "01_x.cu").write_text("// x")

@@ -284,7 +284,7 @@ def test_the_profile_command_shows_the_lessons_profile_and_the_counters_too(
     lesson, counters = json.loads(path.read_text())["profiles"]
     assert (lesson["kind"], counters["kind"]) == ("profile_lesson", "counters")
     numbers = {case["step"] for case in lesson["cases"]}
-    assert numbers == ({2} if steps else set(range(1, 7)))
+    assert numbers == {2} if steps else numbers >= {1, 2, 3, 4, 5, 6, 10, 11, 12}
     case = counters["cases"][0]
     assert case["simulator"] == {n: both["simulator"] for n, both in case["counters"].items()}
     shown = capsys.readouterr().out

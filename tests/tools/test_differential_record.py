@@ -8,7 +8,7 @@ from record_harness import stamped
 from attn_course.measure.records import RESULTS_FOLDER, is_current, kernel_hash, read_record
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
-SECTIONS = {"opcodes": 1000, "random_kernels": 50, "programs": 10, "functions": 100, "ladder": 40}
+SECTIONS = {"opcodes": 1000, "random_kernels": 2000, "programs": 10, "functions": 100, "ladder": 40}
 
 
 def complaints(record: dict) -> list[str]:
