@@ -62,16 +62,24 @@ def with_headers(source: str, folder: str | Path) -> str:
     return expanded(source, root)
 
 
-def _headers(source: str, folder: str, search: tuple[str, ...]) -> list[str]:
-    """Return the absolute paths of the headers in the order of first inclusion."""
+def _headers(
+    source: str, folder: str, search: tuple[str, ...], *, links: bool = False
+) -> list[str]:
+    """Return the absolute paths of the headers in the order of first inclusion.
+
+    links: also headers that a link takes from another folder, which costs no look at each part of
+    a path.
+    """
     found: dict[str, None] = {}
-    inside = roots((folder, *search))
+    inside = () if links else roots((folder, *search))
 
     def visit(names: tuple[str, ...], beside: str) -> None:
         for name in names:
             for place in (beside, folder, *search):
                 path = os.path.normpath(os.path.join(place, name))
-                if not os.path.isfile(path) or not os.path.realpath(path).startswith(inside):
+                if not os.path.isfile(path):
+                    continue
+                if not links and not os.path.realpath(path).startswith(inside):
                     continue
                 if path not in found:
                     found[path] = None
@@ -127,7 +135,7 @@ def file_stamp(path: str | Path) -> tuple[tuple[str, int, int], ...]:
     """
     path = os.path.abspath(path)
     source = read_text(path)
-    files = (path, *_headers(source, os.path.dirname(path), ()))
+    files = (path, *_headers(source, os.path.dirname(path), (), links=True))
     return tuple((file, *_state(file)) for file in files)
 
 
