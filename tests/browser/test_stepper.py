@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -448,13 +449,24 @@ def lab(tmp_path):
     command += [flag for flag in lab_command(tmp_path, "trace") if "labextensions" in flag]
     command += [f"--ServerApp.root_dir={tmp_path}"]
     with open(tmp_path / "lab.log", "w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
         try:
             wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
             yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb"
         finally:
-            server.terminate()
-            server.wait(20)
+            stop(server)
+
+
+def stop(server):
+    """Ends the server and its kernels; a busy machine can keep its own goodbye waiting."""
+    server.terminate()
+    try:
+        server.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def wait_for(address, server, log):
