@@ -32,8 +32,12 @@ class Evidence:
     unit: str
     source: str
 
+    def __post_init__(self):
+        object.__setattr__(self, "value", float(self.value))  # of NumPy's numbers, and of yes or no
+
     def __str__(self) -> str:
-        return f"{self.value:,.4g} {self.unit}".rstrip()
+        number = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.4g}"
+        return f"{number} {self.unit}".rstrip()
 
 
 class NotMeasured(LookupError):
