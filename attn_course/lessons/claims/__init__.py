@@ -5,6 +5,6 @@ from attn_course.engine.lazy import lazy
 _NAMES = {
     "claim": "FAILS HOLDS HOLDS_WHEN SOURCES VERDICTS Claim Evidence NotMeasured Tried",
     "trials": "CLAIMS",
-    "book": "evidence_table read try_all verdict_table write",
+    "book": "CHOICE ask evidence_table read show try_all verdict_table write",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -12,10 +13,12 @@ import msgspec
 from attn_course.figures import table
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
 
+from ..predictions import predict, reveal
 from .claim import SOURCES, VERDICTS, Claim, Evidence, NotMeasured, Tried
 from .trials import CLAIMS
 
 FILE = "claims.json"
+CHOICE = dict(zip("hwn", VERDICTS, strict=True))  # what a learner answers -> the verdict
 
 
 class _Book(TypedDict):
@@ -72,6 +75,22 @@ def evidence_table(evidence: Iterable[Evidence]) -> str:
     rows = [(one.what, str(one), mark[one.source]) for one in evidence]
     notes = [f"{letter}: {source}" for source, letter in mark.items()]
     return "\n".join([table(("what", "value", "from"), rows, (1,)), *notes])
+
+
+def ask(verdicts: Mapping[str, str | None]) -> None:
+    """Take a learner's verdicts as predictions: name of a claim -> a key of CHOICE, or None."""
+    for name, letter in verdicts.items():
+        predict(name, letter, CHOICE, listed=False)
+
+
+def show(tried: Iterable[Tried]) -> None:
+    """Print claims with their numbers, the reason, and the verdict beside the one predicted."""
+    letters = {verdict: letter for letter, verdict in CHOICE.items()}
+    for one in tried:
+        print(f"-- {one.name}: {one.said} (lesson {one.lesson[:2]})")
+        print(evidence_table(one.evidence))
+        reveal(one.name, letters[one.verdict])
+        print(textwrap.fill(one.why, 110), end="\n\n")
 
 
 def verdict_table(tried: Iterable[Tried]) -> str:
