@@ -230,8 +230,8 @@ CLAIMS = (
         "05_timing_honestly",
         recorded.speedup_776,
         _near("tiled against the best of PyTorch", 7.76, 0.25),
-        "PyTorch's printed 11.34 ms is about 900 times what it takes warm. Lesson 05 measures first "
-        "calls; they are too short to explain it. From the report alone nobody can know.",
+        "PyTorch's printed 11.34 ms is about 900 times what it takes warm. Lesson 05 times "
+        "first calls; they are too short to explain it. From the report alone nobody can know.",
     ),
     Claim(
         "launch_overhead_below_4",
