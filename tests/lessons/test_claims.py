@@ -70,13 +70,20 @@ def test_other_numbers_give_another_verdict(name):
 
 
 def test_gains_decide_by_every_size():
-    for name in ("atomics_32_times", "layer_norm_2_to_7", "mlp_handle", "warp_reduction_gain"):
+    for name in ("atomics_32_times", "layer_norm_2_to_7", "warp_reduction_gain"):
         stored = {one.what: one.value for one in STORED[name].evidence}
-        low, high = dict.fromkeys(stored, 1.0), {key: 40.0 for key in stored}
-        high |= {key: 1.0 for key in stored if "kept" in key}
+        low, high = dict.fromkeys(stored, 1.0), dict.fromkeys(stored, 40.0)
         low |= {key: 8.0 for key in stored if "printed" in key}
         assert BY_NAME[name].judge(high) == claims.HOLDS
         assert BY_NAME[name].judge(low) == claims.FAILS
+
+
+def test_a_handle_is_the_cause_only_if_keeping_it_is_the_cure():
+    judge = BY_NAME["mlp_handle"].judge
+    kept, made, theirs = ("8 tokens, handle kept", "8 tokens, handle made", "8 tokens, PyTorch")
+    assert judge({kept: 100.0, made: 300.0, theirs: 100.0}) == claims.HOLDS
+    assert judge({kept: 300.0, made: 300.0, theirs: 100.0}) == claims.FAILS
+    assert judge({kept: 90.0, made: 100.0, theirs: 100.0}) == claims.FAILS
 
 
 def test_a_learners_verdict_stands_beside_the_stored_one(capsys):
