@@ -3,7 +3,8 @@
 //                memory: stored as a matrix, read as rows, a row a lane for the softmax.
 // Changes from:  12_flash_async.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
-//                bfloat16 or float16; lse null or (batch*heads, n) float32
+//                bfloat16 or float16; bias null or float32 (.., n, m) at batch*bias_batch +
+//                head*bias_head; lse null or float32 (batch*heads, n)
 // Launch:        flash_wmma: grid (batch*heads, ceil(n/BR)), block (32*WARPS), dynamic shared
 //                2*(BR + 2*KEYS)*(D + 8) + 4*BR*(KEYS + 9) bytes, BR = 16*ROW_TILES*WARPS
 // Needs:         sm_80; d <= D; D and KEYS multiples of 16; ROW_TILES 1 or 2; BFLOAT16 1: bfloat16,
@@ -33,8 +34,7 @@
 #include "include/async_copy.cuh"
 #include "include/element_copy.cuh"
 #include "include/matrix.cuh"
-#include "include/online_softmax.cuh"
-#include "include/vector.cuh"
+#include "include/row_softmax.cuh"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int WARP_ROWS = 16 * ROW_TILES;  // query rows a warp
@@ -49,12 +49,14 @@ static_assert(D % 16 == 0 && KEYS % 16 == 0, "matrices of 16 x 16");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2, "32 lanes share at most 32 rows");
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_wmma(
-    const Element* __restrict__ q,  // (batch*heads, n, d)
-    const Element* __restrict__ k,  // (batch*kv_heads, m, d)
-    const Element* __restrict__ v,  // (batch*kv_heads, m, d)
-    Element* __restrict__ out,      // (batch*heads, n, d)
-    float* __restrict__ lse,        // (batch*heads, n), log of each sum of exponentials, or null
-    int heads, int kv_heads, int n, int m, int d, float scale, int causal)
+    const Element* __restrict__ q,   // (batch*heads, n, d)
+    const Element* __restrict__ k,   // (batch*kv_heads, m, d)
+    const Element* __restrict__ v,   // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores, or null
+    Element* __restrict__ out,       // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n), log of each sum of exponentials, or null
+    int heads, int kv_heads, int n, int m, int d,
+    long long bias_batch, long long bias_head, float scale, int causal)
 {
     extern __shared__ __align__(128) char shared[];
     Element* q_tile = reinterpret_cast<Element*>(shared);                  // (BR, STRIDE)
@@ -72,6 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_wmma(
     // Last rows first: under causal they work longest, and the short ones fill the end.
     const int row0 = (gridDim.y - 1 - blockIdx.y) * BR;
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
+    // long long: the offset of a row, or of a head's bias, can pass 2^31.
+    if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
     q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
     k += (long long)kv_head * m * d;      // (m, d)
     v += (long long)kv_head * m * d;      // (m, d)
@@ -79,10 +83,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_wmma(
 
     start_element_copy<BR, D, STRIDE, THREADS>(q_tile, q, n - row0, d, vector);
 
-    // In the softmax this lane has a row, or a part of it: keys first_key + 4*(c ^ turn) of a tile.
+    // In the softmax this lane has a row, or a part of it: PART keys of a tile from first_key on.
     // turn: without it rows 4 apart of S, and rows 8 apart of P, would meet in the same banks.
     const int my_row = lane % WARP_ROWS;
     const int first_key = lane / WARP_ROWS * PART;
+    const int my_part = my_row * S_STRIDE + first_key;
     const int turn = (lane / 4 ^ lane / 8) & 1;
     const int row = row0 + warp * WARP_ROWS + my_row;
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
@@ -117,48 +122,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_wmma(
         start_element_copy<KEYS, D, STRIDE, THREADS>(k_tile, k + (long long)next * d,
                                                      last_key - next, d, vector);
 
-        float s[PART];  // scores of this lane's row, then its weights
-#pragma unroll
-        for (int c = 0; c < PART / 4; ++c) {
-            const float4 s4 = load4(s_mine + my_row * S_STRIDE + first_key + 4 * (c ^ turn));
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                s[4 * c + x] = element(s4, x) * (scale * LOG2E);
-            }
+        float s[PART];  // scores of this lane's row, in log2
+        load_row(s, s_mine + my_part, turn, scale * LOG2E);
+        if (bias || key0 + KEYS > m || (causal && key0 + KEYS > row0 + m - n)) {
+            const int key = key0 + first_key;
+            const float* bias_row = bias && row < n ? bias + (long long)row * m + key : nullptr;
+            mask_row(s, bias_row, turn, m - key, visible - key);
         }
-        if (key0 + KEYS > m || (causal && key0 + KEYS > row0 + m - n)) {
-#pragma unroll
-            for (int i = 0; i < PART; ++i) {
-                if (key0 + first_key + (i ^ 4 * turn) >= visible) s[i] = MINUS_INFINITY;
-            }
-        }
-        float top = s[0];
-#pragma unroll
-        for (int i = 1; i < PART; ++i) {
-            top = fmaxf(top, s[i]);
-        }
-        if (LANES > 1) top = warp_max<16, 16>(top);
+        const float top = LANES > 1 ? warp_max<16, 16>(largest(s)) : largest(s);
         // A maximum that grows little stays: the weights are at most 2^SLACK, and O as it is.
         const float new_m = top > row_m + SLACK ? top : row_m;
         const float rescale = new_m == row_m ? 1.0f : exp2f(row_m - new_m);
-        // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
-        const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m;
-        row_m = new_m;
-        row_l *= rescale;
         if (lane < WARP_ROWS) factors[my_row] = rescale;
         __syncwarp();  // barrier: weights would overwrite scores that other lanes still read
-#pragma unroll
-        for (int c = 0; c < PART / 4; ++c) {
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                s[4 * c + x] = exp2f(s[4 * c + x] - shift);
-                row_l += s[4 * c + x];
-            }
-            const uint2 four = make_uint2(to_pair(s[4 * c], s[4 * c + 1]),
-                                          to_pair(s[4 * c + 2], s[4 * c + 3]));
-            *reinterpret_cast<uint2*>(p_mine + my_row * S_STRIDE + first_key + 4 * (c ^ turn)) =
-                four;
-        }
+        // Before the first key new_m is -inf; shifting by it would give inf - inf = NaN.
+        const float shift = new_m == MINUS_INFINITY ? 0.0f : new_m;
+        row_l = row_l * rescale + store_weights(p_mine + my_part, s, turn, shift);
+        row_m = new_m;
         if (__any_sync(0xffffffff, rescale != 1.0f)) rescale_rows(o, row_of, factors);
         copies_arrived<1>();  // V is here, the next K may still be on its way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,

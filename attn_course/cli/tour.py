@@ -10,10 +10,11 @@ from attn_course import figures as plots
 from attn_course import reference
 from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
-from attn_course.ladder.attention import METHODS
+from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.reference import inputs as data
+from attn_course.reference.dtypes import DTYPES
 
 from .arguments import (
     add_backend,
@@ -28,6 +29,7 @@ from .arguments import (
 HEADS = (
     "step",
     "computes",
+    "dtype",
     "grid",
     "block",
     "shared bytes",
@@ -76,10 +78,10 @@ def execute(arguments) -> int:
     announce = print if arguments.json != Path("-") else _quiet
     announce(
         f"attention over {len(windows.window_origins)} windows of an MRI slice: "
-        f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
+        f"(B, H, L, D) = {windows.q.shape}, backend {backend}"
     )
     verdicts = judge(windows, backend)
-    announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(4, 5, 6, 7)))
+    announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(5, 6, 7, 8)))
     for verdict in verdicts:
         if not verdict.agrees:
             announce(verdict.comparison.message)
@@ -114,7 +116,7 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
         (
             method,
             lambda method=method: verify_method(
-                method, windows.q, windows.k, windows.v, backend=backend
+                method, *in_dtype(windows, dtypes_of(method)[0]), backend=backend
             ),
         )
         for method in METHODS
@@ -125,6 +127,11 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
             progress.set_description(name)
             verdicts.append(job())
     return verdicts
+
+
+def in_dtype(windows: data.MriWindows, dtype: str) -> list[np.ndarray]:
+    """q, k and v of the windows, rounded to a dtype."""
+    return [array.astype(DTYPES[dtype]) for array in (windows.q, windows.k, windows.v)]
 
 
 def rows(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -139,9 +146,9 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     )
     launches = [launch_cells(launch) for launch in verdict.launches]
     if verdict.name in formulas:
-        return [(verdict.name, formulas[verdict.name], *launches[0], *judged)]
+        return [(verdict.name, formulas[verdict.name], verdict.dtype, *launches[0], *judged)]
     files = " + ".join(launch.file[:2] for launch in verdict.launches)
-    return [(verdict.name, f"attention: {files}", "", "", "", *judged)]
+    return [(verdict.name, f"attention: {files}", verdict.dtype, "", "", "", *judged)]
 
 
 def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict]) -> list[Path]:
@@ -193,10 +200,13 @@ def telling_query(weights: np.ndarray) -> int:
 
 def error_figure(windows: data.MriWindows, verdicts: list[Verdict]):
     """Errors of every method's output against float64, as a distribution."""
-    expected = reference.attention(windows.q, windows.k, windows.v)
     methods = [verdict for verdict in verdicts if verdict.name in METHODS]
+    expected = {
+        dtype: reference.attention(*in_dtype(windows, dtype))
+        for dtype in {verdict.dtype for verdict in methods}
+    }
     return plots.error_profile(
         [verdict.name for verdict in methods],
-        [np.abs(verdict.outputs["out"] - expected) for verdict in methods],
+        [np.abs(verdict.outputs["out"] - expected[verdict.dtype]) for verdict in methods],
         title="absolute error of the output against float64, element by element",
     )
