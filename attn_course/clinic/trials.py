@@ -74,7 +74,8 @@ def prepare(
     """Compile a kernel file and make its arguments.
 
     path: as `family` takes it; code: its text, where it is not the one on disk. Arrays are of the
-    family's dtype, or float32: Gaussian inputs, and outputs poisoned, or with `poison` off just allocated.
+    family's dtype, or float32: Gaussian inputs, and outputs poisoned, or with `poison` off just
+    allocated.
     Raises CompileError, ClinicError; and ValueError for a launch that no grid can hold.
     """
     backend, how = resolve_backend(backend), family(path, code)

@@ -281,8 +281,8 @@ def check_dtype(method: str, dtype: str) -> None:
         able = [name for name in METHODS if dtype in dtypes_of(name)]
         module = "ml_dtypes" if taken[0] == "bfloat16" else "numpy"
         raise UnsupportedDtype(
-            f"method {method!r} takes {' or '.join(taken)}, not {dtype}; methods that take {dtype}: "
-            f"{', '.join([*able, AUTO])}. Or pass .astype({module}.{taken[0]})"
+            f"method {method!r} takes {' or '.join(taken)}, not {dtype}; methods that take "
+            f"{dtype}: {', '.join([*able, AUTO])}. Or pass .astype({module}.{taken[0]})"
         )
 
 

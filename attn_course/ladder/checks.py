@@ -17,7 +17,7 @@ def check_arrays(q, k, v, xp=np) -> None:
     for name, array in (("k", k), ("v", v)):
         if array.dtype != q.dtype:
             raise TypeError(
-                f"{name} is {array.dtype}, q {q.dtype}: make them equal, with {name}.astype(q.dtype)"
+                f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)"
             )
     for name, array in (("k", k), ("v", v)):
         if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
