@@ -65,7 +65,7 @@ def test_fragments_move_to_and_from_their_places(action, space):
         memory = bits.astype(dtype)
         matrix = memory[:, :, :length]
         matrix = matrix.swapaxes(1, 2) if form.across else matrix
-        fragment = np.ascontiguousarray(matrix).reshape(WARPS, -1)[:, held.place]
+        fragment = matrix.reshape(WARPS, -1)[:, held.place].copy()
         if "load" in action:
             out = np.zeros_like(fragment)
             run(ENTRIES, f"k{number}", WARPS, memory, out)

@@ -126,7 +126,9 @@ def multiplication(opcode: str) -> Multiplication:
     if unknown:
         raise UnknownInstruction(f"{opcode}: no modifier '.{unknown[0]}' here")
     wmma = root == "wmma"
-    fragments = [layout(name, shape, kind, wmma) for name, kind in zip("abcc", (a, b, c, d))]
+    fragments = [
+        layout(name, shape, kind, wmma) for name, kind in zip("abcc", (a, b, c, d), strict=True)
+    ]
     return Multiplication(opcode, shape, *fragments, "satfinite" in parts)
 
 
