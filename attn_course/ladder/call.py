@@ -141,8 +141,9 @@ def call_steps(
         steps: rows of the ladder, in the order in which they run.
         arrays: what the steps read, by name: q (BH, n, d), k and v (BH, m, d), scores s (BH, n, m)
             and softmax weights p (BH, n, m), of the backend's array module; float32, but q, k, v
-            and out of a dtype that the steps take. Scores and the output out (BH, n, d) are made here where the steps need them and they are not given;
-            so are the weights, which replace s in place. bias and lse may be absent.
+            and out of a dtype that the steps take. Scores and the output out (BH, n, d) are made
+            here where the steps need them and they are not given; so are the weights, which replace
+            s in place. bias and lse may be absent.
         scale: of the scores.
         problem: the extents, where q and k do not have them all.
         options: compiler options for every step, such as ("-DTILE=16",).
