@@ -16,9 +16,7 @@ def check_arrays(q, k, v, xp=np) -> None:
         _check_array(name, array, xp, tuple(DTYPES))
     for name, array in (("k", k), ("v", v)):
         if array.dtype != q.dtype:
-            raise TypeError(
-                f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)"
-            )
+            raise TypeError(f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)")
     for name, array in (("k", k), ("v", v)):
         if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
             raise ValueError(
