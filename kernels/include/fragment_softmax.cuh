@@ -1,0 +1,54 @@
+// Idea:          Online softmax of scores that lie in fragments: a lane has two rows of 16, and in
+//                each 2 of every 8 keys; the four lanes of a quad share a row.
+// Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu
+// Explained in:  08_online_softmax, 09_flash_attention
+#pragma once
+
+#include "warp.cuh"
+
+constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
+constexpr float LN2 = 0.6931471805599453f;
+constexpr float LOWEST = -3.402823466e38f;  // first maximum: finite, for -inf - -inf is NaN
+
+// A lane's scores of 16 rows and 8*tiles keys: s[j][x] is of row `row` + x / 2 * 8 and of key
+// `key` + 8*j + x % 2. Scales them (before the bias; elsewhere exp2 takes the scale with it), adds
+// the bias and hides the keys that a row may not see.
+template <int tiles>
+__device__ __forceinline__ void mask_fragment(float (&s)[tiles][4], float scale,
+                                              const float* bias,  // (n, m), or null
+                                              int row, int key, int n, int m, bool causal)
+{
+#pragma unroll
+    for (int j = 0; j < tiles; ++j) {
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+            const int r = row + x / 2 * 8;
+            const int c = key + 8 * j + x % 2;
+            const int visible = causal ? min(m, r + 1 + m - n) : m;  // keys that this row may see
+            s[j][x] *= scale;
+            if (bias && r < n && c < m) s[j][x] += bias[(long long)r * m + c];
+            if (c >= visible) s[j][x] = __int_as_float(0xff800000);  // -inf
+        }
+    }
+}
+
+// The largest of this lane's scores in row half*8 + lane / 4, times factor.
+template <int tiles>
+__device__ __forceinline__ float row_top(const float (&s)[tiles][4], int half, float factor)
+{
+    float top = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
+#pragma unroll
+    for (int j = 1; j < tiles; ++j) {
+        top = fmaxf(top, fmaxf(s[j][2 * half], s[j][2 * half + 1]));
+    }
+    return top * factor;
+}
+
+// Raises a row's shift to the quad's top and returns the factor of all that was summed under the
+// old one.
+__device__ __forceinline__ float raise(float& shift, float top)
+{
+    const float old = shift;
+    shift = fmaxf(old, warp_max<2, 1>(top));
+    return exp2f(old - shift);
+}
