@@ -180,13 +180,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
             }
         }
 
-        // Only tiles at an edge have keys to hide.
-        if (!plain || key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n)) {
+        const int key = key0 + lane % 4 * 2;  // this lane's keys are key + 8*j and the next ones
+        const bool edge = key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; ++i) {
-                mask_fragment(s[i], plain ? 1.0f : scale, bias, row + 16 * i,
-                              key0 + lane % 4 * 2, n, m, causal);
-            }
+        for (int i = 0; i < ROW_TILES; ++i) {
+            if (!plain) scale_and_bias(s[i], scale, bias, row + 16 * i, key, n, m);
+            if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
         }
 
         float top[ROW_TILES][2];

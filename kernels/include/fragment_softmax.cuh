@@ -11,12 +11,13 @@ constexpr float LN2 = 0.6931471805599453f;
 constexpr float LOWEST = -3.402823466e38f;  // first maximum: finite, for -inf - -inf is NaN
 
 // A lane's scores of 16 rows and 8*tiles keys: s[j][x] is of row `row` + x / 2 * 8 and of key
-// `key` + 8*j + x % 2. Scales them (before the bias; elsewhere exp2 takes the scale with it), adds
-// the bias and hides the keys that a row may not see.
+// `key` + 8*j + x % 2.
+
+// Scales the scores and adds the bias: where there is none, exp2 takes a positive scale with it.
 template <int tiles>
-__device__ __forceinline__ void mask_fragment(float (&s)[tiles][4], float scale,
-                                              const float* bias,  // (n, m), or null
-                                              int row, int key, int n, int m, bool causal)
+__device__ __forceinline__ void scale_and_bias(float (&s)[tiles][4], float scale,
+                                               const float* bias,  // (n, m), or null
+                                               int row, int key, int n, int m)
 {
 #pragma unroll
     for (int j = 0; j < tiles; ++j) {
@@ -24,10 +25,25 @@ __device__ __forceinline__ void mask_fragment(float (&s)[tiles][4], float scale,
         for (int x = 0; x < 4; ++x) {
             const int r = row + x / 2 * 8;
             const int c = key + 8 * j + x % 2;
-            const int visible = causal ? min(m, r + 1 + m - n) : m;  // keys that this row may see
             s[j][x] *= scale;
             if (bias && r < n && c < m) s[j][x] += bias[(long long)r * m + c];
-            if (c >= visible) s[j][x] = __int_as_float(0xff800000);  // -inf
+        }
+    }
+}
+
+// Hides the keys that a row may not see.
+template <int tiles>
+__device__ __forceinline__ void hide_keys(float (&s)[tiles][4], int row, int key, int n, int m,
+                                          bool causal)
+{
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int r = row + 8 * half;
+        const int visible = (causal ? min(m, r + 1 + m - n) : m) - key;  // of the keys from `key`
+#pragma unroll
+        for (int x = 0; x < 2 * tiles; ++x) {
+            float& score = s[x / 2][2 * half + x % 2];
+            if (x / 2 * 8 + x % 2 >= visible) score = __int_as_float(0xff800000);  // -inf
         }
     }
 }

@@ -36,20 +36,24 @@ __device__ __forceinline__ void start_swizzled_copy(unsigned tile,  // (count, s
     constexpr int STEP = threads / LANES;  // rows the block copies at once
     const int first = threadIdx.x / LANES;
     const int col = threadIdx.x % LANES * 8;
-    const bool has_rows = threads % LANES == 0 || first < STEP;
+    const int stop = threads % LANES && first == STEP ? 0 : count;  // threads that fill no row
     src += (long long)first * d + col;
-    if (rows > 0 && has_rows && vector) {
+    const unsigned to = tile + swizzled<stride>(first, col);
+    if (rows > 0 && vector) {
 #pragma unroll
         for (int r = 0; r < count; r += STEP, src += STEP * d) {
+            // Rows a multiple of 8 apart are swizzled alike.
+            const unsigned at = STEP % 8 ? tile + swizzled<stride>(first + r, col) : to + r * stride;
             const int bytes = first + r < rows && col < d ? 16 : 0;
-            if (count % STEP == 0 || first + r < count) {
+            if ((count % STEP == 0 && threads % LANES == 0) || first + r < stop) {
                 asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                             :: "r"(tile + swizzled<stride>(first + r, col)), "l"(src), "r"(bytes)
-                             : "memory");
+                             :: "r"(at), "l"(src), "r"(bytes) : "memory");
             }
         }
-    } else if (rows > 0 && has_rows) {
-        for (int row = first; row < count; row += STEP, src += STEP * d) {
+    } else if (rows > 0) {
+#pragma unroll 1
+        for (int row = first; row < stop; row += STEP, src += STEP * d) {
+#pragma unroll 1
             for (int x = 0; x < 8; ++x) {
                 const bool inside = row < rows && col + x < d;
                 const unsigned short value =
