@@ -4,10 +4,9 @@
 // Explained in:  08_online_softmax, 09_flash_attention
 #pragma once
 
-#include "warp.cuh"
+#include "online_softmax.cuh"
 
-constexpr float LOG2E = 1.4426950408889634f;  // exp(x) = exp2(x * LOG2E): the GPU has exp2 only
-constexpr float LN2 = 0.6931471805599453f;
+constexpr float LN2 = 0.6931471805599453f;  // log(x) = log2(x) * LN2
 constexpr float LOWEST = -3.402823466e38f;  // first maximum: finite, for -inf - -inf is NaN
 
 // A lane's scores of 16 rows and 8*tiles keys: s[j][x] is of row `row` + x / 2 * 8 and of key
@@ -43,7 +42,7 @@ __device__ __forceinline__ void hide_keys(float (&s)[tiles][4], int row, int key
 #pragma unroll
         for (int x = 0; x < 2 * tiles; ++x) {
             float& score = s[x / 2][2 * half + x % 2];
-            if (x / 2 * 8 + x % 2 >= visible) score = __int_as_float(0xff800000);  // -inf
+            if (x / 2 * 8 + x % 2 >= visible) score = MINUS_INFINITY;
         }
     }
 }

@@ -73,11 +73,16 @@ __device__ __forceinline__ unsigned pack(float low, float high)
     return both;
 }
 
-// x = big + small + an error of 2^-22 |x| or less; big and small are TF32 numbers.
+// x = big + small, big rounded to TF32's 11 bits; the matrix unit reads 11 bits of small as well,
+// so an error of 2^-21 |x| or less is left.
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(big) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(small) : "f"(x - __uint_as_float(big)));
+#if ROUND
+    big = (__float_as_uint(x) + 0x1000) & 0xffffe000;
+#else
+    big = __float_as_uint(x) & 0xffffe000;
+#endif
+    small = __float_as_uint(x - __uint_as_float(big));
 }
 
 // Stores two neighbours of a row, rounded to 16 bits; left: columns from here to the row's end.
