@@ -1,0 +1,196 @@
+"""How tensor cores add: products of a group are aligned, truncated and summed at once.
+
+Each product is exact. The exponents of a group's products and of the sum so far (those of the
+operands added, not of the normalised product) give the largest one; every term is cut to
+`fraction_bits` below it, toward zero; the cut terms are added exactly; the result is cut to .f32
+toward zero, or rounded to the nearest .f16. This is what Fasi, Higham, Mikaitis and Pranesh,
+"Numerical behavior of NVIDIA tensor cores" (PeerJ Computer Science 7:e330, 2021) find, and the
+number of bits and the size of groups are those of Xie et al., "MMA-Sim: Bit-Accurate Reference
+Model of Tensor Cores and Matrix Cores" (arXiv:2511.10909): `SM_90` and `SM_80` below.
+`tools/differential` compares the model with a GPU.
+
+Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multiply-adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import float16
+from ..float64 import fma_f64
+from ..narrow.float8 import widen as widen_float8
+
+LEAST = -126  # exponent of a sum of zero
+_NEVER = -10000  # exponent of a zero operand: its products align nothing
+_U32 = np.uint32
+_TF32 = _U32(0xFFFFE000)
+_LEAST = {"f16": -14, "bf16": -126, "tf32": -126, "f32": -126, "e4m3": -6, "e5m2": -14}
+_RAW = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+_BLOCK = 1 << 16  # products at a time: what the cache holds
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """How one generation adds.
+
+    fraction_bits: kept of each term, below the largest exponent; group_bytes: operand bytes of a
+    row that are summed at once (32 bytes are 16 numbers of .f16, 8 of .tf32); overflow_to_infinity:
+    of a sum beyond the range of .f32, else the largest number.
+    """
+
+    fraction_bits: int = 25
+    group_bytes: int = 32
+    overflow_to_infinity: bool = True
+
+
+SM_90 = Accumulation()
+SM_80 = Accumulation(fraction_bits=24, group_bytes=16)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Elements of a fragment: (warps, elements) values and exponents, float64 and int16.
+
+    special: is there an infinity or a NaN?
+    """
+
+    value: np.ndarray
+    exponent: np.ndarray
+    special: bool
+
+
+def decode(raw: np.ndarray, kind: str) -> Numbers:
+    """(warps, elements) bits of `kind` as numbers."""
+    value = widen(raw, kind)
+    if kind in ("s8", "u8", "s32", "f64"):
+        return Numbers(value, np.zeros(0, np.int16), False)
+    bits = value.view(np.int64) >> 52 & 0x7FF
+    special = bool((bits == 0x7FF).any())
+    exponent = np.maximum(bits - 1023, _LEAST[kind])
+    exponent = np.where(value == 0, _NEVER, exponent).astype(np.int16)
+    return Numbers(value, exponent, special)
+
+
+def widen(raw: np.ndarray, kind: str) -> np.ndarray:
+    """Bits of `kind` as float64, exactly; .tf32 is cut to its 10 bits of fraction."""
+    if kind in ("f16", "bf16"):
+        return float16.widen(raw, kind)
+    if kind in ("s8", "s32"):
+        return raw.view(f"i{raw.itemsize}").astype(np.float64)
+    if kind == "u8":
+        return raw.astype(np.float64)
+    if kind in ("e4m3", "e5m2"):
+        return float16.widen(widen_float8(raw.astype(np.uint16), kind, False), "f16")
+    if kind == "f64":
+        return raw.view(np.float64)
+    return (raw & _TF32 if kind == "tf32" else raw).view(np.float32).astype(np.float64)
+
+
+def multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation = SM_90):
+    """D's fragments, (warps, elements) bits, from A's and B's and the bits of C's.
+
+    form: the Multiplication. Warps are independent.
+    """
+    m, n, k = form.shape
+    out = np.empty((c.shape[0], form.order_d.size), _RAW[form.d.bits])
+    step = max(1, _BLOCK // (m * n * k))
+    for first in range(0, c.shape[0], step):
+        some = slice(first, first + step)
+        part = [
+            Numbers(x.value[some], x.exponent[some], x.special) if step < c.shape[0] else x
+            for x in (a, b)
+        ]
+        out[some] = _multiply(form, *part, c[some], model).take(form.order_d, axis=1)
+    return out
+
+
+def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) -> np.ndarray:
+    """(warps, m * n) bits of D."""
+    m, n, k = form.shape
+    warps, kind = c.shape[0], form.a.kind
+    spread = (warps, k, m * n)
+    left = a.value.take(form.spread_a, axis=1).reshape(spread)
+    right = b.value.take(form.spread_b, axis=1).reshape(spread)
+    c = np.ascontiguousarray(c.take(form.order_c, axis=1))
+    if kind in ("s8", "u8"):
+        return _integer_sum(left, right, c.view(np.int32), form.saturate)
+    if kind == "f64":
+        total = c.view(np.float64)
+        for i in range(k):
+            total = fma_f64(left[:, i], right[:, i], total)
+        return total.view(np.uint64)
+    exponent = a.exponent.take(form.spread_a, axis=1).reshape(spread)
+    exponent += b.exponent.take(form.spread_b, axis=1).reshape(spread)
+    total = decode(c, form.c.kind)
+    special = a.special or b.special or total.special
+    group = _group(kind, k, model)
+    for first in range(0, k, group):
+        part = slice(first, first + group)
+        if special:
+            with np.errstate(invalid="ignore", over="ignore"):
+                products = left[:, part] * right[:, part]
+        else:
+            products = left[:, part] * right[:, part]
+        bits = _sum_group(products, exponent[:, part], total, form.d.kind, special, model)
+        total = decode(bits, form.d.kind) if first + group < k else total
+    return bits
+
+
+def _group(kind: str, k: int, model: Accumulation) -> int:
+    """How many products are added at once; 8-bit floats go through the .f16 units."""
+    width = 4 if kind == "tf32" else 2
+    return min(k, model.group_bytes // width)
+
+
+def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, model) -> np.ndarray:
+    """(warps, sums) bits of `kind`: the sum so far and the products, (warps, group, sums)."""
+    start, least = total.value, np.maximum(total.exponent, LEAST)
+    if special:
+        with np.errstate(invalid="ignore"):
+            known = products.sum(axis=1) + start  # infinite or NaN where a term is
+        odd = ~np.isfinite(known)
+        products = np.where(np.isfinite(products), products, 0.0)
+        start = np.where(np.isfinite(start), start, 0.0)
+        least = np.where(np.isfinite(total.value), least, LEAST)
+        exponent = np.minimum(exponent, 300)
+    top = np.maximum(exponent.max(axis=1), least).astype(np.int64)
+    scale = (model.fraction_bits - top + 1023 << 52).view(np.float64)
+    terms = np.multiply(products, scale[:, None], out=products)
+    units = np.add.reduce(np.trunc(terms, out=terms), axis=1)
+    units += np.trunc(start * scale)
+    exact = (units + 0.0) / scale
+    bits = _round(exact, kind, model)
+    if special:
+        bits = np.where(odd, _special_bits(known, kind), bits)
+    return bits
+
+
+def _round(exact: np.ndarray, kind: str, model: Accumulation) -> np.ndarray:
+    """Exact float64 sums as bits: of .f16, rounded to nearest, or of .f32, cut."""
+    with np.errstate(over="ignore"):
+        if kind == "f16":
+            return exact.astype(np.float16).view(np.uint16)
+        near = exact.astype(np.float32)
+    bits = near.view(_U32) - (np.abs(near) > np.abs(exact))
+    if model.overflow_to_infinity and (np.abs(exact) >= 2.0**128).any():
+        bits = np.where(np.abs(exact) >= 2.0**128, near.view(_U32), bits)
+    return bits.astype(_U32)
+
+
+def _special_bits(known: np.ndarray, kind: str) -> np.ndarray:
+    """Infinities and the canonical NaN in `kind`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "f16":
+            bits, nan = known.astype(np.float16).view(np.uint16), np.uint16(0x7FFF)
+        else:
+            bits, nan = known.astype(np.float32).view(_U32), _U32(0x7FFFFFFF)
+    return np.where(np.isnan(known), nan, bits)
+
+
+def _integer_sum(left, right, c: np.ndarray, saturate: bool) -> np.ndarray:
+    total = (left * right).sum(axis=1).astype(np.int64) + c
+    if saturate:
+        total = np.clip(total, -(1 << 31), (1 << 31) - 1)
+    return total.astype(np.int32).view(np.uint32)
