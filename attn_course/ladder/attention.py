@@ -37,6 +37,8 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_fp32": (11,),
     "flash_async": (12,),
     "flash_wmma": (13,),
+    "flash_mma": (14,),
+    "flash_tf32x3": (15,),
     "flash_split": (19,),
     "rows_split": (20,),
 }
@@ -114,9 +116,9 @@ def attention(
 
     Args:
         q: (B, H, n, d).  k, v: (B, H_kv, m, d), H a multiple of H_kv: a head of k and v serves
-            H / H_kv heads of q in a row. Equal dtypes, one that the method takes: float32, or of
-            flash_wmma float16 or ml_dtypes.bfloat16. C-contiguous; NumPy arrays on the
-            simulator, CuPy arrays on a GPU.
+            H / H_kv heads of q in a row. Of one dtype, which the method takes: float32, or for
+            flash_wmma and flash_mma float16 or ml_dtypes.bfloat16. C-contiguous; NumPy arrays on
+            the simulator, CuPy arrays on a GPU.
         method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype and device, and
             the logger "attn_course.ladder.attention" says what and why.
         causal: query i sees key j only where j <= i + (m - n); the last one sees all.

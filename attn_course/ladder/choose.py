@@ -85,7 +85,7 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
         )
-    return "flash_wmma", f"the tensor cores of {device.name} multiply {problem.dtype}"
+    return "flash_mma", f"the tensor cores of {device.name} multiply {problem.dtype}"
 
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:

@@ -6,7 +6,7 @@ and writes. What a step is about stands in its file's header and is read from th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from attn_course.engine.compile import file_stamp
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
-from .matrix_tiles import matrix_rows, matrix_shared_bytes, wmma_config
+from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import (
     cluster_config,
@@ -271,7 +271,8 @@ def _matrices(entry, problem, constants):
     _refuse_wide_heads(entry, problem, constants)
     grid = _grid_of_row_tiles(entry, problem, constants, matrix_rows(constants))
     threads = 32 * constants["WARPS"]
-    return Geometry(entry, grid, (threads, 1, 1), matrix_shared_bytes(entry, constants))
+    shared_bytes = MATRIX_TILES[entry].shared_bytes(constants)
+    return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
 _SCORES = "q k s n m d"
@@ -290,6 +291,12 @@ def _fused(number, file, geometry, tune=None, **how) -> Step:
     """A step that does all of attention in one kernel."""
     how["tune"] = tune
     return _step(number, file, FUSED, _ATTENTION, "out", geometry, **how)
+
+
+def _of_matrices(number, file, dtypes) -> Step:
+    """A step whose products run on tensor cores."""
+    tune = partial(matrix_config, file.lstrip("0123456789_"))
+    return _fused(number, file, _matrices, tune, dtypes=dtypes)
 
 
 LADDER = (
@@ -314,7 +321,9 @@ LADDER = (
     _fused(10, "10_flash_rows", _warp_a_row, row_config),
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
-    _fused(13, "13_flash_wmma", _matrices, wmma_config, dtypes=HALVES),
+    _of_matrices(13, "13_flash_wmma", HALVES),
+    _of_matrices(14, "14_flash_mma", HALVES),
+    _of_matrices(15, "15_flash_tf32x3", ("float32",)),
     _fused(19, "19_flash_split", _flash, cluster_config),
     _fused(20, "20_rows_split", _split, split_config),
 )
