@@ -84,8 +84,8 @@ def check_overlap(out, inputs: dict, xp=np) -> None:
 
 def _extent(array) -> tuple[int, int]:
     """First address of a contiguous array, and the one past its end."""
-    data = array.data
-    start = data.ptr if hasattr(data, "ptr") else array.__array_interface__["data"][0]
+    on_host = isinstance(array, np.ndarray)  # whose `data` has no bfloat16
+    start = array.__array_interface__["data"][0] if on_host else array.data.ptr
     return start, start + array.nbytes
 
 
