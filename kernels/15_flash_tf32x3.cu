@@ -7,7 +7,8 @@
 // Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
 //                dynamic shared (BR + 2*STAGES*BC)*STRIDE*4 bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16 rows a warp;
-//                STAGES >= 2; BLOCKS on an SM at once; heads a multiple of kv_heads
+//                STAGES >= 2; BLOCKS on an SM at once; ROUND and Q_IN_REGISTERS 0 or 1;
+//                HEAD_GROUP >= 1; heads a multiple of kv_heads
 // Expect:        a relative error near that of 12, in less time: 3 products at 8 times the rate
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
@@ -39,6 +40,7 @@
 #endif
 
 #include "include/async_copy.cuh"
+#include "include/block_order.cuh"
 #include "include/fragment_softmax.cuh"
 #include "include/mma.cuh"
 #include "include/output.cuh"
@@ -86,16 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-
-    // Blocks in the order of their start take all tiles of rows of HEAD_GROUP heads, then of the
-    // next ones: K and V of a group stay in L2. Last rows first: under causal they work longest.
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;
-    const int group = block / (HEAD_GROUP * gridDim.y) * HEAD_GROUP;
-    const int members = min(HEAD_GROUP, (int)gridDim.x - group);
-    const int in_group = block - group * gridDim.y;
-    const int bh = group + in_group % members;
-    const int row0 = (gridDim.y - 1 - in_group / members) * BR;
-
+    const auto [bh, row0] = row_tile<HEAD_GROUP, BR>();
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
     if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
@@ -108,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     const int row = warp_row + lane / 4;    // this lane's rows are row and row + 8
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's rows for load_matrices(), and its first elements of V: 4 columns of every second key.
+    // A lane's rows for load_matrices(), and its first elements of V: 4 columns of an even key.
     const unsigned q_lane = (unsigned)__cvta_generic_to_shared(
         q_tile + (warp * 16 + lane % 16) * STRIDE + lane / 16 * 4);
     const unsigned k_lane =
@@ -124,16 +117,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     start_copy<D, STRIDE, THREADS>(q_tile, q, BR, n - row0, d, d, vector);
     for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
 
-    auto load_q = [&](Split<4>(&q16)[2], int c) {  // columns 16*c to 16*c + 15 of the warp's rows
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-            unsigned x[4];
-            load_matrices(x, q_lane + (16 * c + 8 * step) * 4);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) q16[step].set(i, __uint_as_float(x[i]));
-        }
-    };
-
     float o[D / 32][4][4] = {};  // the output so far, not yet divided by sum
     float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
     float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
@@ -142,13 +125,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-#if Q_IN_REGISTERS
-    Split<4> q_all[D / 16][2];
-    copies_arrived<2 * (STAGES - 1)>();
-    __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+    Split<4> q16[Q_IN_REGISTERS ? D / 16 : 1][2];  // 16 columns of the warp's rows
+    auto load_q = [&](int c) {
 #pragma unroll
-    for (int c = 0; c < D / 16; ++c) load_q(q_all[c], c);
-#endif
+        for (int step = 0; step < 2; ++step) {
+            unsigned x[4];
+            load_matrices(x, q_lane + (16 * c + 8 * step) * 4);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                q16[Q_IN_REGISTERS ? c : 0][step].set(i, __uint_as_float(x[i]));
+            }
+        }
+    };
+    if (Q_IN_REGISTERS) {
+        copies_arrived<2 * (STAGES - 1)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) load_q(c);
+    }
 
     for (int tile = 0; tile * BC < last_key; ++tile) {
         copies_arrived<2 * (STAGES - 2)>();
@@ -162,12 +156,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
         float s[BC / 8][4] = {}, s_small[BC / 8][4] = {};  // scores
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) {
-#if Q_IN_REGISTERS
-            const auto& q16 = q_all[c];
-#else
-            Split<4> q16[2];
-            load_q(q16, c);
-#endif
+            if (!Q_IN_REGISTERS) load_q(c);
+            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
                 unsigned x[4];  // 16 columns of 8 keys
@@ -175,9 +165,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
                 Split<4> k8;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) k8.set(i, __uint_as_float(x[i]));
-                mma_split(s[j], s_small[j], q16[0], k8.big[0], k8.big[1], k8.small[0],
+                mma_split(s[j], s_small[j], a16[0], k8.big[0], k8.big[1], k8.small[0],
                           k8.small[1]);
-                mma_split(s[j], s_small[j], q16[1], k8.big[2], k8.big[3], k8.small[2],
+                mma_split(s[j], s_small[j], a16[1], k8.big[2], k8.big[3], k8.small[2],
                           k8.small[3]);
             }
         }
@@ -210,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
 
 #pragma unroll
         for (int c = 0; c < D / 32; ++c) {
-            float tile_o[4][4] = {}, o_small[4][4] = {};  // columns 32*c + 4*n + x, n as mma_tf32() numbers them
+            // [x] is of the columns 32*c + 4*y + x, y from 0 to 7: four in a row are one load of V.
+            float tile_o[4][4] = {}, o_small[4][4] = {};
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
                 const float* v8 = v_lane + stage + 8 * j * STRIDE + 32 * c;
@@ -226,8 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
             }
 #pragma unroll
             for (int x = 0; x < 16; ++x) {
-                float& sum_o = o[c][x / 4][x % 4];
-                sum_o = sum_o * rescale[x % 4 / 2] + (tile_o[x / 4][x % 4] + o_small[x / 4][x % 4]);
+                const int n8 = x / 4, i = x % 4;
+                o[c][n8][i] = o[c][n8][i] * rescale[i / 2] + (tile_o[n8][i] + o_small[n8][i]);
             }
         }
     }

@@ -43,7 +43,8 @@ __device__ __forceinline__ void start_swizzled_copy(unsigned tile,  // (count, s
 #pragma unroll
         for (int r = 0; r < count; r += STEP, src += STEP * d) {
             // Rows a multiple of 8 apart are swizzled alike.
-            const unsigned at = STEP % 8 ? tile + swizzled<stride>(first + r, col) : to + r * stride;
+            const unsigned at =
+                STEP % 8 ? tile + swizzled<stride>(first + r, col) : to + r * stride;
             const int bytes = first + r < rows && col < d ? 16 : 0;
             if ((count % STEP == 0 && threads % LANES == 0) || first + r < stop) {
                 asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
