@@ -78,10 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char shared[];
-    const unsigned q_tile = (unsigned)__cvta_generic_to_shared(shared);  // (BR, ROW_BYTES)
-    const unsigned k_tiles = q_tile + BR * ROW_BYTES;     // (STAGES, BC, ROW_BYTES)
-    const unsigned v_tiles = k_tiles + STAGES * KV_BYTES;  // (STAGES, BC, ROW_BYTES)
+    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -100,10 +99,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 
     // A lane's first address for load_matrices(): of a row of Q or V, and of K, whose matrices lie
     // the other way round.
-    const unsigned q_lane =
-        q_tile + swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16 * 8);
-    const unsigned k_lane = k_tiles + swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane & 8);
-    const unsigned v_lane = v_tiles + swizzled<ROW_BYTES>(lane % 16, lane / 16 * 8);
+    const unsigned q_lane = shared_address(q_tile) +
+                            swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
+    const unsigned k_lane = shared_address(k_tiles) +
+                            swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const unsigned v_lane = shared_address(v_tiles) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
 
     auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
         const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i) {
             load_matrices(q16[Q_IN_REGISTERS ? c : 0][i],
-                          along_row(q_lane, 16 * c) + i * 16 * ROW_BYTES);
+                          along_row(q_lane, 2 * c) + i * 16 * ROW_BYTES);
         }
     };
     if (Q_IN_REGISTERS) {
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 #pragma unroll
             for (int j = 0; j < BC / 16; ++j) {
                 unsigned k16[4];  // 16 columns of 16 keys
-                load_matrices(k16, along_row(k_lane + stage, 16 * c) + j * 16 * ROW_BYTES);
+                load_matrices(k16, along_row(k_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(s[i][2 * j], a16[i], k16[0], k16[1]);
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned v16[4];  // 16 keys of 16 columns
-                load_transposed(v16, along_row(v_lane + stage, 16 * c) + j * 16 * ROW_BYTES);
+                load_transposed(v16, along_row(v_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(o[i][2 * c], p16[i], v16[0], v16[1]);
