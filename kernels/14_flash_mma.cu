@@ -8,8 +8,8 @@
 // Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
 //                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 16; BC a multiple of 16; 16*ROW_TILES rows a warp;
-//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half; heads a multiple
-//                of kv_heads
+//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half; LAZY and
+//                Q_IN_REGISTERS 0 or 1; HEAD_GROUP >= 1; heads a multiple of kv_heads
 // Expect:        the matrix unit is busy more than half of the time; no bank conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time; ceil(n/BR) <= 65535
@@ -54,6 +54,7 @@ using Element = __half;
 #endif
 
 #include "include/async_copy.cuh"
+#include "include/block_order.cuh"
 #include "include/fragment_softmax.cuh"
 #include "include/mma.cuh"
 #include "include/swizzled_tile.cuh"
@@ -77,23 +78,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char shared[];
-    const unsigned q_tile = (unsigned)__cvta_generic_to_shared(shared);  // (BR, ROW_BYTES)
-    const unsigned k_tiles = q_tile + BR * ROW_BYTES;     // (STAGES, BC, ROW_BYTES)
-    const unsigned v_tiles = k_tiles + STAGES * KV_BYTES;  // (STAGES, BC, ROW_BYTES)
+    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-
-    // Blocks in the order of their start take all tiles of rows of HEAD_GROUP heads, then of the
-    // next ones: K and V of a group stay in L2. Last rows first: under causal they work longest.
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;
-    const int group = block / (HEAD_GROUP * gridDim.y) * HEAD_GROUP;
-    const int members = min(HEAD_GROUP, (int)gridDim.x - group);
-    const int in_group = block - group * gridDim.y;
-    const int bh = group + in_group % members;
-    const int row0 = (gridDim.y - 1 - in_group / members) * BR;
-
+    const auto [bh, row0] = row_tile<HEAD_GROUP, BR>();
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
     if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
@@ -108,10 +99,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 
     // A lane's first address for load_matrices(): of a row of Q or V, and of K, whose matrices lie
     // the other way round.
-    const unsigned q_lane =
-        q_tile + swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16 * 8);
-    const unsigned k_lane = k_tiles + swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane & 8);
-    const unsigned v_lane = v_tiles + swizzled<ROW_BYTES>(lane % 16, lane / 16 * 8);
+    const unsigned q_lane = shared_address(q_tile) +
+                            swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
+    const unsigned k_lane = shared_address(k_tiles) +
+                            swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const unsigned v_lane = shared_address(v_tiles) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
 
     auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
         const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
@@ -134,18 +126,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-#if Q_IN_REGISTERS
-    unsigned q_all[D / 16][ROW_TILES][4];
-    copies_arrived<2 * (STAGES - 1)>();
-    __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
-#pragma unroll
-    for (int c = 0; c < D / 16; ++c) {
+    unsigned q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][4];  // 16 columns of the warp's rows
+    auto load_q = [&](int c) {
 #pragma unroll
         for (int i = 0; i < ROW_TILES; ++i) {
-            load_matrices(q_all[c][i], along_row(q_lane, 16 * c) + i * 16 * ROW_BYTES);
+            load_matrices(q16[Q_IN_REGISTERS ? c : 0][i],
+                          along_row(q_lane, 2 * c) + i * 16 * ROW_BYTES);
         }
+    };
+    if (Q_IN_REGISTERS) {
+        copies_arrived<2 * (STAGES - 1)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) load_q(c);
     }
-#endif
 
     for (int tile = 0; tile * BC < last_key; ++tile) {
         copies_arrived<2 * (STAGES - 2)>();
@@ -159,23 +153,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
         float s[ROW_TILES][BC / 8][4] = {};  // scores
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) {
-#if Q_IN_REGISTERS
-            const auto& q16 = q_all[c];
-#else
-            unsigned q16[ROW_TILES][4];
-#pragma unroll
-            for (int i = 0; i < ROW_TILES; ++i) {
-                load_matrices(q16[i], along_row(q_lane, 16 * c) + i * 16 * ROW_BYTES);
-            }
-#endif
+            if (!Q_IN_REGISTERS) load_q(c);
+            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
 #pragma unroll
             for (int j = 0; j < BC / 16; ++j) {
                 unsigned k16[4];  // 16 columns of 16 keys
-                load_matrices(k16, along_row(k_lane + stage, 16 * c) + j * 16 * ROW_BYTES);
+                load_matrices(k16, along_row(k_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
-                    mma16<BFLOAT16>(s[i][2 * j], q16[i], k16[0], k16[1]);
-                    mma16<BFLOAT16>(s[i][2 * j + 1], q16[i], k16[2], k16[3]);
+                    mma16<BFLOAT16>(s[i][2 * j], a16[i], k16[0], k16[1]);
+                    mma16<BFLOAT16>(s[i][2 * j + 1], a16[i], k16[2], k16[3]);
                 }
             }
         }
@@ -212,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 
 #pragma unroll
         for (int j = 0; j < BC / 16; ++j) {
-            unsigned p16[ROW_TILES][4];  // weights of 16 keys: c of s is laid out as a of p needs it
+            unsigned p16[ROW_TILES][4];  // weights of 16 keys, laid out as their scores were
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
@@ -228,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned v16[4];  // 16 keys of 16 columns
-                load_transposed(v16, along_row(v_lane + stage, 16 * c) + j * 16 * ROW_BYTES);
+                load_transposed(v16, along_row(v_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(o[i][2 * c], p16[i], v16[0], v16[1]);

@@ -5,9 +5,11 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
-//                dynamic shared (BR + 2*STAGES*BC)*STRIDE*4 bytes
-// Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16 rows a warp;
-//                STAGES >= 2; BLOCKS on an SM at once; heads a multiple of kv_heads
+//                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
+// Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
+//                warp;
+//                STAGES >= 2; BLOCKS on an SM at once; ROUND and Q_IN_REGISTERS 0 or 1;
+//                HEAD_GROUP >= 1; heads a multiple of kv_heads
 // Expect:        a relative error near that of 12, in less time: 3 products at 8 times the rate
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
@@ -15,6 +17,9 @@
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros
+#endif
+#ifndef ROW_TILES
+#define ROW_TILES 1  // 16 query rows each, a warp
 #endif
 #ifndef WARPS
 #define WARPS 4
@@ -39,15 +44,18 @@
 #endif
 
 #include "include/async_copy.cuh"
+#include "include/block_order.cuh"
 #include "include/fragment_softmax.cuh"
 #include "include/mma.cuh"
 #include "include/output.cuh"
+#include "include/swizzled_tile.cuh"
 #include "include/vector.cuh"
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int BR = 16 * WARPS;               // query rows a block
-constexpr int STRIDE = D + 4;                // pad: 8 rows at one column are 8 groups of 4 banks
-constexpr int KV_TILE = BC * STRIDE;         // floats of a tile of K or V
+constexpr int WARP_ROWS = 16 * ROW_TILES;  // query rows a warp
+constexpr int BR = WARP_ROWS * WARPS;      // query rows a block
+constexpr int ROW_BYTES = 4 * D;           // of a row in shared memory
+constexpr int KV_BYTES = BC * ROW_BYTES;   // of a tile of K or V
 
 static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 columns of V");
 
@@ -55,18 +63,27 @@ static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 
 template <int count>
 struct Split {
     unsigned big[count], small[count];
-    __device__ __forceinline__ void set(int i, float x) { split_tf32(big[i], small[i], x); }
+    __device__ __forceinline__ void set(int i, float x)
+    {
+        split_tf32<ROUND >= 1>(big[i], small[i], x);
+    }
+    __device__ __forceinline__ void set(const unsigned* x)
+    {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            split_tf32<ROUND == 1>(big[i], small[i], __uint_as_float(x[i]));
+        }
+    }
 };
 
 // Adds a b to big + small to nearly fp32's accuracy; a sum of its own keeps the small products from
 // being cut off at each step. The product of the two small parts is below what fp32 can hold.
 __device__ __forceinline__ void mma_split(float (&big)[4], float (&small)[4], const Split<4>& a,
-                                          unsigned b0, unsigned b1, unsigned small0,
-                                          unsigned small1)
+                                          const Split<2>& b)
 {
-    mma_tf32(small, a.small, b0, b1);
-    mma_tf32(big, a.big, b0, b1);
-    mma_tf32(small, a.big, small0, small1);
+    mma_tf32(small, a.small, b.big[0], b.big[1]);
+    mma_tf32(big, a.big, b.big[0], b.big[1]);
+    mma_tf32(small, a.big, b.small[0], b.small[1]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
@@ -79,23 +96,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ float4 shared[];                 // float4: aligned for vector loads
-    float* q_tile = reinterpret_cast<float*>(shared);  // (BR, STRIDE)
-    float* k_tiles = q_tile + BR * STRIDE;             // (STAGES, BC, STRIDE)
-    float* v_tiles = k_tiles + STAGES * KV_TILE;       // (STAGES, BC, STRIDE)
+    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-
-    // Blocks in the order of their start take all tiles of rows of HEAD_GROUP heads, then of the
-    // next ones: K and V of a group stay in L2. Last rows first: under causal they work longest.
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;
-    const int group = block / (HEAD_GROUP * gridDim.y) * HEAD_GROUP;
-    const int members = min(HEAD_GROUP, (int)gridDim.x - group);
-    const int in_group = block - group * gridDim.y;
-    const int bh = group + in_group % members;
-    const int row0 = (gridDim.y - 1 - in_group / members) * BR;
-
+    const auto [bh, row0] = row_tile<HEAD_GROUP, BR>();
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
     if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
@@ -104,51 +111,54 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     v += (long long)kv_head * m * d;      // (m, d)
     const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
 
-    const int warp_row = row0 + warp * 16;  // the warp's first row
-    const int row = warp_row + lane / 4;    // this lane's rows are row and row + 8
+    const int warp_row = row0 + warp * WARP_ROWS;  // the warp's first row
+    const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's rows for load_matrices(), and its first elements of V: 4 columns of every second key.
-    const unsigned q_lane = (unsigned)__cvta_generic_to_shared(
-        q_tile + (warp * 16 + lane % 16) * STRIDE + lane / 16 * 4);
-    const unsigned k_lane =
-        (unsigned)__cvta_generic_to_shared(k_tiles + lane % 8 * STRIDE + lane / 8 * 4);
-    const float* v_lane = v_tiles + lane % 4 * 2 * STRIDE + lane / 4 * 4;
+    // A lane's first address for load_matrices(), and its first 4 columns of V: of an even key and
+    // of the odd one after it.
+    const unsigned q_lane = shared_address(q_tile) +
+                            swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
+    const unsigned k_lane = shared_address(k_tiles) + swizzled<ROW_BYTES>(lane % 8, lane / 8);
+    const unsigned char* v_even = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4);
+    const unsigned char* v_odd = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4);
 
     auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
-        const int key0 = tile * BC, stage = tile % STAGES * KV_TILE;
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
         const long long at = (long long)key0 * d;
-        start_copy<D, STRIDE, THREADS>(k_tiles + stage, k + at, BC, last_key - key0, d, d, vector);
-        start_copy<D, STRIDE, THREADS>(v_tiles + stage, v + at, BC, last_key - key0, d, d, vector);
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + stage, k + at, last_key - key0, d,
+                                                       vector);
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + stage, v + at, last_key - key0, d,
+                                                       vector);
     };
-    start_copy<D, STRIDE, THREADS>(q_tile, q, BR, n - row0, d, d, vector);
+    start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
     for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
 
-    auto load_q = [&](Split<4>(&q16)[2], int c) {  // columns 16*c to 16*c + 15 of the warp's rows
+    float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, not yet divided by sum
+    float shift[ROW_TILES][2];              // maximum of the scores so far, in powers of two
+    float sum[ROW_TILES][2] = {};           // of exp2(score - shift) so far, over this lane's keys
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-            unsigned x[4];
-            load_matrices(x, q_lane + (16 * c + 8 * step) * 4);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) q16[step].set(i, __uint_as_float(x[i]));
-        }
-    };
-
-    float o[D / 32][4][4] = {};  // the output so far, not yet divided by sum
-    float shift[2] = {LOWEST, LOWEST};  // maximum of the scores so far, in powers of two
-    float sum[2] = {};                  // of exp2(score - shift) so far, over this lane's keys
+    for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
 
     // exp2 takes the scale with it, unless a bias comes between or it turns the maximum round.
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-#if Q_IN_REGISTERS
-    Split<4> q_all[D / 16][2];
-    copies_arrived<2 * (STAGES - 1)>();
-    __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+    Split<4> q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][2];  // 16 columns of the warp's rows
+    auto load_q = [&](int c) {
 #pragma unroll
-    for (int c = 0; c < D / 16; ++c) load_q(q_all[c], c);
-#endif
+        for (int i = 0; i < 2 * ROW_TILES; ++i) {
+            unsigned x[4];
+            load_matrices(x, along_row(q_lane, 4 * c + i % 2 * 2) + i / 2 * 16 * ROW_BYTES);
+            q16[Q_IN_REGISTERS ? c : 0][i / 2][i % 2].set(x);
+        }
+    };
+    if (Q_IN_REGISTERS) {
+        copies_arrived<2 * (STAGES - 1)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) load_q(c);
+    }
 
     for (int tile = 0; tile * BC < last_key; ++tile) {
         copies_arrived<2 * (STAGES - 2)>();
@@ -156,95 +166,99 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
                           // and the next copies overwrite the tile that slow warps still read
         copy_tile(tile + STAGES - 1);
 
-        const int key0 = tile * BC, stage = tile % STAGES * KV_TILE;
-        if (causal && key0 >= warp_row + 16 + m - n) continue;  // none of its rows sees the tile
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
 
-        float s[BC / 8][4] = {}, s_small[BC / 8][4] = {};  // scores
+        float s[ROW_TILES][BC / 8][4] = {}, s_small[ROW_TILES][BC / 8][4] = {};  // scores
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) {
-#if Q_IN_REGISTERS
-            const auto& q16 = q_all[c];
-#else
-            Split<4> q16[2];
-            load_q(q16, c);
-#endif
+            if (!Q_IN_REGISTERS) load_q(c);
+            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
                 unsigned x[4];  // 16 columns of 8 keys
-                load_matrices(x, k_lane + (stage + 8 * j * STRIDE + 16 * c) * 4);
-                Split<4> k8;
+                load_matrices(x, along_row(k_lane + stage, 4 * c) + j * 8 * ROW_BYTES);
+                Split<2> k8[2];
+                k8[0].set(x);
+                k8[1].set(x + 2);
 #pragma unroll
-                for (int i = 0; i < 4; ++i) k8.set(i, __uint_as_float(x[i]));
-                mma_split(s[j], s_small[j], q16[0], k8.big[0], k8.big[1], k8.small[0],
-                          k8.small[1]);
-                mma_split(s[j], s_small[j], q16[1], k8.big[2], k8.big[3], k8.small[2],
-                          k8.small[3]);
+                for (int i = 0; i < ROW_TILES; ++i) {
+                    mma_split(s[i][j], s_small[i][j], a16[i][0], k8[0]);
+                    mma_split(s[i][j], s_small[i][j], a16[i][1], k8[1]);
+                }
             }
         }
-
-#pragma unroll
-        for (int x = 0; x < BC / 2; ++x) s[x / 4][x % 4] += s_small[x / 4][x % 4];
 
         const int key = key0 + lane % 4 * 2;  // this lane's keys are key + 8*j and the next ones
         const bool edge = key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n);
-        if (!plain) scale_and_bias(s, scale, bias, row, key, n, m);
-        if (edge) hide_keys(s, row, key, n, m, causal);
-
-        float rescale[2], tile_sum[2] = {};
+        Split<4> p8[ROW_TILES][BC / 8];  // weights; of 8 keys the even ones come first
+        float rescale[ROW_TILES][2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            rescale[half] = raise(shift[half], row_top(s, half, factor));
-        }
-        Split<4> p8[BC / 8];  // weights of 8 keys, the even ones first, as a of mma_tf32() needs
+        for (int i = 0; i < ROW_TILES; ++i) {
 #pragma unroll
-        for (int j = 0; j < BC / 8; ++j) {
+            for (int x = 0; x < BC / 2; ++x) s[i][x / 4][x % 4] += s_small[i][x / 4][x % 4];
+            if (!plain) scale_and_bias(s[i], scale, bias, row + 16 * i, key, n, m);
+            if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
 #pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                const float weight = exp2f(s[j][x] * factor - shift[x / 2]);
-                tile_sum[x / 2] += weight;
-                p8[j].set(x % 2 * 2 + x / 2, weight);
+            for (int half = 0; half < 2; ++half) {
+                rescale[i][half] = raise(shift[i][half], row_top(s[i], half, factor));
+                float tile_sum = 0.0f;
+#pragma unroll
+                for (int x = 0; x < BC / 4; ++x) {
+                    const float score = s[i][x / 2][2 * half + x % 2];
+                    const float weight = exp2f(score * factor - shift[i][half]);
+                    tile_sum += weight;
+                    p8[i][x / 2].set(x % 2 * 2 + half, weight);
+                }
+                sum[i][half] = sum[i][half] * rescale[i][half] + tile_sum;
             }
         }
-        sum[0] = sum[0] * rescale[0] + tile_sum[0];
-        sum[1] = sum[1] * rescale[1] + tile_sum[1];
 
 #pragma unroll
         for (int c = 0; c < D / 32; ++c) {
-            float tile_o[4][4] = {}, o_small[4][4] = {};  // columns 32*c + 4*n + x, n as mma_tf32() numbers them
+            // [x] is of the columns 32*c + 4*y + x, y from 0 to 7: four in a row are one load of V.
+            float tile_o[ROW_TILES][4][4] = {}, o_small[ROW_TILES][4][4] = {};
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
-                const float* v8 = v_lane + stage + 8 * j * STRIDE + 32 * c;
-                const float4 even = load4(v8), odd = load4(v8 + STRIDE);
+                const int at = stage + j * 8 * ROW_BYTES + c * 128;
+                const float4 even = *reinterpret_cast<const float4*>(v_even + at);
+                const float4 odd = *reinterpret_cast<const float4*>(v_odd + at);
 #pragma unroll
                 for (int x = 0; x < 4; ++x) {
                     Split<2> pair;
                     pair.set(0, element(even, x));
                     pair.set(1, element(odd, x));
-                    mma_split(tile_o[x], o_small[x], p8[j], pair.big[0], pair.big[1],
-                              pair.small[0], pair.small[1]);
+#pragma unroll
+                    for (int i = 0; i < ROW_TILES; ++i) {
+                        mma_split(tile_o[i][x], o_small[i][x], p8[i][j], pair);
+                    }
                 }
             }
 #pragma unroll
-            for (int x = 0; x < 16; ++x) {
-                float& sum_o = o[c][x / 4][x % 4];
-                sum_o = sum_o * rescale[x % 4 / 2] + (tile_o[x / 4][x % 4] + o_small[x / 4][x % 4]);
+            for (int i = 0; i < ROW_TILES; ++i) {
+#pragma unroll
+                for (int x = 0; x < 16; ++x) {
+                    float& sum_o = o[i][c][x / 4][x % 4];
+                    const float more = tile_o[i][x / 4][x % 4] + o_small[i][x / 4][x % 4];
+                    sum_o = sum_o * rescale[i][x % 4 / 2] + more;
+                }
             }
         }
     }
     copies_arrived<0>();  // where there is no key to see, Q is still on its way
 
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float total = warp_sum<2, 1>(sum[half]);
-        const int r = row + 8 * half;
+    for (int i = 0; i < 2 * ROW_TILES; ++i) {
+        const float total = warp_sum<2, 1>(sum[i / 2][i % 2]);
+        const int r = row + 8 * i;
         if (r >= n) continue;
 #pragma unroll
-        for (int c = 0; c < 2 * (D / 32); ++c) {
-            const float(&o4)[4][4] = o[c / 2];
-            const int x = 2 * half + c % 2;
+        for (int c = 0; c < D / 16; ++c) {
+            const float(&o4)[4][4] = o[i / 2][c / 2];
+            const int x = i % 2 * 2 + c % 2;
             write4(out, lse, (long long)bh * n + r, 32 * (c / 2) + lane % 4 * 8 + c % 2 * 4,
-                   make_float4(o4[0][x], o4[1][x], o4[2][x], o4[3][x]), shift[half] * LN2, total,
-                   d);
+                   make_float4(o4[0][x], o4[1][x], o4[2][x], o4[3][x]), shift[i / 2][i % 2] * LN2,
+                   total, d);
         }
     }
 }

@@ -1,7 +1,7 @@
 // Idea:          Tiles of 16-bit elements: cp.async copies 8 at once from 16-byte aligned rows. It
 //                copies no less than 4 bytes, so elements of other rows are loaded one by one.
 // Used by:       13_flash_wmma.cu
-// Explained in:  10_asynchronous_copies, 11_tensor_cores
+// Explained in:  10_asynchronous_copies
 #pragma once
 
 #include "element.cuh"

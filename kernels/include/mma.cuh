@@ -75,13 +75,10 @@ __device__ __forceinline__ unsigned pack(float low, float high)
 
 // x = big + small, big rounded to TF32's 11 bits; the matrix unit reads 11 bits of small as well,
 // so an error of 2^-21 |x| or less is left.
+template <bool round>
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
-#if ROUND
-    big = (__float_as_uint(x) + 0x1000) & 0xffffe000;
-#else
-    big = __float_as_uint(x) & 0xffffe000;
-#endif
+    big = (__float_as_uint(x) + (round ? 0x1000 : 0)) & 0xffffe000;
     small = __float_as_uint(x - __uint_as_float(big));
 }
 

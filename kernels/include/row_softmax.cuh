@@ -1,7 +1,7 @@
 // Idea:          A lane has a row of scores, or a part of it, for itself: its maximum and its sum
 //                need no shuffles.
 // Used by:       13_flash_wmma.cu
-// Explained in:  11_tensor_cores
+// Explained in:  09_flash_attention
 #pragma once
 
 #include "element.cuh"
