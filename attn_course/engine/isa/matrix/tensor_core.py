@@ -14,7 +14,7 @@ Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,12 +53,23 @@ SM_80 = Accumulation(fraction_bits=24, group_bytes=16)
 class Numbers:
     """Elements of a fragment: (warps, elements) values and exponents, float64 and int16.
 
-    special: is there an infinity or a NaN?
+    special: is there an infinity or a NaN? spread: what `spread_over` has made of them.
     """
 
     value: np.ndarray
     exponent: np.ndarray
     special: bool
+    spread: dict = field(default_factory=dict)
+
+    def spread_over(self, order: np.ndarray, shape: tuple[int, ...]) -> tuple:
+        """(values, exponents) of elements in an `order`, in this shape; kept for the next time."""
+        if id(order) not in self.spread:
+            value = self.value.take(order, axis=1).reshape(shape)
+            exponent = None
+            if self.exponent.size:
+                exponent = self.exponent.take(order, axis=1).reshape(shape)
+            self.spread[id(order)] = order, value, exponent
+        return self.spread[id(order)][1:]
 
 
 def decode(raw: np.ndarray, kind: str) -> Numbers:
@@ -111,8 +122,8 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
     m, n, k = form.shape
     warps, kind = c.shape[0], form.a.kind
     spread = (warps, k, m * n)
-    left = a.value.take(form.spread_a, axis=1).reshape(spread)
-    right = b.value.take(form.spread_b, axis=1).reshape(spread)
+    left, exponent = a.spread_over(form.spread_a, spread)
+    right, more = b.spread_over(form.spread_b, spread)
     c = np.ascontiguousarray(c.take(form.order_c, axis=1))
     if kind in ("s8", "u8"):
         return _integer_sum(left, right, c.view(np.int32), form.saturate)
@@ -121,8 +132,7 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
         for i in range(k):
             total = fma_f64(left[:, i], right[:, i], total)
         return total.view(np.uint64)
-    exponent = a.exponent.take(form.spread_a, axis=1).reshape(spread)
-    exponent += b.exponent.take(form.spread_b, axis=1).reshape(spread)
+    exponent = exponent + more
     total = decode(c, form.c.kind)
     special = a.special or b.special or total.special
     group = _group(kind, k, model)
