@@ -145,6 +145,8 @@ class ChunkView(MachineView):
         operands = instruction.operands
         if len(operands) < 2 or access.lanes.size != lanes:
             return None
+        if instruction.opcode.startswith(("wmma.", "stmatrix.")):  # other lanes' registers
+            return None
         items = operands[1].items if isinstance(operands[1], Vector) else operands[1:2]
         width = access.size // len(items)
         columns = []

@@ -83,13 +83,6 @@ class Multiplication:
         row, column = (column, row) if self.d.transposed else (row, column)
         return (row * self.shape[1] + column).ravel()
 
-    @property
-    def instructions(self) -> int:
-        """Machine instructions of the tensor pipe that it becomes on sm_90."""
-        m, n, _ = self.shape
-        halves = 2 if self.a.kind in ("e4m3", "e5m2") else 1
-        return halves * max(1, m * n // 128)
-
 
 @dataclass(frozen=True)
 class Transfer:

@@ -29,12 +29,15 @@ _ROW_BYTES = 16  # of an 8x8 matrix of ldmatrix
 class Matrices:
     """The matrix instructions of a chunk.
 
-    operands: fragments of A and B that were decoded last, with the registers they come from.
+    operands: fragments of A and B that were decoded last, with the registers they come from;
+    checked, rows: what was found for the lanes that ran last.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory, reports: Reports):
         self.lanes, self.memory, self.reports = lanes, memory, reports
         self.operands: dict[tuple, tuple[tuple, Numbers]] = {}
+        self.checked: tuple = (None, 0)
+        self.rows: dict[int, tuple] = {}
 
     # -- warps ----------------------------------------------------------------------------------
     def warps(self, instruction) -> tuple[int, np.ndarray | None]:
@@ -43,9 +46,12 @@ class Matrices:
         Reports warps of which some lanes are missing; raises SimulatorError if no observer goes on.
         """
         lane = self.lanes.R[LANE]
+        if self.checked[0] is lane:
+            return self.checked[1], None
         warp = lane >> 5
         starts = np.flatnonzero(np.diff(warp, prepend=-1))
         if lane.size == 32 * starts.size:
+            self.checked, self.rows = (lane, starts.size), {}
             return starts.size, None
         self.refuse(instruction, lane, starts)
         number = np.cumsum(np.diff(warp, prepend=warp[0]) > 0)
@@ -161,9 +167,15 @@ class Matrices:
         Rows are counted through all warps.
         """
         lane = self.lanes.R[LANE]
+        whole = self.checked[0] is lane
+        if whole and rows in self.rows:
+            return self.rows[rows]
         warp = np.cumsum(np.diff(lane >> 5, prepend=lane[0] >> 5) > 0)
         chosen = np.flatnonzero(lane & 31 < rows)
-        return chosen, (warp * rows + (lane & 31))[chosen]
+        found = chosen, (warp * rows + (lane & 31))[chosen]
+        if whole:
+            self.rows[rows] = found
+        return found
 
     def of_lanes(self, chosen: np.ndarray, action, address: np.ndarray):
         """Return action(address), run by some of the active lanes."""
