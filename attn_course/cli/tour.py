@@ -29,7 +29,6 @@ from .arguments import (
 HEADS = (
     "step",
     "computes",
-    "dtype",
     "grid",
     "block",
     "shared bytes",
@@ -78,10 +77,13 @@ def execute(arguments) -> int:
     announce = print if arguments.json != Path("-") else _quiet
     announce(
         f"attention over {len(windows.window_origins)} windows of an MRI slice: "
-        f"(B, H, L, D) = {windows.q.shape}, backend {backend}"
+        f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
     )
     verdicts = judge(windows, backend)
-    announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(5, 6, 7, 8)))
+    announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(4, 5, 6, 7)))
+    rounded = [f"{v.name} in {v.dtype}" for v in verdicts if v.dtype != "float32"]
+    if rounded:
+        announce(f"inputs rounded to 16 bits: {', '.join(rounded)}")
     for verdict in verdicts:
         if not verdict.agrees:
             announce(verdict.comparison.message)
@@ -146,9 +148,9 @@ def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     )
     launches = [launch_cells(launch) for launch in verdict.launches]
     if verdict.name in formulas:
-        return [(verdict.name, formulas[verdict.name], verdict.dtype, *launches[0], *judged)]
+        return [(verdict.name, formulas[verdict.name], *launches[0], *judged)]
     files = " + ".join(launch.file[:2] for launch in verdict.launches)
-    return [(verdict.name, f"attention: {files}", verdict.dtype, "", "", "", *judged)]
+    return [(verdict.name, f"attention: {files}", "", "", "", *judged)]
 
 
 def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict]) -> list[Path]:

@@ -39,8 +39,8 @@ class MatrixTiles:
 
 
 def matrix_rows(c: Mapping[str, int]) -> int:
-    """Query rows a block: 16 for each matrix of a warp; a warp of 15 has one."""
-    return 16 * c.get("ROW_TILES", 1) * c["WARPS"]
+    """Query rows a block: 16 for each matrix of a warp."""
+    return 16 * c["ROW_TILES"] * c["WARPS"]
 
 
 def _wmma_bytes(c: Mapping[str, int]) -> int:
@@ -55,8 +55,8 @@ def _mma_bytes(c: Mapping[str, int]) -> int:
 
 
 def _tf32_bytes(c: Mapping[str, int]) -> int:
-    """A tile of Q, STAGES of K and V; float32, rows padded."""
-    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * (c["D"] + 4) * 4
+    """A tile of Q, STAGES of K and V; float32."""
+    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * c["D"] * 4
 
 
 MATRIX_TILES = {
@@ -81,11 +81,11 @@ MATRIX_TILES = {
         _mma_bytes,
     ),
     "flash_tf32x3": MatrixTiles(
-        ("WARPS", "BC", "STAGES", "BLOCKS"),
+        ("ROW_TILES", "WARPS", "BC", "STAGES", "BLOCKS"),
         {
-            64: ((4, 64, 2, 2), (4, 32, 2, 2), (2, 16, 2, 1)),
-            128: ((4, 32, 2, 2), (4, 16, 2, 1), (2, 16, 2, 1)),
-            256: ((4, 16, 2, 1), (2, 8, 2, 1)),
+            64: ((1, 4, 64, 2, 2), (1, 4, 32, 2, 2), (1, 2, 16, 2, 1)),
+            128: ((1, 4, 32, 2, 2), (1, 4, 16, 2, 1), (1, 2, 16, 2, 1)),
+            256: ((1, 4, 16, 2, 1), (1, 2, 8, 2, 1)),
         },
         32,
         _tf32_bytes,
