@@ -14,7 +14,7 @@ Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,13 +36,16 @@ class Accumulation:
     """How one generation adds.
 
     fraction_bits: kept of each term, below the largest exponent; group_bytes: operand bytes of a
-    row that are summed at once (32 bytes are 16 numbers of .f16, 8 of .tf32); overflow_to_infinity:
-    of a sum beyond the range of .f32, else the largest number.
+    row that are summed at once (32 bytes are 16 numbers of .f16, 8 of .tf32); rounding: of a sum to
+    .f32, "rz" or "rn"; overflow_to_infinity: of a sum from 2^128 on, else the largest number;
+    zeros_align: a zero counts with the least exponent of its type, else it aligns nothing.
     """
 
     fraction_bits: int = 25
     group_bytes: int = 32
+    rounding: str = "rz"
     overflow_to_infinity: bool = True
+    zeros_align: bool = False
 
 
 SM_90 = Accumulation()
@@ -53,15 +56,26 @@ SM_80 = Accumulation(fraction_bits=24, group_bytes=16)
 class Numbers:
     """Elements of a fragment: (warps, elements) values and exponents, float64 and int16.
 
-    special: is there an infinity or a NaN?
+    special: is there an infinity or a NaN? spread: what `spread_over` has made of them.
     """
 
     value: np.ndarray
     exponent: np.ndarray
     special: bool
+    spread: dict = field(default_factory=dict)
+
+    def spread_over(self, order: np.ndarray, shape: tuple[int, ...]) -> tuple:
+        """(values, exponents) of elements in an `order`, in this shape; kept for the next time."""
+        if id(order) not in self.spread:
+            value = self.value.take(order, axis=1).reshape(shape)
+            exponent = None
+            if self.exponent.size:
+                exponent = self.exponent.take(order, axis=1).reshape(shape)
+            self.spread[id(order)] = order, value, exponent
+        return self.spread[id(order)][1:]
 
 
-def decode(raw: np.ndarray, kind: str) -> Numbers:
+def decode(raw: np.ndarray, kind: str, model: Accumulation = SM_90) -> Numbers:
     """(warps, elements) bits of `kind` as numbers."""
     value = widen(raw, kind)
     if kind in ("s8", "u8", "s32", "f64"):
@@ -69,8 +83,9 @@ def decode(raw: np.ndarray, kind: str) -> Numbers:
     bits = value.view(np.int64) >> 52 & 0x7FF
     special = bool((bits == 0x7FF).any())
     exponent = np.maximum(bits - 1023, _LEAST[kind])
-    exponent = np.where(value == 0, _NEVER, exponent).astype(np.int16)
-    return Numbers(value, exponent, special)
+    if not model.zeros_align:
+        exponent = np.where(value == 0, _NEVER, exponent)
+    return Numbers(value, exponent.astype(np.int16), special)
 
 
 def widen(raw: np.ndarray, kind: str) -> np.ndarray:
@@ -111,8 +126,8 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
     m, n, k = form.shape
     warps, kind = c.shape[0], form.a.kind
     spread = (warps, k, m * n)
-    left = a.value.take(form.spread_a, axis=1).reshape(spread)
-    right = b.value.take(form.spread_b, axis=1).reshape(spread)
+    left, exponent = a.spread_over(form.spread_a, spread)
+    right, more = b.spread_over(form.spread_b, spread)
     c = np.ascontiguousarray(c.take(form.order_c, axis=1))
     if kind in ("s8", "u8"):
         return _integer_sum(left, right, c.view(np.int32), form.saturate)
@@ -121,27 +136,40 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
         for i in range(k):
             total = fma_f64(left[:, i], right[:, i], total)
         return total.view(np.uint64)
-    exponent = a.exponent.take(form.spread_a, axis=1).reshape(spread)
-    exponent += b.exponent.take(form.spread_b, axis=1).reshape(spread)
-    total = decode(c, form.c.kind)
-    special = a.special or b.special or total.special
-    group = _group(kind, k, model)
-    for first in range(0, k, group):
-        part = slice(first, first + group)
-        if special:
+    exponent = exponent + more
+    special = a.special or b.special
+
+    def summed(start: np.ndarray, start_kind: str, target: str) -> np.ndarray:
+        total = decode(start, start_kind, model)
+        group = min(form.most, model.group_bytes // (4 if kind == "tf32" else 2))
+        for first in range(0, k, group):
+            part = slice(first, first + group)
             with np.errstate(invalid="ignore", over="ignore"):
                 products = left[:, part] * right[:, part]
-        else:
-            products = left[:, part] * right[:, part]
-        bits = _sum_group(products, exponent[:, part], total, form.d.kind, special, model)
-        total = decode(bits, form.d.kind) if first + group < k else total
-    return bits
+            odd = special or total.special
+            bits = _sum_group(products, exponent[:, part], total, target, odd, model)
+            total = decode(bits, target, model) if first + group < k else total
+        return bits
+
+    if form.adds_last:
+        return _add(summed(np.zeros_like(c), "f32", "f32"), c)
+    if form.d.kind == "f16" and form.c.kind == "f32":
+        return _halves(summed(c, "f32", "f32"))
+    return summed(c, form.c.kind, form.d.kind)
 
 
-def _group(kind: str, k: int, model: Accumulation) -> int:
-    """How many products are added at once; 8-bit floats go through the .f16 units."""
-    width = 4 if kind == "tf32" else 2
-    return min(k, model.group_bytes // width)
+def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sum of bits of .f32, rounded to nearest."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = a.view(np.float32) + b.view(np.float32)
+    return np.where(np.isnan(total), _U32(0x7FFFFFFF), total.view(_U32))
+
+
+def _halves(bits: np.ndarray) -> np.ndarray:
+    """Bits of .f32 rounded to .f16."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = bits.view(np.float32).astype(np.float16).view(np.uint16)
+    return np.where(bits & _U32(0x7FFFFFFF) > _U32(0x7F800000), np.uint16(0x7FFF), near)
 
 
 def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, model) -> np.ndarray:
@@ -160,7 +188,7 @@ def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, mod
     terms = np.multiply(products, scale[:, None], out=products)
     units = np.add.reduce(np.trunc(terms, out=terms), axis=1)
     units += np.trunc(start * scale)
-    exact = (units + 0.0) / scale
+    exact = units / scale
     bits = _round(exact, kind, model)
     if special:
         bits = np.where(odd, _special_bits(known, kind), bits)
@@ -168,12 +196,16 @@ def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, mod
 
 
 def _round(exact: np.ndarray, kind: str, model: Accumulation) -> np.ndarray:
-    """Exact float64 sums as bits: of .f16, rounded to nearest, or of .f32, cut."""
+    """Exact float64 sums as bits of .f16, rounded to nearest, or of .f32, cut; zero is positive."""
     with np.errstate(over="ignore"):
-        if kind == "f16":
-            return exact.astype(np.float16).view(np.uint16)
-        near = exact.astype(np.float32)
+        near = exact.astype(np.float16 if kind == "f16" else np.float32)
+    near = near + near.dtype.type(0)
+    if kind == "f16":
+        return near.view(np.uint16)
+    if model.rounding == "rn":
+        return near.view(_U32)
     bits = near.view(_U32) - (np.abs(near) > np.abs(exact))
+    bits &= np.where(bits == _U32(1 << 31), _U32(0), ~_U32(0))
     if model.overflow_to_infinity and (np.abs(exact) >= 2.0**128).any():
         bits = np.where(np.abs(exact) >= 2.0**128, near.view(_U32), bits)
     return bits.astype(_U32)

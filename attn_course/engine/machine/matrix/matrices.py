@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from attn_course.engine.addresses import WINDOWS
+from attn_course.engine.events import Fragment, MatrixProduct
 from attn_course.engine.isa.matrix import SM_90, Layout, Multiplication, Transfer
-from attn_course.engine.isa.matrix.tensor_core import Numbers, decode, multiply
+from attn_course.engine.isa.matrix.tensor_core import Numbers, decode, multiply, widen
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ...errors import SimulatorError
@@ -26,15 +27,30 @@ _BASES = (SHARED_BASE, LOCAL_BASE)
 _ROW_BYTES = 16  # of an 8x8 matrix of ldmatrix
 
 
+def _fragment(name: str, layout: Layout, values: np.ndarray) -> Fragment:
+    """A fragment as observers see it; B is held transposed."""
+    row, column, rows, columns = layout.row, layout.column, layout.rows, layout.columns
+    if layout.transposed or name == "B":
+        row, column, rows, columns = column, row, columns, rows
+    count = row.shape[1]
+    register = np.arange(count) * layout.registers // count
+    values = values.reshape(-1, 32, count)
+    return Fragment(name, layout.kind, rows, columns, row, column, register, values)
+
+
 class Matrices:
     """The matrix instructions of a chunk.
 
-    operands: fragments of A and B that were decoded last, with the registers they come from.
+    operands: fragments of A and B that were decoded last, with the registers they come from;
+    checked, rows: what was found for the lanes that ran last; product: the last one, for observers.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory, reports: Reports):
         self.lanes, self.memory, self.reports = lanes, memory, reports
         self.operands: dict[tuple, tuple[tuple, Numbers]] = {}
+        self.checked: tuple = (None, 0)
+        self.product: tuple | None = None
+        self.rows: dict[int, tuple] = {}
 
     # -- warps ----------------------------------------------------------------------------------
     def warps(self, instruction) -> tuple[int, np.ndarray | None]:
@@ -43,9 +59,12 @@ class Matrices:
         Reports warps of which some lanes are missing; raises SimulatorError if no observer goes on.
         """
         lane = self.lanes.R[LANE]
+        if self.checked[0] is lane:
+            return self.checked[1], None
         warp = lane >> 5
         starts = np.flatnonzero(np.diff(warp, prepend=-1))
         if lane.size == 32 * starts.size:
+            self.checked, self.rows = (lane, starts.size), {}
             return starts.size, None
         self.refuse(instruction, lane, starts)
         number = np.cumsum(np.diff(warp, prepend=warp[0]) > 0)
@@ -94,7 +113,21 @@ class Matrices:
             for registers, layout in ((a, form.a), (b, form.b))
         )
         sums = self.gather(c, form.c.bits, count, place)
-        return self.scatter(multiply(form, left, right, sums, SM_90), form.d, place)
+        result = multiply(form, left, right, sums, SM_90)
+        if self.reports.observers:
+            warps = self.lanes.R[LANE] >> 5
+            self.product = form, warps[np.diff(warps, prepend=-1) > 0], left, right, sums, result
+        return self.scatter(result, form.d, place)
+
+    def last_product(self) -> MatrixProduct | None:
+        """The last product as observers see it."""
+        if self.product is None:
+            return None
+        form, warps, left, right, sums, result = self.product
+        values = left.value, right.value, widen(sums, form.c.kind), widen(result, form.d.kind)
+        layouts = form.a, form.b, form.c, form.d
+        found = zip("ABCD", layouts, values, strict=True)
+        return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
 
     def operand(self, registers: tuple, layout: Layout, count: int, place) -> Numbers:
         """A fragment of A or B as numbers; several products in a row often share one."""
@@ -161,9 +194,15 @@ class Matrices:
         Rows are counted through all warps.
         """
         lane = self.lanes.R[LANE]
+        whole = self.checked[0] is lane
+        if whole and rows in self.rows:
+            return self.rows[rows]
         warp = np.cumsum(np.diff(lane >> 5, prepend=lane[0] >> 5) > 0)
         chosen = np.flatnonzero(lane & 31 < rows)
-        return chosen, (warp * rows + (lane & 31))[chosen]
+        found = chosen, (warp * rows + (lane & 31))[chosen]
+        if whole:
+            self.rows[rows] = found
+        return found
 
     def of_lanes(self, chosen: np.ndarray, action, address: np.ndarray):
         """Return action(address), run by some of the active lanes."""
