@@ -242,7 +242,8 @@ def _family(rng, name: str, form, sizes) -> list[np.ndarray]:
     kinds = form.a.kind, form.b.kind, form.c.kind
     types = [DTYPES[kind] for kind in kinds]
     if name == "near_the_limits":
-        a, b = (rng.integers(0, 3, size).astype(types[0]) for size in sizes[:2])
+        both = zip(sizes, types, strict=True)
+        a, b = (rng.integers(0, 3, size).astype(t) for size, t in [*both][:2])
         return [a, b, rng.choice([-(2**31), 2**31 - 1], sizes[2]).astype(np.int32)]
     if name == ANY_BITS:
         return [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attn_course.engine.events import Access, CallSite, MachineView, PhaseUse
+from attn_course.engine.events import Access, CallSite, MachineView, MatrixProduct, PhaseUse
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Register, Vector
 
 
@@ -39,6 +39,10 @@ class ChunkView(MachineView):
     @property
     def phase_use(self) -> PhaseUse | None:
         return self._chunk.mbarriers.use
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        return self._chunk.matrices.last_product()
 
     # -- memory ---------------------------------------------------------------------------------
     def memory(self, space: str) -> np.ndarray:

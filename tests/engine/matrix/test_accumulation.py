@@ -211,3 +211,33 @@ def test_sums_beyond_the_range():
 def test_sums_of_f16_are_rounded_to_nearest_even():
     assert sums(OPCODES["sum f16"], [1, 2.0**-6], [1, 2.0**-5]) == 1  # halfway
     assert sums(OPCODES["sum f16"], [1, 2.0**-6, 2.0**-10], [1, 2.0**-5, 2.0**-10]) == 1 + 2.0**-10
+
+
+def test_wmma_adds_four_columns_of_tf32_at_once():
+    """ptxas makes two instructions of wmma's eight columns; .f32 cannot hold 1 + 2^-24."""
+    one = OPCODES["tf32"], "wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32"
+    a, b = ([1, x, x, 0, x, x] for x in (2.0**-12, 2.0**-13))
+    assert [sums(opcode, a, b) for opcode in one] == [1 + 2.0**-23, 1]
+
+
+def test_sums_of_8_bit_floats_are_added_to_c_at_the_end():
+    """Two groups of 16 products without C, then one addition, rounded to nearest."""
+    opcode = "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32"
+    assert sums(opcode, [1], [2.0**-6], 2.0**20) == 2.0**20
+    assert sums(opcode, [1.5], [2.0**-4], 2.0**20) == 2.0**20 + 2.0**-3
+    assert sums(opcode, [1, 1], [1, -1], 2.0**-20) == 2.0**-20
+
+
+def test_mixed_precision_rounds_twice():
+    """C in .f32 and D in .f16: the sum is cut to .f32 first. A tie in .f16 then stays one."""
+    opcode = "wmma.mma.sync.aligned.row.col.m16n16k16.f16.f32"
+    just_over = [1, 2.0**-6, 2.0**-14, 2.0**-12], [1, 2.0**-5, 2.0**-11, 2.0**-12]
+    assert sums(OPCODES["sum f16"], *just_over) == 1 + 2.0**-10
+    assert sums(opcode, *just_over) == 1
+
+
+def test_zero_is_positive():
+    for name in ("f16", "sum f16"):
+        assert np.signbit(sums(OPCODES[name], [-1], [0], -0.0)) == 0
+    tiny = sums(OPCODES["sum f16"], [-(2.0**-14)], [2.0**-14])
+    assert tiny == 0 and not np.signbit(tiny)

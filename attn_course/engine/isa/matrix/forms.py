@@ -47,7 +47,8 @@ _SUMS = {
 class Multiplication:
     """D = A B + C of one warp: what an mma or wmma.mma opcode says.
 
-    a, b, c, d: the fragments; saturate: clamp integer sums instead of wrapping them.
+    a, b, c, d: the fragments; saturate: clamp integer sums instead of wrapping them; most: products
+    that are added at once, whatever the hardware could add.
     """
 
     opcode: str
@@ -57,18 +58,34 @@ class Multiplication:
     c: Layout
     d: Layout
     saturate: bool
+    most: int
+
+    @cached_property
+    def order_k(self) -> np.ndarray:
+        """(k,) the columns of A in the order in which they are added."""
+        columns = np.arange(self.shape[2])
+        if not self.adds_last:
+            return columns
+        return np.concatenate([columns[columns % 4 < 2], columns[columns % 4 >= 2]])
+
+    @property
+    def adds_last(self) -> bool:
+        """Is C added with one rounding to nearest, after all products?
+
+        sm_90 has no mma of 8-bit floats: ptxas 13.0 makes two products of .f16, first with the
+        lower halves of all registers, then with the upper ones, and an add.
+        """
+        return self.a.kind in ("e4m3", "e5m2")
 
     @cached_property
     def spread_a(self) -> np.ndarray:
         """(k * m * n,) element of A's fragment for each product, k the slowest."""
-        m, n, k = self.shape
-        return np.repeat(self.a.source.T[:, :, None], n, axis=2).ravel()
+        return np.repeat(self.a.source.T[self.order_k, :, None], self.shape[1], axis=2).ravel()
 
     @cached_property
     def spread_b(self) -> np.ndarray:
         """(k * m * n,) element of B's fragment for each product, k the slowest."""
-        m, n, k = self.shape
-        return np.repeat(self.b.source.T[:, None, :], m, axis=1).ravel()
+        return np.repeat(self.b.source.T[self.order_k, None, :], self.shape[0], axis=1).ravel()
 
     @cached_property
     def order_c(self) -> np.ndarray:
@@ -122,7 +139,9 @@ def multiplication(opcode: str) -> Multiplication:
     fragments = [
         layout(name, shape, kind, wmma) for name, kind in zip("abcc", (a, b, c, d), strict=True)
     ]
-    return Multiplication(opcode, shape, *fragments, "satfinite" in parts)
+    # ptxas makes two products of 4 columns each of wmma's 8 columns of .tf32
+    most = 4 if wmma and a == "tf32" else shape[2]
+    return Multiplication(opcode, shape, *fragments, "satfinite" in parts, most)
 
 
 @lru_cache(maxsize=256)

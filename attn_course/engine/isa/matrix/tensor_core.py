@@ -137,25 +137,39 @@ def _multiply(form, a: Numbers, b: Numbers, c: np.ndarray, model: Accumulation) 
             total = fma_f64(left[:, i], right[:, i], total)
         return total.view(np.uint64)
     exponent = exponent + more
-    total = decode(c, form.c.kind, model)
-    special = a.special or b.special or total.special
-    group = _group(kind, k, model)
-    for first in range(0, k, group):
-        part = slice(first, first + group)
-        if special:
+    special = a.special or b.special
+
+    def summed(start: np.ndarray, start_kind: str, target: str) -> np.ndarray:
+        total = decode(start, start_kind, model)
+        group = min(form.most, model.group_bytes // (4 if kind == "tf32" else 2))
+        for first in range(0, k, group):
+            part = slice(first, first + group)
             with np.errstate(invalid="ignore", over="ignore"):
                 products = left[:, part] * right[:, part]
-        else:
-            products = left[:, part] * right[:, part]
-        bits = _sum_group(products, exponent[:, part], total, form.d.kind, special, model)
-        total = decode(bits, form.d.kind, model) if first + group < k else total
-    return bits
+            odd = special or total.special
+            bits = _sum_group(products, exponent[:, part], total, target, odd, model)
+            total = decode(bits, target, model) if first + group < k else total
+        return bits
+
+    if form.adds_last:
+        return _add(summed(np.zeros_like(c), "f32", "f32"), c)
+    if form.d.kind == "f16" and form.c.kind == "f32":
+        return _halves(summed(c, "f32", "f32"))
+    return summed(c, form.c.kind, form.d.kind)
 
 
-def _group(kind: str, k: int, model: Accumulation) -> int:
-    """How many products are added at once; 8-bit floats go through the .f16 units."""
-    width = 4 if kind == "tf32" else 2
-    return min(k, model.group_bytes // width)
+def _add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sum of bits of .f32, rounded to nearest."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = a.view(np.float32) + b.view(np.float32)
+    return np.where(np.isnan(total), _U32(0x7FFFFFFF), total.view(_U32))
+
+
+def _halves(bits: np.ndarray) -> np.ndarray:
+    """Bits of .f32 rounded to .f16."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = bits.view(np.float32).astype(np.float16).view(np.uint16)
+    return np.where(bits & _U32(0x7FFFFFFF) > _U32(0x7F800000), np.uint16(0x7FFF), near)
 
 
 def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, model) -> np.ndarray:
@@ -174,7 +188,7 @@ def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, mod
     terms = np.multiply(products, scale[:, None], out=products)
     units = np.add.reduce(np.trunc(terms, out=terms), axis=1)
     units += np.trunc(start * scale)
-    exact = (units + 0.0) / scale
+    exact = units / scale
     bits = _round(exact, kind, model)
     if special:
         bits = np.where(odd, _special_bits(known, kind), bits)
@@ -182,14 +196,16 @@ def _sum_group(products, exponent, total: Numbers, kind: str, special: bool, mod
 
 
 def _round(exact: np.ndarray, kind: str, model: Accumulation) -> np.ndarray:
-    """Exact float64 sums as bits: of .f16, rounded to nearest, or of .f32, cut."""
+    """Exact float64 sums as bits of .f16, rounded to nearest, or of .f32, cut; zero is positive."""
     with np.errstate(over="ignore"):
-        if kind == "f16":
-            return exact.astype(np.float16).view(np.uint16)
-        near = exact.astype(np.float32)
+        near = exact.astype(np.float16 if kind == "f16" else np.float32)
+    near = near + near.dtype.type(0)
+    if kind == "f16":
+        return near.view(np.uint16)
     if model.rounding == "rn":
         return near.view(_U32)
     bits = near.view(_U32) - (np.abs(near) > np.abs(exact))
+    bits &= np.where(bits == _U32(1 << 31), _U32(0), ~_U32(0))
     if model.overflow_to_infinity and (np.abs(exact) >= 2.0**128).any():
         bits = np.where(np.abs(exact) >= 2.0**128, near.view(_U32), bits)
     return bits.astype(_U32)

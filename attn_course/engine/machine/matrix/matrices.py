@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from attn_course.engine.addresses import WINDOWS
+from attn_course.engine.events import Fragment, MatrixProduct
 from attn_course.engine.isa.matrix import SM_90, Layout, Multiplication, Transfer
-from attn_course.engine.isa.matrix.tensor_core import Numbers, decode, multiply
+from attn_course.engine.isa.matrix.tensor_core import Numbers, decode, multiply, widen
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ...errors import SimulatorError
@@ -26,17 +27,29 @@ _BASES = (SHARED_BASE, LOCAL_BASE)
 _ROW_BYTES = 16  # of an 8x8 matrix of ldmatrix
 
 
+def _fragment(name: str, layout: Layout, values: np.ndarray) -> Fragment:
+    """A fragment as observers see it; B is held transposed."""
+    row, column, rows, columns = layout.row, layout.column, layout.rows, layout.columns
+    if layout.transposed or name == "B":
+        row, column, rows, columns = column, row, columns, rows
+    count = row.shape[1]
+    register = np.arange(count) * layout.registers // count
+    values = values.reshape(-1, 32, count)
+    return Fragment(name, layout.kind, rows, columns, row, column, register, values)
+
+
 class Matrices:
     """The matrix instructions of a chunk.
 
     operands: fragments of A and B that were decoded last, with the registers they come from;
-    checked, rows: what was found for the lanes that ran last.
+    checked, rows: what was found for the lanes that ran last; product: the last one, for observers.
     """
 
     def __init__(self, lanes: ChunkLanes, memory: Memory, reports: Reports):
         self.lanes, self.memory, self.reports = lanes, memory, reports
         self.operands: dict[tuple, tuple[tuple, Numbers]] = {}
         self.checked: tuple = (None, 0)
+        self.product: tuple | None = None
         self.rows: dict[int, tuple] = {}
 
     # -- warps ----------------------------------------------------------------------------------
@@ -100,7 +113,21 @@ class Matrices:
             for registers, layout in ((a, form.a), (b, form.b))
         )
         sums = self.gather(c, form.c.bits, count, place)
-        return self.scatter(multiply(form, left, right, sums, SM_90), form.d, place)
+        result = multiply(form, left, right, sums, SM_90)
+        if self.reports.observers:
+            warps = self.lanes.R[LANE] >> 5
+            self.product = form, warps[np.diff(warps, prepend=-1) > 0], left, right, sums, result
+        return self.scatter(result, form.d, place)
+
+    def last_product(self) -> MatrixProduct | None:
+        """The last product as observers see it."""
+        if self.product is None:
+            return None
+        form, warps, left, right, sums, result = self.product
+        values = left.value, right.value, widen(sums, form.c.kind), widen(result, form.d.kind)
+        layouts = form.a, form.b, form.c, form.d
+        found = zip("ABCD", layouts, values, strict=True)
+        return MatrixProduct(form.shape, warps, tuple(_fragment(*one) for one in found))
 
     def operand(self, registers: tuple, layout: Layout, count: int, place) -> Numbers:
         """A fragment of A or B as numbers; several products in a row often share one."""
