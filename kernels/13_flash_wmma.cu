@@ -8,7 +8,7 @@
 // Launch:        flash_wmma: grid (batch*heads, ceil(n/BR)), block (32*WARPS), dynamic shared
 //                2*(BR + 2*KEYS)*(D + 8) + 4*BR*(KEYS + 9) bytes, BR = 16*ROW_TILES*WARPS
 // Needs:         sm_80; d <= D; D and KEYS multiples of 16; ROW_TILES 1 or 2; BFLOAT16 1: bfloat16,
-//                0: float16; heads a multiple of kv_heads; WARPS <= 32; BLOCKS blocks an SM
+//                0: float16; heads a multiple of kv_heads; WARPS <= 32
 // Expect:        several times the speed of 12; sums are float32, weights are rounded to 16 bits
 // Limits:        scores and weights pass through shared memory (see 14); ceil(n/BR) <= 65535
 
@@ -26,9 +26,6 @@
 #endif
 #ifndef WARPS
 #define WARPS 4  // warps a block, all along the rows
-#endif
-#ifndef BLOCKS
-#define BLOCKS 1  // blocks that an SM must have registers for
 #endif
 
 #include "include/async_copy.cuh"
@@ -48,7 +45,7 @@ constexpr float SLACK = 8.0f;              // weights up to 2^SLACK are left as 
 static_assert(D % 16 == 0 && KEYS % 16 == 0, "matrices of 16 x 16");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2, "32 lanes share at most 32 rows");
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_wmma(
+extern "C" __global__ void __launch_bounds__(THREADS) flash_wmma(
     const Element* __restrict__ q,   // (batch*heads, n, d)
     const Element* __restrict__ k,   // (batch*kv_heads, m, d)
     const Element* __restrict__ v,   // (batch*kv_heads, m, d)
