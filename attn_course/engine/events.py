@@ -119,6 +119,37 @@ class PhaseUse:
     passed: np.ndarray | None
 
 
+@dataclass(frozen=True)
+class Fragment:
+    """One matrix of a product, and which lane of a warp holds which element.
+
+    name: "A", "B", "C" or "D"; kind: PTX type of an element; rows, columns: of the matrix; row,
+    column: (32, elements) int64, the place of each element of a lane; register: (elements,) int64,
+    the register of the operand that holds each; values: (warps, 32, elements).
+    """
+
+    name: str
+    kind: str
+    rows: int
+    columns: int
+    row: np.ndarray
+    column: np.ndarray
+    register: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """D = A B + C of an mma or wmma.mma, by all warps that executed it together.
+
+    shape: (m, n, k); warps: (warps,) number of each warp, counted through the chunk.
+    """
+
+    shape: tuple[int, int, int]
+    warps: np.ndarray
+    fragments: tuple[Fragment, ...]
+
+
 class MachineView(ABC):
     """What observers may ask about a chunk: consecutive blocks of a launch that run together.
 
@@ -162,6 +193,11 @@ class MachineView(ABC):
     @abstractmethod
     def shuffle_sources(self) -> np.ndarray | None:
         """(lanes,) int64 of the last shuffle: the lane of its warp that each lane reads."""
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        """The last matrix product; None before the first."""
+        return None
 
     # -- memory ---------------------------------------------------------------------------------
     @abstractmethod

@@ -11,7 +11,6 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.measure import ablations, contestants, contests, records
-from attn_course.measure.contestants import RELATIVE
 from attn_course.measure.contests import float64_attention
 from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
@@ -30,7 +29,7 @@ TILES = {
 
 
 def agrees(made, expected):
-    return compare(made.output(), expected, relative=RELATIVE).agrees
+    return compare(made.output(), expected, relative=made.relative).agrees
 
 
 def counted(one, q, k, v, **options):

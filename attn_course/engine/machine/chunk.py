@@ -25,6 +25,7 @@ from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
+from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
@@ -53,6 +54,7 @@ class Chunk:
             self.lanes, self.memory, self.copies, self.scheduler, self.reports
         )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
+        self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
 
