@@ -19,7 +19,7 @@ from attn_course.lessons.show import Listing
 
 from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
 from .judge import BROKEN_BY
-from .judgement import PROPERTIES
+from .judgement import PROPERTIES, wrapped
 
 NOTHING = "nothing"
 VERDICTS = {
@@ -116,4 +116,5 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 def show_findings(findings: Iterable[Finding]) -> None:
     """Print findings one below the other, or that there are none."""
-    print("\n".join(map(str, findings)) or "no findings")
+    lines = [line for finding in findings for line in wrapped(str(finding))]
+    print("\n".join(lines) or "no findings")

@@ -166,4 +166,4 @@ def _distance(guess: float, answer: float) -> str:
         return f"off by {_number(guess - answer)}"
     ratio = max(guess / answer, answer / guess)
     side = "high" if abs(guess) > abs(answer) else "low"
-    return f"{ratio:,.3g} times too {side}"
+    return f"{_number(float(f'{ratio:.3g}'))} times too {side}"

@@ -101,10 +101,6 @@ class SharedRaces(SharedState):
     """One chunk's shared memory; every block has a slice of it, and starts with nothing in it."""
 
     space = "shared"
-    remedy = (
-        "put __syncthreads() between the two accesses (__syncwarp() is enough inside one warp), "
-        "or make both atomic"
-    )
 
     def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
         image = machine.memory("shared")
@@ -187,6 +183,17 @@ class SharedRaces(SharedState):
             return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
         return ordered, order.only_met(time, earlier, lane), ordered
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        if self.in_one_block(earlier, later):
+            return (
+                "put __syncthreads() between the two accesses (__syncwarp() is enough inside one "
+                "warp), or make both atomic"
+            )
+        return (
+            "put the barrier of the cluster between the two accesses: cluster.sync(), or "
+            "barrier.cluster.arrive and barrier.cluster.wait; __syncthreads() reaches one block"
+        )
 
     def address_of(self, unit: int) -> int:
         return (unit << self.shadow.shift) % self.stride
