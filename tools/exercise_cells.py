@@ -6,7 +6,8 @@
 
 The cells hold the statement, the stub, the check, and hint and solution in two folds. Their
 metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
-before them. The minutes in a lesson's first cell are written too (attn_course/lessons/study_minutes).
+before them. The minutes in a lesson's first cell are written too, by the rule in
+attn_course/lessons/study_minutes.py.
 """
 
 import argparse

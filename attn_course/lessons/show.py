@@ -12,7 +12,6 @@ import numpy as np
 from attn_course.engine.backend import gpu_count, resolve_backend
 from attn_course.ladder.headers import kernel_path
 
-
 TABLE_WIDTH = 110  # characters of a table of steps; a notebook breaks longer lines inside words
 
 

@@ -186,6 +186,11 @@ class SharedRaces(SharedState):
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:
         if self.in_one_block(earlier, later):
+            if hazard == "WAW":
+                return (
+                    "give each thread an element of its own, put __syncthreads() between the two "
+                    "writes, or make both atomic"
+                )
             return (
                 "put __syncthreads() between the two accesses (__syncwarp() is enough inside one "
                 "warp), or make both atomic"
