@@ -29,7 +29,9 @@ class Listing:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return f"```{self.language}\n{self.text}\n```"
+        # JupyterLab's C++ takes all that follows `:::` of inline PTX for a string.
+        text = self.text.replace(":::", ": : :") if self.language == "c++" else self.text
+        return f"```{self.language}\n{text}\n```"
 
 
 def show_source(kernel: str, start: str, end: str | None = None, **defined: int) -> Listing:

@@ -120,7 +120,40 @@ class SharedRaces(SharedState):
             return
         if self.copies.batches:
             self.check_copies(access, context)
+        if access.block is not None:
+            self.check_started(access, context)
         super().access(access, context)
+
+    def check_started(self, access: Access, context: Context) -> None:
+        """An access to another block's shared memory before a barrier of the cluster.
+
+        CUDA promises no shared memory of a block that has not started.
+        """
+        lane, holder = context.lanes.lane, access.block
+        from_start = np.zeros(lane.size, np.int64)
+        started = context.order.cluster_orders(from_start, holder * self.per_block, lane)
+        early = (holder != lane // self.per_block) & ~started
+        if access.valid is not None:
+            early &= access.valid
+        if not early.any():
+            return
+        first = int(np.argmax(early))
+        element = self.naming.element(self.space, int(access.address[first]), access.size)
+        lanes = lane_of(context.lanes.bits[early])
+        owner = self.naming.thread(int(holder[first]) * self.per_block + self.first_lane)[0]
+        verb = "reads" if access.kind == "load" else "writes"
+        self.findings.add(
+            self.naming.finding(
+                "race",
+                context.line,
+                f"{describe_thread(self.naming.thread(int(lanes[0])))} {verb} {element.text} of "
+                f"block {owner}, which may not have started: no barrier of the cluster lies before",
+                lanes,
+                element,
+                remedy="let all blocks of the cluster meet first: cluster.sync(), or "
+                "barrier.cluster.arrive and barrier.cluster.wait",
+            )
+        )
 
     def start_copy(self, access: Access, context: Context) -> None:
         """The shared half of a cp.async: written when its lane waits for it, not now."""
