@@ -208,11 +208,11 @@ def _html(kernel: KernelLines) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
     head = head.replace("<th>source", '<th class="source">source', 1)
     lines = []
-    for number, source, *counts in rows:
+    for number, code, *counts in rows:
         idle = "" if any(counts) else ' class="idle"'
         cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in counts)
-        whole = f'title="{html.escape(source.strip())}"'
-        text = f'<td class="source" {whole}>{html.escape(source)}</td>'
+        whole = f'title="{html.escape(code.strip())}"'
+        text = f'<td class="source" {whole}>{html.escape(code)}</td>'
         lines.append(f"<tr{idle}><td>{number}</td>{text}{cells}</tr>")
     return (
         f'<table class="counts"><caption>{html.escape(_title(kernel))}</caption>'
