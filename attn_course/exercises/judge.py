@@ -215,5 +215,5 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]
     return {
         name: (totals[name], theirs[name], goals.get(name))
         for name in dict.fromkeys((*goals, *SHOWN))
-        if totals[name] or theirs[name]
+        if totals[name] or theirs[name] or name in goals
     }
