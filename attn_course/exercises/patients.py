@@ -18,7 +18,7 @@ from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
 
 from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
-from .judge import BROKEN_BY
+from .examination import BROKEN_BY
 from .judgement import PROPERTIES
 
 NOTHING = "nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .exercise import Exercise
-from .judge import judge
+from .examination import judge
 from .judgement import Judgement
 
 REFERENCE = "reference"

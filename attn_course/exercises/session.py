@@ -10,7 +10,7 @@ from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .exercise import ExerciseError, read_exercise
-from .judge import compiled, judge, launch
+from .examination import compiled, judge, launch
 from .judgement import Judgement
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows

@@ -135,6 +135,18 @@ def test_no_import_goes_against_the_rooms():
     assert not found, "\n".join(found)
 
 
+def test_no_lazy_name_of_a_room_is_a_module_of_it():
+    """Importing the module would set the room's name to it, in place of what the room offers."""
+    for path in PACKAGE.rglob("__init__.py"):
+        inside = {one.stem for one in path.parent.glob("*.py")} | {
+            one.parent.name for one in path.parent.glob("*/__init__.py")
+        }
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES":
+                names = set(" ".join(ast.literal_eval(node.value).values()).split())
+                assert not names & inside, path
+
+
 # Lazy look-ups that stand inside functions: import_module("..x").
 def test_no_import_is_hidden_in_a_string():
     for path in PACKAGE.rglob("*.py"):
