@@ -17,8 +17,8 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
 
-from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
 from .examination import BROKEN_BY
+from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
 from .judgement import PROPERTIES
 
 NOTHING = "nothing"

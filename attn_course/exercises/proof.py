@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .exercise import Exercise
 from .examination import judge
+from .exercise import Exercise
 from .judgement import Judgement
 
 REFERENCE = "reference"
