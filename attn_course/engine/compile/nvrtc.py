@@ -141,7 +141,10 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
     _check_text(source, name)
     headers = headers_of(source, folder, options)  # an edited header is another compilation
     search = _search_folders(options)
-    return _run_nvrtc(source, name, arguments, target, name_expressions, headers, folder, search)
+    here = os.getcwd()  # where a relative name or folder begins
+    return _run_nvrtc(
+        source, name, arguments, target, name_expressions, headers, folder, search, here
+    )
 
 
 def _check_text(source: str, name: str) -> None:
@@ -204,7 +207,7 @@ def _search_folders(options: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _run_nvrtc(
-    source, name, arguments, target, name_expressions, headers, folder, search
+    source, name, arguments, target, name_expressions, headers, folder, search, working_folder
 ) -> Compiled:
     library = _load_nvrtc()
     own = (folder, *search) if folder else search
@@ -217,7 +220,7 @@ def _run_nvrtc(
             "options": arguments,
             "name_expressions": name_expressions,
             "binary": binary,
-            "working_folder": os.getcwd(),
+            "working_folder": working_folder,
             "readable": [
                 *map(os.path.abspath, own),
                 *real_folders(include_folders()),
