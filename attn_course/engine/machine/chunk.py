@@ -136,14 +136,15 @@ class Chunk:
         members = block.members(R) if block.warp_level and block.members else None
         if members is not None and is_warp_barrier(block):
             reports.warp_barrier(R[LANE], members)
-        for instruction, operation in zip(block.instructions, block.operations, strict=True):
-            reports.accesses = []
+        for instruction, operation, told in zip(
+            block.instructions, block.operations, reports.told_of(block), strict=True
+        ):
             operation(R, self)
-            reports.instruction(instruction, members=members)
+            if told or reports.accesses:
+                reports.instruction(instruction, members=members)
             members = None  # only a block's first instruction can be one of a whole warp
         t = block.terminator
         if t.instruction is not None and t.counted:
-            reports.accesses = []
             taken = None
             if t.kind == "branch":
                 taken = np.logical_not(R[t.slot]) if t.negated else R[t.slot]
