@@ -19,6 +19,7 @@ from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
 from .compiler import ask_compiler
 from .includes import cuda_major, include_folders, include_options, package_name, real_folders
+from .kept import keep, kept_file, read_kept
 from .messages import describe_failure
 
 DEFAULT_ARCH = "compute_80"
@@ -229,9 +230,14 @@ def _run_nvrtc(
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
-        reply, image = _answer(library, request, name, budget)
+        # Headers in angle brackets from folders of the options are not among `headers`.
+        path = None if search else kept_file(library, request, headers)
+        kept = read_kept(path)
+        reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
         raise describe_failure(source, name, reply["log"].rstrip("\0") or reply["error"], arguments)
+    if not kept:
+        keep(path, reply, image)
     ptx = "" if binary else image.decode(errors="replace").rstrip("\0")
     if not binary and ".version" not in ptx:
         raise CompileError(
