@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def engine_violations(module: str, target: str) -> list[str]:
     return []
 
 
+@cache
 def project_modules() -> dict[str, set[str]]:
     return {
         module_name(path): imports_in(
@@ -201,6 +203,7 @@ def test_a_room_has_at_most_twelve_files():
         assert len(files) <= MOST_FILES, f"{folder.name} has {len(files)} files: {sorted(files)}"
 
 
+@cache
 def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     found = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
