@@ -20,7 +20,7 @@ from attn_course.measure import (
 from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import Replay
 
-SHAPE = (1, 2, 20, 16)
+SHAPE = (1, 2, 5, 16)
 
 
 class Clock:
@@ -60,7 +60,7 @@ METHODS_OF = {"auto": "rows_online"}
 def test_a_row_of_a_suite(made_up_gpu):
     row = suites.SuiteRow(SHAPE, pipelines=True)
     suite = suites.Suite("small", "", (row,), all_methods=True)
-    found = suites.run_row(row, suites.contestants(suite), suite, iterations=2, warmup=0)
+    found = suites.run_row(row, suites.contestants(suite), suite, iterations=1, warmup=0)
     methods = {method for method in METHODS if "float32" in dtypes_of(method)}
     assert set(found["timings"]) == {*methods, "auto", *suites.PIPELINES} and not found["wrong"]
     assert {name: len(parts) for name, parts in found["kernels"].items()} == {
@@ -99,7 +99,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
 
 
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
-    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=2)
+    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=1)
     timed = found["contestants"]
     assert {*timed, *found["refused"]} == set(experiments.VARIANTS) and not found["wrong"]
     assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
@@ -128,7 +128,7 @@ def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     monkeypatch.setattr(memory_levels, "SHAPE", SHAPE)
     found = memory_levels.score_times(2)
     assert [one["name"] for one in found["timings"]] == list(memory_levels.score_variants())
-    wrong = np.zeros((1, 2, 20, 20))
+    wrong = np.zeros((1, 2, 5, 5))
     monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
     with pytest.raises(RuntimeError, match="elements are wrong"):
         memory_levels.score_times(2)
