@@ -13,7 +13,6 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
-from traced_product import traced
 
 from attn_course import RawModule, Tracer, observe
 from attn_course.cli.course.lessons import lab_command
@@ -141,6 +140,8 @@ def test_barrier_by_barrier_the_worked_example(browser, page):
 
 
 def test_a_matrix_product_shows_who_holds_what(browser, tmp_path):
+    from traced_product import traced  # not above: notebooks import this module
+
     tracer, *_ = traced()
     tracer.to_html(tmp_path / "product.html")
     root = opened(browser, tmp_path / "product.html")
