@@ -6,18 +6,22 @@
 
 The cells hold the statement, the stub, the check, and hint and solution in two folds. Their
 metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
-before them.
+before them. The minutes in a lesson's first cell are written too, by the rule in
+attn_course/lessons/study_minutes.py.
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
 import nbformat
 
 from attn_course.exercises import Exercise, exercise_names, read_exercise
+from attn_course.lessons.study_minutes import lesson_minutes
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+TIME = re.compile(r"(?<=\*\*Time:\*\* )\d+ minutes, and \d+(?= for the exercises\.)")
 FOLD = "<details><summary>{}</summary>\n\n{}\n\n</details>"
 
 
@@ -56,7 +60,17 @@ def renewed(notebook) -> bool:
                 cells.append(same if same is not None and same.source == new.source else new)
     changed = [id(cell) for cell in cells] != [id(cell) for cell in notebook.cells]
     notebook.cells = cells
+    head = TIME.sub(time_of(cells), cells[0].source)
+    changed |= head != cells[0].source
+    cells[0].source = head
     return changed
+
+
+def time_of(cells) -> str:
+    """Return the minutes that the head of a lesson states."""
+    names = dict.fromkeys(cell.metadata.get("exercise") for cell in cells)
+    exercises = sum(read_exercise(name).minutes for name in names if name)
+    return f"{lesson_minutes(cells)} minutes, and {exercises}"
 
 
 def place(exercise: Exercise, after: str) -> Path:
@@ -69,6 +83,7 @@ def place(exercise: Exercise, after: str) -> Path:
         raise SystemExit(f"{path.name}: no cell has the id {after!r}")
     where = places[0] + 1
     notebook.cells = kept[:where] + cells_of(exercise) + kept[where:]
+    renewed(notebook)
     nbformat.write(notebook, path)
     return path
 

@@ -10,10 +10,10 @@ from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
 from . import bench, check, count, profile, record, run, tour, trace
-from .course import exercises, lessons
+from .course import claims, exercises, lessons
 from .own import joined
 
-COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises)
+COMMANDS = (tour, run, count, check, trace, profile, bench, record, lessons, exercises, claims)
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 READER_GONE = 141  # as a shell reports a process that SIGPIPE ended

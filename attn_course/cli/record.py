@@ -54,6 +54,9 @@ KINDS = {
     ),
     "pipeline": RecordKind("the kernels of the pipelines, alone and together", "GPU", "pipeline"),
     "timing": RecordKind("first calls, launches, noise and clocks", "GPU", "timing_lesson"),
+    "claims": RecordKind(
+        "reductions by atomics and by shuffles; a cuBLAS handle a call", "GPU", "claims_lesson"
+    ),
     "tiles": RecordKind(
         "every tile of the tuned kernels; --fit fits the model's prices to it", "GPU", "tiles"
     ),
@@ -163,11 +166,19 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
         return partial(take_suite, name), bench.report
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import lesson13_profile
-    from attn_course.measure import ablations, experiments, first_calls, pipeline_times, tile_model
+    from attn_course.measure import (
+        ablations,
+        claim_times,
+        experiments,
+        first_calls,
+        pipeline_times,
+        tile_model,
+    )
     from attn_course.measure.hardware import memory_levels
 
     homes = {
         "ablations": ablations,
+        "claims": claim_times,
         "experiments": experiments,
         "memory": memory_levels,
         "pipeline": pipeline_times,

@@ -68,7 +68,7 @@ class Launch:
         return -(-self.threads // 32)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: one is made for each access of an instruction
 class Access:
     """One space's part of a memory instruction.
 
@@ -263,7 +263,7 @@ class MachineView(ABC):
         """Return what each lane stores, (lanes, access.size) uint8; None where it is unknown."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class InstructionEvent:
     """One instruction executed once by `lanes` (sorted lane ids; lane = 32 * warp + place in warp,
     warps numbered through the chunk's blocks, `warps_per_block` each, from `first_block` on).
@@ -341,6 +341,14 @@ class Observer:
     def chunk_started(self, machine: MachineView) -> None: ...
 
     def instruction(self, event: InstructionEvent) -> None: ...
+
+    def concerns(self, instruction: Instruction) -> bool:
+        """Return whether to tell of an instruction even where it accesses no memory.
+
+        The last of each basic block is told of in any case, as is one before an instruction
+        without a line of its own; and all, where another observer wants them.
+        """
+        return True
 
     def barrier(self, event: BarrierEvent) -> None: ...
 

@@ -1,4 +1,8 @@
-"""How far a launch has got: one line on standard error, for a launch that takes long."""
+"""How far a launch has got: one line, for a launch that takes long.
+
+It goes to standard error, and in a notebook's front end to standard output: there all of standard
+error is on a red ground, which stays when the line is gone.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,8 @@ class Progress:
             if not is_shown():
                 self.next_update = math.inf
                 return
-            self.line = tqdm(bar_format="{desc}", leave=False)
+            where_to = sys.stdout if in_front_end() else sys.stderr
+            self.line = tqdm(bar_format="{desc}", leave=False, file=where_to)
         text = self.text(now - self.start, where())
         self.line.set_description_str(text[: (self.line.ncols or _WIDTH) - 1])
 

@@ -1,6 +1,6 @@
 """One exercise, read from its Markdown file.
 
-The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines, minutes), then
+The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines), then
 sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, and any
 number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY`. Code stands in fences: c++
 for a whole kernel file, python for the specification, diff for a change of the solution.
@@ -17,12 +17,13 @@ from functools import cached_property
 from attn_course.clinic.edits import Edit, EditError, edited
 from attn_course.engine.errors import ShownBriefly
 from attn_course.ladder.folders import course_folder
+from attn_course.lessons.study_minutes import exercise_minutes
 
 from .judgement import PROPERTIES
 from .setups import VOCABULARY, Setup
 
 FOLDER = course_folder("exercises")
-_HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int, "minutes": int}
+_HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int}
 _ONCE = ("Statement", "Stub", "Specification", "Hint", "Solution")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -47,7 +48,7 @@ class Exercise:
     Attributes:
         name: of the file, without its suffix; what `%%cuda` and `check` take.
         title, lesson, kernel: the heading, the notebook's name, the entry point to write.
-        lines, minutes: the budgets that the learner is told.
+        lines: the budget that the learner is told; `minutes` follows from it and the texts.
         statement, hint: Markdown.
         stub: what the learner starts from. solution: the reference.
         specification: Python text; see setups.
@@ -59,7 +60,6 @@ class Exercise:
     lesson: str
     kernel: str
     lines: int
-    minutes: int
     statement: str
     stub: str
     specification: str
@@ -67,6 +67,11 @@ class Exercise:
     solution: str
     correct: tuple[Solution, ...]
     wrong: tuple[Solution, ...]
+
+    @property
+    def minutes(self) -> int:
+        """The time that a learner needs, by the rule of `lessons.study_minutes`."""
+        return exercise_minutes(self.statement, self.stub, self.lines)
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:

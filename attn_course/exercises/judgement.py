@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from textwrap import wrap
 
 # Property -> what it says of the learner's kernel, in the order in which a failure is told.
 PROPERTIES = {
@@ -18,6 +19,7 @@ PROPERTIES = {
     "counters": "the counters reach the goal",
 }
 CONTEXT = 2  # lines shown before and after the line of a failure
+WIDTH = 98  # characters of a message's lines: a notebook beside its file browser has room for them
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,15 @@ class Judgement:
         failed = {failure.property for failure in self.failures}
         if self.waiting:
             return dict.fromkeys(PROPERTIES)
+        names = list(PROPERTIES)
         if failed & {"compiles", "finishes"}:
-            reached = list(PROPERTIES)[: list(PROPERTIES).index(self.failures[0].property) + 1]
+            unseen = names[names.index(self.failures[0].property) + 1 :]
+        elif "in bounds" in failed:  # the access may have ended the run
+            unseen = ["agrees", "counters"]
         else:
-            reached = list(PROPERTIES)
-        return {name: name not in failed if name in reached else None for name in PROPERTIES}
+            unseen = ["counters"] if failed else []  # the goals come last
+        judged = dict.fromkeys(names, True) | dict.fromkeys(unseen)
+        return judged | dict.fromkeys(failed, False)
 
     # -- shown ----------------------------------------------------------------------------------
     def __repr__(self) -> str:
@@ -106,7 +112,10 @@ class Judgement:
         failure = self.first
         where = f"case {failure.label}" if failure.label else "before any launch"
         lines = [f"  {failure.property} ({where}, {len(self.cases)} of {self.of} cases pass)"]
-        lines += [f"  {line}" for line in failure.message.splitlines()]
+        if failure.property == "compiles":  # its carets stand below the text that they mark
+            lines += [f"  {line}" for line in failure.message.splitlines()]
+        else:
+            lines += [f"  {line}" for line in wrapped(failure.message)]
         if failure.property != "compiles":  # the compiler's message holds the line
             lines += [
                 f"  {'>' if number == failure.line else ' '}{number:4}  {text}".rstrip()
@@ -159,6 +168,23 @@ class Judgement:
             f"{cases}{table}<details><summary>Your kernel beside the reference</summary><table>"
             f"<tr><th>yours</th><th>reference</th></tr><tr>{texts}</tr></table></details>"
         )
+
+
+def wrapped(message: str) -> list[str]:
+    """Return the lines of a message, long ones broken between words and continued with an indent.
+
+    A notebook would break them in the middle of a word.
+    """
+    kept = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
+    return [
+        part
+        for line in message.splitlines()
+        for part in wrap(line, WIDTH, subsequent_indent=_indent(line) + "    ", **kept) or [""]
+    ]
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def _code(text: str) -> str:

@@ -17,9 +17,9 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
 
+from .examination import BROKEN_BY
 from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
-from .judge import BROKEN_BY
-from .judgement import PROPERTIES
+from .judgement import PROPERTIES, wrapped
 
 NOTHING = "nothing"
 VERDICTS = {
@@ -62,6 +62,11 @@ class Patient:
     text: str
 
     @property
+    def cases(self) -> tuple[str, ...]:
+        """The labels of the exercise's cases, smallest first."""
+        return tuple(setup.label for setup in self.exercise.setups)
+
+    @property
     def twin(self) -> Patient:
         """The healthy kernel, with the same launch."""
         return replace(self, letter=f"{self.letter}'s twin", text=self.exercise.solution)
@@ -75,15 +80,24 @@ class Patient:
         """The compiled kernel; `module().ptx("debug")` is the PTX of a build."""
         return RawModule(code=self.text, backend="simulator", strict=True)
 
-    def run(self, order: int | None = None) -> Outcome:
-        """Run the kernel on the simulator, at the largest case of the exercise.
+    def run(
+        self, order: int | None = None, *, case: int = -1, before: float | None = None
+    ) -> Outcome:
+        """Run the kernel on the simulator.
 
-        order: seed of a random order of warps; None runs all of them in lockstep. An illegal access
-        or launch ends the run as it would end on a GPU, and is named by the outcome.
+        An illegal access or launch ends the run as on a GPU, and is named by the outcome.
+
+        Args:
+            order: seed of a random order of warps; None runs all of them in lockstep.
+            case: which case of the exercise; the last one shows the symptom.
+            before: what the output holds before the launch, in place of NaN.
         """
-        setup, error = self.exercise.setups[-1], ""
+        setup, error = self.exercise.setups[case], ""
         kernel = self.module().get_function(self.exercise.kernel)
         arguments = setup.fresh()
+        if before is not None:
+            for name in setup.expected:
+                arguments[name][...] = before
         kernel.warp_order = order
         try:
             kernel(setup.grid, setup.block, tuple(arguments.values()))
@@ -116,4 +130,5 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 def show_findings(findings: Iterable[Finding]) -> None:
     """Print findings one below the other, or that there are none."""
-    print("\n".join(map(str, findings)) or "no findings")
+    lines = [line for finding in findings for line in wrapped(str(finding))]
+    print("\n".join(lines) or "no findings")

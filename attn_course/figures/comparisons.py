@@ -52,6 +52,32 @@ _DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
 
 
 @style.styled
+def curves(
+    x: np.ndarray,
+    by_name: Mapping[str, np.ndarray],
+    *,
+    labels: tuple[str, str],
+    title: str = "",
+    log: bool = False,
+) -> Figure:
+    """Draw a curve a name over common x values. labels: of the two axes; log: both logarithmic.
+
+    Raises:
+        ValueError: no curve, or one of another length than x.
+    """
+    style.require(
+        len(by_name) > 0 and all(len(y) == len(x) for y in by_name.values()),
+        f"curves need {len(x)} values each",
+    )
+    figure = style.new_figure(7.2, 3.4)
+    axes = figure.subplots()
+    for number, (name, y) in enumerate(by_name.items()):
+        axes.plot(x, y, label=name, color=style.PALETTE[number % len(style.PALETTE)], lw=2)
+    style.chart(axes, title, *labels, log=log, legend="best" if len(by_name) > 1 else "")
+    return figure
+
+
+@style.styled
 def error_profile(
     labels: Sequence[str],
     errors: Sequence[np.ndarray],

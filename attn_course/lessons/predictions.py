@@ -94,10 +94,10 @@ def reveal(question: str, answer: Answer, unit: str = "") -> None:
             answer does not fit the question.
     """
     if question not in _questions:
-        known = ", ".join(_questions) or "none yet"
+        known = "".join(f"\n  {name}" for name in _questions) or " none yet"
         raise PredictionError(
-            f"no prediction named {question!r}; there are: {known}. "
-            "Run the cell that predicts it first"
+            f"no prediction named {question!r}. Run the cell that predicts it first. "
+            f"There are:{known}"
         )
     found = _questions[question]
     _check(found, "the answer", answer)
@@ -166,4 +166,4 @@ def _distance(guess: float, answer: float) -> str:
         return f"off by {_number(guess - answer)}"
     ratio = max(guess / answer, answer / guess)
     side = "high" if abs(guess) > abs(answer) else "low"
-    return f"{ratio:,.3g} times too {side}"
+    return f"{_number(float(f'{ratio:.3g}'))} times too {side}"

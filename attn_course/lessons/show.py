@@ -12,6 +12,8 @@ import numpy as np
 from attn_course.engine.backend import gpu_count, resolve_backend
 from attn_course.ladder.headers import kernel_path
 
+TABLE_WIDTH = 110  # characters of a table of steps; a notebook breaks longer lines inside words
+
 
 class Listing:
     """Text that a notebook shows as a highlighted code block, and a terminal as it is.
@@ -27,7 +29,9 @@ class Listing:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return f"```{self.language}\n{self.text}\n```"
+        # JupyterLab's C++ takes all that follows `:::` of inline PTX for a string.
+        text = self.text.replace(":::", ": : :") if self.language == "c++" else self.text
+        return f"```{self.language}\n{text}\n```"
 
 
 def show_source(kernel: str, start: str, end: str | None = None, **defined: int) -> Listing:
@@ -118,10 +122,13 @@ def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 6
         for step, line, text, seen in chosen
     ]
     widths = [max(len(row[i]) for row in (heads, *cut)) for i in range(3)]
+    room = max(TABLE_WIDTH - sum(widths) - 6, 24)
     lines = []
     for step, line, text, seen in (heads, *cut):
+        first, *more = textwrap.wrap(seen, room, break_long_words=False) or [""]
         numbers = f"{step:>{widths[0]}}  {line:>{widths[1]}}"
-        lines.append(f"{numbers}  {text:<{widths[2]}}  {seen}".rstrip())
+        lines.append(f"{numbers}  {text:<{widths[2]}}  {first}".rstrip())
+        lines += [" " * (sum(widths) + 6) + part for part in more]
     return Listing("\n".join(lines), "text")
 
 

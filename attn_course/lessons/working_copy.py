@@ -24,6 +24,7 @@ KERNELS = course_folder("kernels")
 LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 GLOSSARY = "glossary.md"
+TEST_MARK = "# NBVAL_IGNORE_OUTPUT\n"  # at the head of cells whose stored output is not compared
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
 
 
@@ -179,11 +180,13 @@ class WorkingCopy:
 
 
 def cleared(text: str) -> str:
-    """Return a notebook's text without outputs and execution counts."""
+    """Return a notebook's text without outputs, execution counts and marks for the tests."""
     notebook = json.loads(text)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
+            source = "".join(cell["source"]).removeprefix(TEST_MARK)
+            cell["source"] = source.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 

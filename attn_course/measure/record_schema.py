@@ -95,6 +95,7 @@ class SuiteRowFields(TypedDict):
     label: str
     shape: Shape
     causal: bool
+    dtype: NotRequired[str]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
     refused: Reasons
     skipped: Reasons
@@ -248,6 +249,24 @@ class TimingRecord(RecordStamp):
     experiments: TimingExperiments
 
 
+# -- the lesson on claims --------------------------------------------------------------------------
+class Reductions(TypedDict):
+    blocks: Count
+    rounds: Count
+    timings: dict[str, TimingFields]
+
+
+class Handles(TypedDict):
+    shape: Annotated[list[Count], Meta(min_length=3, max_length=3)]  # tokens, hidden, feed-forward
+    timings: dict[str, TimingFields]
+
+
+class ClaimTimesRecord(RecordStamp):
+    torch: str
+    reductions: Annotated[list[Reductions], Meta(min_length=1)]
+    handles: list[Handles]
+
+
 # -- profiles and comparisons ----------------------------------------------------------------------
 class ProfileCase(TypedDict):
     file: Annotated[str, Meta(pattern=r"^(probes/\w+|\d\d_\w+)\.cu$")]
@@ -346,6 +365,7 @@ class DifferentialRecord(RecordStamp):
 SCHEMAS: dict[str, type] = {
     "bench_seeds_fp32": SuiteRecord,
     "bench_long_fp32": SuiteRecord,
+    "bench_long_bf16": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "experiments": ExperimentsRecord,
     "tiles": TilesRecord,
@@ -353,6 +373,7 @@ SCHEMAS: dict[str, type] = {
     "pipeline": PipelineRecord,
     "memory_lesson": MemoryRecord,
     "timing_lesson": TimingRecord,
+    "claims_lesson": ClaimTimesRecord,
     "profile": ProfileRecord,
     "profile_lesson": ProfileRecord,
     "counters": CountersRecord,

@@ -43,6 +43,13 @@ def test_the_line_budget_is_what_the_solution_takes(name):
     assert exercise.lines - 2 <= written <= exercise.lines * 1.3 + 1
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_jupyterlab_can_colour_the_kernels(name):
+    """It takes all that follows `:::` of inline PTX for a string."""
+    exercise = read_exercise(name)
+    assert ":::" not in exercise.stub + exercise.solution
+
+
 def test_learners_write_at_least_150_lines_in_ten_lessons():
     exercises = [read_exercise(name) for name in NAMES]
     assert len(exercises) >= 20

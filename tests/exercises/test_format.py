@@ -8,8 +8,8 @@ TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
 DEFECTS = {
     "head in TOML": TEXT.replace("+++\n", "", 1),
     "not TOML": TEXT.replace('title = "Add ten"', "title = Add ten"),
-    "wrong or missing: minutes": TEXT.replace("minutes = 5", 'minutes = "five"'),
-    "wrong or missing: colour": TEXT.replace("minutes = 5", "minutes = 5\ncolour = 1"),
+    "wrong or missing: lines": TEXT.replace("lines = 2", 'lines = "two"'),
+    "wrong or missing: colour": TEXT.replace("lines = 2", "lines = 2\ncolour = 1"),
     "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
         "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
     ),

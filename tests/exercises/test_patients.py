@@ -25,6 +25,13 @@ KIND = {
 RACY = ("A", "B")  # right in lockstep
 
 
+def test_a_patient_runs_at_any_case_and_on_any_old_memory():
+    one = patient("I")
+    assert one.cases[1] == "rows = 2, m = 9, d = 32, scale = 1"
+    assert one.run(case=1).result.shape == (2, 32)
+    assert [one.run(before=value).wrong for value in (0.0, np.inf)] == [0, 210]
+
+
 def examined(one):
     [output] = one.exercise.setups[-1].expected
     with observe(Sanitizer(uninitialised=[output])) as report:

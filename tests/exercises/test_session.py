@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.exercises import PROPERTIES, ExerciseError, read_exercise, session
-from attn_course.exercises.judge import BROKEN_BY
+from attn_course.exercises.examination import BROKEN_BY
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
 
 
@@ -49,7 +49,21 @@ def test_a_failure_names_property_case_and_line(copy):
     assert "case n = 1" in text and "out[i] = x[i] + 10.0f;" in text and ">   4" in text
     assert "element 1 of x" in text
     assert judgement.properties["in bounds"] is False and judgement.properties["compiles"] is True
+    assert judgement.properties["agrees"] is judgement.properties["counters"] is None
     assert "&#10007;" in judgement._repr_html_()
+
+
+def test_goals_are_not_judged_before_the_rest_holds(copy):
+    session.write("transpose", wrong("transpose", "no barrier"))
+    judgement = session.check("transpose")
+    assert judgement.first.property == "no race" and judgement.properties["counters"] is None
+    assert max(map(len, repr(judgement).splitlines())) <= 100  # its sentence has more
+
+
+def test_a_goal_of_nothing_is_shown_with_a_pass(copy):
+    session.write("transpose_padded", read_exercise("transpose_padded").solution)
+    judgement = session.check("transpose_padded")
+    assert judgement.counters["shared_load_conflicts"] == (0, 0, 0)
 
 
 def test_step_shows_the_failing_case_even_where_the_kernel_faults(copy):

@@ -55,6 +55,12 @@ def test_copies_have_no_outputs_and_the_kernels_beside_them(copy):
     assert (copy.folder / "kernels" / "01_x.cu").read_text() == "// x"
 
 
+def test_copies_have_no_marks_for_the_tests(course, copy):
+    (course / "00_a.ipynb").write_text(notebook("# NBVAL_IGNORE_OUTPUT\nprint(1)"))
+    assert copy.update() == []  # the same cells for a learner
+    assert code(copy.folder / "00_a.ipynb")["source"] == ["print(1)"]
+
+
 def test_a_lesson_that_the_learner_ran_counts_as_unchanged(copy, course):
     mine = copy.folder / "00_a.ipynb"
     mine.write_text(notebook("print(1)"))  # with outputs

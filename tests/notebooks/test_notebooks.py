@@ -12,11 +12,12 @@ import nbformat
 import pytest
 
 from attn_course.exercises import read_exercise
+from attn_course.lessons.study_minutes import lesson_minutes
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 MAX_CODE_LINES = 25
-CELLS = range(20, 61)
+CELLS = range(20, 61)  # an exercise counts as one
 IGNORED = ("# NBVAL_IGNORE_OUTPUT", "nbval-ignore-output")
 # A duration measured by the run that stored the output.
 DURATION = re.compile(
@@ -67,7 +68,7 @@ def output_problems(notebook) -> list[str]:
 
 HEAD = re.compile(
     r"# \d\d · .+\n\n\*\*The question: (?s:.+?)\*\*\n\n"
-    r"\*\*Time:\*\* \d+ minutes, and (\d+) for the exercises\.\n+"
+    r"\*\*Time:\*\* (\d+) minutes, and (\d+) for the exercises\.\n+"
     r"\*\*Builds on:\*\* (?s:.+?)\n\*\*New words:\*\* (?s:.+?)\(\[glossary\]\(glossary\.md\)\)"
 )
 
@@ -78,10 +79,12 @@ def head_problems(notebook) -> list[str]:
     if head is None:
         return ["the first cell does not give title, question, time, what it builds on, new words"]
     names = {cell.metadata.get("exercise") for cell in notebook.cells} - {None}
-    minutes = sum(read_exercise(name).minutes for name in names)
-    if int(head[1]) != minutes:
-        return [f"its exercises take {minutes} minutes, not {head[1]}"]
-    return []
+    found, minutes = [], sum(read_exercise(name).minutes for name in names)
+    if int(head[1]) != (text := lesson_minutes(notebook.cells)):
+        found.append(f"its text takes {text} minutes, not {head[1]}: tools/exercise_cells.py")
+    if int(head[2]) != minutes:
+        found.append(f"its exercises take {minutes} minutes, not {head[2]}")
+    return found
 
 
 def figure_problems(notebook) -> list[str]:
@@ -101,8 +104,9 @@ def rhythm_problems(notebook) -> list[str]:
     """Too long, no title, no prediction, no way on."""
     found = []
     cells = notebook.cells
-    if len(cells) not in CELLS:
-        found.append(f"{len(cells)} cells; a lesson has {CELLS[0]} to {CELLS[-1]}")
+    parts = [cell.metadata.get("exercise", cell.id) for cell in cells]
+    if len(set(parts)) not in CELLS:
+        found.append(f"{len(set(parts))} cells; a lesson has {CELLS[0]} to {CELLS[-1]}")
     if not cells or cells[0].cell_type != "markdown" or not source(cells[0]).startswith("# "):
         found.append("the first cell is not a title")
     if (
@@ -154,7 +158,7 @@ GOOD_HEAD = """# 99 · Title
 
 **The question: how many?**
 
-**Time:** 10 minutes, and 0 for the exercises.
+**Time:** 5 minutes, and 0 for the exercises.
 
 **Builds on:** nothing.
 
@@ -182,7 +186,8 @@ def show_figure(cell, **data):
 
 DEFECTS = {
     "what it builds on": lambda cells: cells[0].update(source=GOOD_HEAD.replace("Builds", "Build")),
-    "take 5 minutes, not 0": lambda cells: cells[3].metadata.update(exercise="add_ten"),
+    "text takes 25 minutes, not 5": lambda cells: cells[1].update(source="Predict: word " * 1600),
+    "take 7 minutes, not 0": lambda cells: cells[3].metadata.update(exercise="add_ten"),
     "not a title": lambda cells: cells.pop(0),
     "Where next": lambda cells: cells.pop(),
     "no prediction": lambda cells: cells.pop(1),
@@ -196,7 +201,7 @@ DEFECTS = {
     "without a description": lambda cells: show_figure(cells[7], **{"image/png": "iVBOR"}),
     "has a figure": lambda cells: show_figure(cells[8], **{"text/html": '<img alt="" src="x">'}),
     "shows a time": lambda cells: print_text(cells[6], "took 3.2 ms"),
-    "20 to 60": lambda cells: cells.extend([nbformat.v4.new_markdown_cell("x")] * 45),
+    "20 to 60": lambda cells: cells.extend(nbformat.v4.new_markdown_cell("x") for _ in range(45)),
 }
 
 

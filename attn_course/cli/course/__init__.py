@@ -1,1 +1,1 @@
-"""Subcommands for learners and teachers: exercises, lessons."""
+"""Subcommands for learners and teachers: lessons, exercises, claims."""

@@ -45,6 +45,14 @@ def test_a_long_launch_says_how_far_it_is(count, eager, monkeypatch, capsys):
     assert shown.endswith("\r") and not shown.rstrip("\r").rsplit("\r", 1)[1].strip()
 
 
+def test_in_a_front_end_the_line_leaves_no_red_ground(count, eager, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "in_front_end", lambda: True)
+    monkeypatch.delenv(progress.PROGRESS, raising=False)
+    count((64,), (1024,), (np.zeros(1024, np.float32), 2))
+    shown = capsys.readouterr()
+    assert shown.err == "" and "32 of 64 thread blocks" in shown.out and shown.out.endswith("\r")
+
+
 @pytest.mark.parametrize("asked", ["0", ""])
 def test_nothing_is_said_unasked_where_nobody_looks(count, eager, monkeypatch, capsys, asked):
     monkeypatch.setenv(progress.PROGRESS, asked)

@@ -11,6 +11,7 @@ START = "__shared__ int s[64], d; const int t = threadIdx.x;\n"
 CLUSTER = """__shared__ int s[64]; const int t = threadIdx.x, g = blockIdx.x * 64 + t;
     cg::cluster_group c = cg::this_cluster(); int* p = c.map_shared_rank(s, c.block_rank() ^ 1);
 """
+STARTED = "c.sync();\n"  # from here on every block of the cluster has its shared memory
 
 
 def findings(body):
@@ -43,13 +44,20 @@ RACING = (
 )
 UNWRITTEN = "c.sync(); b[g] = p[63 - t]; c.sync();"
 REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];"
-CLUSTER_BODIES = tuple(CLUSTER + body for body in (*ORDERED, *RACING, UNWRITTEN, REMOTE))
+BODIES = tuple(STARTED + body for body in (*ORDERED, *RACING, UNWRITTEN, REMOTE))
+EARLY = ("p[t] = a[t]; c.sync(); b[g] = s[t];", "c.barrier_arrive(); p[t] = 1; c.barrier_wait();")
+CLUSTER_BODIES = tuple(CLUSTER + body for body in (*BODIES, *EARLY))
 
 
 def in_clusters(body, observer):
     """Observe a launch of two clusters of two blocks."""
     made = kernels(CLUSTER_BODIES, GROUPS, "__cluster_dims__(2, 1, 1)", options=SM_90)
     return launch(made[CLUSTER + body], observer, grid=4)
+
+
+def in_started_clusters(body, observer):
+    """The same, after a barrier that all blocks of a cluster have passed."""
+    return in_clusters(STARTED + body, observer)
 
 
 # -- barriers that some threads go around ----------------------------------------------------------
@@ -111,23 +119,46 @@ def test_fences_order_inside_a_block(body):
 # -- clusters --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("body", ORDERED)
 def test_a_cluster_barrier_orders_its_blocks(body):
-    assert in_clusters(body, Sanitizer()).findings == []
+    assert in_started_clusters(body, Sanitizer()).findings == []
 
 
 @pytest.mark.parametrize(
     ("body", "kind"), [*((body, "race") for body in RACING), (UNWRITTEN, "uninitialised-read")]
 )
 def test_blocks_of_a_cluster_race(body, kind):
-    assert {finding.kind for finding in in_clusters(body, Sanitizer()).findings} == {kind}
+    assert {finding.kind for finding in in_started_clusters(body, Sanitizer()).findings} == {kind}
+
+
+def test_a_remedy_fits_who_meets():
+    """Only the barrier of the cluster reaches another block; two writers need an order too."""
+    (between, *_) = in_started_clusters(RACING[0], Sanitizer()).findings
+    assert "cluster" in between.remedy
+    for body, word in (
+        ("s[t] = a[t]; b[t] = s[63 - t];", "put __syncthreads()"),
+        ("s[0] = a[t]; b[t] = t;", "element of its own"),
+        ("b[t] = t; a[t] = b[63 - t];", "put __syncthreads()"),
+        ("b[t % 2] = t;", "give each element to one thread, or use atomic"),
+    ):
+        found = run(START + body, Sanitizer()).findings[0]
+        assert word in found.remedy and "blocks run" not in found.remedy, found
+    apart = run("b[threadIdx.x] = blockIdx.x;", Sanitizer(), grid=2).findings[0]
+    assert "blocks run in any order" in apart.remedy
+
+
+@pytest.mark.parametrize("body", EARLY)
+def test_a_block_that_may_not_have_started_has_no_shared_memory(body):
+    first = in_clusters(body, Sanitizer()).findings[0]
+    assert (first.kind, first.severity) == ("race", "error")
+    assert "may not have started" in first.message and "s[0] of block (1, 0, 0)" in first.message
 
 
 def test_remote_accesses_are_counted():
-    seen = in_clusters(REMOTE, Counters()).totals
+    seen = in_started_clusters(REMOTE, Counters()).totals
     assert (seen["shared_store_requests"], seen["shared_load_requests"]) == (8, 16)
 
 
 def test_remote_accesses_are_not_traced_as_the_blocks_own():
-    traced = in_clusters(ORDERED[0], Tracer())
+    traced = in_started_clusters(ORDERED[0], Tracer())
     kinds = {record["kind"] for frame in traced.frames for record in frame["shared"]}
     assert kinds == {"read"}
 

@@ -30,9 +30,13 @@ _SHOWN = (
 )
 _COLUMNS = 120  # characters of a line of text
 _SOURCE_WIDTH = (56, 64)  # characters of source text in it, least and most
+# Heads wrap, and source lines take the room that the counts leave: the counts are what is read.
 _STYLE = (
-    "<style>.counts td{text-align:right;font-family:monospace;white-space:pre}"
-    ".counts td.source{text-align:left}.counts .idle{opacity:.55}</style>"
+    "<style>.counts th{white-space:normal;vertical-align:bottom;padding:1px 4px}"
+    ".counts th.source{min-width:32ch}"
+    ".counts td{text-align:right;font-family:monospace;white-space:pre;padding:1px 4px}"
+    ".counts td.source{text-align:left;width:100%;max-width:0;overflow:hidden;"
+    "text-overflow:ellipsis}.counts .idle{opacity:.55}</style>"
 )
 
 
@@ -203,11 +207,13 @@ def _placed(cell: str, width: int, is_source: bool) -> str:
 def _html(kernel: KernelLines) -> str:
     heads, rows = _table(kernel)
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
+    head = head.replace("<th>source", '<th class="source">source', 1)
     lines = []
-    for number, source, *counts in rows:
+    for number, code, *counts in rows:
         idle = "" if any(counts) else ' class="idle"'
         cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in counts)
-        text = f'<td class="source">{html.escape(source)}</td>'
+        whole = f'title="{html.escape(code.strip())}"'
+        text = f'<td class="source" {whole}>{html.escape(code)}</td>'
         lines.append(f"<tr{idle}><td>{number}</td>{text}{cells}</tr>")
     return (
         f'<table class="counts"><caption>{html.escape(_title(kernel))}</caption>'

@@ -59,10 +59,6 @@ class GlobalRaces(SharedState):
     """All arrays of a launch. Inside a block barriers order; between blocks only publications."""
 
     space = "global"
-    remedy = (
-        "give each element to one thread, or use atomic operations; blocks run in any order, and "
-        "no barrier reaches from one to another"
-    )
 
     def __init__(
         self,
@@ -113,6 +109,16 @@ class GlobalRaces(SharedState):
             if taken.any():
                 ordered[outside] = self.publications.orders(*pairs, fenced=True)
         return ordered | order.cluster_orders(time, earlier, lane), met, taken
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        if not self.in_one_block(earlier, later):
+            return (
+                "give each element to one thread, or use atomic operations; blocks run in any "
+                "order, and no barrier reaches from one to another"
+            )
+        if hazard == "WAW":
+            return "give each element to one thread, or use atomic operations"
+        return "put __syncthreads() between the two accesses, or give each element to one thread"
 
     def address_of(self, unit: int) -> int:
         return int(self.shadow.packed.address(unit << self.shadow.shift))

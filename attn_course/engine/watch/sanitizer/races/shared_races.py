@@ -101,10 +101,6 @@ class SharedRaces(SharedState):
     """One chunk's shared memory; every block has a slice of it, and starts with nothing in it."""
 
     space = "shared"
-    remedy = (
-        "put __syncthreads() between the two accesses (__syncwarp() is enough inside one warp), "
-        "or make both atomic"
-    )
 
     def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
         image = machine.memory("shared")
@@ -124,7 +120,40 @@ class SharedRaces(SharedState):
             return
         if self.copies.batches:
             self.check_copies(access, context)
+        if access.block is not None:
+            self.check_started(access, context)
         super().access(access, context)
+
+    def check_started(self, access: Access, context: Context) -> None:
+        """An access to another block's shared memory before a barrier of the cluster.
+
+        CUDA promises no shared memory of a block that has not started.
+        """
+        lane, holder = context.lanes.lane, access.block
+        from_start = np.zeros(lane.size, np.int64)
+        started = context.order.cluster_orders(from_start, holder * self.per_block, lane)
+        early = (holder != lane // self.per_block) & ~started
+        if access.valid is not None:
+            early &= access.valid
+        if not early.any():
+            return
+        first = int(np.argmax(early))
+        element = self.naming.element(self.space, int(access.address[first]), access.size)
+        lanes = lane_of(context.lanes.bits[early])
+        owner = self.naming.thread(int(holder[first]) * self.per_block + self.first_lane)[0]
+        verb = "reads" if access.kind == "load" else "writes"
+        self.findings.add(
+            self.naming.finding(
+                "race",
+                context.line,
+                f"{describe_thread(self.naming.thread(int(lanes[0])))} {verb} {element.text} of "
+                f"block {owner}, which may not have started: no barrier of the cluster lies before",
+                lanes,
+                element,
+                remedy="let all blocks of the cluster meet first: cluster.sync(), or "
+                "barrier.cluster.arrive and barrier.cluster.wait",
+            )
+        )
 
     def start_copy(self, access: Access, context: Context) -> None:
         """The shared half of a cp.async: written when its lane waits for it, not now."""
@@ -187,6 +216,22 @@ class SharedRaces(SharedState):
             return ordered, ordered, ordered
         ordered |= order.publications.orders(time, earlier, lane)
         return ordered, order.only_met(time, earlier, lane), ordered
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        if self.in_one_block(earlier, later):
+            if hazard == "WAW":
+                return (
+                    "give each thread an element of its own, put __syncthreads() between the two "
+                    "writes, or make both atomic"
+                )
+            return (
+                "put __syncthreads() between the two accesses (__syncwarp() is enough inside one "
+                "warp), or make both atomic"
+            )
+        return (
+            "put the barrier of the cluster between the two accesses: cluster.sync(), or "
+            "barrier.cluster.arrive and barrier.cluster.wait; __syncthreads() reaches one block"
+        )
 
     def address_of(self, unit: int) -> int:
         return (unit << self.shadow.shift) % self.stride

@@ -64,7 +64,7 @@ class LaneStamps:
     holder: np.ndarray | None = None  # (n,) the block whose shared memory it is; None: its own
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Context:
     """Properties of the event of an access: line, time, chunk order and stored values."""
 
@@ -81,7 +81,6 @@ class SharedState:
     """Base of shared and global memory: how an access is checked against the shadow."""
 
     space = ""
-    remedy = ""
 
     def __init__(self, shadow: Shadow, naming: Naming, findings: Findings, lines: list[int]):
         self.shadow, self.naming, self.findings, self.lines = shadow, naming, findings, lines
@@ -105,6 +104,10 @@ class SharedState:
 
     def address_of(self, unit: int) -> int:
         """The byte address of a unit in the memory's own space."""
+        raise NotImplementedError
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        """The usual fix of a race between two lanes, counted through the grid."""
         raise NotImplementedError
 
     # -- an access ------------------------------------------------------------------------------
@@ -310,10 +313,13 @@ class SharedState:
                 level,
                 valid_range=element.valid,
                 count=count,
-                remedy=remedy or self.remedy,
+                remedy=remedy or self.remedy(hazard, earlier, later),
                 other_line=before,
             )
         )
+
+    def in_one_block(self, earlier: int, later: int) -> bool:
+        return self.naming.thread(earlier)[0] == self.naming.thread(later)[0]
 
     @staticmethod
     def example(places, stamps, touch: Touch) -> int:
@@ -325,9 +331,8 @@ class SharedState:
         past, present = _HAZARDS[hazard]
         first, second = self.naming.thread(earlier), self.naming.thread(later)
         where = "on this line" if before == context.line else f"on line {before}"
-        what = "nothing orders the two"
-        if first[0] == second[0]:
-            what = "no barrier lies between"
+        one_block = self.in_one_block(earlier, later)
+        what = "no barrier lies between" if one_block else "nothing orders the two"
         return (
             f"{hazard}: {describe_thread(second)} {present} {element}, which "
             f"{describe_thread(first)} {past} {where}, and {what}"

@@ -1,0 +1,66 @@
+"""`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attn_course.cli.arguments import add_json, write_json
+from attn_course.lessons import claims
+
+
+def add(parsers) -> None:
+    """The subcommand `claims` and its arguments."""
+    parser = parsers.add_parser(
+        "claims",
+        help="try the claims of lesson 14 again, and compare with results/claims.json",
+        description="Runs the experiment of each claim: counts of the simulator, arithmetic, and "
+        "records of a GPU. Its numbers give the verdict by a rule. Exit status 1 where a verdict "
+        "is not the one of results/claims.json, or a record is missing.",
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="claims to try, and to show with their numbers"
+    )
+    parser.add_argument("--write", action="store_true", help="write results/claims.json")
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    """Run `claims` with its parsed arguments; return the exit status.
+
+    Raises:
+        ValueError: an unknown claim, or --write with names.  RecordError: no results/claims.json.
+    """
+    chosen = {one.name: one for one in claims.CLAIMS}
+    unknown = [name for name in arguments.names if name not in chosen]
+    if unknown:
+        raise ValueError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
+    if arguments.write and arguments.names:
+        raise ValueError("--write writes all claims: name none")
+    names = arguments.names or list(chosen)
+    tried, missing = claims.try_all(chosen[name] for name in names)
+    if arguments.write:
+        print(f"written to {claims.write(tried)}")
+    stored = claims.read()
+    changed = [one.name for one in tried if one.verdict != stored_verdict(stored, one.name)]
+    if arguments.json != Path("-"):
+        _show(tried, detailed=bool(arguments.names))
+        for name, reason in missing.items():
+            print(f"{name}: not tried: {reason}")
+        for name in changed:
+            print(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
+    write_json(arguments.json, {"claims": [one.record() for one in tried], "missing": missing})
+    return 1 if missing or changed else 0
+
+
+def stored_verdict(stored: dict, name: str) -> str:
+    return stored[name].verdict if name in stored else "nothing"
+
+
+def _show(tried, detailed: bool) -> None:
+    if not detailed:
+        print(claims.verdict_table(tried))
+        return
+    for one in tried:
+        print(f"{one.name}: {one.said}\n{claims.evidence_table(one.evidence)}")
+        print(f"verdict: {one.verdict}. {one.why}\n")
