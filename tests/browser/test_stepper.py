@@ -139,6 +139,32 @@ def test_barrier_by_barrier_the_worked_example(browser, page):
     assert not errors(browser)
 
 
+def test_a_matrix_product_shows_who_holds_what(browser, tmp_path):
+    from traced_product import traced  # not above: notebooks import this module
+
+    tracer, *_ = traced()
+    tracer.to_html(tmp_path / "product.html")
+    root = opened(browser, tmp_path / "product.html")
+    panel = root.find_element(By.CSS_SELECTOR, ".acs-panel.acs-product")
+    assert not panel.is_displayed()
+    step = next(frame["step"] for frame in tracer.frames if frame["products"])
+    root.send_keys(Keys.ARROW_RIGHT * step)
+    assert panel.is_displayed() and "16 × 8 f32" in panel.text
+    row = root.find_elements(By.CSS_SELECTOR, "tbody tr")[5]
+    browser.execute_script("arguments[0].click()", row)  # pins thread 5
+    own = panel.find_elements(By.CSS_SELECTOR, ".acs-matrix-A .acs-pointed")
+    assert [cell.text for cell in own] == ["5"] * 8
+    places = [cell.get_attribute("title").split(" = ")[0] for cell in own]
+    assert places[:4] == ["A[1][2]", "A[1][3]", "A[1][10]", "A[1][11]"]
+    looked(browser, "page-product-lanes")
+    panel.find_element(By.CSS_SELECTOR, "input").click()
+    cells = texts(panel, ".acs-matrix-D .acs-matrix-cell")
+    expected = tracer.products_at(step)[0]["D"].ravel()
+    assert [float(cell) for cell in cells] == expected.tolist()
+    looked(browser, "page-product-values")
+    assert not errors(browser)
+
+
 def test_keys_buttons_and_slider_move(browser, page):
     root = opened(browser, page)
     root.send_keys(Keys.ARROW_RIGHT * 3)

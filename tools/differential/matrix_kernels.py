@@ -83,7 +83,7 @@ def fragment(name: str, opcode: str, stride: int, lines: int) -> str:
     ]
     place = "%q"
     if ".shared" in opcode:
-        body += _copied(size, True) if loads else [f".shared .align 128 .b8 tile[{size}];"]
+        body += _copied(size, True)  # a store needs it too: not every byte is its own
         body.append("mov.u64 %s, tile;")
         place = "%s"
     if loads:

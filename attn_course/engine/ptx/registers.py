@@ -71,7 +71,7 @@ def has_result(opcode: str) -> bool:
     if parts[0] in ("bar", "barrier"):
         return "red" in parts
     if parts[0] == "wmma":
-        return parts[1] != "store"
+        return parts[1:2] != ["store"]
     if parts[0] == "mbarrier":
         return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from matrix_harness import DTYPES, run, small_integers, spread_over
 
+from attn_course.engine.errors import UnknownInstruction
 from attn_course.engine.isa.matrix import multiplication
 from attn_course.engine.isa.matrix.layouts import layout
 
@@ -82,6 +83,24 @@ def test_integer_sums_wrap_or_clamp(saturate):
     a, b = np.full((1, 16, 32), 1), np.full((1, 32, 8), 1)
     out = multiplied(OPCODES.index(opcode), a, b, np.full((1, 16, 8), top - 5))
     np.testing.assert_array_equal(out, top if saturate else top - 5 + 32 - 2**32)
+
+
+@pytest.mark.parametrize(
+    "opcode, word",
+    [
+        ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32", "m8n8k4 of type .f16"),
+        ("mma.sync.aligned.m16n8k16.row.row.f32.f16.f16.f32", "only .row.col"),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32", ".f16 and .bf16"),
+        ("mma.sync.aligned.m16n8k16.row.col.f16.bf16.bf16.f16", "to .f16"),
+        ("mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.xor.popc", "types of d, a, b and c"),
+        ("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", ".sp"),
+        ("wmma.mma.sync.aligned.row.col.m16n8k16.f32.f32", "m16n8k16 of type .f16"),
+    ],
+)
+def test_other_forms_are_refused_by_name(opcode, word):
+    with pytest.raises(UnknownInstruction) as refusal:
+        multiplication(opcode)
+    assert word in str(refusal.value) and opcode in str(refusal.value)
 
 
 # Row and column of element i of each lane, as the manual's formulas give them.

@@ -273,6 +273,7 @@ def test_halves_and_structs(module):
         (0, np.zeros(4, np.float32), ".astype(np.float16)"),
         (0, np.zeros(4, np.uint16), ".astype(np.float16)"),
         (1, np.zeros(4, np.float32), "ml_dtypes.bfloat16"),
+        (1, np.zeros(4, np.float16), "raw bits as np.uint16"),
         (2, np.float32(1), "4 bytes"),
         (2, 1.0, "np.float16(x)"),
         (2, np.int16(1), "np.float16(x)"),

@@ -119,6 +119,21 @@ def test_a_name_of_python_means_nothing(statement):
     assert f"the simulator does not know the PTX instruction `{name}" in message
 
 
+MATRIX = """wmma; | wmma.store; | mma; | mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 %r1;
+    | wmma.load.a.sync %r1; | wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {%r1}, [%rd1];
+    | wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd1]; | movmatrix.sync %r1, %r1;
+    | ldmatrix.sync %r1; | ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1}, [%rd1];
+    | ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, %r2; | stmatrix.sync.aligned [%rd1];
+"""
+
+
+@pytest.mark.parametrize("statement", [name.strip() for name in MATRIX.split("|")])
+def test_a_malformed_matrix_instruction_is_refused_by_name(statement):
+    name = statement.rstrip(";").split(" ")[0]
+    message = attempt(PROGRAM.format(statement))
+    assert f"the simulator does not know the PTX instruction `{name}" in message
+
+
 HOSTILE = [f"a{end}b" for end in [*LINE_ENDS, "'", '"', "\\", "(", " ", "é", "０", ""]]
 
 

@@ -6,8 +6,9 @@ B is seen transposed here, (N, K): its lanes hold neighbours along K, as those o
 
 mma: PTX ISA 9.0, "Matrix Fragments for mma.m16n8k16" and the sections beside it. The manual leaves
 wmma's layouts open. Those here are what ptxas 13.0 makes for sm_80 and sm_90, read from the
-addresses of the machine code: the same tiles, in an order that suits the mma instructions that a
-wmma.mma becomes. Of .f16 the registers beyond these repeat them, a legacy of sm_70.
+addresses of the machine code and compared with an H200: the same tiles, in an order that suits the
+mma instructions that a wmma.mma becomes. Of .f16 the registers beyond these repeat them, a legacy
+of sm_70.
 """
 
 from __future__ import annotations

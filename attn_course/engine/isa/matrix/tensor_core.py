@@ -6,10 +6,14 @@ operands added, not of the normalised product) give the largest one; every term 
 toward zero, or rounded to the nearest .f16. This is what Fasi, Higham, Mikaitis and Pranesh,
 "Numerical behavior of NVIDIA tensor cores" (PeerJ Computer Science 7:e330, 2021) find, and the
 number of bits and the size of groups are those of Xie et al., "MMA-Sim: Bit-Accurate Reference
-Model of Tensor Cores and Matrix Cores" (arXiv:2511.10909): `SM_90` and `SM_80` below.
-`tools/differential` compares the model with a GPU.
+Model of Tensor Cores and Matrix Cores" (arXiv:2511.10909): `SM_90` and `SM_80` below. Zeros align
+nothing, and a sum of zero is positive.
 
-Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multiply-adds.
+Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multiply-adds. Where
+ptxas makes several instructions, their sums follow one another: see Multiplication.
+
+`SM_90` computes the bits of an H200 for each product that `tools/differential` tries (22 November
+2026; tests/tools has their checksums). `SM_80` has not been compared with a GPU here.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from attn_course.engine.ptx.demangle import demangle
 # Head of a column, the counter it shows, and the counter whose mean a request stands beside it.
 _SHOWN = (
     ("instructions", "instructions", None),
+    ("tensor cores", "tensor_instructions", None),
     ("global loads x sectors", "global_load_requests", "global_load_sectors"),
     ("global stores x sectors", "global_store_requests", "global_store_sectors"),
     ("shared loads x wavefronts", "shared_load_requests", "shared_load_wavefronts"),
