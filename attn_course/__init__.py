@@ -9,5 +9,6 @@ _NAMES = {
         xp resolve_backend ArgumentError ArgumentWarning BackendError CompileError
         CompilerMissingError KernelNotFoundError LaunchError""",
     "ladder": "attention",
+    "layers": "layer_norm bias_gelu mlp TransformerBlock SwinStage",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

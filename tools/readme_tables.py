@@ -15,6 +15,8 @@ from pathlib import Path
 
 from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
+from attn_course.layers import LAYERS
+from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import RecordError, caption, no_record, read_record
 from attn_course.measure.suites import SUITES
@@ -55,6 +57,51 @@ def ladder() -> str:
             *map(method_row, METHODS),
         ]
     )
+
+
+def layers() -> str:
+    """The kernels of the layers, and their times against PyTorch's as recorded."""
+    files = {step.file: step for step in LAYERS}.values()
+    entries = {
+        one.file: "; ".join(f"`{cell(step.computes)}`" for step in LAYERS if step.file == one.file)
+        for one in files
+    }
+    parts = [
+        "\n".join(
+            [
+                "| kernel | idea | computes |",
+                "|---|---|---|",
+                *(
+                    f"| [{one.file}](kernels/{one.path.name}) | {cell(one.idea)} "
+                    f"| {entries[one.file]} |"
+                    for one in files
+                ),
+            ]
+        )
+    ]
+    for suite in LAYER_SUITES:
+        path = GPU_RECORDS / f"bench_{suite}.json"
+        if not path.is_file():
+            parts.append(f"`{suite}`: {no_record(suite)}.")
+            continue
+        record = read_record(path)
+        lines = [
+            f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
+            "",
+            "| input | layer | us | best of PyTorch | us | its time / ours | error |",
+            "|---|---|--:|---|--:|--:|--:|",
+        ]
+        for row in record["rows"]:
+            best = row["best_peer"]
+            for name, ratio in row["ratios"].items():
+                mine = row["timings"][name]
+                lines.append(
+                    f"| {row['label']} | `{name}` | {mine['median_us']:,.1f} | {best} "
+                    f"| {row['timings'][best]['median_us']:,.1f} | {ratio['value']:.2f} "
+                    f"| {mine['relative_error']:.1e} |"
+                )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def speed() -> str:
@@ -210,6 +257,7 @@ def sanitizer_line() -> str:
 
 TABLES = {
     "ladder": ladder,
+    "layers": layers,
     "speed": speed,
     "lessons": lessons,
     "bench": bench,

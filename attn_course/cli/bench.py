@@ -16,6 +16,7 @@ from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
 from attn_course.measure.hardware.devices import peak_of
+from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
@@ -24,8 +25,10 @@ from . import simulator_speed
 from .arguments import add_json, add_records, natural, positive, require_writable, write_json
 
 SIMULATOR = "simulator"
+ALL_SUITES = {**SUITES, **LAYER_SUITES}
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
+LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
 _SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
@@ -37,16 +40,16 @@ def add(parsers) -> None:
         description="Times every method of the course against PyTorch's attention, as CUDA graph "
         "replays in turns, each output checked against float64 first. Without a GPU shows the "
         "recorded results. Suites: "
-        + "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
+        + "; ".join(f"{name}: {suite.about}" for name, suite in ALL_SUITES.items())
         + f"; {SIMULATOR}: how fast the simulator runs on this machine.",
     )
     parser.add_argument(
         "suite",
         nargs="?",
-        choices=(*SUITES, SIMULATOR),
+        choices=(*ALL_SUITES, SIMULATOR),
         default=SIMULATOR,
         metavar="SUITE",
-        help=f"{', '.join(SUITES)} or {SIMULATOR} (the default)",
+        help=f"{', '.join(ALL_SUITES)} or {SIMULATOR} (the default)",
     )
     parser.add_argument(
         "--iterations",
@@ -76,7 +79,9 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
     if arguments.suite == SIMULATOR and arguments.recorded:
-        raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(SUITES)}")
+        raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
+    if arguments.suite in LAYER_SUITES and arguments.methods:
+        raise ValueError(f"--methods chooses methods of attention(); {arguments.suite} has none")
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     if arguments.recorded or resolve_backend() != "gpu":
@@ -109,18 +114,21 @@ def measure(arguments) -> dict:
             "(pip install -e '.[peers]' adds the peers)",
             file=sys.stderr,
         )
-    return run_suite(
-        arguments.suite,
-        methods=arguments.methods,
-        iterations=arguments.iterations or ITERATIONS,
-        warmup=arguments.warmup,
-        progress=lambda rows: tqdm(rows, unit="row", disable=None, leave=False),
-    )
+    how = {
+        "iterations": arguments.iterations or ITERATIONS,
+        "warmup": arguments.warmup,
+        "progress": lambda rows: tqdm(rows, unit="row", disable=None, leave=False),
+    }
+    if arguments.suite in LAYER_SUITES:
+        return run_layer_suite(arguments.suite, **how)
+    return run_suite(arguments.suite, methods=arguments.methods, **how)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 def report(record: dict) -> str:
     """One record for people: auto against its best peer, all times, and who stayed out."""
+    if record["suite"] in LAYER_SUITES:
+        return layers_report(record)
     parts = [
         f"{record['suite']}: {record['about']}\n{caption(record)}"
         + (f", PyTorch {record['torch']}" if record["torch"] else "")
@@ -267,3 +275,33 @@ def absent(record: dict) -> list[str]:
             where = "all rows" if len(rows) == len(record["rows"]) else "; ".join(rows)
             found.append(f"not timed: {those}: {reason} ({where})")
     return found
+
+
+def layers_report(record: dict) -> str:
+    """Return one record for people: all times, rates and errors, ours against the best peer."""
+    lines = []
+    for row in record["rows"]:
+        for name, one in row["timings"].items():
+            ratio = row["ratios"].get(name)
+            lines.append(
+                [
+                    row["label"],
+                    name,
+                    f"{one['median_us']:.2f}",
+                    f"{one['p20_us']:.2f} to {one['p80_us']:.2f}",
+                    f"{row['work']['bytes'] / one['median_us'] / 1e3:.0f}",
+                    f"{row['work']['operations'] / one['median_us'] / 1e6:.1f}",
+                    f"{one['relative_error']:.1e}",
+                    f"{ratio['value']:.2f}" if ratio else "-",
+                    f"{ratio['low']:.2f} to {ratio['high']:.2f}" if ratio else "-",
+                ]
+            )
+    text = f"{record['suite']}: {record['about']}\n{caption(record)}"
+    text += f", PyTorch {record['torch']}" if record["torch"] else ""
+    absent = [
+        f"not timed: {name}: {reason} ({row['label']})"
+        for row in record["rows"]
+        for why in ("refused", "wrong")
+        for name, reason in row[why].items()
+    ]
+    return "\n".join([text, table(LAYER_HEADS, lines, right=(2, 3, 4, 5, 6, 7)), *absent])

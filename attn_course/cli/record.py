@@ -14,6 +14,7 @@ from pathlib import Path
 from attn_course.engine.backend import gpu_count
 from attn_course.engine.project import checkout, child_environment
 from attn_course.measure import contestants as peers
+from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     RecordError,
@@ -45,7 +46,10 @@ class RecordKind:
 
 
 KINDS = {
-    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
+    **{
+        name: RecordKind(suite.about, "GPU", f"bench_{name}")
+        for name, suite in (*SUITES.items(), *LAYER_SUITES.items())
+    },
     "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
@@ -162,7 +166,7 @@ def execute(arguments) -> int:
 
 def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
     """Return the functions that take a record (quick -> record) and show it (record -> text)."""
-    if name in SUITES:
+    if name in SUITES or name in LAYER_SUITES:
         return partial(take_suite, name), bench.report
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import lesson13_profile
@@ -194,7 +198,8 @@ def take_suite(name: str, quick: bool) -> dict:
     if not peers.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
-    return run_suite(name, quick=quick, **turns)
+    run = run_layer_suite if name in LAYER_SUITES else run_suite
+    return run(name, quick=quick, **turns)
 
 
 def fit(out: Path) -> int:

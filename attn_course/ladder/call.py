@@ -48,6 +48,11 @@ class StepLaunch:
             arrays = {name: _part(array, self.heads) for name, array in arrays.items()}
         return itemgetter(*self.step.arguments)({**self.numbers, **arrays})
 
+    def bind(self, arrays: Mapping[str, object]) -> None:
+        """Check the arguments; put the numbers into the parameters' types. Raises ArgumentError."""
+        bound = zip(self.step.arguments, self.kernel.bind(self.arguments(arrays)), strict=True)
+        self.numbers = {name: value for name, value in bound if name not in arrays}
+
     def run(self, arrays: Mapping[str, object]) -> None:
         """Check the launch and run it. Raises ArgumentError or LaunchError."""
         geometry, values = self.geometry, self.arguments(arrays)
@@ -56,7 +61,7 @@ class StepLaunch:
     def run_again(self, arrays: Mapping[str, object]) -> None:
         """Run the launch as an earlier :meth:`run` on arrays of the same dtypes and shapes did.
 
-        The numbers must be in the parameters' types, as :func:`call_steps` has them.
+        The numbers must be in the parameters' types: see :meth:`bind`.
         """
         geometry, values = self.geometry, self.arguments(arrays)
         self.kernel.launch_again(geometry.grid, geometry.block, values, geometry.shared_bytes)
@@ -229,6 +234,5 @@ def _launch(step: Step, call: Call, heads: slice | None, options: tuple[str, ...
     geometry = step.launch(problem, options, current_device(call.backend))
     kernel = kernel_for(step, geometry, options, call.backend)
     launch = StepLaunch(step, geometry, kernel, numbers_of(problem, call.scale), heads)
-    bound = zip(step.arguments, kernel.bind(launch.arguments(call.arrays)), strict=True)
-    launch.numbers = {name: value for name, value in bound if name not in call.arrays}
+    launch.bind(call.arrays)
     return launch

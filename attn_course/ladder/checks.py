@@ -90,6 +90,21 @@ def _extent(array) -> tuple[int, int]:
 
 
 def _check_array(name, array, xp, dtypes, dimensions=(4,)):
+    check_floats(name, array, xp, dtypes)
+    if array.ndim not in dimensions:
+        form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
+        raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")
+
+
+def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
+    """Refuse an array that no kernel reads, of whatever shape.
+
+    dtypes: names of those that are read.
+
+    Raises:
+        TypeError: not an array of ``xp``, or of another dtype.
+        ValueError: empty, or not C-contiguous.
+    """
     if not isinstance(array, xp.ndarray):
         convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
         raise TypeError(
@@ -103,9 +118,6 @@ def _check_array(name, array, xp, dtypes, dimensions=(4,)):
             f"{name} is {array.dtype}, not {dtypes[0]}{others}: "
             f"pass {name}.astype({module}.{dtypes[0]})"
         )
-    if array.ndim not in dimensions:
-        form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
-        raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")
     if 0 in array.shape:
         raise ValueError(f"{name} has shape {array.shape}: every extent must be at least 1")
     if not array.flags.c_contiguous:

@@ -14,5 +14,6 @@ _NAMES = {
     "experiments": "REPORT_SHAPES",
     "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
     "hardware": "memory_levels",
+    "layers.suites": "layer_times",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -255,61 +255,40 @@ def available() -> bool:
     return True
 
 
-class Peer:
-    """One of PEERS on given inputs.
+class TorchCall:
+    """A call of PyTorch as a contestant.
 
     Args:
-        name: one of PEERS.
-        q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
-        causal: query i sees key j only where j <= i; n == m.
-        scale: defaults to 1/sqrt(d).
+        name: as results show it.
+        call: runs once on PyTorch's current stream and returns a tensor.
+        relative: the relative error to float64 that is allowed.
 
     Raises:
-        KeyError: an unknown name.  PeersMissing: no PyTorch.
-        PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
+        PeersMissing: no PyTorch. TimingError: no GPU.
     """
 
-    def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
-        if name not in PEERS:
-            raise KeyError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
+    def __init__(
+        self, name: str, call: Callable[[], object], relative: float = TOLERANCES["float32"]
+    ):
         require_gpu()
-        torch = torch_module()
-        self.name = name
-        self.relative = TOLERANCES[q.dtype.name]
-        self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
-        self.causal = causal
-        self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+        torch_module()
+        self.name, self._call, self.relative = name, call, relative
         self._graph_output = None
-        if causal and name == EAGER:
-            square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
-            self._hidden = square.triu(1)
 
     def call(self):
-        """Run once on PyTorch's current stream; returns a tensor (B, H, n, d).
+        """Run once on PyTorch's current stream; returns a tensor.
 
         Raises:
             PeerRefuses.
         """
-        torch = torch_module()
-        with torch.no_grad():
-            return self._eager(torch) if self.name == EAGER else self._attend(torch)
-
-    def _eager(self, torch):
-        q, k, v = self.inputs
-        scores = q @ k.mT * self.scale
-        if self.causal:
-            scores = scores.masked_fill(self._hidden, -math.inf)
-        return torch.softmax(scores, dim=-1) @ v
-
-    def _attend(self, torch):
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        attend = torch.nn.functional.scaled_dot_product_attention
-        with sdpa_kernel([getattr(SDPBackend, BACKENDS[self.name])]):
-            return attend(*self.inputs, is_causal=self.causal, scale=self.scale)
+        with torch_module().no_grad():
+            return self._call()
 
     def try_call(self) -> None:
-        """Run once and wait. PeerRefuses where the backend does not take the inputs."""
+        """Run once and wait. PeerRefuses where PyTorch does not take the inputs."""
+        self._run_once()
+
+    def _run_once(self) -> None:
         torch = torch_module()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -331,7 +310,7 @@ class Peer:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # libraries set themselves up here, outside the capture
-                self.try_call()
+                self._run_once()
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 self._graph_output = self.call()
@@ -343,7 +322,7 @@ class Peer:
         return Replay(GraphLaunch(launch, self), calls)
 
     def output(self) -> np.ndarray:
-        """Return the output of the captured graph's last replay, on the host: (B, H, n, d)."""
+        """Return the output of the captured graph's last replay, on the host."""
         torch_module().cuda.synchronize()
         output = self._graph_output
         if output.dtype == torch_module().bfloat16:  # which NumPy does not have
@@ -353,6 +332,49 @@ class Peer:
     def poison(self) -> None:
         """Fill the graph's output with NaN, so that a replay which wrote nothing would show."""
         self._graph_output.fill_(math.nan)
+
+
+class Peer(TorchCall):
+    """One of PEERS on given inputs.
+
+    Args:
+        name: one of PEERS.
+        q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
+        causal: query i sees key j only where j <= i; n == m.
+        scale: defaults to 1/sqrt(d).
+
+    Raises:
+        KeyError: an unknown name.  PeersMissing: no PyTorch.
+        PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
+    """
+
+    def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
+        if name not in PEERS:
+            raise KeyError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
+        call = self._eager if name == EAGER else self._attend
+        super().__init__(name, call, TOLERANCES[q.dtype.name])
+        torch = torch_module()
+        self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
+        self.causal = causal
+        self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+        if causal and name == EAGER:
+            square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
+            self._hidden = square.triu(1)
+
+    def _eager(self):
+        torch = torch_module()
+        q, k, v = self.inputs
+        scores = q @ k.mT * self.scale
+        if self.causal:
+            scores = scores.masked_fill(self._hidden, -math.inf)
+        return torch.softmax(scores, dim=-1) @ v
+
+    def _attend(self):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        attend = torch_module().nn.functional.scaled_dot_product_attention
+        with sdpa_kernel([getattr(SDPBackend, BACKENDS[self.name])]):
+            return attend(*self.inputs, is_causal=self.causal, scale=self.scale)
 
 
 def _tensor(torch, array):

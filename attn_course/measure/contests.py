@@ -22,7 +22,7 @@ from attn_course.reference.inputs import seeded_qkv
 from .contestants import Kernels, PeerRefuses
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
 
-Shape = tuple[int, int, int, int]
+Shape = tuple[int, ...]  # of attention: (B, H, L, D)
 ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
 FEWEST_TURNS = 10
 ESTIMATES = 3  # samples before the contest; the shortest counts
@@ -133,6 +133,7 @@ def hold_contest(
     iterations: int = 60,
     warmup: int = 5,
     seed: int = 0,
+    inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
     dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
@@ -144,13 +145,14 @@ def hold_contest(
 
     Args:
         shape: (B, H, n, d).  keys: keys and values, n where None.
-        makers: name -> function of q, k, v that returns a contestant: an object with try_call,
+        makers: name -> function of the inputs that returns a contestant: an object with try_call,
             capture, poison, output and relative, as Kernels and Peer. What it refuses with
             ValueError, BackendError or PeerRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
         dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        expected: function of q, k, v (NumPy) and causal that returns the result in float64; of
+        inputs: function of shape, kv_length and seed that returns the inputs, q, k and v (NumPy).
+        expected: function of the inputs and causal that returns the result in float64; of
             float64_rows the queries compared_rows() are compared, and all must be numbers.
         leave_out: drops entrants after all have been estimated.
         clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
@@ -158,11 +160,12 @@ def hold_contest(
     Raises:
         TimingError: no GPU, or no contestant left.
     """
-    host = [x.astype(DTYPES[dtype]) for x in seeded_qkv(shape, kv_length=keys, seed=seed)]
+    host = inputs(shape, kv_length=keys, seed=seed)
+    host = [array.astype(DTYPES[dtype], copy=False) for array in host]
     clock = clock or GpuClock()
-    inputs = [_on_device(array, array_module(backend)) for array in host]
+    on_device = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
-    entrants = gather(makers, inputs)
+    entrants = gather(makers, on_device)
     for name, one in entrants.contestants.items():
         entrants.call_us[name] = estimate_us(clock, one.capture)
     leave_out(entrants)

@@ -111,6 +111,18 @@ class SuiteRowFields(TypedDict):
     kernels: NotRequired[dict[str, list[TimingFields]]]
 
 
+class LayerRowFields(TypedDict):
+    label: str
+    shape: Annotated[list[Count], Meta(min_length=2)]
+    work: dict[str, Natural]  # "operations" of matrix products, "bytes" of inputs and output
+    timings: dict[str, CheckedTiming]
+    refused: Reasons
+    wrong: Reasons
+    best_peer: str | None
+    ratios: dict[str, RatioFields]  # ours -> against the best peer
+    launches: dict[str, list[str]]  # ours -> what runs, in order
+
+
 class ContestRow(TypedDict):
     shape: Shape
     refused: Reasons
@@ -146,6 +158,14 @@ class SuiteRecord(RecordStamp):
     torch: str
     clocks: dict[str, Spread]
     rows: list[SuiteRowFields]
+
+
+class LayersRecord(RecordStamp):
+    suite: str
+    about: str
+    torch: str
+    clocks: dict[str, Spread]
+    rows: list[LayerRowFields]
 
 
 class ExperimentsRecord(RecordStamp):
@@ -367,6 +387,9 @@ SCHEMAS: dict[str, type] = {
     "bench_long_fp32": SuiteRecord,
     "bench_long_bf16": SuiteRecord,
     "bench_ladder": SuiteRecord,
+    "bench_layernorm": LayersRecord,
+    "bench_mlp": LayersRecord,
+    "bench_block": LayersRecord,
     "experiments": ExperimentsRecord,
     "tiles": TilesRecord,
     "ablations": AblationsRecord,

@@ -13,6 +13,7 @@ from .float64 import (
     layer_norm,
     log_sum_exp,
     softmax,
+    swin_block,
     transformer_block,
 )
 from .inputs import (

@@ -141,6 +141,17 @@ def transformer_block(x, weights, *, heads, causal=False, eps=1e-5, approximatio
     """
     x = _as_float64("x", x, 3)
 
+    def mix(q, k, v):
+        q, k, v = (_split_heads(array, heads) for array in (q, k, v))
+        mixed = attention(q, k, v, causal=causal)  # (B, H, L, E / H)
+        return mixed.transpose(0, 2, 1, 3).reshape(x.shape)
+
+    return _pre_norm(x, weights, mix, eps, approximation)
+
+
+def _pre_norm(x, weights, mix, eps, approximation) -> np.ndarray:
+    """The pre-norm block of x (.., E) whose attention is mix(q, k, v), all (.., E)."""
+
     def linear(name, value):
         return value @ np.asarray(weights[f"w_{name}"], np.float64) + weights.get(f"b_{name}", 0.0)
 
@@ -149,7 +160,56 @@ def transformer_block(x, weights, *, heads, causal=False, eps=1e-5, approximatio
         return layer_norm(value, gamma, beta, eps=eps)
 
     normed = norm(1, x)
-    q, k, v = (_split_heads(linear(name, normed), heads) for name in "qkv")
-    mixed = attention(q, k, v, causal=causal)  # (B, H, L, E / H)
-    y = x + linear("o", mixed.transpose(0, 2, 1, 3).reshape(x.shape))
+    y = x + linear("o", mix(*(linear(name, normed) for name in "qkv")))
     return y + linear("2", gelu(linear("1", norm(2, y)), approximation=approximation))
+
+
+def _windows(image: np.ndarray, side: int) -> np.ndarray:
+    """(B, height, width, C) -> (B * windows, side * side, C), windows in the order of rows."""
+    batch, height, width, channels = image.shape
+    cut = image.reshape(batch, height // side, side, width // side, side, channels)
+    return cut.transpose(0, 1, 3, 2, 4, 5).reshape(-1, side * side, channels)
+
+
+def swin_block(x, weights, *, heads, side, shift=0, eps=1e-5, approximation="erf"):
+    """A pre-norm block with attention in windows (Liu et al., arXiv:2103.14030).
+
+    Args:
+        x: (B, height, width, E), height and width multiples of `side`.
+        weights: as for transformer_block; ``bias_table`` ((2 side - 1)^2, heads), optional, holds
+            the bias of the scores for each distance (dy, dx) of query and key, dy first.
+        shift: the image is rolled by -shift along both axes before it is cut into windows. A token
+            sees those of its window that are in the same part of the image.
+
+    Returns:
+        (B, height, width, E) float64.
+    """
+    x = _as_float64("x", x, 4)
+    batch, height, width, _ = x.shape
+    table = weights.get("bias_table")
+    bias = np.zeros((1, heads, side * side, side * side))
+    if table is not None:
+        for i, j in np.ndindex(side * side, side * side):
+            dy, dx = i // side - j // side, i % side - j % side
+            bias[0, :, i, j] = table[(dy + side - 1) * (2 * side - 1) + dx + side - 1]
+    part = np.zeros((1, height, width, 1))  # a number for each part of the rolled image
+    cuts = (slice(0, -side), slice(-side, -shift or None), slice(-shift, None) if shift else None)
+    for number, (rows, columns) in enumerate((r, c) for r in cuts for c in cuts):
+        if rows is not None and columns is not None:
+            part[0, rows, columns] = number
+    part = _windows(part, side)[..., 0]  # (windows, n)
+    hidden = np.where(part[:, :, None] == part[:, None, :], 0.0, -np.inf)[:, None]
+
+    def cut(array):
+        rolled = np.roll(array, (-shift, -shift), axis=(1, 2))
+        return _split_heads(_windows(rolled, side), heads)
+
+    def mix(q, k, v):
+        mixed = attention(*map(cut, (q, k, v)), bias=bias + np.tile(hidden, (batch, 1, 1, 1)))
+        image = mixed.transpose(0, 2, 1, 3).reshape(
+            batch, height // side, width // side, side, side, -1
+        )
+        image = image.transpose(0, 1, 3, 2, 4, 5).reshape(x.shape)
+        return np.roll(image, (shift, shift), axis=(1, 2))
+
+    return _pre_norm(x, weights, mix, eps, approximation)

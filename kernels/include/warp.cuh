@@ -1,6 +1,6 @@
 // Idea:          Lanes of a warp exchange values by shuffles: log2 of their number steps, no shared
 //                memory, no barrier.
-// Used by:       10_flash_rows.cu, include/online_softmax.cuh
+// Used by:       10_flash_rows.cu, 16_layernorm.cu, include/online_softmax.cuh
 // Explained in:  06_softmax_and_reductions
 #pragma once
 

@@ -19,6 +19,7 @@ ROOMS = (
     "engine",
     "reference",
     "ladder",
+    "layers",
     "clinic",
     "measure",
     "figures",

@@ -1,0 +1,114 @@
+"""Launches in the order in which they run, on fixed arrays: what a layer is made of."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.engine.graphs import capture_graph
+from attn_course.ladder.attention import call_method
+from attn_course.ladder.call import StepLaunch, kernel_for
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.steps import Step
+
+from .products import WeightMatrix, numpy_product
+from .steps import Rows
+
+
+class Launches:
+    """Kernels, products and attention calls in sequence; ``run()`` runs them all.
+
+    Attributes:
+        backend: "gpu" or "simulator".
+        calls: (name, function), one for each kernel, product or attention call.
+    """
+
+    def __init__(self, backend: str | None = None):
+        self.backend = resolve_backend(backend)
+        self.xp = array_module(self.backend)
+        self.calls: list[tuple[str, Callable[[], object]]] = []
+        self._buffers: dict[tuple, object] = {}
+
+    def buffer(self, name: str, *shape: int):
+        """Return float32 scratch memory; the same for the same name and shape."""
+        key = (name, shape)
+        if key not in self._buffers:
+            self._buffers[key] = self.xp.empty(shape, np.float32)
+        return self._buffers[key]
+
+    def kernel(
+        self,
+        step: Step,
+        extents: Rows,
+        arrays: Mapping[str, object],
+        numbers: Mapping[str, object],
+        options: tuple[str, ...] = (),
+    ) -> None:
+        """Append a kernel. arrays: by name, None where the kernel takes a null pointer."""
+        given = {name: array for name, array in arrays.items() if array is not None}
+        absent = dict.fromkeys(name for name in arrays if name not in given)
+        geometry = step.launch(extents, options, current_device(self.backend))
+        kernel = kernel_for(step, geometry, options, self.backend)
+        launch = StepLaunch(step, geometry, kernel, {**absent, **numbers})
+        launch.bind(given)
+        self.calls.append((geometry.entry, _Checked(launch, given)))
+
+    def multiply(self, rows, matrix: WeightMatrix, out, *, bias=None, residual=None) -> None:
+        """Append out = rows times a matrix + bias + residual.
+
+        rows: (m, parts*k).  out, residual: (m, n); may be the same array.  bias: (n,).
+        """
+        if self.backend == "gpu":
+            from .cublas import WORKSPACE, Product
+
+            how = {"bias": bias, "residual": residual}
+            how["compute"] = "fp32" if matrix.precision == "fp32" else "tf32"
+            how["workspace"] = self.buffer("workspace", WORKSPACE // 4)
+            run = Product(rows, matrix.data, out, **how).run
+        else:
+            run = partial(numpy_product, rows, matrix, out, bias, residual)
+        self.calls.append(("product", run))
+
+    def attention(self, q, k, v, out, *, method, causal=False, bias=None) -> None:
+        """Append a call of attention(), by the kernels of a method."""
+        call = call_method(q, k, v, method, causal, None, self.backend, bias, False, out)
+        self.calls.append((call.method, call.run))
+
+    def run(self) -> None:
+        """Run all in order."""
+        for _, call in self.calls:
+            call()
+
+
+class _Checked:
+    """A kernel launch whose first run checks it."""
+
+    def __init__(self, launch: StepLaunch, arrays: dict):
+        self.launch, self.arrays, self._run = launch, arrays, launch.run
+
+    def __call__(self) -> None:
+        self._run(self.arrays)
+        self._run = self.launch.run_again
+
+
+class LayerPlan:
+    """A layer on fixed arrays; ``plan()`` computes it again and returns ``plan.out``.
+
+    Fill the inputs in place before ``plan()``. On a GPU the launches are captured into a CUDA
+    graph, which ``plan()`` replays on CuPy's current stream; making the plan runs them once. On
+    the simulator ``plan()`` runs them again.
+
+    Attributes:
+        out: the output array.
+        launches: what runs, in order.
+    """
+
+    def __init__(self, launches: Launches, out):
+        self.launches, self.out = launches, out
+        gpu = launches.backend == "gpu"
+        self._run = capture_graph(launches.run) if gpu else launches.run
+
+    def __call__(self):
+        self._run()
+        return self.out

@@ -1,0 +1,248 @@
+"""layer_norm, bias_gelu and mlp on arrays of a backend, and their prepared calls."""
+
+import numpy as np
+
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.ladder.checks import check_floats
+
+from .launches import Launches, LayerPlan
+from .products import WeightMatrix
+from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, Rows
+
+APPROXIMATIONS = {"none": 0, "tanh": 1}  # of GELU, by PyTorch's names
+
+
+def layer_norm(
+    x,
+    gamma=None,
+    beta=None,
+    eps=1e-5,
+    *,
+    residual=None,
+    bias=None,
+    return_sum=False,
+    backend=None,
+    options=(),
+):
+    """(t - mean) / sqrt(variance + eps) * gamma + beta over the last axis; t = x + residual + bias.
+
+    Args:
+        x: (..., d) float32, C-contiguous, d at most 16384; NumPy arrays on the simulator, CuPy
+            arrays on a GPU.
+        gamma, beta: (d,); ones and zeros where None.
+        eps: added to the variance, which is the biased one.
+        residual: like x, bias: (d,); added to x first.
+        return_sum: also return t, like x.
+        options: compiler options, such as ("-DVECTORS=2", "-DWARPS=4").
+
+    Returns:
+        (..., d) float32; with ``return_sum`` a pair.
+
+    Raises:
+        TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
+    """
+    launches, y, total = _layer_norm_launches(
+        x, gamma, beta, eps, residual, bias, return_sum, backend, options
+    )
+    launches.run()
+    return (y, total) if return_sum else y
+
+
+def plan_layer_norm(x, gamma=None, beta=None, eps=1e-5, **how) -> LayerPlan:
+    """Prepare a call of layer_norm() on these arrays; also ``layer_norm.plan``."""
+    how = {"residual": None, "bias": None, "return_sum": False, "backend": None} | how
+    launches, y, _ = _layer_norm_launches(x, gamma, beta, eps, **how)
+    return LayerPlan(launches, y)
+
+
+layer_norm.plan = plan_layer_norm
+
+
+def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backend=None, options=()):
+    launches = Launches(backend)
+    xp = launches.xp
+    check_floats("x", x, xp)
+    for name, vector in (("gamma", gamma), ("beta", beta), ("bias", bias)):
+        check_vector(name, vector, x.shape[-1], xp)
+    if residual is not None:
+        check_floats("residual", residual, xp)
+        if residual.shape != x.shape:
+            raise ValueError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
+    y, total = xp.empty_like(x), xp.empty_like(x) if return_sum else None
+    add_layer_norm(
+        launches, x, y, gamma, beta, eps, residual=residual, bias=bias, total=total, options=options
+    )
+    return launches, y, total
+
+
+def add_layer_norm(
+    launches: Launches,
+    x,
+    y,
+    gamma,
+    beta,
+    eps,
+    *,
+    residual=None,
+    bias=None,
+    total=None,
+    parts=1,
+    options=(),
+) -> None:
+    """Append a layer norm of rows x to launches. y: (rows, parts*d); total: x + residual + bias."""
+    d = x.shape[-1]
+    rows = x.size // d
+    arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
+    numbers = {"rows": rows, "d": d, "parts": parts, "eps": np.float32(eps)}
+    launches.kernel(
+        LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, tuple(options)
+    )
+
+
+def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
+    """GELU of x + bias: t times the normal distribution function of t.
+
+    Args:
+        x: (..., width) float32, as for layer_norm().  bias: (width,) or None.
+        approximate: "none" (by erf) or "tanh", as in PyTorch.
+
+    Returns:
+        an array like x.
+
+    Raises:
+        TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
+    """
+    launches = Launches(backend)
+    check_floats("x", x, launches.xp)
+    check_vector("bias", bias, x.shape[-1], launches.xp)
+    out = launches.xp.empty_like(x)
+    add_bias_gelu(launches, x, bias, out, approximate, options=options)
+    launches.run()
+    return out
+
+
+def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, options=()) -> None:
+    """Append a GELU of rows x + bias to launches. out: (rows, parts*width)."""
+    width = x.shape[-1]
+    rows = x.size // width
+    numbers = {
+        "rows": rows,
+        "width": width,
+        "approximate": APPROXIMATIONS[check_approximate(approximate)],
+        "parts": parts,
+    }
+    arrays = {"x": x, "bias": bias, "out": out}
+    launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, tuple(options))
+
+
+def add_parts(launches: Launches, x, out, parts) -> None:
+    """Append to launches: out (rows, parts*width) = the rows of x, cut into parts."""
+    rows, width = x.shape
+    arrays = {"x": x, "residual": None, "bias": None, "out": out}
+    numbers = {"rows": rows, "width": width, "parts": parts}
+    launches.kernel(BIAS_ADD, Rows(rows, width), arrays, numbers)
+
+
+def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None):
+    """gelu(x w_1 + b_1) w_2 + b_2, by cuBLAS and kernel 17; on the simulator NumPy multiplies.
+
+    Args:
+        x: (..., E) float32, as for layer_norm().
+        w_1: (E, F).  b_1: (F,) or None.  w_2: (F, E).  b_2: (E,) or None.
+        approximate: of GELU, "none" or "tanh".
+        precision: of the products on a GPU; a key of PRECISIONS.
+
+    Returns:
+        an array like x.
+
+    Raises:
+        TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
+        BackendError: no cuBLAS on a GPU.
+    """
+    launches, out = _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend)
+    launches.run()
+    return out
+
+
+def plan_mlp(
+    x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None
+) -> LayerPlan:
+    """Prepare a call of mlp() on these arrays; also ``mlp.plan``. The weights are read once."""
+    return LayerPlan(*_mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend))
+
+
+mlp.plan = plan_mlp
+
+
+def _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend):
+    backend = resolve_backend(backend)
+    xp = array_module(backend)
+    check_floats("x", x, xp)
+    width = x.shape[-1]
+    check_matrix("w_1", w_1, (width, None), xp)
+    check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
+    check_vector("b_1", b_1, w_1.shape[1], xp)
+    check_vector("b_2", b_2, width, xp)
+    first, second = (WeightMatrix(weights, precision, backend) for weights in (w_1, w_2))
+    launches, out = Launches(backend), xp.empty_like(x)
+    rows = x.reshape(-1, width)
+    if first.parts > 1:
+        cut = launches.buffer("cut", len(rows), first.parts * width)
+        add_parts(launches, rows, cut, first.parts)
+        rows = cut
+    add_mlp(launches, rows, first, b_1, second, b_2, out.reshape(-1, width), approximate)
+    return launches, out
+
+
+def add_mlp(
+    launches: Launches,
+    rows,
+    first: WeightMatrix,
+    b_1,
+    second: WeightMatrix,
+    b_2,
+    out,
+    approximate,
+    residual=None,
+) -> None:
+    """Append out = gelu(rows first + b_1) second + b_2 + residual to launches.
+
+    rows: (count, parts*E).  out, residual: (count, E).
+    """
+    count, hidden_width = len(rows), first.shape[1]
+    hidden = launches.buffer("hidden", count, hidden_width)
+    active = launches.buffer("active", count, second.parts * hidden_width)
+    launches.multiply(rows, first, hidden)
+    add_bias_gelu(launches, hidden, b_1, active, approximate, second.parts)
+    launches.multiply(active, second, out, bias=b_2, residual=residual)
+
+
+# -- checks ----------------------------------------------------------------------------------------
+def check_approximate(approximate: str) -> str:
+    """Return the approximation of GELU. ValueError: an unknown one."""
+    if approximate not in APPROXIMATIONS:
+        raise ValueError(
+            f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
+        )
+    return approximate
+
+
+def check_vector(name: str, vector, width: int, xp) -> None:
+    """Refuse a vector that is neither None nor (width,) float32."""
+    if vector is None:
+        return
+    check_floats(name, vector, xp)
+    if vector.shape != (width,):
+        raise ValueError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
+
+
+def check_matrix(name: str, matrix, shape: tuple[int | None, int | None], xp) -> None:
+    """Refuse a matrix that is not float32 of a shape; None in it: any extent."""
+    check_floats(name, matrix, xp)
+    pairs = zip(matrix.shape, shape, strict=False)
+    if matrix.ndim != 2 or any(want not in (None, found) for found, want in pairs):
+        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        raise ValueError(
+            f"{name} has shape {matrix.shape}, not ({wanted}): matrices act from the right, so "
+            "pass the transpose of a weight of torch.nn.Linear"
+        )

@@ -1,0 +1,61 @@
+"""Products with weight matrices: cuBLASLt on a GPU, NumPy on the simulator, float32 in and out.
+
+On a GPU a precision is chosen. "fp32" multiplies in float32. "tf32x3" multiplies on tensor cores,
+which keep 11 bits of a factor: each factor x is cut into high + low, and low*high + high*low +
+high*high is one product of three times the inner extent (Ootomo and Yokota, arXiv:2203.03341,
+discuss such products, and that tensor cores cut their sums off). "tf32" is one product of factors
+rounded to 11 bits. The simulator's products are NumPy's in float32, also over the three parts.
+"""
+
+import numpy as np
+
+from attn_course.engine.backend import array_module
+
+# Precision -> the parts into which the factors are cut.
+PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}
+
+
+def check_precision(precision: str) -> str:
+    """Return the precision. ValueError: an unknown one."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
+    return precision
+
+
+class WeightMatrix:
+    """A weight matrix (k, n) on a backend, ready for products in one precision.
+
+    Attributes:
+        shape: (k, n).
+        parts: how many parts the rows of the left factor have; see kernels/include/quads.cuh.
+    """
+
+    def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
+        xp = array_module(backend)
+        self.precision = check_precision(precision)
+        self.parts = PRECISIONS[precision]
+        weights = xp.ascontiguousarray(xp.asarray(weights), dtype=np.float32)
+        self.shape = weights.shape
+        if self.parts == 3:
+            high = tf32_high(weights)
+            weights = xp.concatenate([high, weights - high, high])
+        self.data = weights  # (parts*k, n)
+
+
+def tf32_high(x):
+    """Return the nearest numbers with 11 bits, as tensor cores read them; float32 in and out."""
+    bits = x.view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def numpy_product(rows, matrix: WeightMatrix, out, bias=None, residual=None) -> None:
+    """out = rows times the matrix + bias + residual, on the simulator's side.
+
+    rows: (m, parts*k).  out, residual: (m, n).  bias: (n,).
+    """
+    found = np.matmul(rows, matrix.data)
+    if bias is not None:
+        found += bias
+    if residual is not None:
+        found += residual
+    out[...] = found

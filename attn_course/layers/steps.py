@@ -1,0 +1,110 @@
+"""The kernels of the layers: how each is launched, and which constants suit a width."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from attn_course.ladder.problem import Device, Geometry, ceil_div, refuse
+from attn_course.ladder.steps import Step
+
+WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
+# Groups of four columns a thread, up to a width; of 1 to 8, the fastest on an H200.
+QUADS = {1024: 2, WIDEST: 4}
+LANES = 128  # threads along the columns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Extents of a launch: rows of `width` columns, in float32."""
+
+    rows: int
+    width: int
+    dtype: str = "float32"
+
+
+def _quads(problem: Rows) -> int:
+    return ceil_div(problem.width, 4)
+
+
+def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
+    """Constants of kernel 16 for a width."""
+    quads = _quads(problem)
+    most = next((most for width, most in QUADS.items() if problem.width <= width), 4)
+    warps = min(32, ceil_div(quads, 32 * most))
+    if warps == 1:
+        return {"VECTORS": ceil_div(quads, 32)}
+    return {"WARPS": warps, "VECTORS": min(most, ceil_div(quads, 32 * warps))}
+
+
+def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    if _quads(problem) <= 32 * constants["VECTORS"]:
+        rows = constants["ROWS"]
+        return Geometry(entry, (ceil_div(problem.rows, rows), 1, 1), (32, rows, 1))
+    widest = 128 * constants["VECTORS"] * constants["WARPS"]
+    if problem.width > widest:
+        refuse(entry, f"a width of {problem.width}", f"{widest}", "reference.layer_norm")
+    return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
+
+
+def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
+    groups = LANES // lanes
+    grid = (ceil_div(problem.rows, constants["ROWS"] * groups), ceil_div(_quads(problem), lanes), 1)
+    return Geometry(entry, grid, (lanes, groups, 1))
+
+
+def _block_a_token(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    return Geometry(entry, (problem.rows, 1, 1), (constants["THREADS"], 1, 1))
+
+
+def _step(number, file, entry, computes, arguments, writes, geometry, tune=None) -> Step:
+    names = tuple(arguments.split()), tuple(writes.split())
+    return Step(number, file, entry, computes, *names, geometry, tune)
+
+
+LAYER_NORM = _step(
+    16,
+    "16_layernorm",
+    "layernorm_warp",
+    "y = layer_norm(x + residual + bias)",
+    "x residual bias gamma beta sum y rows d parts eps",
+    "y sum",
+    _warp_or_block,
+    _hold_a_row,
+)
+BIAS_GELU = _step(
+    17,
+    "17_bias_gelu",
+    "bias_gelu",
+    "out = gelu(x + bias)",
+    "x bias out rows width approximate parts",
+    "out",
+    _quads_of_rows,
+)
+BIAS_ADD = _step(
+    17,
+    "17_bias_gelu",
+    "bias_add",
+    "out = x + residual + bias",
+    "x residual bias out rows width parts",
+    "out",
+    _quads_of_rows,
+)
+SPLIT_HEADS = _step(
+    22,
+    "22_heads",
+    "split_heads",
+    "q, k, v = heads of qkv + bias",
+    "qkv bias token q k v n heads d",
+    "q k v",
+    _block_a_token,
+)
+MERGE_HEADS = _step(
+    22,
+    "22_heads",
+    "merge_heads",
+    "out = heads side by side",
+    "x token out n heads d parts",
+    "out",
+    _block_a_token,
+)
+LAYERS = (LAYER_NORM, BIAS_GELU, BIAS_ADD, SPLIT_HEADS, MERGE_HEADS)

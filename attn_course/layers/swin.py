@@ -1,0 +1,141 @@
+"""A stage of a Swin transformer: attention in windows, shifted in every second block.
+
+Liu et al., arXiv:2103.14030. A window of s x s tokens is a small sequence; a shifted block moves
+the windows by s // 2 tokens along both axes, cyclically, and hides from a token what is in its
+window only because of the cycle. A learned bias for each distance of two tokens is added to the
+scores.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from attn_course.engine.backend import array_module, resolve_backend
+from attn_course.ladder.checks import check_floats
+
+from .launches import Launches, LayerPlan
+from .transformer import Grouping, TransformerBlock
+
+BIAS_TABLE = "bias_table"  # among a block's weights: ((2s - 1)^2, heads)
+
+
+def window_tokens(height: int, width: int, side: int, shift: int = 0) -> np.ndarray:
+    """Return the tokens of each window: (windows, side * side) int32, row * width + column.
+
+    Windows and their tokens are in the order of rows. shift: the first window begins at token
+    (shift, shift); what leaves at the top or the left comes back at the other end.
+
+    Raises:
+        ValueError: extents that are no multiples of the window's side.
+    """
+    if height % side or width % side:
+        raise ValueError(f"{height} x {width} tokens are no multiple of windows of {side}")
+    tokens = np.arange(height * width, dtype=np.int32).reshape(height, width)
+    tokens = np.roll(tokens, (-shift, -shift), axis=(0, 1))
+    tokens = tokens.reshape(height // side, side, width // side, side).swapaxes(1, 2)
+    return np.ascontiguousarray(tokens.reshape(-1, side * side))
+
+
+def shift_mask(height: int, width: int, side: int, shift: int) -> np.ndarray:
+    """Return 0 where two tokens of a window may see each other, else -inf: (windows, n, n) float32.
+
+    They may not where only the cyclic shift has brought them together from two ends of the image:
+    one of the first `shift` rows or columns, and one further down or right.
+    """
+    rows, columns = np.divmod(window_tokens(height, width, side, shift), width)
+    zone = 2 * (rows < shift) + (columns < shift)  # (windows, n)
+    apart = zone[:, :, None] != zone[:, None, :]
+    return np.where(apart, np.float32(-np.inf), np.float32(0.0))
+
+
+def relative_bias(table: np.ndarray, side: int) -> np.ndarray:
+    """Return the bias of each pair of a window's tokens, (heads, n, n), from a table of distances.
+
+    table: ((2 side - 1)^2, heads); the row of (dy, dx) is (dy + side - 1) (2 side - 1) + dx + side
+    - 1, with the distance from key to query, as in the paper's code.
+    """
+    row, column = np.divmod(np.arange(side * side), side)
+    dy = row[:, None] - row[None, :] + side - 1
+    dx = column[:, None] - column[None, :] + side - 1
+    return np.ascontiguousarray(np.moveaxis(table[dy * (2 * side - 1) + dx], 2, 0))
+
+
+class SwinStage:
+    """Transformer blocks in windows of side x side tokens, every second one shifted by side // 2.
+
+    Args:
+        weights: one mapping a block: as for TransformerBlock, and ``bias_table`` of shape
+            ((2 side - 1)^2, heads), optional.
+        heads, options: as for TransformerBlock, without ``causal``.
+        side: of a window, in tokens. An image of one window along an axis is not shifted.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Mapping[str, object]],
+        heads: int,
+        side: int,
+        *,
+        backend: str | None = None,
+        **options,
+    ):
+        if "causal" in options:
+            raise ValueError("windows of an image have no causal order: leave causal out")
+        self.backend, self.heads, self.side = resolve_backend(backend), heads, side
+        self.blocks, self.tables = [], []
+        for given in weights:
+            table = given.get(BIAS_TABLE)
+            others = {name: array for name, array in given.items() if name != BIAS_TABLE}
+            if table is not None and np.shape(table) != ((2 * side - 1) ** 2, heads):
+                raise ValueError(
+                    f"{BIAS_TABLE} has shape {np.shape(table)}, not {((2 * side - 1) ** 2, heads)}"
+                )
+            self.tables.append(None if table is None else np.asarray(table, np.float32))
+            self.blocks.append(TransformerBlock(others, heads, backend=self.backend, **options))
+
+    def __call__(self, x):
+        """Return the stage of x: (B, height, width, E) float32, an array of the backend."""
+        launches, out = self._launches(x)
+        launches.run()
+        return out
+
+    def plan(self, x) -> LayerPlan:
+        """Prepare the stage on x: fill x in place, then ``plan()`` returns ``plan.out``."""
+        return LayerPlan(*self._launches(x))
+
+    def _launches(self, x):
+        launches, width = Launches(self.backend), self.blocks[0].width
+        check_floats("x", x, launches.xp)
+        if x.ndim != 4 or x.shape[3] != width:
+            raise ValueError(f"x has shape {x.shape}, not (B, height, width, {width})")
+        out = launches.xp.empty_like(x)
+        source, target = x.reshape(-1, width), out.reshape(-1, width)
+        for number, block in enumerate(self.blocks):
+            block.append(launches, source, target, self._grouping(number, *x.shape[:3]))
+            source = target  # the next block works in place
+        return launches, out
+
+    def _grouping(self, number: int, batch: int, height: int, width: int) -> Grouping:
+        """The windows of one block, and the bias of their scores."""
+        xp, side = array_module(self.backend), self.side
+        shift = side // 2 if number % 2 and min(height, width) > side else 0
+        tokens = window_tokens(height, width, side, shift)  # (windows, n)
+        windows, n = tokens.shape
+        all_tokens = tokens[None] + height * width * np.arange(batch, dtype=np.int32)[:, None, None]
+        table, bias = self.tables[number], None
+        if table is not None:
+            bias = relative_bias(table, side)  # (heads, n, n)
+        if shift:
+            mask = shift_mask(height, width, side, shift)[:, None]  # (windows, 1, n, n)
+            full = mask if bias is None else mask + bias
+            full = np.broadcast_to(full, (windows, self.heads, n, n)).reshape(-1, n, n)
+            # A bias of its own for each window: to the kernels, windows are further heads.
+            groups = (batch, windows * self.heads)
+        else:
+            full, groups = bias, (batch * windows, self.heads)
+        return Grouping(
+            *groups,
+            n,
+            xp.asarray(all_tokens.reshape(-1)),
+            None if full is None else xp.asarray(np.ascontiguousarray(full, np.float32)),
+        )

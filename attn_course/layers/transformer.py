@@ -1,0 +1,244 @@
+"""A pre-norm transformer block: x + attention(norm(x)), then y + mlp(norm(y))."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from attn_course.engine.backend import resolve_backend
+from attn_course.ladder.checks import check_floats
+
+from .launches import Launches, LayerPlan
+from .operations import (
+    add_layer_norm,
+    add_mlp,
+    check_approximate,
+    check_matrix,
+    check_vector,
+)
+from .products import WeightMatrix
+from .steps import MERGE_HEADS, SPLIT_HEADS, Rows
+
+MATRICES = ("w_q", "w_k", "w_v", "w_o", "w_1", "w_2")
+VECTORS = ("b_q", "b_k", "b_v", "b_o", "b_1", "b_2", "gamma_1", "beta_1", "gamma_2", "beta_2")
+
+
+class Grouping(NamedTuple):
+    """Which tokens attend to each other.
+
+    groups: (B, heads) and n of the attention call: q has shape (B, heads, n, d).
+    token: (rows,) int32, the row of the stream for each row of q; None: in order.
+    bias: of the scores, as attention() takes it, or None.
+    """
+
+    batch: int
+    heads: int
+    n: int
+    token: object = None
+    bias: object = None
+
+
+class TransformerBlock:
+    """x + attention(norm(x)), then y + mlp(norm(y)), with explicit weights.
+
+    One product gives q, k and v; kernels 16, 17 and 22 do the rest between the products. A bias
+    or residual is added where the product is read next; the last ones by the product itself.
+
+    Args:
+        weights: name -> array (NumPy or the backend's; rounded to float32). Matrices act from the
+            right: ``w_q``, ``w_k``, ``w_v``, ``w_o`` (E, E), ``w_1`` (E, F), ``w_2`` (F, E).
+            Optional: their biases ``b_q`` to ``b_2``, and ``gamma_1``, ``beta_1`` of the first
+            norm, ``gamma_2``, ``beta_2`` of the second, (E,).
+        heads: E is divided into this many.
+        causal: token i sees token j only where j <= i.
+        eps: of both norms.
+        approximate: of GELU, "none" or "tanh".
+        method: of attention().
+        precision: of the products with the weights on a GPU; a key of PRECISIONS.
+
+    Raises:
+        ValueError, TypeError: a weight that is missing, unknown or of a wrong shape.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, object],
+        heads: int,
+        *,
+        causal: bool = False,
+        eps: float = 1e-5,
+        approximate: str = "none",
+        method: str = "auto",
+        precision: str = "fp32",
+        backend: str | None = None,
+    ):
+        self.backend = resolve_backend(backend)
+        self.heads, self.causal, self.eps, self.method = heads, causal, eps, method
+        self.approximate = check_approximate(approximate)
+        host = _checked(weights)
+        self.width, self.hidden_width = host["w_1"].shape
+        if self.width % heads:
+            raise ValueError(f"a width of {self.width} does not divide into {heads} heads")
+        launches = Launches(self.backend)
+        put = launches.xp.asarray
+        joined = np.concatenate([host["w_q"], host["w_k"], host["w_v"]], axis=1)  # (E, 3E)
+        matrices = {"qkv": joined, **{name: host[f"w_{name}"] for name in "o12"}}
+        self.matrices = {
+            name: WeightMatrix(array, precision, self.backend) for name, array in matrices.items()
+        }
+        self.vectors = {name: put(host[name]) if name in host else None for name in VECTORS}
+        self.vectors["b_qkv"] = _joined_bias(host, put)
+
+    @classmethod
+    def from_torch_state(cls, state_dict: Mapping[str, object], heads: int, **options):
+        """Return the block that torch.nn.TransformerEncoderLayer(norm_first=True) computes.
+
+        state_dict: of a layer with ``activation="gelu"`` and an even number of features a head;
+            its tensors, or NumPy arrays. heads: its ``nhead``. options: as for the class; the
+            eps of the layer is 1e-5 unless it was changed. Dropout is left out, as in ``eval()``.
+
+        Raises:
+            ValueError: a state of another layer.
+        """
+        return cls(torch_weights(state_dict), heads, **options)
+
+    def __call__(self, x):
+        """Return the block of x: (B, L, E) float32, an array of the backend."""
+        launches, out = self._launches(x)
+        launches.run()
+        return out
+
+    def plan(self, x) -> LayerPlan:
+        """Prepare the block on x: fill x in place, then ``plan()`` returns ``plan.out``."""
+        return LayerPlan(*self._launches(x))
+
+    def _launches(self, x):
+        launches = Launches(self.backend)
+        check_floats("x", x, launches.xp)
+        if x.ndim != 3 or x.shape[2] != self.width:
+            raise ValueError(f"x has shape {x.shape}, not (B, L, {self.width})")
+        grouping = Grouping(x.shape[0], self.heads, x.shape[1])
+        out = launches.xp.empty_like(x)
+        rows = (-1, self.width)
+        self.append(launches, x.reshape(rows), out.reshape(rows), grouping)
+        return launches, out
+
+    def append(self, launches: Launches, x, out, grouping: Grouping) -> None:
+        """Append the block to launches. x, out: (rows, E); may be the same array."""
+        vectors, matrices, parts = self.vectors, self.matrices, self.matrices["qkv"].parts
+        rows, width = x.shape
+        normed = launches.buffer("normed", rows, parts * width)
+        first = vectors["gamma_1"], vectors["beta_1"], self.eps
+        add_layer_norm(launches, x, normed, *first, parts=parts)
+        mixed = self._attend(launches, normed, grouping)
+        branch, total = (launches.buffer(name, rows, width) for name in ("branch", "total"))
+        launches.multiply(mixed, matrices["o"], branch)
+        second = vectors["gamma_2"], vectors["beta_2"], self.eps
+        how = {"residual": branch, "bias": vectors["b_o"], "total": total, "parts": parts}
+        add_layer_norm(launches, x, normed, *second, **how)
+        add_mlp(
+            launches,
+            normed,
+            matrices["1"],
+            vectors["b_1"],
+            matrices["2"],
+            vectors["b_2"],
+            out,
+            self.approximate,
+            residual=total,
+        )
+
+    def _attend(self, launches: Launches, normed, grouping: Grouping):
+        """Append q, k, v of rows and their attention; return the heads side by side, in parts."""
+        rows, width, parts = len(normed), self.width, self.matrices["o"].parts
+        d, extents = width // self.heads, Rows(rows, width)
+        qkv = launches.buffer("qkv", rows, 3 * width)
+        launches.multiply(normed, self.matrices["qkv"], qkv)
+        shape = (grouping.batch, grouping.heads, grouping.n, d)
+        q, k, v, o = (launches.buffer(name, *shape) for name in ("q", "k", "v", "o"))
+        arrays = {"qkv": qkv, "bias": self.vectors["b_qkv"], "token": grouping.token}
+        numbers = {"n": grouping.n, "heads": self.heads, "d": d}
+        launches.kernel(SPLIT_HEADS, extents, {**arrays, "q": q, "k": k, "v": v}, numbers)
+        how = {"method": self.method, "causal": self.causal, "bias": grouping.bias}
+        launches.attention(q, k, v, o, **how)
+        mixed = launches.buffer("mixed", rows, parts * width)
+        arrays = {"x": o, "token": grouping.token, "out": mixed}
+        launches.kernel(MERGE_HEADS, extents, arrays, {**numbers, "parts": parts})
+        return mixed
+
+
+# -- weights ---------------------------------------------------------------------------------------
+def _host(array) -> np.ndarray:
+    """A NumPy, CuPy or PyTorch array on the host, as float32."""
+    if hasattr(array, "detach"):  # PyTorch, which is not imported
+        array = array.detach().cpu().numpy()
+    array = array.get() if hasattr(array, "get") else array
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """The weights on the host, all of the shapes that they must have."""
+    unknown = sorted(set(weights) - {*MATRICES, *VECTORS})
+    missing = [name for name in MATRICES if name not in weights]
+    if unknown or missing:
+        raise ValueError(
+            f"weights lack {missing} and have {unknown}, which no block has; there are "
+            f"{', '.join((*MATRICES, *VECTORS))}"
+        )
+    found = {name: _host(array) for name, array in weights.items() if array is not None}
+    width, hidden = found["w_q"].shape[0], found["w_1"].shape[-1]
+    shapes = dict.fromkeys(MATRICES, (width, width)) | {
+        "w_1": (width, hidden),
+        "w_2": (hidden, width),
+    }
+    for name in MATRICES:
+        check_matrix(name, found[name], shapes[name], np)
+    for name in VECTORS:
+        check_vector(name, found.get(name), hidden if name == "b_1" else width, np)
+    return found
+
+
+def _joined_bias(host: Mapping[str, np.ndarray], put):
+    """b_q, b_k and b_v in a row, zeros for those that are missing; None without any."""
+    given = [host.get(f"b_{name}") for name in "qkv"]
+    if all(bias is None for bias in given):
+        return None
+    zeros = np.zeros(len(host["w_q"]), np.float32)
+    return put(np.concatenate([zeros if bias is None else bias for bias in given]))
+
+
+_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
+
+
+def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return the weights by our names from the state of a torch.nn.TransformerEncoderLayer.
+
+    PyTorch's matrices act from the left, (out, in); ours are their transposes.
+
+    Raises:
+        ValueError: a key that such a layer has is missing, or there is one that it has not.
+    """
+    left, found = dict(state_dict), {}
+
+    def take(key: str, optional: bool = False):
+        if key not in left and not optional:
+            raise ValueError(
+                f"the state has no {key!r}: it is not that of a torch.nn.TransformerEncoderLayer"
+            )
+        return _host(left.pop(key)) if key in left else None
+
+    joined = take("self_attn.in_proj_weight")  # (3E, E)
+    for name, part in zip("qkv", np.split(joined, 3), strict=True):
+        found[f"w_{name}"] = part.T
+    bias = take("self_attn.in_proj_bias", optional=True)
+    if bias is not None:
+        found |= {f"b_{n}": part for n, part in zip("qkv", np.split(bias, 3), strict=True)}
+    for name, key in _TORCH_MATRICES.items():
+        found[f"w_{name}"] = take(f"{key}.weight").T
+        found[f"b_{name}"] = take(f"{key}.bias", optional=True)
+    for number in "12":
+        found[f"gamma_{number}"] = take(f"norm{number}.weight", optional=True)
+        found[f"beta_{number}"] = take(f"norm{number}.bias", optional=True)
+    if left:
+        raise ValueError(f"the state has {sorted(left)}, which no TransformerEncoderLayer has")
+    return {name: array for name, array in found.items() if array is not None}

@@ -1,0 +1,245 @@
+"""layer_norm, bias_gelu and mlp against float64, on whichever backend is chosen."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attn_course import bias_gelu, layer_norm, mlp, reference
+from attn_course.engine.backend import array_module, asnumpy
+from attn_course.engine.events import observe
+from attn_course.engine.watch import Sanitizer
+from attn_course.layers.launches import Launches
+from attn_course.layers.operations import add_bias_gelu, add_layer_norm, add_parts
+from attn_course.layers.products import PRECISIONS, WeightMatrix, tf32_high
+from attn_course.layers.steps import LAYER_NORM, WIDEST, Rows
+from attn_course.reference.comparison import assert_agrees, poisoned
+
+xp = array_module()
+NORM, GELU = 2e-6, 1e-6  # relative errors that are allowed
+MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken
+
+
+def guarded(*shape):
+    """An output of NaN inside a larger block of NaN; returns the block and the output."""
+    size = math.prod(shape)
+    block = poisoned(size + 2 * MARGIN, np.float32, xp)
+    return block, block[MARGIN : MARGIN + size].reshape(shape)
+
+
+def check_margins(block):
+    edges = asnumpy(block)
+    assert np.isnan(edges[:MARGIN]).all() and np.isnan(edges[-MARGIN:]).all()
+
+
+def normal(*shape, seed=0, mean=0.3, spread=1.4):
+    rng = np.random.default_rng(seed)
+    return rng.normal(mean, spread, shape).astype(np.float32)
+
+
+def device(*arrays):
+    return [None if array is None else xp.asarray(array) for array in arrays]
+
+
+def run_norm(x, gamma, beta, *, options=(), parts=1, **more):
+    """Kernel 16 into guarded outputs; returns y and the sum, on the host."""
+    launches, rows, d = Launches(), *x.shape
+    block, y = guarded(rows, parts * d)
+    sum_block, total = guarded(rows, d)
+    more = dict(zip(more, device(*more.values()), strict=True))
+    arrays = device(x, gamma, beta)
+    how = {"options": options, "parts": parts, "total": total}
+    add_layer_norm(launches, arrays[0], y, *arrays[1:], 1e-5, **how, **more)
+    launches.run()
+    check_margins(block)
+    check_margins(sum_block)
+    return asnumpy(y), asnumpy(total)
+
+
+# -- layer norm ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("mean", [0.3, 1e4])
+@pytest.mark.parametrize("d", [1, 3, 63, 512, 1000, 1024, 1025, 4097, WIDEST])
+def test_layer_norm(d, mean):
+    """Also of a mean so large that float32 rounds it by more than the result may be off."""
+    x, gamma, beta = normal(5, d, mean=mean), normal(d, seed=1), normal(d, seed=2)
+    y, total = run_norm(x, gamma, beta)
+    np.testing.assert_array_equal(total, x)
+    expected = reference.layer_norm(x, gamma, beta)
+    assert_agrees(y, expected, relative=NORM, name=f"width {d}, mean {mean}")
+
+
+@pytest.mark.parametrize("d", [40, 1030])
+def test_constant_rows_become_beta(d):
+    x = np.repeat(np.float32([[0.0], [7.25], [-3e4], [1e-20]]), d, axis=1)
+    beta = normal(d, seed=2)
+    y, _ = run_norm(x, normal(d, seed=1), beta)
+    np.testing.assert_array_equal(y, np.broadcast_to(beta, x.shape))
+
+
+def test_an_outlier_does_not_spoil_the_variance():
+    x = normal(3, 2000, mean=0.0, spread=1e-3)
+    x[:, 0] = [1e4, -2e3, 1.0]
+    expected = reference.layer_norm(x)
+    assert_agrees(run_norm(x, None, None)[0], expected, relative=NORM, name="outlier")
+
+
+@pytest.mark.parametrize("d", [77, 128, 1100])
+def test_residual_and_bias_are_added_first(d):
+    x, residual, bias = normal(6, d), normal(6, d, seed=1), normal(d, seed=2)
+    y, total = run_norm(x, None, None, residual=residual, bias=bias)
+    np.testing.assert_array_equal(total, x + residual + bias)
+    assert_agrees(y, reference.layer_norm(total), relative=NORM, name="with residual")
+
+
+@pytest.mark.parametrize("options", [("-DROWS=1",), ("-DROWS=7",)], ids=str)
+def test_rows_of_a_block(options):
+    x = normal(9, 50)
+    y, _ = run_norm(x, None, None, options=options)
+    assert_agrees(y, reference.layer_norm(x), relative=NORM, name=str(options))
+
+
+@pytest.mark.parametrize("warps", [2, 5, 32])
+def test_any_number_of_warps_shares_a_row(warps):
+    """Every warp's sums count, also those of warps that have no columns."""
+    x = normal(3, 130)
+    options = ("-DVECTORS=1", f"-DWARPS={warps}")
+    assert LAYER_NORM.launch(Rows(3, 130), options).entry == "layernorm_block"
+    y, _ = run_norm(x, None, None, options=options)
+    assert_agrees(y, reference.layer_norm(x), relative=NORM, name=f"{warps} warps")
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_arrays_that_float4_does_not_fit(shift):
+    """d % 4 == 0, but the arrays begin anywhere."""
+    x, gamma = normal(4, 64), normal(64, seed=1)
+    moved = [xp.asarray(np.pad(array.ravel(), (shift, 0)))[shift:] for array in (x, gamma)]
+    y = layer_norm(moved[0].reshape(x.shape), moved[1])
+    assert_agrees(y, reference.layer_norm(x, gamma), relative=NORM, name=f"shift {shift}")
+
+
+def test_the_shape_is_kept_and_the_sum_returned():
+    x, residual = device(normal(2, 3, 20), normal(2, 3, 20, seed=1))
+    y, total = layer_norm(x, residual=residual, eps=0.5, return_sum=True)
+    assert y.shape == total.shape == x.shape
+    expected = reference.layer_norm(asnumpy(x) + asnumpy(residual), eps=0.5)
+    assert_agrees(y, expected, relative=NORM, name="eps")
+    plan = layer_norm.plan(x)
+    x[...] = residual
+    assert_agrees(plan(), reference.layer_norm(asnumpy(residual)), relative=NORM, name="plan")
+
+
+def test_arguments_are_refused_by_name():
+    x, gamma = device(normal(4, 10), normal(10))
+    cases = [
+        ((x.astype(np.float64),), {}, TypeError, r"x is float64.*astype"),
+        ((x.T,), {}, ValueError, "x is not C-contiguous"),
+        ((x, gamma[:9]), {}, ValueError, r"gamma has shape \(9,\), not \(10,\)"),
+        ((x,), {"residual": x[:3]}, ValueError, r"residual has shape \(3, 10\), x \(4, 10\)"),
+        ((xp.zeros((1, WIDEST + 1), np.float32),), {}, ValueError, "16385.*at most 16384"),
+    ]
+    for arguments, more, error, message in cases:
+        with pytest.raises(error, match=message):
+            layer_norm(*arguments, **more)
+
+
+# -- GELU ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("approximate", "name"), [("none", "erf"), ("tanh", "tanh")])
+@pytest.mark.parametrize("shape", [(1, 1), (9, 7), (5, 96), (3, 516)], ids=str)
+def test_bias_gelu(shape, approximate, name):
+    x, bias = normal(*shape, spread=2.5), normal(shape[1], seed=1)
+    out = bias_gelu(*device(x, bias), approximate)
+    expected = reference.gelu(x.astype(np.float64) + bias, approximation=name)
+    assert_agrees(out, expected, relative=GELU, name=f"gelu by {name}")
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_large_numbers(approximate):
+    x = np.float32([[-1e4, -60, 0, 60, 1e4, np.inf]])
+    out = asnumpy(bias_gelu(xp.asarray(x), approximate=approximate))
+    np.testing.assert_array_equal(out, [[0, 0, 0, 60, 1e4, np.inf]])
+
+
+def test_gelu_writes_its_array_and_no_more():
+    x = normal(5, 33)
+    launches, (block, out) = Launches(), guarded(5, 33)
+    out[...] = xp.asarray(x)
+    add_bias_gelu(launches, out, None, out, "none")  # in place
+    launches.run()
+    check_margins(block)
+    assert_agrees(out, reference.gelu(x), relative=GELU, name="in place")
+    with pytest.raises(ValueError, match="approximate is 'erf'; choose one of: none, tanh"):
+        bias_gelu(out, approximate="erf")
+
+
+# -- parts for tensor cores ------------------------------------------------------------------------
+def check_parts(found, whole):
+    """[low | high | high], where high has 11 bits and high + low is the number itself."""
+    low, high, again = np.split(found, 3, axis=1)
+    np.testing.assert_array_equal(high, again)
+    np.testing.assert_array_equal(high.view(np.uint32) & 0x1FFF, 0)
+    np.testing.assert_array_equal(high.astype(np.float64) + low, whole.astype(np.float64))
+    assert (np.abs(low) <= np.abs(whole) * 2.0**-11).all()
+    np.testing.assert_array_equal(high, tf32_high(whole))
+
+
+@pytest.mark.parametrize("d", [64, 35])
+def test_parts_add_up_to_the_number(d):
+    x, launches, (block, out) = normal(5, d), Launches(), guarded(5, 3 * d)
+    add_parts(launches, xp.asarray(x), out, 3)
+    launches.run()
+    check_margins(block)
+    check_parts(asnumpy(out), x)
+    check_parts(run_norm(x, None, None, parts=3)[0], run_norm(x, None, None)[0])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32x3"])
+def test_mlp(precision):
+    x, w_1, w_2 = normal(2, 5, 24), normal(24, 50, seed=1), normal(50, 24, seed=2)
+    b_1, b_2 = normal(50, seed=3), normal(24, seed=4)
+    out = mlp(*device(x, w_1, b_1, w_2, b_2), precision=precision)
+    expected = reference.gelu(x.astype(np.float64) @ w_1 + b_1) @ w_2 + b_2
+    assert_agrees(out, expected, relative=2e-6, name=precision)
+    plan = mlp.plan(*device(x, w_1, None, w_2, None), "tanh", precision=precision)
+    hidden = reference.gelu(x.astype(np.float64) @ w_1, approximation="tanh")
+    assert_agrees(plan(), hidden @ w_2, relative=2e-6, name=precision)
+
+
+def test_tf32_alone_loses_digits_that_three_products_keep():
+    """What one product of 11-bit factors is off by, and three are not."""
+    x, weights = normal(20, 300), normal(300, 40, seed=1)
+    exact = x.astype(np.float64) @ weights
+    one = tf32_high(x).astype(np.float64) @ tf32_high(weights)
+    high = tf32_high(x)
+    cut = np.concatenate([x - high, high, high], axis=1)
+    three = cut.astype(np.float64) @ asnumpy(WeightMatrix(weights, "tf32x3").data)
+
+    def error(found):
+        return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+    assert error(one) > 1e-4 and error(three) < 1e-6
+
+
+def test_products_are_refused_by_name():
+    x, w_1, w_2 = device(normal(5, 24), normal(24, 50), normal(50, 24))
+    with pytest.raises(ValueError, match=r"w_1 has shape \(50, 24\), not \(24, any\).*transpose"):
+        mlp(x, w_2, None, w_1, None)
+    with pytest.raises(ValueError, match=r"b_2 has shape \(50,\), not \(24,\)"):
+        mlp(x, w_1, None, w_2, xp.zeros(50, np.float32))
+    with pytest.raises(ValueError, match=f"precision is 'fp64'.*{', '.join(PRECISIONS)}"):
+        mlp(x, w_1, None, w_2, None, precision="fp64")
+
+
+# -- the sanitizer ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("options", [(), ("-DVECTORS=1", "-DWARPS=2")], ids=str)
+def test_the_sanitizer_finds_nothing(options, no_gpu):
+    """A warp a row, and a block a row whose second warp has a few columns."""
+    x, residual = normal(3, 135), normal(3, 135, seed=1)
+    with observe(Sanitizer(("y", "sum"))) as report:
+        layer_norm(x, residual[0].copy(), residual=residual, return_sum=True, options=options)
+    assert report.findings == []
+
+
+def test_the_sanitizer_finds_nothing_in_gelu(no_gpu):
+    with observe(Sanitizer(("out",))) as report:
+        bias_gelu(normal(3, 35), normal(35, seed=1))
+    assert report.findings == []

@@ -1,0 +1,115 @@
+"""The layers' suites on the simulator with a made-up clock: all of a GPU run but the time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from record_harness import stamped
+
+from attn_course.cli import bench, main
+from attn_course.cli.record import faults_of
+from attn_course.measure import contests, records, timing
+from attn_course.measure.layers import LAYER_SUITES, contestants, suites
+from attn_course.measure.layers.suites import LayerRow
+from attn_course.measure.timing import Replay
+
+ROWS = {
+    "layernorm": LayerRow((2, 3, 40)),
+    "mlp": LayerRow((2, 3, 24), 50),
+    "block": LayerRow((2, 5, 24), 40, 3),
+    "swin": LayerRow((2, 8, 8, 12), 20, 2, side=4, blocks=2),
+}
+
+
+class Clock:
+    def synchronize(self):
+        pass
+
+    def time_us(self, launch):
+        launch()
+        return 5.0
+
+
+@pytest.fixture
+def made_up_gpu(monkeypatch, no_gpu):
+    monkeypatch.setattr(contests, "array_module", lambda backend: np)
+    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(contests, "ESTIMATES", 1)
+    for module in (contests, timing):
+        monkeypatch.setattr(module, "require_gpu", lambda: None)
+    monkeypatch.setattr(timing, "clocks", lambda: {})
+    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(suites, "_on_device", dict)
+
+
+def row_record(kind: str, wrong=()) -> dict:
+    """A row's record without peers, which need PyTorch and a GPU."""
+    suite = LAYER_SUITES["block" if kind == "swin" else kind]
+    makers, expected = suite.problem(ROWS[kind])
+    ours = {name: make for name, make in makers.items() if not name.startswith("torch")}
+    assert len(makers) > len(ours)
+    if wrong:
+        right, expected = expected, lambda x, causal: right(x) + 1
+    alone = replace(suite, problem=lambda row: (ours, expected))
+    return suites.run_row(alone, ROWS[kind], 2, 0, backend="simulator", clock=Clock())
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_row(kind, made_up_gpu):
+    found = row_record(kind)
+    assert found["wrong"] == found["refused"] == {} and found["best_peer"] is None
+    names = {"layer_norm"} if kind == "layernorm" else {f"{kind}_{p}" for p in suites.OURS}
+    assert set(found["timings"]) == set(found["launches"]) == names
+    assert all("product" in calls for calls in found["launches"].values()) == (kind != "layernorm")
+    suite = "block" if kind == "swin" else kind
+    record = stamped(f"bench_{suite}", suite=suite, about="all", torch="", clocks={}, rows=[found])
+    text = bench.report(record)
+    assert found["label"].split(" windows")[0] in text and "recorded 2026-01-02" in text
+
+
+def test_a_wrong_layer_is_not_timed(made_up_gpu):
+    with pytest.raises(timing.TimingError, match="no contestant is left: layer_norm.*are wrong"):
+        row_record("layernorm", wrong=True)
+
+
+def test_a_record_is_written_and_shown(made_up_gpu, tmp_path, capsys):
+    row = row_record("mlp") | {"wrong": {"torch": "torch: wrong", "mlp_fp32": "mlp: wrong"}}
+    fields = {"suite": "mlp", "about": "all", "torch": "2.9", "clocks": {}, "rows": [row]}
+    record = stamped("bench_mlp", **fields)
+    assert len(faults_of(record)) == 1
+    records.write_record(record, "bench_mlp", tmp_path)
+    assert main.main(["bench", "mlp", "--results", str(tmp_path)]) == 0
+    assert "mlp_tf32x3" in capsys.readouterr().out
+    assert main.main(["bench", "mlp", "--methods", "naive", "--results", str(tmp_path)]) != 0
+    row["timings"]["mlp_fp32"].pop("median_us")
+    with pytest.raises(records.RecordError, match="median_us"):
+        records.write_record(record, "bench_mlp", tmp_path)
+
+
+def test_rows_are_checked_at_even_distances_and_nan_anywhere_shows():
+    x = np.arange(30_000, dtype=np.float32).reshape(10_000, 3)
+    found = contestants.checked_rows(x)
+    assert 4096 <= len(found) <= 5000 and found[0].tolist() == x[-1].tolist()
+    x[1, 2] = np.nan
+    assert np.isnan(contestants.checked_rows(x)).any()
+    assert contestants.checked_rows(np.ones((2, 3, 4))).shape == (6, 4)
+
+
+def test_the_rows_are_those_of_the_reports():
+    shapes = {name: [row.shape for row in suite.rows] for name, suite in LAYER_SUITES.items()}
+    assert shapes["layernorm"][:3] == [(8, 256, 512), (4, 512, 768), (8, 128, 1024)]
+    assert shapes["mlp"] == [(4, 128, 512), (8, 256, 512)]
+    assert suites.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
+    assert suites.kernel_files(LAYER_SUITES["block"])[-1] == "22_heads"
+
+
+def test_recorded_layers_hold_what_is_claimed_of_them():
+    """Each stored record: all rows, every timed output checked, a peer in each row."""
+    for name, suite in LAYER_SUITES.items():
+        for record in records.records(f"bench_{name}"):
+            assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]
+            assert faults_of(record) == []
+            for row in record["rows"]:
+                assert row["best_peer"] and set(row["ratios"]) == set(row["launches"])
+                errors = [row["timings"][one]["relative_error"] for one in row["ratios"]]
+                assert max(errors) < suites.LAYER_RELATIVE[name]
