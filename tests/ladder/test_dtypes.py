@@ -118,18 +118,18 @@ def test_a_device_without_the_shared_memory_is_named():
 
 def test_a_step_is_judged_in_a_dtype_that_it_takes():
     q, k, v = (array[0] for array in seeded_qkv((1, 2, 9, 12)))
-    found = verify_step(step("flash_wmma"), q, k, v)
+    found = verify_step(step("flash_mma"), q, k, v)
     assert found.agrees and found.dtype == "bfloat16"
     assert found.outputs["out"].dtype == DTYPES["bfloat16"]
     assert found.comparison.relative_error > 1e-4  # bfloat16's rounding, not float32's
     assert verify_step(step("rows_online"), q, k, v).dtype == "float32"
-    assert verify_method("flash_wmma", *rounded("float16")).dtype == "float16"
+    assert verify_method("flash_mma", *rounded("float16")).dtype == "float16"
 
 
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_commands_take_a_dtype(command, capsys):
     small = ["--shape", "1,1,9,12", "--dtype", "float16"]
-    assert main.main([command, "flash_wmma", *small]) == 0
+    assert main.main([command, "flash_mma", *small]) == 0
     assert "relative error" in capsys.readouterr().out
     assert main.main([command, "tiled", *small]) == 2
     assert "methods that take float16: flash_wmma" in capsys.readouterr().err
