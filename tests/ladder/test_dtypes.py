@@ -15,7 +15,12 @@ from attn_course.ladder.attention import (
     problem_of,
 )
 from attn_course.ladder.choose import choose
-from attn_course.ladder.matrix_tiles import MATRIX_TILES, matrix_candidates, matrix_config
+from attn_course.ladder.matrix_tiles import (
+    MATRIX_TILES,
+    fills_device,
+    matrix_candidates,
+    matrix_config,
+)
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import verify_method, verify_step
@@ -105,6 +110,7 @@ def test_tiles_fit_the_device(entry, gpu):
                 assert launch.shared_bytes <= gpu.shared_bytes and d <= launch.constants["D"]
                 flag = {"bfloat16": 1, "float16": 0, "float32": None}[dtype]
                 assert launch.constants.get("BFLOAT16") == flag
+            assert fills_device(matrix_config(entry, many, gpu), many, gpu)
             found = matrix_candidates(entry, many, gpu)
             assert matrix_config(entry, many, gpu) == found[0]
             assert matrix_config(entry, few, gpu) == found[-1]
