@@ -8,8 +8,8 @@
 // Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
 //                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 16; BC a multiple of 16; 16*ROW_TILES rows a warp;
-//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half; LAZY and
-//                Q_IN_REGISTERS 0 or 1; HEAD_GROUP >= 1; heads a multiple of kv_heads
+//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half;
+//                Q_IN_REGISTERS 0 or 1; heads a multiple of kv_heads
 // Expect:        the matrix unit is busy more than half of the time; no bank conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time; ceil(n/BR) <= 65535
@@ -38,12 +38,6 @@
 #ifndef Q_IN_REGISTERS
 #define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded once
 #endif
-#ifndef LAZY
-#define LAZY 1  // 1: sums are rescaled only where a score passes the maximum by far
-#endif
-#ifndef HEAD_GROUP
-#define HEAD_GROUP 8  // heads whose tiles of rows run side by side and share L2
-#endif
 
 #if BFLOAT16
 #include <cuda_bf16.h>
@@ -64,7 +58,7 @@ constexpr int WARP_ROWS = 16 * ROW_TILES;           // query rows a warp
 constexpr int BR = WARP_ROWS * WARPS;               // query rows a block
 constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;   // of a row in shared memory: whole groups
 constexpr int KV_BYTES = BC * ROW_BYTES;            // of a tile of K or V
-constexpr float SLACK = LAZY ? 8.0f : 0.0f;         // weights stay below 2^SLACK
+constexpr float SLACK = 8.0f;                       // weights stay below 2^SLACK
 
 static_assert(D % 16 == 0 && D <= 256 && BC % 16 == 0, "fragments are 16 rows or columns");
 
@@ -84,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const auto [bh, row0] = row_tile<HEAD_GROUP, BR>();
+    const auto [bh, row0] = row_tile<BR>(causal);
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
     if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
@@ -117,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
 
     float o[ROW_TILES][D / 8][4] = {};  // the output so far, not yet divided by sum
-    float shift[ROW_TILES][2];          // maximum of the scores so far, in powers of two
+    float shift[ROW_TILES][2];          // about the maximum of the scores so far, in powers of two
     float sum[ROW_TILES][2] = {};       // of exp2(score - shift) so far, over this lane's keys
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
@@ -176,13 +170,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
         }
 
         float top[ROW_TILES][2];
-        bool higher = !LAZY;
+        bool higher = false;
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TILES; ++i) {
             top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
             higher |= top[i / 2][i % 2] > shift[i / 2][i % 2] + SLACK;
         }
-        if (!LAZY || __any_sync(0xffffffff, higher)) {
+        // Sums are rescaled only where a score passes the old maximum by far: seldom.
+        if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {
                 const float rescale[2] = {raise(shift[i][0], top[i][0]),

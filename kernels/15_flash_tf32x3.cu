@@ -9,7 +9,7 @@
 // Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
 //                warp;
 //                STAGES >= 2; BLOCKS on an SM at once; ROUND and Q_IN_REGISTERS 0 or 1;
-//                HEAD_GROUP >= 1; heads a multiple of kv_heads
+//                heads a multiple of kv_heads
 // Expect:        a relative error near that of 12, in less time: 3 products at 8 times the rate
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
@@ -38,9 +38,6 @@
 #endif
 #ifndef ROUND
 #define ROUND 1
-#endif
-#ifndef HEAD_GROUP
-#define HEAD_GROUP 8  // heads whose tiles of rows run side by side and share L2
 #endif
 
 #include "include/async_copy.cuh"
@@ -102,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const auto [bh, row0] = row_tile<HEAD_GROUP, BR>();
+    const auto [bh, row0] = row_tile<BR>(causal);
     const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
     // long long: the offset of a row, or of a head's bias, can pass 2^31.
     if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head

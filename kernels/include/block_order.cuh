@@ -1,5 +1,5 @@
-// Idea:          Which tile of rows a block takes. Blocks start in the order of their numbers, and
-//                those at work together should read the same K and V, which then stay in L2.
+// Idea:          Which tile of rows a block takes. Blocks start in the order of their numbers; the
+//                order decides what blocks at work together share, and how long the last ones take.
 // Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu
 // Explained in:  09_flash_attention
 #pragma once
@@ -9,14 +9,13 @@ struct RowTile {
     int row0;  // first row
 };
 
-// In a grid (batch*heads, tiles of rows): all tiles of the first `together` heads, then those of
-// the next ones. Last rows first: under causal they work longest, and the short ones fill the end.
-template <int together, int rows>
-__device__ __forceinline__ RowTile row_tile()
+// In a grid (batch*heads, tiles of rows). causal: the last rows of all heads come first; they see
+// the most keys, and the short ones fill the end. Else all tiles of a head follow each other: what
+// they read of K and V stays in L2.
+template <int rows>
+__device__ __forceinline__ RowTile row_tile(bool causal)
 {
-    const int block = blockIdx.y * gridDim.x + blockIdx.x;
-    const int first = block / (together * gridDim.y) * together;  // head of the group
-    const int heads = min(together, (int)gridDim.x - first);
-    const int in_group = block - first * gridDim.y;
-    return {first + in_group % heads, (int)(gridDim.y - 1 - in_group / heads) * rows};
+    if (causal) return {(int)blockIdx.x, (int)(gridDim.y - 1 - blockIdx.y) * rows};
+    const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+    return {(int)(block / gridDim.y), (int)(block % gridDim.y) * rows};
 }

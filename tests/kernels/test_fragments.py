@@ -80,8 +80,8 @@ def test_a_bias_and_a_negative_scale(dtype):
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
 def test_other_tiles(dtype):
-    """Two tiles of rows a warp, three stages, Q in registers, groups of heads of unequal size."""
-    more = {"ROW_TILES": 2, "STAGES": 3, "Q_IN_REGISTERS": 1, "HEAD_GROUP": 2}
+    """Two tiles of rows a warp, three stages, Q in registers."""
+    more = {"ROW_TILES": 2, "STAGES": 3, "Q_IN_REGISTERS": 1}
     check(*inputs(dtype, 3, 1, 70, 50, 24), causal=True, constants=SMALL | more)
 
 
