@@ -5,11 +5,14 @@ from functools import lru_cache
 from attn_course.engine.backend import resolve_backend
 from attn_course.reference.dtypes import HALVES
 
+from .matrix_tiles import fills_device, matrix_candidates
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_flash, best_split
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
+TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
+TF32_D = 128  # head dim up to which flash_tf32x3 was timed
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -80,7 +83,7 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
             f"no method takes {problem.dtype} with head dim {problem.d}, more than {LARGEST_D}: "
             "pass float32 arrays"
         )
-    if device.capability < ASYNC_COPIES:
+    if device.capability < TENSOR_CORES:
         raise ValueError(
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
@@ -90,6 +93,14 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
+    if device.capability >= TENSOR_CORES and problem.d <= TF32_D:
+        large = matrix_candidates("flash_tf32x3", problem, device)[:1]
+        if large and fills_device(large[0], problem, device):
+            return "flash_tf32x3", (
+                f"head dim {problem.d} is at most {TF32_D}, and tiles for all {device.sm_count} "
+                f"SMs of {device.name}: three products of tensor cores are faster than one in "
+                "float32, and nearly as exact"
+            )
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS
     together = best_flash(problem, device, clusters=True) if clusters else None

@@ -114,7 +114,9 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
             f"which has {device.shared_bytes // 1024} KB of shared memory a block; use float32 "
             "arrays and method rows_online, which has no tiles"
         )
-    for c in found:
-        if problem.bh * ceil_div(problem.n, matrix_rows(c)) >= device.sm_count:
-            return c
-    return found[-1]
+    return next((c for c in found if fills_device(c, problem, device)), found[-1])
+
+
+def fills_device(c: Mapping[str, int], problem: Problem, device: Device) -> bool:
+    """Whether every multiprocessor gets a block of these constants."""
+    return problem.bh * ceil_div(problem.n, matrix_rows(c)) >= device.sm_count

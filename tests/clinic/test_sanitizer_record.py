@@ -7,9 +7,12 @@ import pytest
 import sanitizer_runs as runs
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
+from attn_course.ladder.steps import LADDER
 from attn_course.measure.records import RESULTS_FOLDER, caption, is_current, read_record
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))
+NEW = [row.path for row in LADDER if row.entry in MATRIX_TILES]
 EVERY_RUN = {(name, build) for name in runs.TOOLS for build in runs.BUILDS}
 
 
@@ -52,6 +55,9 @@ def test_record(path):
     record = read_record(path)
     if not is_current(record):
         pytest.skip(caption(record))
+    new = {path.name for path in NEW if path.name not in record["kernels"]}
+    if new:
+        pytest.skip(f"taken before {sorted(new)}: `attn-course record sanitizer` takes it again")
     assert complaints(record) == []
     assert record["alarms"] == record["missed"] == record["unexplained"] == []
     (exact,) = record["machine_code"]

@@ -60,7 +60,8 @@ def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
         record["kernels"] = dict.fromkeys(record["kernels"], "0")
         (tmp_path / path.name).write_text(json.dumps(record))
     monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    assert readme_tables.bench().count("STALE") == 2
+    recorded = {path.stem for path in tmp_path.glob("bench_*.json")} - {"bench_ladder"}
+    assert readme_tables.bench().count("STALE") == len(recorded) >= 2
     assert all("STALE" in line for line in readme_tables.checked().splitlines())
 
 

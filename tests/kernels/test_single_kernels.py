@@ -5,6 +5,7 @@ nothing. The same tests run on the simulator and on a GPU.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -389,8 +390,11 @@ def test_auto_picks_by_head_dim_and_device():
         assert found == method and str(d) in reason
         launch = steps_of(found)[0].launch(Problem(4, 64, 64, d), device=gpu)
         assert launch.shared_bytes <= gpu.shared_bytes
-    found, reason = choose(Problem(64, 2048, 2048, 64), hopper)
-    assert found == "flash_async" and "64" in reason  # blocks for every SM without clusters
+    large = Problem(64, 2048, 2048, 64)
+    found, reason = choose(large, hopper)
+    assert found == "flash_tf32x3" and "64" in reason and "132 SMs" in reason
+    assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
+    assert choose(large, turing)[0] == "flash_fp32"
 
 
 @pytest.mark.parametrize("d", [40, 300])

@@ -15,7 +15,12 @@ from attn_course.ladder.attention import (
     problem_of,
 )
 from attn_course.ladder.choose import choose
-from attn_course.ladder.matrix_tiles import MATRIX_TILES, matrix_candidates, matrix_config
+from attn_course.ladder.matrix_tiles import (
+    MATRIX_TILES,
+    fills_device,
+    matrix_candidates,
+    matrix_config,
+)
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import verify_method, verify_step
@@ -105,6 +110,7 @@ def test_tiles_fit_the_device(entry, gpu):
                 assert launch.shared_bytes <= gpu.shared_bytes and d <= launch.constants["D"]
                 flag = {"bfloat16": 1, "float16": 0, "float32": None}[dtype]
                 assert launch.constants.get("BFLOAT16") == flag
+            assert fills_device(matrix_config(entry, many, gpu), many, gpu)
             found = matrix_candidates(entry, many, gpu)
             assert matrix_config(entry, many, gpu) == found[0]
             assert matrix_config(entry, few, gpu) == found[-1]
@@ -118,18 +124,18 @@ def test_a_device_without_the_shared_memory_is_named():
 
 def test_a_step_is_judged_in_a_dtype_that_it_takes():
     q, k, v = (array[0] for array in seeded_qkv((1, 2, 9, 12)))
-    found = verify_step(step("flash_wmma"), q, k, v)
+    found = verify_step(step("flash_mma"), q, k, v)
     assert found.agrees and found.dtype == "bfloat16"
     assert found.outputs["out"].dtype == DTYPES["bfloat16"]
     assert found.comparison.relative_error > 1e-4  # bfloat16's rounding, not float32's
     assert verify_step(step("rows_online"), q, k, v).dtype == "float32"
-    assert verify_method("flash_wmma", *rounded("float16")).dtype == "float16"
+    assert verify_method("flash_mma", *rounded("float16")).dtype == "float16"
 
 
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_commands_take_a_dtype(command, capsys):
     small = ["--shape", "1,1,9,12", "--dtype", "float16"]
-    assert main.main([command, "flash_wmma", *small]) == 0
+    assert main.main([command, "flash_mma", *small]) == 0
     assert "relative error" in capsys.readouterr().out
     assert main.main([command, "tiled", *small]) == 2
     assert "methods that take float16: flash_wmma" in capsys.readouterr().err
