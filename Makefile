@@ -8,9 +8,14 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	done; true)
 WORKERS ?= 2
 BIN := .venv/bin
+# Workers, notebooks and the next run share what one has compiled; `make clean` removes it.
+KEPT := ATTN_COURSE_COMPILED=$(CURDIR)/.compiled_cache
+# The files that take longest come first, so that no worker waits for one at the end.
+LONG := tests/exercises/test_exercises.py tests/kernels tests/clinic tests/browser tests/measure \
+	tests/house/test_wheel.py
 # PIP_USER=1 in the environment would send packages past .venv.
 PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
-NBVAL := $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
+NBVAL := $(KEPT) $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
 	-p no:cacheprovider --nbval-cell-timeout 120
 
 # What keeps the environment from being made, as one line with the way out; empty when nothing does.
@@ -56,7 +61,8 @@ tour: venv
 test: lint unit notebook-test
 
 unit: venv
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(KEPT) $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	-p no:nbval -p no:anyio $(LONG) tests
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv
@@ -96,4 +102,4 @@ dist: venv
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 clean:
-	rm -rf .venv tour build dist *.egg-info
+	rm -rf .venv .compiled_cache tour build dist *.egg-info

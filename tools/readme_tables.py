@@ -17,6 +17,7 @@ from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import RecordError, caption, no_record, read_record
+from attn_course.measure.suites import SUITES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -95,10 +96,14 @@ def lessons(folder: str = "notebooks/") -> str:
 
 # -- measured on a GPU -----------------------------------------------------------------------------
 def bench() -> str:
-    """`auto` against the best backend of PyTorch's attention, every row of both suites."""
+    """`auto` against the best backend of PyTorch's attention, every row of the suites."""
     parts = []
-    for suite in ("seeds_fp32", "long_fp32"):
-        record = read_record(GPU_RECORDS / f"bench_{suite}.json")
+    for suite in ("seeds_fp32", "long_fp32", "long_bf16"):
+        path = GPU_RECORDS / f"bench_{suite}.json"
+        if not path.is_file():
+            parts.append(f"`{suite}`: {SUITES[suite].about}; {no_record(suite)}.")
+            continue
+        record = read_record(path)
         rows = [bench_row(row) for row in record["rows"]]
         parts.append(
             "\n".join(

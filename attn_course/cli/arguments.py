@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.backend import BACKENDS
-from attn_course.ladder.attention import AUTO, METHODS
+from attn_course.ladder.attention import AUTO, METHODS, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER
+from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
 
-DTYPE = "float32"  # what every kernel of the ladder takes
 DEFAULT_SHAPE = (1, 2, 64, 32)
 
 
@@ -35,7 +35,14 @@ class Workload:
     def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Seeded random q (B, H, L, D), k and v (B, H, kv_length or L, D) of the dtype."""
         arrays = seeded_qkv(self.shape, self.kv_length, self.seed)
-        return tuple(array.astype(self.dtype) for array in arrays)
+        return tuple(array.astype(DTYPES[self.dtype]) for array in arrays)
+
+    @property
+    def tolerance(self) -> float:
+        """The relative error to float64 that a method's kernels are allowed with this dtype."""
+        if self.method == AUTO:
+            return TOLERANCES[self.dtype]
+        return max(row.tolerance(self.dtype) for row in steps_of(self.method))
 
 
 def shape_argument(text: str) -> tuple[int, int, int, int]:
@@ -129,12 +136,6 @@ def natural(text: str) -> int:
     return int(text)
 
 
-def dtype_argument(text: str) -> str:
-    if text != DTYPE:
-        raise argparse.ArgumentTypeError(f"{text!r}: every kernel here takes {DTYPE}; drop --dtype")
-    return text
-
-
 def add_backend(parser: argparse.ArgumentParser) -> None:
     """--backend."""
     parser.add_argument(
@@ -201,16 +202,27 @@ def add_workload(
     )
     parser.add_argument("--causal", action="store_true", help="a query sees no later key")
     parser.add_argument(
-        "--dtype", type=dtype_argument, default=DTYPE, metavar=DTYPE, help="the only one there is"
+        "--dtype",
+        choices=tuple(DTYPES),
+        help="of q, k, v and the output (default: the method's usual one, float32 of auto)",
     )
     parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
     add_backend(parser)
 
 
 def workload(arguments: argparse.Namespace) -> Workload:
-    """The workload that :func:`add_workload`'s arguments name."""
+    """The workload that :func:`add_workload`'s arguments name.
+
+    Raises:
+        UnknownMethod; UnsupportedDtype: names the methods that take the dtype.
+    """
     names = ("method", "shape", "kv_length", "causal", "dtype", "seed", "backend")
-    return Workload(**{name: getattr(arguments, name) for name in names})
+    found = {name: getattr(arguments, name) for name in names}
+    method, dtype = arguments.method, arguments.dtype
+    found["dtype"] = dtype or ("float32" if method == AUTO else dtypes_of(method)[0])
+    if method != AUTO:
+        check_dtype(method, found["dtype"])
+    return Workload(**found)
 
 
 def title(work: Workload, end: str) -> str:

@@ -5,6 +5,7 @@ The suite `simulator` is of another kind: how fast the simulator runs on this ma
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
@@ -127,6 +128,7 @@ def report(record: dict) -> str:
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
         "medians of graph replays in turns, us a call\n" + standing_table(record),
         "All methods and peers, us a call\n" + times_table(record),
+        "All methods and peers, TFLOP/s and relative error to float64\n" + rates_table(record),
     ]
     if any(row.get("kernels") for row in record["rows"]):
         parts.append("A pipeline kernel by kernel\n" + kernel_table(record))
@@ -200,27 +202,37 @@ def ratio_cells(row: dict, key: str) -> list[str]:
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
     """How many times its floor a time is; '-' for a GPU without peak rates."""
     try:
-        peak = peak_of(record["gpu"])
+        floor_us = work_of(row).floor_us(peak_of(record["gpu"]), row.get("dtype", "float32"))
     except KeyError:
         return "-"
-    return f"{time_us / work_of(row).floor_us(peak):.1f}x"
+    return f"{time_us / floor_us:.1f}x"
 
 
 def work_of(row: dict) -> Work:
     """Return the least work that a row's problem needs."""
     b, h, n, d = row["shape"]
-    return attention_work(Problem(b * h, n, n, d, causal=row["causal"]))
+    dtype = row.get("dtype", "float32")
+    return attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
 
 
 def times_table(record: dict) -> str:
+    return contestants_table(record, lambda one: f"{one['median_us']:.2f}")
+
+
+def rates_table(record: dict) -> str:
+    return contestants_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}")
+
+
+def contestants_table(record: dict, cell: Callable[[dict], str]) -> str:
+    """Problems down, contestants across; `cell` of each timing."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["timings"]))
-    rows = []
-    for row in record["rows"]:
-        cells = [
-            f"{row['timings'][name]['median_us']:.2f}" if name in row["timings"] else "-"
-            for name in names
+    rows = [
+        [
+            row["label"],
+            *(cell(row["timings"][name]) if name in row["timings"] else "-" for name in names),
         ]
-        rows.append([row["label"], *cells])
+        for row in record["rows"]
+    ]
     return table(["B,H,L,D", *names], rows, right=range(1, len(names) + 1))
 
 

@@ -171,8 +171,7 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
         written |= {id(arrays[name]) for name in step.writes if name in arrays}
         checked.append(Checked(step.path.name, seen.findings))
     expected = reference.attention(q, k, v, causal=work.causal)
-    relative = max(launch.step.relative for launch in call.launches)
-    return checked, compare(arrays["out"], expected, relative=relative, name=work.method)
+    return checked, compare(arrays["out"], expected, relative=call.tolerance, name=work.method)
 
 
 def report(checked: list[Checked], comparison: Comparison | None) -> str:

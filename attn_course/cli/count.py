@@ -70,7 +70,7 @@ def measure(work: Workload) -> tuple[Counters, Comparison]:
     with observe(Counters()) as seen:
         out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
     expected = reference.attention(q, k, v, causal=work.causal)
-    return seen, compare(out, expected, name=work.method)
+    return seen, compare(out, expected, relative=work.tolerance, name=work.method)
 
 
 def record(work: Workload, seen: Counters, judged: Comparison) -> dict:

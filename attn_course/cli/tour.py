@@ -10,10 +10,11 @@ from attn_course import figures as plots
 from attn_course import reference
 from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
-from attn_course.ladder.attention import METHODS
+from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.reference import inputs as data
+from attn_course.reference.dtypes import DTYPES
 
 from .arguments import (
     add_backend,
@@ -80,6 +81,9 @@ def execute(arguments) -> int:
     )
     verdicts = judge(windows, backend)
     announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(4, 5, 6, 7)))
+    rounded = [f"{v.name} in {v.dtype}" for v in verdicts if v.dtype != "float32"]
+    if rounded:
+        announce(f"inputs rounded to 16 bits: {', '.join(rounded)}")
     for verdict in verdicts:
         if not verdict.agrees:
             announce(verdict.comparison.message)
@@ -114,7 +118,7 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
         (
             method,
             lambda method=method: verify_method(
-                method, windows.q, windows.k, windows.v, backend=backend
+                method, *in_dtype(windows, dtypes_of(method)[0]), backend=backend
             ),
         )
         for method in METHODS
@@ -125,6 +129,11 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
             progress.set_description(name)
             verdicts.append(job())
     return verdicts
+
+
+def in_dtype(windows: data.MriWindows, dtype: str) -> list[np.ndarray]:
+    """q, k and v of the windows, rounded to a dtype."""
+    return [array.astype(DTYPES[dtype]) for array in (windows.q, windows.k, windows.v)]
 
 
 def rows(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -193,10 +202,13 @@ def telling_query(weights: np.ndarray) -> int:
 
 def error_figure(windows: data.MriWindows, verdicts: list[Verdict]):
     """Errors of every method's output against float64, as a distribution."""
-    expected = reference.attention(windows.q, windows.k, windows.v)
     methods = [verdict for verdict in verdicts if verdict.name in METHODS]
+    expected = {
+        dtype: reference.attention(*in_dtype(windows, dtype))
+        for dtype in {verdict.dtype for verdict in methods}
+    }
     return plots.error_profile(
         [verdict.name for verdict in methods],
-        [np.abs(verdict.outputs["out"] - expected) for verdict in methods],
+        [np.abs(verdict.outputs["out"] - expected[verdict.dtype]) for verdict in methods],
         title="absolute error of the output against float64, element by element",
     )

@@ -118,7 +118,8 @@ def run(work: Workload, tracer: Tracer) -> Comparison:
     q, k, v = work.inputs()
     with observe(tracer):
         out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
-    return compare(out, reference.attention(q, k, v, causal=work.causal), name=work.method)
+    expected = reference.attention(q, k, v, causal=work.causal)
+    return compare(out, expected, relative=work.tolerance, name=work.method)
 
 
 def report(tracer: Tracer, result: str, page: Path | None) -> str:

@@ -24,7 +24,8 @@ class Family:
     `expected` takes the arrays read, the scale and whether a causal mask is on, and gives the
     arrays written in float64. `adds`: the arrays written are added to, and start as zeros.
     `tune`: how a step's constants follow from the problem; those of the simulator's device are
-    taken everywhere, so that both sides of a comparison run the same launch.
+    taken everywhere, so that both sides of a comparison run the same launch. `dtype`: of q, k, v
+    and out.
     """
 
     entry: str
@@ -35,6 +36,7 @@ class Family:
     expected: Callable[[Arrays, float, bool], Arrays] = field(repr=False)
     adds: bool = False
     tune: Tuning | None = field(default=None, repr=False)
+    dtype: str = "float32"
 
     @property
     def uninitialised(self) -> tuple[str, ...]:
@@ -174,4 +176,5 @@ def _family_of_step(step: Step) -> Family:
         step.geometry,
         expected,
         tune=step.tune,
+        dtype=step.dtypes[0],
     )

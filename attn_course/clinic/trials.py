@@ -20,6 +20,7 @@ from attn_course.ladder.call import numbers_of
 from attn_course.ladder.headers import chosen_constants, read_constants
 from attn_course.ladder.steps import Device, Geometry, Problem
 from attn_course.reference.comparison import Comparison, compare, poisoned
+from attn_course.reference.dtypes import TOLERANCES
 
 from .families import Arrays, Family, family
 from .notes import Case, read_broken
@@ -49,7 +50,12 @@ class Trial:
             return None
         expected = self.family.expected(self.inputs, self.scale, self.case.causal)
         found = [
-            compare(asnumpy(self.outputs[name]), expected[name], name=name)
+            compare(
+                asnumpy(self.outputs[name]),
+                expected[name],
+                relative=TOLERANCES[self.family.dtype],
+                name=name,
+            )
             for name in self.family.writes
         ]
         return max(found, key=lambda one: (not one.agrees, one.relative_error))
@@ -67,11 +73,13 @@ def prepare(
 ) -> Trial:
     """Compile a kernel file and make its arguments.
 
-    path: as `family` takes it; code: its text, where it is not the one on disk. Arrays are
-    float32: Gaussian inputs, and outputs poisoned, or with `poison` off just allocated.
+    path: as `family` takes it; code: its text, where it is not the one on disk. Arrays are of the
+    family's dtype, or float32: Gaussian inputs, and outputs poisoned, or with `poison` off just
+    allocated.
     Raises CompileError, ClinicError; and ValueError for a launch that no grid can hold.
     """
     backend, how = resolve_backend(backend), family(path, code)
+    case = replace(case, problem=replace(case.problem, dtype=how.dtype))
     text = path.read_text(encoding="utf-8") if code is None else code
     launch = _launch(how, case, read_constants(text), options)
     options = launch.options(options)
@@ -136,7 +144,7 @@ def _on_device(how: Family, case: Case, inputs: Arrays, poison: bool, xp) -> dic
     for name in how.writes:
         shape = (case.lengths[name],) if name in case.lengths else _shape(name, case.problem)
         if name not in arrays:
-            arrays[name] = _output(shape, how.adds, poison, xp)
+            arrays[name] = _output(shape, case.problem.dtype_of(name), how.adds, poison, xp)
     return arrays
 
 
@@ -150,10 +158,10 @@ def _launch(how: Family, case: Case, defaults: Mapping[str, int], options) -> Ge
     return replace(launch, grid=grid, shared_bytes=shared_bytes, constants=chosen)
 
 
-def _output(shape: tuple[int, ...], zeros: bool, poison: bool, xp):
+def _output(shape: tuple[int, ...], dtype: np.dtype, zeros: bool, poison: bool, xp):
     if zeros:
-        return xp.zeros(shape, np.float32)
-    return poisoned(shape, xp=xp) if poison else xp.empty(shape, np.float32)
+        return xp.zeros(shape, dtype)
+    return poisoned(shape, dtype, xp) if poison else xp.empty(shape, dtype)
 
 
 def _shape(name: str, problem: Problem) -> tuple[int, ...]:
@@ -165,10 +173,10 @@ def _shape(name: str, problem: Problem) -> tuple[int, ...]:
 
 
 def _make_inputs(how: Family, case: Case, seed: int) -> dict[str, np.ndarray]:
-    """The arrays a kernel reads, float32, asymmetric so that no two heads or rows agree."""
+    """The arrays a kernel reads, asymmetric so that no two heads or rows agree."""
     rng = np.random.default_rng(seed)
     arrays = {
-        name: rng.normal(0.3, 1.0, _shape(name, case.problem)).astype(np.float32)
+        name: rng.normal(0.3, 1.0, _shape(name, case.problem)).astype(case.problem.dtype_of(name))
         for name in dict.fromkeys((*how.reads, *(("q", "k") if "s" in how.reads else ())))
     }
     if case.negative:

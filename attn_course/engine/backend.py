@@ -71,6 +71,8 @@ def is_device_array(value) -> bool:
     """
     if not hasattr(type(value), "__cuda_array_interface__"):
         return False
+    if type(value).__module__.partition(".")[0] == "cupy":
+        return True  # its interface has no word for some dtypes, bfloat16 among them
     try:
         return value.__cuda_array_interface__ is not None
     except (AttributeError, RuntimeError):

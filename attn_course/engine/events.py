@@ -68,7 +68,7 @@ class Launch:
         return -(-self.threads // 32)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: one is made for each access of an instruction
 class Access:
     """One space's part of a memory instruction.
 
@@ -119,6 +119,37 @@ class PhaseUse:
     passed: np.ndarray | None
 
 
+@dataclass(frozen=True)
+class Fragment:
+    """One matrix of a product, and which lane of a warp holds which element.
+
+    name: "A", "B", "C" or "D"; kind: PTX type of an element; rows, columns: of the matrix; row,
+    column: (32, elements) int64, the place of each element of a lane; register: (elements,) int64,
+    the register of the operand that holds each; values: (warps, 32, elements).
+    """
+
+    name: str
+    kind: str
+    rows: int
+    columns: int
+    row: np.ndarray
+    column: np.ndarray
+    register: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """D = A B + C of an mma or wmma.mma, by all warps that executed it together.
+
+    shape: (m, n, k); warps: (warps,) number of each warp, counted through the chunk.
+    """
+
+    shape: tuple[int, int, int]
+    warps: np.ndarray
+    fragments: tuple[Fragment, ...]
+
+
 class MachineView(ABC):
     """What observers may ask about a chunk: consecutive blocks of a launch that run together.
 
@@ -162,6 +193,11 @@ class MachineView(ABC):
     @abstractmethod
     def shuffle_sources(self) -> np.ndarray | None:
         """(lanes,) int64 of the last shuffle: the lane of its warp that each lane reads."""
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        """The last matrix product; None before the first."""
+        return None
 
     # -- memory ---------------------------------------------------------------------------------
     @abstractmethod
@@ -227,7 +263,7 @@ class MachineView(ABC):
         """Return what each lane stores, (lanes, access.size) uint8; None where it is unknown."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class InstructionEvent:
     """One instruction executed once by `lanes` (sorted lane ids; lane = 32 * warp + place in warp,
     warps numbered through the chunk's blocks, `warps_per_block` each, from `first_block` on).
@@ -305,6 +341,14 @@ class Observer:
     def chunk_started(self, machine: MachineView) -> None: ...
 
     def instruction(self, event: InstructionEvent) -> None: ...
+
+    def concerns(self, instruction: Instruction) -> bool:
+        """Return whether to tell of an instruction even where it accesses no memory.
+
+        The last of each basic block is told of in any case, as is one before an instruction
+        without a line of its own; and all, where another observer wants them.
+        """
+        return True
 
     def barrier(self, event: BarrierEvent) -> None: ...
 

@@ -2,15 +2,15 @@
 
 An exercise is one Markdown file of the folder `exercises`: statement, stub, specification, hint,
 solution, other correct solutions and wrong ones. `exercise` reads it, `setups` is what its
-specification is written with, `judge` examines a kernel, `judgement` shows the outcome, `proof`
-examines every solution of the file, `session` connects a notebook (`%%cuda NAME`, `check`).
+specification is written with, `examination` judges a kernel, `judgement` shows the outcome,
+`proof` examines every solution of the file, `session` connects a notebook (`%%cuda NAME`, `check`).
 """
 
 from attn_course.engine.lazy import lazy
 
 _NAMES = {
     "exercise": "Exercise ExerciseError exercise_names read_exercise",
-    "judge": "judge",
+    "examination": "judge",
     "proof": "prove",
     "patients": "VERDICTS patient show_findings verdict",
     "session": "check step",

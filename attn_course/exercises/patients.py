@@ -17,8 +17,8 @@ from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
 
+from .examination import BROKEN_BY
 from .exercise import Exercise, ExerciseError, exercise_names, read_exercise
-from .judge import BROKEN_BY
 from .judgement import PROPERTIES, wrapped
 
 NOTHING = "nothing"

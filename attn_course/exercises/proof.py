@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .examination import judge
 from .exercise import Exercise
-from .judge import judge
 from .judgement import Judgement
 
 REFERENCE = "reference"

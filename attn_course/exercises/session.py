@@ -9,8 +9,8 @@ from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
+from .examination import compiled, judge, launch
 from .exercise import ExerciseError, read_exercise
-from .judge import compiled, judge, launch
 from .judgement import Judgement
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows

@@ -36,6 +36,9 @@ METHODS: dict[str, tuple[int, ...]] = {
     "flash_rows": (10,),
     "flash_fp32": (11,),
     "flash_async": (12,),
+    "flash_wmma": (13,),
+    "flash_mma": (14,),
+    "flash_tf32x3": (15,),
     "flash_split": (19,),
     "rows_split": (20,),
 }
@@ -59,6 +62,10 @@ class UnknownMethod(ShownBriefly, ValueError):
 
 class UnsupportedOption(ShownBriefly, ValueError):
     """An option that the chosen method's kernels do not implement."""
+
+
+class UnsupportedDtype(UnsupportedOption, TypeError):
+    """A dtype that the chosen method's kernels do not take."""
 
 
 def steps_of(method: str) -> tuple[Step, ...]:
@@ -85,6 +92,12 @@ def supports(method: str, option: str) -> bool:
     return any(option in row.arguments for row in steps_of(method))
 
 
+def dtypes_of(method: str) -> tuple[str, ...]:
+    """Return the dtypes that a method takes, names in DTYPES, the usual one first."""
+    first, *others = steps_of(method)
+    return tuple(one for one in first.dtypes if all(one in row.dtypes for row in others))
+
+
 def attention(
     q,
     k,
@@ -99,12 +112,13 @@ def attention(
     out=None,
     options=(),
 ):
-    """softmax(q k^T * scale + bias) v in float32, computed by the kernels of ``method``.
+    """softmax(q k^T * scale + bias) v, computed by the kernels of ``method``.
 
     Args:
         q: (B, H, n, d).  k, v: (B, H_kv, m, d), H a multiple of H_kv: a head of k and v serves
-            H / H_kv heads of q in a row. float32, C-contiguous; NumPy arrays on the simulator,
-            CuPy arrays on a GPU.
+            H / H_kv heads of q in a row. Of one dtype, which the method takes: float32, or for
+            flash_wmma and flash_mma float16 or ml_dtypes.bfloat16. C-contiguous; NumPy arrays on
+            the simulator, CuPy arrays on a GPU.
         method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype and device, and
             the logger "attn_course.ladder.attention" says what and why.
         causal: query i sees key j only where j <= i + (m - n); the last one sees all.
@@ -112,16 +126,16 @@ def attention(
         backend: "gpu", "simulator" or None, as for RawModule.
         bias: float32, added to the scaled scores; (n, m), (H, n, m) or (B, H, n, m) where B and H
             may be 1; -inf masks a key. A row that sees no key gives zeros.
-        return_lse: also return the logarithm of each row's sum of exponentials, (B, H, n), -inf
-            for a row that sees no key.
+        return_lse: also return the logarithm of each row's sum of exponentials, (B, H, n) float32,
+            -inf for a row that sees no key.
         out: the array to write, like q; made here when None.
         options: compiler options for every step, for example ("-DTILE=16",).
 
     Returns:
-        (B, H, n, d) float32, an array of the backend's module; with ``return_lse`` a pair.
+        (B, H, n, d) of q's dtype, an array of the backend's module; with ``return_lse`` a pair.
 
     Raises:
-        UnknownMethod, UnsupportedOption: both are ValueErrors.
+        UnknownMethod, UnsupportedOption: both are ValueErrors. UnsupportedDtype: a TypeError too.
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
     backend = resolve_backend(backend)
@@ -210,7 +224,7 @@ def call_method(
 def _add_outputs(arrays: dict, out, return_lse: bool, xp) -> None:
     """The output like q, made here where None, and the log-sum-exp where it is asked for."""
     shape = arrays["q"].shape
-    arrays["out"] = xp.empty(shape, np.float32) if out is None else out
+    arrays["out"] = xp.empty(shape, arrays["q"].dtype) if out is None else out
     if return_lse:
         arrays["lse"] = xp.empty(shape[:3], np.float32)
 
@@ -232,15 +246,17 @@ def _pick(method: str, problem: Problem, backend: str | None) -> tuple[str, str]
 def problem_of(q, k, causal: bool = False, bias_strides: tuple[int, int] = (0, 0)) -> Problem:
     """Return the extents of a call on q (B, H, n, d) and k (B, H_kv, m, d)."""
     batch, heads, n, d = q.shape
-    return Problem(batch * heads, n, k.shape[2], d, heads, k.shape[1], bool(causal), bias_strides)
+    extents = (batch * heads, n, k.shape[2], d, heads, k.shape[1])
+    return Problem(*extents, bool(causal), bias_strides, q.dtype.name)
 
 
 def check_options(method: str, problem: Problem, bias=None, return_lse: bool = False) -> None:
     """Refuse what the method's kernels do not implement.
 
     Raises:
-        UnsupportedOption: names the methods that do.
+        UnsupportedOption: names the methods that do.  UnsupportedDtype: the same for the dtype.
     """
+    check_dtype(method, problem.dtype)
     wanted = {
         "causal": problem.causal,
         "bias": bias is not None,
@@ -254,6 +270,22 @@ def check_options(method: str, problem: Problem, bias=None, return_lse: bool = F
                 f"method {method!r} has no {words.removeprefix('a ')}; methods that do: {able}. "
                 "attn_course.reference.attention computes it in float64"
             )
+
+
+def check_dtype(method: str, dtype: str) -> None:
+    """Refuse a dtype that a method does not take.
+
+    Raises:
+        UnsupportedDtype: names the methods that do.
+    """
+    taken = dtypes_of(method)
+    if dtype not in taken:
+        able = [name for name in METHODS if dtype in dtypes_of(name)]
+        module = "ml_dtypes" if taken[0] == "bfloat16" else "numpy"
+        raise UnsupportedDtype(
+            f"method {method!r} takes {' or '.join(taken)}, not {dtype}; methods that take "
+            f"{dtype}: {', '.join([*able, AUTO])}. Or pass .astype({module}.{taken[0]})"
+        )
 
 
 # -- calls of a form seen before -------------------------------------------------------------------

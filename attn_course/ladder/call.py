@@ -72,7 +72,7 @@ class Call:
         backend: "gpu" or "simulator".
         launches: one a step; several where the heads of a step do not fit into one grid.
         arrays: by their names in the kernels: q, k, v, s, p, out, bias, lse.
-        scratch: name -> shape of the float32 arrays that the call makes for itself.
+        scratch: name -> shape of the arrays that the call makes for itself.
         method: as attention() names it; empty for steps.
         reason: why "auto" picked the method; else empty.
     """
@@ -86,6 +86,11 @@ class Call:
     method: str = ""
     reason: str = ""
     checked: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        """The relative error to float64 that the steps are allowed with inputs of this dtype."""
+        return max(launch.step.tolerance(self.problem.dtype) for launch in self.launches)
 
     def run(self) -> dict[str, object]:
         """Launch the kernels and return the arrays. The first run checks every launch."""
@@ -116,7 +121,7 @@ class Call:
 
     def _add_scratch(self, arrays: dict[str, object]) -> None:
         for name, shape in self.scratch.items():
-            arrays[name] = array_module(self.backend).empty(shape, np.float32)
+            arrays[name] = array_module(self.backend).empty(shape, self.problem.dtype_of(name))
         if "s" in arrays and "p" not in arrays:
             arrays["p"] = arrays["s"]  # the softmax replaces the scores in place
 
@@ -135,9 +140,10 @@ def call_steps(
     Args:
         steps: rows of the ladder, in the order in which they run.
         arrays: what the steps read, by name: q (BH, n, d), k and v (BH, m, d), scores s (BH, n, m)
-            and softmax weights p (BH, n, m), float32 of the backend's array module. Scores and the
-            output out (BH, n, d) are made here where the steps need them and they are not given;
-            so are the weights, which replace s in place. bias and lse may be absent.
+            and softmax weights p (BH, n, m), of the backend's array module; float32, but q, k, v
+            and out of a dtype that the steps take. Scores and the output out (BH, n, d) are made
+            here where the steps need them and they are not given; so are the weights, which replace
+            s in place. bias and lse may be absent.
         scale: of the scores.
         problem: the extents, where q and k do not have them all.
         options: compiler options for every step, such as ("-DTILE=16",).
@@ -149,7 +155,7 @@ def call_steps(
     backend = resolve_backend(backend)
     if problem is None:
         (bh, n, d), m = arrays["q"].shape, arrays["k"].shape[1]
-        problem = Problem(bh, n, m, d)
+        problem = Problem(bh, n, m, d, dtype=arrays["q"].dtype.name)
     slices = _slices(steps, problem)
     heads = problem if len(slices) == 1 else replace(problem, bh=MAX_GRID_YZ)
     used = {name for step in steps for name in step.arguments}

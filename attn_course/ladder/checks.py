@@ -2,16 +2,21 @@
 
 import numpy as np
 
+from attn_course.reference.dtypes import DTYPES
+
 
 def check_arrays(q, k, v, xp=np) -> None:
     """Refuse what the kernels cannot read, naming the argument and the remedy.
 
     Raises:
-        TypeError: not an array of ``xp``, or not float32.
+        TypeError: not an array of ``xp``, of no dtype in DTYPES, or of several.
         ValueError: not four-dimensional, empty, not C-contiguous, or shapes that do not match.
     """
     for name, array in zip("qkv", (q, k, v), strict=True):
-        _check_array(name, array, xp)
+        _check_array(name, array, xp, tuple(DTYPES))
+    for name, array in (("k", k), ("v", v)):
+        if array.dtype != q.dtype:
+            raise TypeError(f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)")
     for name, array in (("k", k), ("v", v)):
         if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
             raise ValueError(
@@ -37,7 +42,7 @@ def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
     """
     if bias is None:
         return (0, 0)
-    _check_array("bias", bias, xp, dimensions=(2, 3, 4))
+    _check_array("bias", bias, xp, ("float32",), dimensions=(2, 3, 4))
     (batch, heads, n), m = q.shape[:3], k.shape[2]
     extents = (1,) * (4 - bias.ndim) + bias.shape
     if extents[0] not in (1, batch) or extents[1] not in (1, heads) or extents[2:] != (n, m):
@@ -58,8 +63,8 @@ def check_output(out, inputs: dict, xp=np) -> None:
         TypeError, ValueError: as :func:`check_arrays`; not the shape of q; memory shared with an
         input.
     """
-    _check_array("out", out, xp)
     q = inputs["q"]
+    _check_array("out", out, xp, (q.dtype.name,))
     if out.shape != q.shape:
         raise ValueError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
     check_overlap(out, inputs, xp)
@@ -79,20 +84,25 @@ def check_overlap(out, inputs: dict, xp=np) -> None:
 
 def _extent(array) -> tuple[int, int]:
     """First address of a contiguous array, and the one past its end."""
-    data = array.data
-    start = data.ptr if hasattr(data, "ptr") else array.__array_interface__["data"][0]
+    on_host = isinstance(array, np.ndarray)  # whose `data` has no bfloat16
+    start = array.__array_interface__["data"][0] if on_host else array.data.ptr
     return start, start + array.nbytes
 
 
-def _check_array(name, array, xp, dimensions=(4,)):
+def _check_array(name, array, xp, dtypes, dimensions=(4,)):
     if not isinstance(array, xp.ndarray):
         convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
         raise TypeError(
             f"{name} is {type(array).__module__}.{type(array).__name__}, this backend takes "
             f"{xp.__name__} arrays: pass {convert}({name})"
         )
-    if array.dtype != np.float32:
-        raise TypeError(f"{name} is {array.dtype}, not float32: pass {name}.astype(numpy.float32)")
+    if array.dtype.name not in dtypes or not array.dtype.isnative:
+        others = f" (nor {' or '.join(dtypes[1:])})" if len(dtypes) > 1 else ""
+        module = "ml_dtypes" if dtypes[0] == "bfloat16" else "numpy"
+        raise TypeError(
+            f"{name} is {array.dtype}, not {dtypes[0]}{others}: "
+            f"pass {name}.astype({module}.{dtypes[0]})"
+        )
     if array.ndim not in dimensions:
         form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
         raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")

@@ -2,9 +2,8 @@
 
 from functools import lru_cache
 
-import numpy as np
-
 from attn_course.engine.backend import resolve_backend
+from attn_course.reference.dtypes import HALVES
 
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_flash, best_split
@@ -45,15 +44,15 @@ def _gpu(number: int) -> Device:
     )
 
 
-def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> tuple[str, str]:
-    """(method, reason) for a problem on a device; None: the current one.
+def choose(problem: Problem, device: Device | None = None) -> tuple[str, str]:
+    """(method, reason) for a problem, with its dtype, on a device; None: the current one.
 
     Raises:
-        TypeError: no method takes the dtype.
+        ValueError: no method takes the problem in its dtype.
     """
     device = device or current_device()
-    if np.dtype(dtype) != np.float32:
-        raise TypeError(f"no method takes {np.dtype(dtype)}: pass float32 arrays")
+    if problem.dtype in HALVES:
+        return _of_halves(problem, device)
     if problem.d <= LARGEST_D:
         return _of_tiles(problem, device)
     if problem.d > SPLIT_D:
@@ -72,6 +71,21 @@ def choose(problem: Problem, device: Device | None = None, dtype=np.float32) -> 
     return "rows_split", (
         f"head dim {problem.d} is more than {LARGEST_D}: clusters of {device.name} split it"
     )
+
+
+def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
+    """For elements of 16 bits, which only the kernels of tensor cores take."""
+    if problem.d > LARGEST_D:
+        raise ValueError(
+            f"no method takes {problem.dtype} with head dim {problem.d}, more than {LARGEST_D}: "
+            "pass float32 arrays"
+        )
+    if device.capability < ASYNC_COPIES:
+        raise ValueError(
+            f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
+            f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
+        )
+    return "flash_mma", f"the tensor cores of {device.name} multiply {problem.dtype}"
 
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:

@@ -14,7 +14,7 @@ class Plan:
     ``plan()`` runs the kernels again.
 
     Attributes:
-        out: (B, H, n, d) float32, the output.
+        out: (B, H, n, d) of q's dtype, the output.
         lse: (B, H, n) float32, or None where it was not asked for.
         method: the method that runs, also where "auto" was asked for.
         problem: the extents.

@@ -4,6 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+import numpy as np
+
+from attn_course.reference.dtypes import DTYPES
+
 MAX_GRID_X = 2**31 - 1
 MAX_GRID_YZ = 65535
 ROW_KEYS = 12000  # keys whose scores fit into 48 KB of shared memory beside a few floats
@@ -16,7 +20,7 @@ class Problem:
 
     heads and kv_heads: of q and of k and v in one element of the batch; bh is a multiple of heads,
     heads of kv_heads. bias_strides: floats from one element of the batch, and from one head, to
-    the next in the bias; 0 where they share it.
+    the next in the bias; 0 where they share it. dtype: of q, k, v and out, a name in DTYPES.
     """
 
     bh: int
@@ -27,6 +31,7 @@ class Problem:
     kv_heads: int = 1
     causal: bool = False
     bias_strides: tuple[int, int] = (0, 0)
+    dtype: str = "float32"
 
     def shape(self, buffer: str) -> tuple[int, ...]:
         """Shape of a buffer by its name in the kernels: q, k, v, s, p, out or lse."""
@@ -36,6 +41,10 @@ class Problem:
             return (self.bh // self.heads * self.kv_heads, self.m, self.d)
         columns = {"q": self.d, "out": self.d, "s": self.m, "p": self.m}
         return (self.bh, self.n, columns[buffer])
+
+    def dtype_of(self, buffer: str) -> np.dtype:
+        """Dtype of a buffer by its name in the kernels: scores, weights and lse are float32."""
+        return DTYPES[self.dtype if buffer in ("q", "k", "v", "out") else "float32"]
 
     def scalars(self) -> dict[str, int]:
         """The kernels' integer parameters by name."""

@@ -6,13 +6,15 @@ and writes. What a step is about stands in its file's header and is read from th
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
 from attn_course.engine.compile import file_stamp
+from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
+from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
 from .tiles import (
     cluster_config,
@@ -54,7 +56,9 @@ class Step:
         writes: the buffers among them that the kernel writes.
         geometry: (entry, problem, constants) -> Geometry.
         tune: (problem, device) -> values for the file's constants; None: its defaults.
-        relative: the relative error to float64 that its precision allows.
+        relative: the relative error to float64 that its precision allows, where that is more than
+            the dtype's.
+        dtypes: of q, k, v and out, names in DTYPES; the usual one first.
     """
 
     number: int
@@ -65,7 +69,8 @@ class Step:
     writes: tuple[str, ...]
     geometry: GeometryRule = field(repr=False)
     tune: Tuning | None = field(default=None, repr=False)
-    relative: float = 1e-5
+    relative: float = 0.0
+    dtypes: tuple[str, ...] = ("float32",)
 
     @cached_property
     def path(self) -> Path:
@@ -88,6 +93,16 @@ class Step:
         """When the file and its headers last changed: an edited kernel is another kernel."""
         return file_stamp(self.path)
 
+    def taken(self, problem: Problem) -> Problem:
+        """Return the problem in a dtype that the step takes: its own, else the step's usual one."""
+        if problem.dtype in self.dtypes:
+            return problem
+        return replace(problem, dtype=self.dtypes[0])
+
+    def tolerance(self, dtype: str) -> float:
+        """Return the relative error to float64 that the step is allowed with inputs of a dtype."""
+        return max(self.relative, TOLERANCES[dtype])
+
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
         """Return the file's ``#ifndef`` constants, as options ``-DNAME=value`` set them."""
         defaults = read_constants(self.path)
@@ -98,13 +113,14 @@ class Step:
     ) -> Geometry:
         """Return the geometry for a problem, with the constants tuned for it.
 
+        problem: taken() is applied to it.
         options: compiler options; a constant that they set wins over the tuning.
         device: where the kernel runs; the simulator when None.
 
         Raises:
             ValueError: an extent that the step or a grid can not hold, and which step can.
         """
-        return _launch(self, problem, tuple(options), device or Device(), self.edited)
+        return _launch(self, self.taken(problem), tuple(options), device or Device(), self.edited)
 
 
 @lru_cache(maxsize=512)
@@ -206,7 +222,8 @@ def _grid_of_row_tiles(entry, problem, constants, rows):
             entry,
             f"{problem.n} queries",
             f"{MAX_GRID_YZ * rows} in tiles of {rows}",
-            "rows_online, which puts them on grid x",
+            "rows_online, which puts them on grid x"
+            + (", with float32 arrays" if problem.dtype != "float32" else ""),
         )
     return (constants.get("CLUSTER", 1) * problem.bh, ceil_div(problem.n, rows), 1)
 
@@ -237,7 +254,8 @@ def _refuse_wide_heads(entry, problem, constants):
             entry,
             f"head dim {problem.d}",
             f"{min(constants['D'], LARGEST_D)}",
-            "rows_split or rows_online, which take more",
+            "rows_split or rows_online, which take more"
+            + (", with float32 arrays" if problem.dtype != "float32" else ""),
         )
 
 
@@ -247,6 +265,14 @@ def _flash(entry, problem, constants):
     grid = _grid_of_row_tiles(entry, problem, constants, rows)
     threads = 32 * constants["ROW_WARPS"] * constants["KEY_WARPS"]
     return Geometry(entry, grid, (threads, 1, 1), flash_shared_bytes(constants))
+
+
+def _matrices(entry, problem, constants):
+    _refuse_wide_heads(entry, problem, constants)
+    grid = _grid_of_row_tiles(entry, problem, constants, matrix_rows(constants))
+    threads = 32 * constants["WARPS"]
+    shared_bytes = MATRIX_TILES[entry].shared_bytes(constants)
+    return Geometry(entry, grid, (threads, 1, 1), shared_bytes)
 
 
 _SCORES = "q k s n m d"
@@ -261,10 +287,16 @@ def _step(number, file, computes, arguments, writes, geometry, **more) -> Step:
     return Step(number, file, entry, computes, *names, geometry, **more)
 
 
-def _fused(number, file, geometry, tune=None, relative=1e-5) -> Step:
+def _fused(number, file, geometry, tune=None, **how) -> Step:
     """A step that does all of attention in one kernel."""
-    how = {"tune": tune, "relative": relative}
+    how["tune"] = tune
     return _step(number, file, FUSED, _ATTENTION, "out", geometry, **how)
+
+
+def _of_matrices(number, file, dtypes) -> Step:
+    """A step whose products run on tensor cores."""
+    tune = partial(matrix_config, file.lstrip("0123456789_"))
+    return _fused(number, file, _matrices, tune, dtypes=dtypes)
 
 
 LADDER = (
@@ -289,6 +321,9 @@ LADDER = (
     _fused(10, "10_flash_rows", _warp_a_row, row_config),
     _fused(11, "11_flash_fp32", _flash, flash_config),
     _fused(12, "12_flash_async", _flash, flash_config),
+    _of_matrices(13, "13_flash_wmma", HALVES),
+    _of_matrices(14, "14_flash_mma", HALVES),
+    _of_matrices(15, "15_flash_tf32x3", ("float32",)),
     _fused(19, "19_flash_split", _flash, cluster_config),
     _fused(20, "20_rows_split", _split, split_config),
 )

@@ -46,6 +46,7 @@ class Verdict:
             time of simulating and says nothing of a GPU.
         outputs: the arrays that were written, on the host, by their names in the kernels.
         picked: the method that "auto" picked and why, "flash_fp32: ..."; else empty.
+        dtype: of the inputs and the output.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Verdict:
     seconds: float
     outputs: Arrays
     picked: str = ""
+    dtype: str = "float32"
 
     @property
     def agrees(self) -> bool:
@@ -99,8 +101,8 @@ ORACLES = {
 }
 
 
-def step_inputs(q, k, v, scale: float) -> dict[str, np.ndarray]:
-    """Return every array that a step may read, from float64 and rounded once to float32.
+def step_inputs(q, k, v, scale: float, problem: Problem) -> dict[str, np.ndarray]:
+    """Return every array that a step may read, from float64 and rounded once to its dtype.
 
     q (BH, n, d), k and v (BH, m, d), s (BH, n, m) unscaled scores, p (BH, n, m) softmax weights.
     A step is judged on inputs of its own, so that one step's error is not the next one's.
@@ -108,7 +110,10 @@ def step_inputs(q, k, v, scale: float) -> dict[str, np.ndarray]:
     scores = _product(q, np.swapaxes(k, -1, -2))
     weights = reference.softmax(scores * scale)
     arrays = {"q": q, "k": k, "v": v, "s": scores, "p": weights}
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+    return {
+        name: np.ascontiguousarray(array).astype(problem.dtype_of(name))
+        for name, array in arrays.items()
+    }
 
 
 def verify_step(
@@ -124,7 +129,8 @@ def verify_step(
     """Run one step of the ladder on inputs of its own and judge every array it writes.
 
     Args:
-        q: (BH, n, d).  k, v: (BH, m, d). NumPy float32.
+        q: (BH, n, d).  k, v: (BH, m, d). NumPy arrays; rounded to the step's usual dtype where it
+            does not take theirs.
         scale: of the scores; defaults to 1/sqrt(d).
         options: compiler options such as ("-DTILE=16",).
 
@@ -134,19 +140,26 @@ def verify_step(
     """
     backend = resolve_backend(backend)
     scale = 1 / math.sqrt(q.shape[2]) if scale is None else scale
-    inputs = step_inputs(q, k, v, scale)
+    problem = step.taken(Problem(len(q), q.shape[1], k.shape[1], q.shape[2], dtype=q.dtype.name))
+    inputs = step_inputs(q, k, v, scale, problem)
     expected = ORACLES[step.computes].compute(inputs, scale)
-    problem = Problem(len(q), q.shape[1], k.shape[1], q.shape[2])
     arrays = _device_arrays(step, problem, inputs, array_module(backend))
     call = call_steps([step], arrays, scale, problem=problem, backend=backend, options=options)
     _warm_up(call, options)
     seconds = _timed(call)
     outputs = {name: asnumpy(arrays[name]) for name in step.writes}
     found = [
-        compare(outputs[name], expected[name], name=f"{step.file}: {name}", relative=step.relative)
+        compare(
+            outputs[name],
+            expected[name],
+            name=f"{step.file}: {name}",
+            relative=step.tolerance(problem.dtype),
+        )
         for name in step.writes
     ]
-    return Verdict(step.file, backend, _records(call), _worst(found), seconds, outputs)
+    return Verdict(
+        step.file, backend, _records(call), _worst(found), seconds, outputs, dtype=problem.dtype
+    )
 
 
 def verify_method(
@@ -174,18 +187,18 @@ def verify_method(
     seconds = _timed(call)
     out = asnumpy(call.arrays["out"])
     expected = reference.attention(q, k, v, causal=causal, scale=scale)
-    relative = max(launch.step.relative for launch in call.launches)
-    comparison = compare(out, expected, name=method, relative=relative)
+    comparison = compare(out, expected, name=method, relative=call.tolerance)
     picked = f"{call.method}: {call.reason}" if call.reason else ""
-    return Verdict(method, call.backend, _records(call), comparison, seconds, {"out": out}, picked)
+    found = (method, call.backend, _records(call), comparison, seconds, {"out": out})
+    return Verdict(*found, picked, call.problem.dtype)
 
 
 def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
     """Run the call's kernels on a single element: they are loaded and decoded here, untimed."""
-    xp, problem = array_module(call.backend), Problem(1, 1, 1, 1)
+    xp, problem = array_module(call.backend), Problem(1, 1, 1, 1, dtype=call.problem.dtype)
     for launch in call.launches:
         names = ("q", "k", "v", "s", "p", "out")
-        arrays = {name: xp.ones(problem.shape(name), dtype=np.float32) for name in names}
+        arrays = {name: xp.ones(problem.shape(name), problem.dtype_of(name)) for name in names}
         chosen = launch.geometry.options(options)
         tiny = call_steps(
             [launch.step], arrays, 1.0, problem=problem, backend=call.backend, options=chosen
@@ -199,7 +212,7 @@ def _device_arrays(step: Step, problem: Problem, inputs: Arrays, xp) -> dict:
     reads = ORACLES[step.computes].reads
     arrays = {name: xp.asarray(inputs[name].copy()) for name in reads}
     for name in step.writes:
-        arrays.setdefault(name, poisoned(problem.shape(name), xp=xp))
+        arrays.setdefault(name, poisoned(problem.shape(name), problem.dtype_of(name), xp))
     return arrays
 
 

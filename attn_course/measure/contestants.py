@@ -28,10 +28,10 @@ from attn_course.ladder.attention import check_options, pick, problem_of, steps_
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
+from attn_course.reference.comparison import poisoned
+from attn_course.reference.dtypes import DTYPES, TOLERANCES
 
 from .timing import GRAPH_CALLS, Replay, capture, require_gpu
-
-RELATIVE = 1e-5  # relative error to float64 that float32 allows
 
 
 # -- kernels of the course -------------------------------------------------------------------------
@@ -86,7 +86,8 @@ class Kernels:
     Args:
         name: as results show it.
         parts: what to launch, in order.
-        q, k, v: arrays of the backend, (B, H, n, d) and (B, H_kv, m, d) float32.
+        q, k, v: arrays of the backend, (B, H, n, d) and (B, H_kv, m, d), of a dtype that the steps
+            take.
 
     Raises:
         ValueError: an extent or an option that a step does not take.  EditError: as Part.kernel.
@@ -113,12 +114,12 @@ class Kernels:
             for buffer, array in zip("qkv", (q, k, v), strict=True)
         }
         for buffer in used & {"s", "out"}:
-            buffers[buffer] = xp.full(problem.shape(buffer), np.nan, np.float32)
+            buffers[buffer] = poisoned(problem.shape(buffer), problem.dtype_of(buffer), xp)
         if "p" in used:
             buffers["p"] = buffers["s"]  # the softmax replaces the scores in place
         written = buffers["out" if "out" in used else "s"]
         self.out = written.reshape(*q.shape[:3], -1)
-        self.relative = max(row.relative for row in rows)
+        self.relative = max(row.tolerance(problem.dtype) for row in rows)
         self.buffers, numbers = buffers, numbers_of(problem, q.shape[3] ** -0.5)
         self.launches = []
         for part in self.parts:
@@ -145,7 +146,7 @@ class Kernels:
 
     def poison(self) -> None:
         """Fill the output with NaN, so that a replay which writes nothing is noticed."""
-        self.out.fill(np.nan)
+        self.out.view(np.uint8).fill(0xFF)  # all bits set is a NaN in every dtype
 
     def output(self) -> np.ndarray:
         """Return the output on the host, (B, H, n, d); (B, H, n, m) where scores are the last."""
@@ -259,7 +260,7 @@ class Peer:
 
     Args:
         name: one of PEERS.
-        q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied.
+        q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
         causal: query i sees key j only where j <= i; n == m.
         scale: defaults to 1/sqrt(d).
 
@@ -268,19 +269,18 @@ class Peer:
         PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
-    relative = RELATIVE
-
     def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
         if name not in PEERS:
             raise KeyError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
         require_gpu()
         torch = torch_module()
         self.name = name
-        self.inputs = tuple(torch.from_dlpack(array) for array in (q, k, v))
+        self.relative = TOLERANCES[q.dtype.name]
+        self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
         self.causal = causal
         self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
         self._graph_output = None
-        if causal:
+        if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
             self._hidden = square.triu(1)
 
@@ -345,11 +345,21 @@ class Peer:
     def output(self) -> np.ndarray:
         """Return the output of the captured graph's last replay, on the host: (B, H, n, d)."""
         torch_module().cuda.synchronize()
-        return self._graph_output.cpu().numpy()
+        output = self._graph_output
+        if output.dtype == torch_module().bfloat16:  # which NumPy does not have
+            output = output.float()
+        return output.cpu().numpy()
 
     def poison(self) -> None:
         """Fill the graph's output with NaN, so that a replay which wrote nothing would show."""
         self._graph_output.fill_(math.nan)
+
+
+def _tensor(torch, array):
+    """A tensor in an array's memory; bfloat16 goes by way of its bits."""
+    if array.dtype == DTYPES["bfloat16"]:
+        return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_dlpack(array)
 
 
 @contextmanager

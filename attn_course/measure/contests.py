@@ -16,6 +16,7 @@ import numpy as np
 from attn_course import reference
 from attn_course.engine.backend import BackendError, array_module
 from attn_course.reference.comparison import Comparison, compare
+from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
 from .contestants import Kernels, PeerRefuses
@@ -25,6 +26,7 @@ Shape = tuple[int, int, int, int]
 ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
 FEWEST_TURNS = 10
 ESTIMATES = 3  # samples before the contest; the shortest counts
+END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
 
 
 def shape_label(shape: Shape, causal: bool = False) -> str:
@@ -46,6 +48,32 @@ def float64_attention(q, k, v, *, causal: bool = False) -> np.ndarray:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(head, np.ndindex(q.shape[:2])))
     return out
+
+
+def float64_rows(q, k, v, *, causal: bool = False) -> np.ndarray:
+    """Return reference.attention of compared_rows() alone: long rows take minutes on a CPU.
+
+    Shapes as of float64_attention(); returns (B, H, rows, d).
+    """
+    n, m = q.shape[2], k.shape[2]
+    rows = compared_rows(n)
+    mask = reference.causal_mask(n, m)[rows] if causal else np.ones((len(rows), m), bool)
+    hidden = np.where(mask, 0.0, -np.inf)
+
+    def head(at: tuple[int, int]) -> np.ndarray:
+        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
+        return reference.attention(q[one][:, :, rows], k[one], v[one], bias=hidden)[0, 0]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(head, np.ndindex(q.shape[:2])))
+    return np.stack(found).reshape(*q.shape[:2], len(rows), q.shape[3])
+
+
+def compared_rows(n: int) -> np.ndarray:
+    """The queries of a long problem whose output is checked: the ends and some between them."""
+    ends = np.r_[: min(n, END_ROWS), max(0, n - END_ROWS) : n]
+    between = np.random.default_rng(n).integers(n, size=BETWEEN_ROWS)
+    return np.unique(np.r_[ends, between])
 
 
 @dataclass
@@ -105,6 +133,8 @@ def hold_contest(
     iterations: int = 60,
     warmup: int = 5,
     seed: int = 0,
+    dtype: str = "float32",
+    row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
     leave_out: Callable[[Entrants], None] = lambda entrants: None,
     backend: str = "gpu",
@@ -117,18 +147,20 @@ def hold_contest(
         makers: name -> function of q, k, v that returns a contestant: an object with try_call,
             capture, poison, output and relative, as Kernels and Peer. What it refuses with
             ValueError, BackendError or PeerRefuses does not take part.
-        iterations: turns; fewer where they would take longer than ROW_SECONDS.
+        iterations: turns; fewer where they would take longer than row_seconds.
+        dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        expected: function of q, k, v (NumPy) and causal that returns the result in float64.
+        expected: function of q, k, v (NumPy) and causal that returns the result in float64; of
+            float64_rows the queries compared_rows() are compared, and all must be numbers.
         leave_out: drops entrants after all have been estimated.
         clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
 
     Raises:
         TimingError: no GPU, or no contestant left.
     """
-    host = seeded_qkv(shape, kv_length=keys, seed=seed)
+    host = [x.astype(DTYPES[dtype]) for x in seeded_qkv(shape, kv_length=keys, seed=seed)]
     clock = clock or GpuClock()
-    inputs = [array_module(backend).asarray(array) for array in host]
+    inputs = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
     entrants = gather(makers, inputs)
     for name, one in entrants.contestants.items():
@@ -147,9 +179,17 @@ def hold_contest(
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,
+        row_seconds,
     )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
     return ContestResult(shape, causal, entrants, measured, verdicts, turns)
+
+
+def _on_device(array: np.ndarray, xp):
+    """The array in the backend's memory; bfloat16 goes by way of its bits."""
+    if array.dtype == DTYPES["bfloat16"]:
+        return xp.asarray(array.view(np.uint16)).view(array.dtype)
+    return xp.asarray(array)
 
 
 def gather(makers: Mapping[str, Callable], inputs: Sequence) -> Entrants:
@@ -172,9 +212,11 @@ def estimate_us(clock, capture: Callable[[int], Replay]) -> float:
     return min(clock.time_us(replay.launch) for _ in range(ESTIMATES))
 
 
-def turns_for(sample_us: Mapping[str, float], iterations: int) -> int:
-    """Return `iterations`, or the fewer turns that fit into ROW_SECONDS."""
-    affordable = int(ROW_SECONDS * 1e6 / max(sum(sample_us.values()), 1.0))
+def turns_for(
+    sample_us: Mapping[str, float], iterations: int, row_seconds: float = ROW_SECONDS
+) -> int:
+    """Return `iterations`, or the fewer turns that fit into row_seconds."""
+    affordable = int(row_seconds * 1e6 / max(sum(sample_us.values()), 1.0))
     return max(min(iterations, affordable), min(FEWEST_TURNS, iterations))
 
 
@@ -190,8 +232,15 @@ def check(
         outputs[name] = one.output()
 
     def judge(name: str) -> Comparison:
-        relative = entrants.contestants[name].relative
-        return compare(outputs[name], expected, name=name, relative=relative)
+        relative, found = entrants.contestants[name].relative, outputs[name]
+        if found.shape != expected.shape:  # of a sample
+            numbers = np.isfinite(found)
+            if not numbers.all():
+                return compare(
+                    numbers, np.ones_like(numbers), name=f"{name}, elements that are finite"
+                )
+            found = found[:, :, compared_rows(found.shape[2])]
+        return compare(found, expected, name=name, relative=relative)
 
     with ThreadPoolExecutor(4) as pool:
         verdicts = dict(zip(outputs, pool.map(judge, outputs), strict=True))

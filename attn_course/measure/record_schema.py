@@ -95,6 +95,7 @@ class SuiteRowFields(TypedDict):
     label: str
     shape: Shape
     causal: bool
+    dtype: NotRequired[str]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
     refused: Reasons
     skipped: Reasons
@@ -364,6 +365,7 @@ class DifferentialRecord(RecordStamp):
 SCHEMAS: dict[str, type] = {
     "bench_seeds_fp32": SuiteRecord,
     "bench_long_fp32": SuiteRecord,
+    "bench_long_bf16": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "experiments": ExperimentsRecord,
     "tiles": TilesRecord,

@@ -18,10 +18,11 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
-from attn_course.engine.compile import closure_hash, include_closure
+from attn_course.engine.compile import closure_hash, file_stamp, include_closure
 from attn_course.engine.project import checkout
 from attn_course.ladder.folders import course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
@@ -45,6 +46,12 @@ def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
     Comments and line ends do not count: a corrected comment makes no measurement old.
     """
     path = kernel_path(file, folder)
+    return _kernel_hash(path, file_stamp(path))
+
+
+@lru_cache(maxsize=256)
+def _kernel_hash(path: Path, stamp: tuple) -> str:
+    """Return the hash of a kernel whose files have this stamp."""
     text = path.read_text(encoding="utf-8")
     headers = include_closure(text, path.parent)
     return closure_hash(_code(text), tuple((name, _code(header)) for name, header in headers))
@@ -227,11 +234,12 @@ def no_record(name: str, needs: str = "") -> str:
 # -- is a record still true? -----------------------------------------------------------------------
 def stale_kernels(record: dict, folder: Path = KERNEL_FOLDER) -> list[str]:
     """Return the kernel files that have changed, or gone, since the record was taken."""
-    return [
-        name
-        for name, recorded in record["kernels"].items()
-        if not (folder / name).is_file() or kernel_hash(name, folder) != recorded
-    ]
+    return [name for name in record["kernels"] if _is_stale(record, name, folder)]
+
+
+def _is_stale(record: dict, name: str, folder: Path) -> bool:
+    recorded = record["kernels"][name]
+    return not (folder / name).is_file() or kernel_hash(name, folder) != recorded
 
 
 def is_current(
@@ -244,11 +252,11 @@ def is_current(
 
     sources: label -> hash of the edited texts as they are now, for a record of edited kernels.
     """
-    stale = stale_kernels(record, folder)
     if file is None:
-        return not stale and (sources is None or record["sources"] == sources)
+        same = sources is None or record["sources"] == sources
+        return same and not stale_kernels(record, folder)
     name = file if file.endswith(".cu") else f"{file}.cu"
-    return name in record["kernels"] and name not in stale
+    return name in record["kernels"] and not _is_stale(record, name, folder)
 
 
 def caption(

@@ -3,8 +3,8 @@
 Nothing here is measured. Operations are counted by the formula of what is computed, bytes by the
 arrays that must be read and written at least once, and rates are those of the data sheets. A
 kernel can come near a floor and never below it, as long as its inputs come from device memory
-(what is in L2 already is not read again) and it does its products in float32 (tensor cores do more
-operations a second, in other precisions).
+(what is in L2 already is not read again) and it does products of float32 without tensor cores
+(which do more operations a second, in other precisions).
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from attn_course.ladder.attention import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
+from attn_course.reference.dtypes import HALVES
 
 from .hardware.devices import Gpu
-
-FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Work:
     """The least cost of a computation, by any program.
 
     Attributes:
-        operations: float32 additions and multiplications of its matrix products (an fma is two).
+        operations: additions and multiplications of its matrix products (an fma is two).
         exponentials: of its softmax.
         bytes_read, bytes_written: of arrays in device memory, each element once a kernel.
         launches: kernels.
@@ -55,17 +54,26 @@ class Work:
         """Operations a byte of device memory."""
         return self.operations / self.bytes
 
-    def floors_us(self, peak: Gpu) -> dict[str, float]:
-        """Microseconds that memory, arithmetic and exponentials need alone, were all else free."""
+    def floors_us(self, peak: Gpu, dtype: str = "float32") -> dict[str, float]:
+        """Microseconds that memory, arithmetic and exponentials need alone, were all else free.
+
+        dtype: of the products' factors; those of 16 bits are multiplied by tensor cores.
+
+        Raises:
+            KeyError: the rate of the GPU's tensor cores is not known.
+        """
+        rate = peak.tensor_tflops if dtype in HALVES else peak.fp32_tflops
+        if not rate:
+            raise KeyError(f"the rate of {peak.name} with {dtype} is not in the table of GPUs")
         return {
             "memory": self.bytes / (peak.memory_gbps * 1e9) * 1e6,
-            "arithmetic": self.operations / (peak.fp32_tflops * 1e12) * 1e6,
+            "arithmetic": self.operations / (rate * 1e12) * 1e6,
             "exponentials": self.exponentials / peak.exp_per_second * 1e6,
         }
 
-    def floor_us(self, peak: Gpu) -> float:
+    def floor_us(self, peak: Gpu, dtype: str = "float32") -> float:
         """The largest of the floors: they can overlap, so they do not add up."""
-        return max(self.floors_us(peak).values())
+        return max(self.floors_us(peak, dtype).values())
 
     def bound(self, peak: Gpu) -> str:
         """The resource that sets the floor: "memory", "arithmetic" or "exponentials"."""
@@ -122,7 +130,7 @@ def method_work(method: str, problem: Problem) -> Work:
 def _bytes(names: Iterable[str], problem: Problem) -> int:
     total = 0
     for name in names:
-        count = FLOAT
+        count = problem.dtype_of(name).itemsize
         for extent in problem.shape(name):
             count *= extent
         total += count

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from attn_course.ladder.attention import AUTO, METHODS, pick, steps_of
+from attn_course.ladder.attention import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
 
 from . import contestants as peers
@@ -18,6 +18,8 @@ from .contests import (
     ContestResult,
     Entrants,
     Shape,
+    float64_attention,
+    float64_rows,
     hold_contest,
     shape_label,
     time_parts,
@@ -56,13 +58,25 @@ class SuiteRow:
 class Suite:
     """Rows under a name, and what they are for.
 
-    all_methods: time methods that are far slower than the peers as well.
+    all_methods: time methods that are far slower than the peers as well. dtype: of the inputs.
+    names: the contestants, None: every method, auto and every peer. sampled: a sample of the
+    queries is checked against float64, not all. row_seconds: of samples.
     """
 
     name: str
     about: str
     rows: tuple[SuiteRow, ...]
     all_methods: bool = False
+    dtype: str = "float32"
+    names: tuple[str, ...] | None = None
+    sampled: bool = False
+    row_seconds: float = ROW_SECONDS
+
+    def contestants(self) -> tuple[str, ...]:
+        """The names to run: those of the suite, or all; peers only where PyTorch is."""
+        able = (name for name in METHODS if self.dtype in dtypes_of(name))
+        names = self.names or (*able, AUTO, *peers.PEERS)
+        return names if peers.available() else tuple(n for n in names if n not in peers.PEERS)
 
 
 BLOCK_SHAPES = (
@@ -91,7 +105,36 @@ SUITES = {
         Suite(
             "long_fp32",
             "long float32 sequences, where arithmetic counts",
-            tuple(SuiteRow((4, 16, 2048, d), c) for d in (64, 128) for c in (False, True)),
+            (
+                *(SuiteRow((4, 16, 2048, d), c) for d in (64, 128) for c in (False, True)),
+                *(SuiteRow((b, 16, n, d)) for b, n in ((8, 1024), (1, 4096)) for d in (64, 128)),
+            ),
+            sampled=True,
+            row_seconds=1.5,
+        ),
+        Suite(
+            "long_bf16",
+            "long bfloat16 sequences, where the tensor cores' arithmetic counts",
+            (
+                *(
+                    SuiteRow((b, h, n, d), c)
+                    for b, h, n in ((4, 16, 1024), (1, 16, 4096), (1, 4, 16384))
+                    for d in (64, 128, 256)
+                    for c in (False, True)
+                ),
+                SuiteRow((4, 16, 4096, 128)),
+            ),
+            dtype="bfloat16",
+            names=(
+                "flash_wmma",
+                "flash_mma",
+                AUTO,
+                "torch_flash",
+                "torch_cudnn",
+                "torch_efficient",
+            ),
+            sampled=True,
+            row_seconds=1.0,
         ),
         Suite(
             "ladder",
@@ -120,10 +163,10 @@ def makers(row: SuiteRow, names: Sequence[str]) -> dict[str, Callable]:
 def run_row(
     row: SuiteRow,
     names: Sequence[str],
+    suite: Suite,
     *,
     iterations: int = 60,
     warmup: int = 10,
-    all_methods: bool = False,
 ) -> dict:
     """Check and time one row; return its record. TimingError: no GPU."""
     result = hold_contest(
@@ -132,9 +175,12 @@ def run_row(
         causal=row.causal,
         iterations=iterations,
         warmup=warmup,
-        leave_out=(lambda entrants: None) if all_methods else leave_out_slow,
+        dtype=suite.dtype,
+        row_seconds=suite.row_seconds,
+        expected=float64_rows if suite.sampled else float64_attention,
+        leave_out=(lambda entrants: None) if suite.all_methods else leave_out_slow,
     )
-    record = summary(row, result)
+    record = summary(row, result, suite.dtype)
     if row.pipelines:
         record["kernels"] = {
             name: list(
@@ -158,10 +204,10 @@ def leave_out_slow(found: Entrants) -> None:
             found.drop(name, found.skipped, reason)
 
 
-def summary(row: SuiteRow, result: ContestResult) -> dict:
+def summary(row: SuiteRow, result: ContestResult, dtype: str = "float32") -> dict:
     """Return a row's record: times, rates and errors of all, and auto against the best of both."""
     b, h, n, d = row.shape
-    work = attention_work(Problem(b * h, n, n, d, causal=row.causal))
+    work = attention_work(Problem(b * h, n, n, d, causal=row.causal, dtype=dtype))
     timings = {
         name: one | {"tflops": round(tflops(work.operations, one["median_us"]), 3)}
         for name, one in result.records().items()
@@ -170,6 +216,7 @@ def summary(row: SuiteRow, result: ContestResult) -> dict:
         "label": row.label,
         "shape": row.shape,
         "causal": row.causal,
+        "dtype": dtype,
         "note": row.note,
         "operations": work.operations,
         "bytes": work.bytes,
@@ -184,10 +231,13 @@ def summary(row: SuiteRow, result: ContestResult) -> dict:
         [name for name in timings if name in METHODS],
         [name for name in timings if name in peers.PEERS],
         row,
+        dtype,
     )
 
 
-def standing(measured, methods: Sequence[str], rivals: Sequence[str], row: SuiteRow) -> dict:
+def standing(
+    measured, methods: Sequence[str], rivals: Sequence[str], row: SuiteRow, dtype: str
+) -> dict:
     """auto against PyTorch (with intervals) and against the best of our own methods.
 
     best_peer is the fastest of all peers; best_backend that of scaled_dot_product_attention alone.
@@ -198,7 +248,8 @@ def standing(measured, methods: Sequence[str], rivals: Sequence[str], row: Suite
     if AUTO not in measured.timings:
         return found
     b, h, n, d = row.shape
-    found["auto_picks"] = pick(AUTO, Problem(b * h, n, n, d, h, h, row.causal), "gpu")
+    problem = Problem(b * h, n, n, d, h, h, row.causal, dtype=dtype)
+    found["auto_picks"] = pick(AUTO, problem, "gpu")
     for key in ("peer", "backend"):
         if best := found[f"best_{key}"]:
             found[f"ratio_{key}"] = measured.ratio(AUTO, best).record()
@@ -210,20 +261,20 @@ def standing(measured, methods: Sequence[str], rivals: Sequence[str], row: Suite
 
 
 # -- a suite ---------------------------------------------------------------------------------------
-def contestants(chosen: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The names to run: those chosen, else every method, auto, and the peers where there are any.
+def contestants(suite: Suite, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The names to run: those chosen, else the suite's.
 
     Raises:
         ValueError: an unknown name; lists those there are.
     """
+    if chosen is None:
+        return suite.contestants()
     known = (*METHODS, AUTO, *peers.PEERS)
-    if chosen is not None:
-        chosen = tuple(dict.fromkeys(chosen))
-        for name in chosen:
-            if name not in known:
-                raise ValueError(f"no method or peer {name!r}; there are: {', '.join(known)}")
-        return chosen
-    return known if peers.available() else (*METHODS, AUTO)
+    chosen = tuple(dict.fromkeys(chosen))
+    for name in chosen:
+        if name not in known:
+            raise ValueError(f"no method or peer {name!r}; there are: {', '.join(known)}")
+    return chosen
 
 
 def run_suite(
@@ -244,19 +295,20 @@ def run_suite(
     """
     suite = SUITES[name]
     require_gpu()
-    names = contestants(methods)
+    names = contestants(suite, methods)
     start = time.perf_counter()
     with ClockWatch() as watch:
         rows = [
-            run_row(row, names, iterations=iterations, warmup=warmup, all_methods=suite.all_methods)
+            run_row(row, names, suite, iterations=iterations, warmup=warmup)
             for row in progress(suite.rows[:1] if quick else suite.rows)
         ]
-    rules = {"too_slow": TOO_SLOW, "row_seconds": ROW_SECONDS, "auto_margin": AUTO_MARGIN}
+    rules = {"too_slow": TOO_SLOW, "row_seconds": suite.row_seconds, "auto_margin": AUTO_MARGIN}
     return records.new_record(
         f"bench_{name}",
         kernel_files(names, suite),
         suite=name,
         about=suite.about,
+        dtype=suite.dtype,
         torch=peers.torch_version(),
         iterations=iterations,
         warmup=warmup,
@@ -273,7 +325,8 @@ def kernel_files(names: Sequence[str], suite: Suite) -> list[str]:
     if any(row.pipelines for row in suite.rows):
         found |= {part.row.file for parts in PIPELINES.values() for part in parts}
     if AUTO in names:
-        found |= {row.file for name in METHODS for row in steps_of(name)}
+        able = [name for name in METHODS if suite.dtype in dtypes_of(name)]
+        found |= {row.file for name in able for row in steps_of(name)}
     return sorted(found)
 
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEFAULT_RELATIVE = 1e-5  # float32 with sums of some thousand terms stays well below
+from .dtypes import DTYPES, TOLERANCES
+
+DEFAULT_RELATIVE = TOLERANCES[
+    "float32"
+]  # float32 with sums of some thousand terms stays well below
+BFLOAT16_NAN = 0x7FFF
 ELEMENT_SLACK = 10.0  # one element may stray this many times further than the whole
 
 
@@ -39,6 +44,8 @@ def poisoned(shape, dtype=np.float32, xp=np):
     ``cupy``.
     """
     dtype = np.dtype(dtype)
+    if dtype == DTYPES["bfloat16"]:  # whose NaN not every library of arrays can fill in
+        return xp.full(shape, BFLOAT16_NAN, np.uint16).view(dtype)
     if dtype.kind in "fc":
         return xp.full(shape, math.nan, dtype=dtype)
     if dtype.kind in "iu":

@@ -12,6 +12,7 @@ from attn_course.engine.compile import with_headers
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import KINDS
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
 from attn_course.ladder.verify import ORACLES
 
@@ -20,7 +21,10 @@ BROKEN = broken_kernels()
 RAGGED = [Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35)]
 STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.computes != FUSED]
 CLEAN = sorted({*clean_kernels(), *STEPS})
-ATTENTION = [step.path for step in LADDER if step.computes == FUSED]
+# The kernels of tensor cores are examined in tests/kernels.
+ATTENTION = [
+    step.path for step in LADDER if step.computes == FUSED and step.entry not in MATRIX_TILES
+]
 SMALLEST = Case(Problem(1, 1, 1, 1), causal=True)
 # Rows that no vector load fits; several tiles of keys and grouped heads under the causal mask; more
 # queries than keys, so that some rows see none.

@@ -7,6 +7,7 @@ must not be clean when any one of its barriers is taken out.
 
 import math
 import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -61,8 +62,7 @@ def check(method, constants, q, k, v, **asked):
 SHAPES = [
     ((1, 2, 5, 63), 21, True),
     ((1, 1, 1, 1), 1, False),
-    ((2, 1, 3, 40), 70, False),
-    ((1, 1, 9, 64), 5, False),
+    ((2, 1, 3, 31), 37, False),
     ((1, 1, 9, 64), 5, True),
     ((1, 2, 13, 36), 1, True),
 ]
@@ -147,11 +147,22 @@ UNSEEN = (
 TALL = {"D": 32, "ROWS": 4, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 2}
 NEEDED_BY = {
     "rows_split": ({"CLUSTER": 2, "COLS": 1, "WARPS": 2, "ROWS": 2, "KEYS": 1}, (1, 1, 5, 126), 18),
-    "flash_split": (smallest("flash_split", 2), (1, 1, 5, 63), 70),
+    "flash_split": (smallest("flash_split", 2, D=32), (1, 1, 5, 31), 70),
     "flash_async": (TALL, (1, 1, 9, 31), 40),
     "flash_fp32": (TALL, (1, 1, 9, 31), 40),
-    "flash_rows": ({"D": 64, "WARPS": 2}, (1, 1, 3, 63), 70),
+    "flash_rows": ({"D": 32, "WARPS": 2}, (1, 1, 3, 31), 70),
 }
+
+
+class FoundAny(Exception):
+    """Ends a launch that has a finding: the others are not needed."""
+
+
+class UntilAny(Sanitizer):
+    def instruction(self, event):
+        super().instruction(event)
+        if len(self.found):
+            raise FoundAny
 
 
 def with_a_switch(source):
@@ -192,7 +203,7 @@ def test_every_barrier_is_needed(method):
     called = StepLaunch(row, launch, kernel, numbers_of(problem, 1 / math.sqrt(q.shape[3])))
     for skipped in range(-1, len(barriers)):
         module.get_global("skipped").view(np.int32)[:] = skipped
-        with observe(Sanitizer()) as report:
+        with suppress(FoundAny), observe(UntilAny()) as report:
             called.run({"q": q, "k": k, "v": v, "out": poisoned(q.shape)})
         if skipped < 0:
             assert not report.findings, report.findings[0]
@@ -241,7 +252,8 @@ ONE_WARP = {"D": 32, "ROWS": 1, "KEYS": 1, "ROW_WARPS": 1, "KEY_WARPS": 1}  # ti
 LONG = {"flash_fp32": ONE_WARP, "flash_async": ONE_WARP, "flash_split": ONE_WARP | {"CLUSTER": 2}}
 
 
-@pytest.mark.parametrize("method", LONG)
+# flash_async has the bits of flash_fp32, as a test above says.
+@pytest.mark.parametrize("method", ["flash_fp32", "flash_split"])
 def test_long_rows_keep_their_digits(method):
     """One float32 sum over as many keys would have four times this error, or more."""
     q, k, v = seeded_qkv((1, 1, 1, 8), kv_length=12_003, seed=3)

@@ -17,6 +17,7 @@ from attn_course.ladder.attention import AUTO, METHODS, attention, problem_of, s
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.ladder.tiles import (
     CLUSTER_TILES,
@@ -34,7 +35,8 @@ from attn_course.reference.inputs import seeded_qkv
 xp = array_module()
 RELATIVE = 2e-6
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken
-SINGLE = [method for method in METHODS if supports(method, "causal")]
+# Those of tensor cores have tests of their own: other dtypes, other tiles.
+SINGLE = [m for m in METHODS if supports(m, "causal") and m not in MATRIX_TILES]
 EXPERIMENT_NAMES = [row.entry for row in EXPERIMENTS]
 GPUS = [
     Device(),
@@ -331,7 +333,7 @@ EXPERIMENT_SHAPES = [
 def test_experiments(name, shape):
     extents, keys = shape
     q, k, v = seeded_qkv(extents, kv_length=keys, seed=12)
-    check(name, q, k, v, relative=max(RELATIVE, 1 * (step(name).relative > 1e-5) * 2e-3))
+    check(name, q, k, v, relative=max(RELATIVE, step(name).relative))
 
 
 @pytest.mark.parametrize("d", [2300, 4100])
@@ -389,8 +391,6 @@ def test_auto_picks_by_head_dim_and_device():
         assert launch.shared_bytes <= gpu.shared_bytes
     found, reason = choose(Problem(64, 2048, 2048, 64), hopper)
     assert found == "flash_async" and "64" in reason  # blocks for every SM without clusters
-    with pytest.raises(TypeError, match="float16"):
-        choose(Problem(1, 1, 1, 1), hopper, np.float16)
 
 
 @pytest.mark.parametrize("d", [40, 300])

@@ -101,11 +101,11 @@ def test_the_device_gives_kernel_20_its_tile():
 
 
 def test_parts_of_a_row_join_to_its_softmax():
-    q, k, v = inputs(3, 61, 20)
-    parts = fused.key_parts(q, k, v, 4, TINY)
+    q, k, v = inputs(3, 29, 20)
+    parts = fused.key_parts(q, k, v, 2, TINY)
     scores = (q[0, 0].astype(float) @ k[0].T.astype(float)) / 20**0.5
-    assert len(parts) == 4
-    assert sorted(first for part in parts for first in part["tiles"]) == list(range(0, 61, 8))
+    assert len(parts) == 2
+    assert sorted(first for part in parts for first in part["tiles"]) == list(range(0, 29, 8))
     for part in parts:
         mine = np.concatenate([scores[first : first + 8] for first in part["tiles"]])
         np.testing.assert_allclose(part["row_m"], mine.max(), rtol=1e-5)
@@ -113,8 +113,8 @@ def test_parts_of_a_row_join_to_its_softmax():
 
 
 def test_a_block_without_keys_has_nothing_to_join():
-    *some, last = fused.key_parts(*inputs(3, 24, 32), 4, TINY)
-    assert all(len(part["tiles"]) == 1 for part in some)
+    first, last = fused.key_parts(*inputs(3, 8, 32), 2, TINY)
+    assert first["tiles"] == [0]
     assert last["tiles"] == [] and last["row_m"] == -np.inf and last["row_l"] == 0
 
 

@@ -10,7 +10,9 @@ import pytest
 from attn_course import reference
 from attn_course.measure import contestants
 from attn_course.measure.contestants import Peer, PeerRefuses, PeersMissing
+from attn_course.reference.dtypes import DTYPES
 
+BFLOAT16 = DTYPES["bfloat16"]
 LOG = []
 
 
@@ -33,6 +35,13 @@ class Tensor(np.ndarray):
 
     def masked_fill(self, where, value):
         return np.where(where, value, self)
+
+    def float(self):
+        return self.astype(np.float32).view(Tensor)
+
+    def view(self, kind):
+        """As PyTorch: of another dtype; as NumPy: of another type."""
+        return np.asarray(self).view(kind).view(Tensor) if kind is BFLOAT16 else super().view(kind)
 
     @property
     def device(self):
@@ -90,7 +99,7 @@ def stub(refuses=()):
     torch.set_float32_matmul_precision = lambda value: setattr(torch, "precision", value)
     torch.no_grad = contextlib.nullcontext
     torch.from_dlpack = lambda array: array.view(Tensor)
-    torch.bool = bool
+    torch.bool, torch.bfloat16 = bool, BFLOAT16
     torch.ones = lambda shape, dtype, device: Mask(shape, dtype)
     torch.softmax = lambda x, dim: np.exp(x) / np.exp(x).sum(dim, keepdims=True)
     torch.nn = types.SimpleNamespace(
@@ -158,6 +167,15 @@ def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, i
     assert peer.output().shape == (1, 2, 5, 4) and np.isfinite(peer.output()).all()
     peer.poison()
     assert np.isnan(peer.output()).all()
+
+
+def test_bfloat16_goes_to_pytorch_and_back(torch, inputs):
+    peer = Peer("torch_math", *(array.astype(BFLOAT16) for array in inputs))
+    assert {tensor.dtype for tensor in peer.inputs} == {BFLOAT16} and peer.relative == 2**-8
+    peer.capture(1)
+    assert peer.output().dtype == np.float32
+    expected = reference.attention(*(tensor.astype(np.float64) for tensor in peer.inputs))
+    np.testing.assert_allclose(peer.output(), expected, rtol=0.1, atol=0.05)
 
 
 def test_eager_applies_the_causal_mask(torch, inputs):

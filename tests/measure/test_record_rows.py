@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 import pytest
 
-from attn_course.ladder.attention import METHODS
+from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
 from attn_course.measure import (
     contestants,
@@ -20,7 +20,7 @@ from attn_course.measure import (
 from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import Replay
 
-SHAPE = (1, 2, 20, 16)
+SHAPE = (1, 2, 5, 16)
 
 
 class Clock:
@@ -59,20 +59,47 @@ METHODS_OF = {"auto": "rows_online"}
 
 def test_a_row_of_a_suite(made_up_gpu):
     row = suites.SuiteRow(SHAPE, pipelines=True)
-    found = suites.run_row(row, suites.contestants(), iterations=2, warmup=0, all_methods=True)
-    assert set(found["timings"]) == {*METHODS, "auto", *suites.PIPELINES} and not found["wrong"]
+    suite = suites.Suite("small", "", (row,), all_methods=True)
+    found = suites.run_row(row, suites.contestants(suite), suite, iterations=1, warmup=0)
+    methods = {method for method in METHODS if "float32" in dtypes_of(method)}
+    assert set(found["timings"]) == {*methods, "auto", *suites.PIPELINES} and not found["wrong"]
     assert {name: len(parts) for name, parts in found["kernels"].items()} == {
         name: len(parts) for name, parts in suites.PIPELINES.items()
     }
     assert found["kernels"]["scores_naive+serial"][1]["name"] == "04_softmax_output_serial"
-    causal = suites.run_row(suites.SuiteRow(SHAPE, True), ("naive", "rows_online"), iterations=2)
+    names = ("naive", "rows_online")
+    causal = suites.run_row(suites.SuiteRow(SHAPE, True), names, suite, iterations=2)
     assert (
         list(causal["timings"]) == ["rows_online"] and "causal mask" in causal["refused"]["naive"]
     )
 
 
+def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
+    """Half of the queries are compared, and an output with a NaN in another one is wrong."""
+    suite = suites.Suite("halves", "", (), dtype="bfloat16", sampled=True)
+    row = suites.SuiteRow((1, 2, 140, 24), causal=True)
+    monkeypatch.setattr(suites, "pick", lambda *_: "flash_mma")
+    monkeypatch.setitem(METHODS_OF, "auto", "flash_mma")
+    found = suites.run_row(row, suites.contestants(suite), suite, iterations=2, warmup=0)
+    assert set(found["timings"]) == {"flash_wmma", "flash_mma", "auto"} and not found["wrong"]
+    errors = [one["relative_error"] for one in found["timings"].values()]
+    assert all(1e-4 < error < 2**-8 for error in errors) and found["dtype"] == "bfloat16"
+    assert found["bytes"] == 2 * 4 * 2 * 140 * 24
+    compared = contests.compared_rows(140)
+    unseen = next(query for query in range(140) if query not in compared)
+
+    def spoilt(self):
+        out = np.array(self.out)
+        out[0, 0, unseen] = np.nan
+        return out
+
+    monkeypatch.setattr(contestants.Kernels, "output", spoilt)
+    with pytest.raises(timing.TimingError, match="flash_wmma, elements that are finite: 24 of"):
+        suites.run_row(row, ("flash_wmma",), suite, iterations=2, warmup=0)
+
+
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
-    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=2)
+    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=1)
     timed = found["contestants"]
     assert {*timed, *found["refused"]} == set(experiments.VARIANTS) and not found["wrong"]
     assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
@@ -101,7 +128,7 @@ def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     monkeypatch.setattr(memory_levels, "SHAPE", SHAPE)
     found = memory_levels.score_times(2)
     assert [one["name"] for one in found["timings"]] == list(memory_levels.score_variants())
-    wrong = np.zeros((1, 2, 20, 20))
+    wrong = np.zeros((1, 2, 5, 5))
     monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
     with pytest.raises(RuntimeError, match="elements are wrong"):
         memory_levels.score_times(2)

@@ -4,9 +4,10 @@
     python3 tools/differential/differential.py --self-test  without one: simulator against simulator
     python3 tools/differential/differential.py --sections random_kernels --kernels 2048
 
-Five sections: every opcode of the operation table; random kernels, against an independent oracle
-too; warp operations, atomics, memory and conversions; the mathematical functions; the ladder's
-kernels. The last line above runs only the random kernels, with or without --self-test. A record of
+Six sections: every opcode of the operation table; matrix instructions; random kernels, against an
+independent oracle too; warp operations, atomics, memory and conversions; the mathematical
+functions; the ladder's kernels. The last line above runs only the random kernels, with or without
+--self-test. A record of
 kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two
 disagree.
 """
@@ -55,6 +56,9 @@ def parse(arguments=None):
     )
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--kernels", type=int, default=2048, help="random kernels (default 2048)")
+    parser.add_argument(
+        "--raw", type=Path, help="file .npz for the results of matrix instructions on the GPU"
+    )
     parser.add_argument("--every", type=int, default=1, help="take every n-th item only")
     parser.add_argument(
         "--workers",

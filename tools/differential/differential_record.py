@@ -82,12 +82,12 @@ def make_record(run, sections: dict) -> dict:
 
 def label_of(item: dict) -> str:
     """Return the name of an item."""
-    names = ("opcode", "seed", "program", "function", "file")
+    names = ("opcode", "matrix", "seed", "program", "function", "file")
     return next(str(item[key]) for key in names if key in item)
 
 
 SHOWN = """mismatches lanes nan_payload error_over_bound max_ulp gpu_simulator gpu_oracle
-    simulator_oracle slots options shape error""".split()  # of a difference
+    simulator_oracle slots options shape families error""".split()  # of a difference
 
 
 def line_of(item: dict) -> str:

@@ -1,4 +1,4 @@
-"""The five sections of the comparison: what is run on both machines, and an item's verdict.
+"""The sections of the comparison: what is run on both machines, and an item's verdict.
 
 A section takes the run (`first`, the machine that the simulator is checked against; `submit`, which
 runs the simulator elsewhere; `thin`) and returns {"items": one record each}. What `submit` takes is
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import differential_compare
 import differential_functions
 import differential_ladder
+import differential_matrices
 import differential_opcodes
 import numpy as np
 from differential_machines import Machine, NotRun, target
@@ -301,8 +302,31 @@ def ladder_section(run) -> dict:
     }
 
 
+def matrix_section(run) -> dict:
+    """Matrix instructions, all in one module; --raw keeps what the first machine gave."""
+    chosen, arch = run.thin(differential_matrices.cases()), target()
+    future = run.submit(differential_matrices.run_cases, SIMULATOR, chosen, arch)
+    first = differential_matrices.run_cases(run.first, chosen, arch)
+    if run.arguments.raw:
+        both = zip(chosen, first, strict=True)
+        products = {c.opcode: x[-1] for c, x in both if c.multiplies and isinstance(x, list)}
+        np.savez_compressed(run.arguments.raw, **products)
+
+    def compared(case, one, other):
+        raise_failure(one, other)
+        return differential_matrices.compare(case, one, other)
+
+    return {
+        "items": [
+            guarded({"matrix": case.opcode}, lambda c=case, a=a, b=b: compared(c, a, b))
+            for case, a, b in zip(chosen, first, future.result(), strict=True)
+        ]
+    }
+
+
 SECTIONS = {
     "opcodes": opcode_section,
+    "matrices": matrix_section,
     "random_kernels": random_section,
     "programs": program_section,
     "functions": function_section,

@@ -19,6 +19,7 @@ from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
 from .compiler import ask_compiler
 from .includes import cuda_major, include_folders, include_options, package_name, real_folders
+from .kept import keep, kept_file, read_kept
 from .messages import describe_failure
 
 DEFAULT_ARCH = "compute_80"
@@ -141,7 +142,10 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
     _check_text(source, name)
     headers = headers_of(source, folder, options)  # an edited header is another compilation
     search = _search_folders(options)
-    return _run_nvrtc(source, name, arguments, target, name_expressions, headers, folder, search)
+    here = os.getcwd()  # where a relative name or folder begins
+    return _run_nvrtc(
+        source, name, arguments, target, name_expressions, headers, folder, search, here
+    )
 
 
 def _check_text(source: str, name: str) -> None:
@@ -204,7 +208,7 @@ def _search_folders(options: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _run_nvrtc(
-    source, name, arguments, target, name_expressions, headers, folder, search
+    source, name, arguments, target, name_expressions, headers, folder, search, working_folder
 ) -> Compiled:
     library = _load_nvrtc()
     own = (folder, *search) if folder else search
@@ -217,7 +221,7 @@ def _run_nvrtc(
             "options": arguments,
             "name_expressions": name_expressions,
             "binary": binary,
-            "working_folder": os.getcwd(),
+            "working_folder": working_folder,
             "readable": [
                 *map(os.path.abspath, own),
                 *real_folders(include_folders()),
@@ -226,9 +230,14 @@ def _run_nvrtc(
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
-        reply, image = _answer(library, request, name, budget)
+        # Headers in angle brackets from folders of the options are not among `headers`.
+        path = None if search else kept_file(library, request, headers)
+        kept = read_kept(path)
+        reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
         raise describe_failure(source, name, reply["log"].rstrip("\0") or reply["error"], arguments)
+    if not kept:
+        keep(path, reply, image)
     ptx = "" if binary else image.decode(errors="replace").rstrip("\0")
     if not binary and ".version" not in ptx:
         raise CompileError(

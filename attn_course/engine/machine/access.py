@@ -19,7 +19,7 @@ from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS, aligned
 from ..errors import SimulatorError
 from .clusters import Cluster
 from .lanes import ChunkLanes
-from .memory import FlatMemory, bounds, scalar, spread
+from .memory import FlatMemory, bounds, differs, scalar, spread
 from .reports import Reports
 
 MAX_STACK_BYTES = 1 << 30  # local memory of a chunk
@@ -282,7 +282,7 @@ class Memory:
     def changes(view, index, values):
         """Where a store writes something else than is there already, one item after another."""
         for i, value in enumerate(values):
-            yield view.take(index + i) != value
+            yield differs(view.take(index + i), value)
 
     # -- atomics --------------------------------------------------------------------------------
     def atomic(
@@ -363,7 +363,7 @@ class Memory:
         if alone:
             old = view.take(index)
             new = operation.fn(old, *operands)
-            if (new.view(f"u{new.itemsize}") != old.view(f"u{old.itemsize}")).any():
+            if differs(new, old).any():
                 self.globals.version += 1
             view[index] = new
             return old
@@ -372,7 +372,7 @@ class Memory:
             return None
         before = view.take(index)
         old = operation.update(view, index, operands)
-        if (view.take(index) != before).any():
+        if differs(view.take(index), before).any():
             self.globals.version += 1
         return old
 

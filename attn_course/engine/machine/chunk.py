@@ -8,6 +8,7 @@ scatters what it wrote when it stops.
 
 from __future__ import annotations
 
+import os
 import traceback
 from time import monotonic
 
@@ -25,11 +26,15 @@ from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls
 from .lanes import ChunkLanes
+from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
+
+_MACHINE = os.path.dirname(__file__)
+_OURS = "an error of the simulator itself, not of the kernel; please report it"
 
 
 class Chunk:
@@ -53,6 +58,7 @@ class Chunk:
             self.lanes, self.memory, self.copies, self.scheduler, self.reports
         )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
+        self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None
 
@@ -64,7 +70,8 @@ class Chunk:
     def run(self) -> bool:
         """Run until every lane has ended (True), or only lanes are left that spin (False).
 
-        Raises UnsupportedKernel for an instruction whose line NumPy cannot compute.
+        Raises UnsupportedKernel for an instruction whose line NumPy cannot compute. An error of the
+        machine's own code stays what it is, with a note of the instruction that met it.
         """
         try:
             return self.run_groups()
@@ -73,8 +80,12 @@ class Chunk:
             if line is None:
                 raise
             instance = self.reports.block.instance
+            instruction = instance.function.body[line]
+            if is_of_the_machine(error):
+                error.add_note(f"{instance.where(instruction)}: {_OURS}")
+                raise
             why = f"its line raises {type(error).__name__}: {error}"
-            raise instance.odd_operands(instance.function.body[line], why) from error
+            raise instance.odd_operands(instruction, why) from error
 
     def run_groups(self) -> bool:
         scheduler = self.scheduler
@@ -127,14 +138,15 @@ class Chunk:
         members = block.members(R) if block.warp_level and block.members else None
         if members is not None and is_warp_barrier(block):
             reports.warp_barrier(R[LANE], members)
-        for instruction, operation in zip(block.instructions, block.operations, strict=True):
-            reports.accesses = []
+        for instruction, operation, told in zip(
+            block.instructions, block.operations, reports.told_of(block), strict=True
+        ):
             operation(R, self)
-            reports.instruction(instruction, members=members)
+            if told or reports.accesses:
+                reports.instruction(instruction, members=members)
             members = None  # only a block's first instruction can be one of a whole warp
         t = block.terminator
         if t.instruction is not None and t.counted:
-            reports.accesses = []
             taken = None
             if t.kind == "branch":
                 taken = np.logical_not(R[t.slot]) if t.negated else R[t.slot]
@@ -323,6 +335,12 @@ class Chunk:
             self.blocks[key] = Block(
                 key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
             )
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Was it raised in a module of the machine, and not by NumPy with the operands of a line?"""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return os.path.dirname(files[-1]).startswith(_MACHINE)
 
 
 def line_of(error: BaseException) -> int | None:

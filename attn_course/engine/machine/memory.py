@@ -238,6 +238,13 @@ def spread(value, count: int) -> np.ndarray:
     return np.full(count, value) if scalar(value) else value
 
 
+def differs(new, old):
+    """Where two values of one dtype differ in a bit: NaN is NaN, and -0.0 is not 0.0."""
+    if new.dtype.kind == "f":
+        new, old = new.view(f"u{new.itemsize}"), old.view(f"u{old.itemsize}")
+    return new != old
+
+
 def bounds(address) -> tuple[int, int, int]:
     """(lowest, highest, all bits or-ed) of the addresses: one pass each, no array made."""
     if scalar(address):

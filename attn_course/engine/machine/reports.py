@@ -13,7 +13,7 @@ from attn_course.engine.events import (
     MachineView,
     WarpBarrierEvent,
 )
-from attn_course.engine.translate.control_flow import LANE, Block
+from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import MemoryFault
 from .lanes import ChunkLanes
@@ -33,11 +33,23 @@ class Reports:
         self.kernel = lanes.kernel
         self.accesses: list[Access] | None = [] if observers else None
         self.block: Block | None = None
+        self._told: dict[Key, list[bool]] = {}
+
+    def told_of(self, block: Block) -> list[bool]:
+        """Return which instructions of a block observers are told of, whatever they access."""
+        if block.key not in self._told:
+            own_line, body = self.kernel.program.own_line, block.instructions
+            told = [any(one.concerns(i) for one in self.observers) for i in body]
+            for place, following in enumerate(body[1:]):
+                told[place] |= not own_line(following)
+            self._told[block.key] = told[:-1] + [True] if told else told
+        return self._told[block.key]
 
     def instruction(self, instruction, taken=None, members=None) -> None:
         """Tell of an instruction that the running lanes have executed."""
         line = self.kernel.program.own_line(instruction)
         lanes, accesses = self.lanes.R[LANE], tuple(self.accesses)
+        self.accesses = []
         event = InstructionEvent(instruction, line, lanes, accesses, self.machine, taken, members)
         for observer in self.observers:
             observer.instruction(event)

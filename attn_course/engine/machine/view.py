@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attn_course.engine.events import Access, CallSite, MachineView, PhaseUse
+from attn_course.engine.events import Access, CallSite, MachineView, MatrixProduct, PhaseUse
 from attn_course.engine.ptx.syntax import Immediate, Instruction, Register, Vector
 
 
@@ -39,6 +39,10 @@ class ChunkView(MachineView):
     @property
     def phase_use(self) -> PhaseUse | None:
         return self._chunk.mbarriers.use
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        return self._chunk.matrices.last_product()
 
     # -- memory ---------------------------------------------------------------------------------
     def memory(self, space: str) -> np.ndarray:
@@ -144,6 +148,8 @@ class ChunkView(MachineView):
     def stored(self, instruction: Instruction, access: Access, lanes: int) -> np.ndarray | None:
         operands = instruction.operands
         if len(operands) < 2 or access.lanes.size != lanes:
+            return None
+        if instruction.opcode.startswith(("wmma.", "stmatrix.")):  # other lanes' registers
             return None
         items = operands[1].items if isinstance(operands[1], Vector) else operands[1:2]
         width = access.size // len(items)

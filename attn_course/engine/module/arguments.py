@@ -18,12 +18,18 @@ import numpy as np
 from attn_course.engine.backend import is_device_array
 
 from ..errors import ArgumentError, ArgumentWarning
+from ..ptx.c_types import NARROW_FLOATS
 from .signature import Entry, Parameter
 
 _FLOAT_DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 _HALVES = ("float16", "bfloat16")  # often kept as their raw bits, in 16-bit integers
 # The NumPy scalars that CuPy passes for Python's numbers; a bool is an int there too.
 _PASSED = ((int, np.int64), (float, np.float64), (complex, np.complex128))
+# Values that PTX sees as bytes, but that are one number: what makes them.
+_HALF_VALUES = {
+    "__half": "np.float16",
+    **{ctype: f"ml_dtypes.{dtype}" for ctype, dtype in NARROW_FLOATS.items()},
+}
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -164,16 +170,17 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
         return
     if not refuse.strict and _has_the_same_bits(dtype, accepted):
         return
-    numpy_name = next((n for n in accepted if n != "bfloat16"), accepted[0])
+    narrow = accepted[0] in NARROW_FLOATS.values()
+    numpy_name = accepted[-1] if narrow else accepted[0]
     remedy = f"Pass .astype(np.{numpy_name})"
     same_size = dtype.itemsize == np.dtype(numpy_name).itemsize
     integers = dtype.kind in "iu" and np.dtype(numpy_name).kind in "iu"
     if same_size and (integers or not refuse.strict):
         remedy += f", or .view(np.{numpy_name}) for the same bits"
-    if accepted[0] == "bfloat16":
+    if narrow:
         remedy = (
-            "NumPy has no bfloat16 of its own: pass an array of ml_dtypes.bfloat16, or the "
-            "raw bits as np.uint16"
+            f"NumPy has no {accepted[0]} of its own: pass an array of ml_dtypes.{accepted[0]}, or "
+            f"the raw bits as np.{numpy_name}"
         )
     refuse.or_warn(
         f"the array holds {dtype.name if dtype.isnative else dtype.str}, "
@@ -236,7 +243,7 @@ def _as_passed(value):
 
 def _bind_struct(refuse, parameter: Parameter, value):
     """A parameter that PTX sees as bytes: a struct, a vector such as int3, or a half."""
-    given, half = value, parameter.ctype and parameter.ctype.name == "__half"
+    given, half = value, _HALF_VALUES.get(parameter.ctype.name if parameter.ctype else "")
     if isinstance(value, (bytes, bytearray, memoryview)):
         value = np.frombuffer(bytes(value), dtype=np.uint8)
         value = value.view(f"V{value.size}")[0] if value.size else value
@@ -258,13 +265,13 @@ def _bind_struct(refuse, parameter: Parameter, value):
         )
         if value.nbytes < parameter.size or not isinstance(given, (int, float, complex)):
             refuse(problem)
-        remedy = "Pass np.float16(x)" if half else f"Pass a NumPy value of {parameter.size} bytes"
+        remedy = f"Pass {half}(x)" if half else f"Pass a NumPy value of {parameter.size} bytes"
         if isinstance(given, complex) and parameter.size == 8:
             remedy = "Pass np.complex64(z)"
         refuse.or_warn(problem, remedy, f"the kernel reads the first {parameter.size}")
         image = image[: parameter.size]
-    if refuse.strict and half and value.dtype != np.float16:
-        refuse(f"got {value.dtype}; pass np.float16(x)")
+    if refuse.strict and half and value.dtype.name != half.partition(".")[2]:
+        refuse(f"got {value.dtype}; pass {half}(x)")
     return image.view(f"V{parameter.size}").reshape(())
 
 

@@ -105,7 +105,7 @@ class Kernel(ModuleFacts):
         grid, block = check_geometry(
             self.name, grid, block, limits, self.max_threads_per_block, required, cluster
         )
-        if shared_mem != 0:
+        if not self.surely_fits(shared_mem):
             shared_mem = check_shared(
                 self.name,
                 shared_mem,
@@ -114,6 +114,12 @@ class Kernel(ModuleFacts):
                 limits,
             )
         return grid, block, shared_mem
+
+    def surely_fits(self, shared_mem: int) -> bool:
+        """Return whether a launch may have so much dynamic shared memory, as far as is known
+        without compiling anything.
+        """
+        return shared_mem == 0
 
     def _report(self, error: LaunchError, observers) -> bool:
         """Tell the observers of an illegal launch; True when one of them wants to go on."""
@@ -164,6 +170,14 @@ class SimulatorKernel(Kernel):
 
     def _check_observers(self, observers) -> None:
         """The simulator takes every observer."""
+
+    def surely_fits(self, shared_mem: int) -> bool:
+        """Return whether a launch may have so much dynamic shared memory, as far as is known
+        without the optimised build.
+        """
+        if self._max_dynamic is not None or not isinstance(shared_mem, int) or shared_mem < 0:
+            return False
+        return shared_mem + self.module.declared_shared_bytes <= DEFAULT_SHARED_BYTES
 
     @cached_property
     def _resources(self):

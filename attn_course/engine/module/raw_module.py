@@ -244,13 +244,24 @@ class RawModule:
         if self.backend == "gpu":
             return GpuKernel(self, name, entry, self._cupy.function(name))
         kernel = SimulatorKernel(self, name, entry)
-        if kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
+        if not kernel.surely_fits(0) and kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
             raise CompileError(
                 f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
                 f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "
                 "__shared__ and set kernel.max_dynamic_shared_size_bytes"
             )
         return kernel
+
+    @cached_property
+    def declared_shared_bytes(self) -> int:
+        """Bytes of all static shared memory that the described build declares, with its padding.
+
+        No kernel of the optimised build has more: what that leaves out is never used.
+        """
+        functions = self._ptx_module.functions.values()
+        own = [v for function in functions for v in function.variables.values()]
+        shared = [v for v in (*self._ptx_module.variables.values(), *own) if v.space == "shared"]
+        return sum(v.size + max(v.align, 1) for v in shared)
 
     def _check_definitions(self) -> None:
         """Raise CompileError for a variable that is declared extern and never defined."""

@@ -21,6 +21,8 @@ _SEVERAL_DTYPES = {
     "double2": ("float64", "complex128"),
     "__nv_bfloat16": ("bfloat16", "uint16"),
     "__nv_bfloat162": ("bfloat16", "uint16"),
+    "__nv_fp8_e4m3": ("float8_e4m3fn", "uint8"),
+    "__nv_fp8_e5m2": ("float8_e5m2", "uint8"),
 }
 
 

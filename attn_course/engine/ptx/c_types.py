@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
+import numpy as np
+
 _SCALARS = {
     "bool": "?",
     "char": "i1",
@@ -30,3 +34,19 @@ _VECTORS = {
 # Name -> (dtype, extents): () for a scalar, (4,) for float4.
 C_TYPES = {name: (dtype, ()) for name, dtype in _SCALARS.items()} | _VECTORS
 C_TYPES |= {"half2": ("f2", (2,)), "__half2": ("f2", (2,))}
+# Floats that NumPy does not have: ml_dtypes has them, which is imported when one is needed.
+NARROW_FLOATS = {
+    "__nv_bfloat16": "bfloat16",
+    "nv_bfloat16": "bfloat16",
+    "__nv_fp8_e4m3": "float8_e4m3fn",
+    "__nv_fp8_e5m2": "float8_e5m2",
+}
+C_TYPES |= {name: (dtype, ()) for name, dtype in NARROW_FLOATS.items()}
+C_TYPES |= {name: ("bfloat16", (2,)) for name in ("__nv_bfloat162", "nv_bfloat162")}
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The dtype of a name such as "f4", "uint8" or "bfloat16"."""
+    if name in NARROW_FLOATS.values():
+        return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    return np.dtype(name)

@@ -24,7 +24,8 @@ _SPACES = (".global", ".const", ".shared", ".tex")
 def parse(text: str, bodies: bool = True) -> Module:
     """Parse a PTX module; raises ParseError naming the line of the text.
 
-    bodies: whether to read the functions' instructions; without them every `body` stays empty.
+    bodies: whether to read the functions' instructions; without them every `body` stays empty, and
+    of the variables only parameters and those of shared memory are read.
     """
     tokens, module = Tokens(text), Module()
     try:
@@ -99,7 +100,9 @@ def _function(tokens: Tokens, module: Module, is_entry: bool, bodies: bool) -> N
     if bodies:
         FunctionBody(tokens, module, function).read()
     else:
-        tokens.skip_block()
+        for _ in tokens.block_until(".shared"):
+            for variable in read_variables(tokens, "shared"):
+                function.variables[variable.name] = variable
     module.functions[name] = function
 
 

@@ -18,7 +18,7 @@ from .syntax import (
 
 _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
-    pmevent call cp discard applypriority setmaxnreg griddepcontrol
+    pmevent call cp discard applypriority setmaxnreg griddepcontrol stmatrix
 """.split()
 
 
@@ -70,6 +70,8 @@ def has_result(opcode: str) -> bool:
     parts = opcode.split(".")
     if parts[0] in ("bar", "barrier"):
         return "red" in parts
+    if parts[0] == "wmma":
+        return parts[1] != "store"
     if parts[0] == "mbarrier":
         return parts[1] not in ("init", "inval", "expect_tx", "complete_tx")
     return parts[0] not in _NO_RESULT

@@ -21,6 +21,7 @@ class SourceModule:
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(source.splitlines())
         self.headers = {name: tuple(text.splitlines()) for name, text in headers}
+        self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
 
@@ -41,8 +42,12 @@ class SourceModule:
 
     def own_line(self, instruction: Instruction) -> int:
         """Return the line of the source that an instruction belongs to; 0 if none."""
-        position = self.own_position(instruction.position)
-        return position.line if position is not None else 0
+        known = self._own_lines.get(id(instruction))
+        if known is None:
+            position = self.own_position(instruction.position)
+            known = (instruction, position.line if position is not None else 0)
+            self._own_lines[id(instruction)] = known
+        return known[1]
 
     def call_line(self, function: str, instruction: Instruction) -> int:
         """Return the line of the source at which the code of a header was inlined; 0 if unknown.

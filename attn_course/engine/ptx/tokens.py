@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ..budget import check_budget
 from ..errors import ParseError
@@ -92,13 +93,18 @@ class Tokens:
         while self.take_any() != ";":
             pass
 
-    def skip_block(self) -> None:
-        """Take everything up to and including the `}` of a block whose `{` is taken."""
+    def block_until(self, wanted: str) -> Iterator[None]:
+        """Take everything up to and including the `}` of a block whose `{` is taken.
+
+        Stops behind each declaration's word that is `wanted`; the caller takes what follows.
+        """
         depth = 1
         while depth:
             word = self.words[self.at]
             depth += (word == "{") - (word == "}")
             self.at += 1
+            if word == wanted and self.words[self.at - 2] != ".ptr":
+                yield
 
     def integer(self) -> int:
         """Take a number: decimal, octal or hexadecimal, perhaps negative."""

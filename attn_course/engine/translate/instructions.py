@@ -17,7 +17,7 @@ from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
-from .mbarrier_instructions import MbarrierLines
+from .matrix_instructions import MatrixLines
 from .memory_instructions import SPACES, memory_space
 from .operands import type_of
 from .video_instructions import IS_VIDEO, VideoLines
@@ -32,7 +32,7 @@ _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-class Decoder(MbarrierLines, VideoLines):
+class Decoder(MatrixLines, VideoLines):
     """Translates the instructions of one function instance to lines of Python.
 
     A method `_name` translates the instructions called `name`; the operation table has the rest.

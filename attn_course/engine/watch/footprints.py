@@ -122,6 +122,9 @@ class Footprints(Observer):
         made = sorted({(one.line, one.space, one.kind) for one in self.found})
         raise KeyError(f"no {space} {kind} on line {line}; there are: {made}")
 
+    def concerns(self, instruction) -> bool:
+        return False
+
     def instruction(self, event: InstructionEvent) -> None:
         key = id(event.instruction)
         if not event.accesses or key in self._seen:
@@ -164,6 +167,9 @@ class LineLookups(Observer):
     @property
     def total(self) -> int:
         return sum(self.by_line.values())
+
+    def concerns(self, instruction) -> bool:
+        return False
 
     def instruction(self, event: InstructionEvent) -> None:
         for access in event.accesses:

@@ -55,6 +55,9 @@ class ReadCounts(Observer):
                     f"{buffer.shape} now: observe them with a ReadCounts() each"
                 )
 
+    def concerns(self, instruction) -> bool:
+        return False
+
     def instruction(self, event: InstructionEvent) -> None:
         for access in event.accesses:
             if access.space == "global" and access.kind == "load":

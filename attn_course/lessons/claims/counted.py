@@ -17,7 +17,7 @@ from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware.devices import MULTIPROCESSORS
 from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
-from attn_course.measure.roofline import FLOAT, attention_work
+from attn_course.measure.roofline import attention_work
 
 from ..show import line_numbers
 from .claim import COMPUTED, COUNTED, PRINTED, Evidence
@@ -152,7 +152,7 @@ def tile_occupancy() -> list[Evidence]:
     found = []
     for tile in (8, 16, 32):
         registers = compiled_registers(SCORES, "scores_tiled", (f"-DTILE={tile}",), "sm_80")
-        shared = tile * (2 * tile + 1) * FLOAT
+        shared = 4 * tile * (2 * tile + 1)  # bytes of two tiles of floats, one of them padded
         fits = occupancy(tile * tile, registers, shared, MULTIPROCESSORS["sm_80"])
         found.append(Evidence(f"TILE {tile}", 100 * fits.share, "% of the warps", COMPUTED))
     return found

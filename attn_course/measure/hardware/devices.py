@@ -47,6 +47,8 @@ class Gpu:
         fp32_tflops: float32 without tensor cores, 10^12 operations a second (an fma is two).
         memory_gbps: device memory, 10^9 bytes a second.
         source: where the figures come from.
+        tensor_tflops: products of float16 or bfloat16 summed in float32 by the tensor cores, of
+            dense matrices; 0 where it is not known.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Gpu:
     fp32_tflops: float
     memory_gbps: float
     source: str
+    tensor_tflops: float = 0.0
 
     @property
     def fp32_lanes(self) -> int:
@@ -78,14 +81,14 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-a
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("NVIDIA H200", "sm_90", 132, 1980, 67, 4800, f"{_SHEET}h200/"),
-        Gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 67, 3350, f"{_SHEET}h100/"),
-        Gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 19.5, 2039, f"{_SHEET}a100/"),
-        Gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, 1410, 19.5, 1935, f"{_SHEET}a100/"),
-        Gpu("NVIDIA A100-SXM4-40GB", "sm_80", 108, 1410, 19.5, 1555, f"{_SHEET}a100/"),
-        Gpu("NVIDIA L4", "sm_89", 58, 2040, 30.3, 300, f"{_SHEET}l4/"),
-        Gpu("Tesla T4", "sm_75", 40, 1590, 8.1, 320, f"{_SHEET}tesla-t4/"),
-        Gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 82.6, 1008, _ADA),
+        Gpu("NVIDIA H200", "sm_90", 132, 1980, 67, 4800, f"{_SHEET}h200/", 989),
+        Gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 67, 3350, f"{_SHEET}h100/", 989),
+        Gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 19.5, 2039, f"{_SHEET}a100/", 312),
+        Gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, 1410, 19.5, 1935, f"{_SHEET}a100/", 312),
+        Gpu("NVIDIA A100-SXM4-40GB", "sm_80", 108, 1410, 19.5, 1555, f"{_SHEET}a100/", 312),
+        Gpu("NVIDIA L4", "sm_89", 58, 2040, 30.3, 300, f"{_SHEET}l4/", 121),
+        Gpu("Tesla T4", "sm_75", 40, 1590, 8.1, 320, f"{_SHEET}tesla-t4/", 65),
+        Gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 82.6, 1008, _ADA, 165.2),
     )
 }
 

@@ -106,10 +106,13 @@ class Target:
 
     def run(self, backend: str) -> None:
         """Launch the kernel once, on seeded random inputs."""
-        row, problem = step(self.step), Problem(*self.problem)
+        row = step(self.step)
+        problem = row.taken(Problem(*self.problem))
         xp, rng = array_module(backend), np.random.default_rng(0)
         arrays = {
-            name: xp.asarray(rng.standard_normal(problem.shape(name), dtype=np.float32))
+            name: xp.asarray(
+                rng.standard_normal(problem.shape(name), np.float32).astype(problem.dtype_of(name))
+            )
             for name in row.arguments
             if name in ("q", "k", "v", "s", "p", "out")
         }

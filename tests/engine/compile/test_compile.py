@@ -86,6 +86,15 @@ def test_equal_input_is_compiled_once(monkeypatch):
         compile_ptx(SCALE, options=("-DTWICE",))
 
 
+def test_a_relative_folder_is_of_the_current_one(tmp_path, monkeypatch):
+    source = '#include <size.h>\nextern "C" __global__ void k(int* x) { x[0] = SIZE; }'
+    for size in ("1234", "4321"):
+        (tmp_path / size / "include").mkdir(parents=True)
+        (tmp_path / size / "include" / "size.h").write_text(f"#define SIZE {size}\n")
+        monkeypatch.chdir(tmp_path / size)
+        assert size in compile_ptx(source, options=("-Iinclude",)).ptx
+
+
 HEADERS = """cuda_fp16.h cuda_bf16.h mma.h cooperative_groups.h cuda_pipeline.h cuda/pipeline
     cuda/barrier cuda/std/cstdint cuda_runtime.h math_constants.h"""
 

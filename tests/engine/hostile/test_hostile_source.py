@@ -30,6 +30,7 @@ BIG = "ATTN_COURSE_MEMORY"
 def narrow(monkeypatch):
     """Small limits; without them most of these sources take minutes, or all memory."""
     monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.delenv("ATTN_COURSE_COMPILED", raising=False)
     monkeypatch.setenv(budget.TIMEOUT, "60")
     monkeypatch.setenv(budget.MEMORY, "300M")
     monkeypatch.setenv(budget.OUTPUT, "100K")

@@ -13,6 +13,7 @@ from attn_course.engine.machine import (
     SimulatorError,
     Trap,
     UnsupportedKernel,
+    access,
     launch,
 )
 
@@ -374,3 +375,11 @@ def test_the_heap_is_used_again_and_one_wish_too_big_hurts_nobody_else(build):
     out = zeros(2)
     run(CODE, "again_and_again", 1, 2, out, np.int32(20), build=build)
     assert out.tolist() == [20, 20]
+
+
+def test_an_error_of_the_machine_itself_says_so(monkeypatch):
+    monkeypatch.setattr(access, "_SHIFT", [])
+    with pytest.raises(IndexError) as caught:
+        run(CODE, "calls", 1, 32, integers(32), zeros(32), zeros(32, np.float64))
+    (note,) = caught.value.__notes__
+    assert "kernel.cu:" in note and "an error of the simulator itself" in note

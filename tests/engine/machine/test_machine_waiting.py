@@ -91,6 +91,14 @@ __global__ void many_flags(volatile int* flag, int* out) {  // looks at many bet
         for (int i = 0; i < 24; ++i) if (flag[i] == t + 1) { out[t] = i; return; }
     }
 }
+__global__ void stores_nan(volatile float* flag, int* out) {
+    while (flag[1] == 0) flag[0] = __int_as_float(0x7fffffff);
+    out[threadIdx.x] = 1;
+}
+__global__ void exchanges_nan(float* flag, int* out) {
+    while (*(volatile float*)(flag + 1) == 0) atomicExch(flag, __int_as_float(0x7fffffff));
+    out[threadIdx.x] = 1;
+}
 __global__ void once(int* a, int* out) {               // partners come once, and then end
     int t = threadIdx.x;
     if (t < 16) { __syncwarp(); __syncwarp(); out[t] = 1; }
@@ -212,3 +220,9 @@ def test_a_loop_that_looks_at_much_is_a_hang_too(impatient, build, order):
     flags = zeros(24)
     with pytest.raises(Hang, match="no thread that still runs will write"):
         run(CODE, "many_flags", 1, 40, flags, zeros(40), build=build, warp_order=order)
+
+
+@pytest.mark.parametrize("name", ["stores_nan", "exchanges_nan"])
+def test_a_loop_that_writes_the_same_nan_is_a_hang_too(impatient, name, build):
+    with pytest.raises(Hang, match="no thread that still runs will write"):
+        run(CODE, name, 1, 64, zeros(2, np.float32), zeros(64), build=build)

@@ -19,12 +19,14 @@ from attn_course.engine.ptx.source_module import SourceModule
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
+from .tensor import tensor_instructions
 from .traffic import Lanes, count_copied_pieces
 
 DESCRIPTIONS = {
     "instructions": "instructions executed, once for each warp with an active lane",
     "thread_instructions": "instructions executed, once for each active lane",
     "ffma_thread_instructions": "float32 fused multiply-adds, once for each active lane",
+    "tensor_instructions": "tensor-core instructions of sm_90 for mma and wmma, once for each warp",
     "global_load_requests": "warp-level loads from global memory",
     "global_load_sectors": "distinct 32-byte sectors of each load request, added up",
     "global_store_requests": "warp-level stores to global memory",
@@ -96,6 +98,7 @@ class _Row:
             counts["barriers"] = self.executions
         if parts[0] in ("bra", "brx"):
             counts["branches"] = self.executions
+        counts["tensor_instructions"] = self.executions * tensor_instructions(parts)
         return counts
 
 

@@ -45,7 +45,7 @@ class Exits:
         if index >= len(self.body) or self.body[index] is not instruction:
             return  # of a device function
         lanes = event.lanes
-        if instruction.opcode.split(".", 1)[0] in _LEAVING:
+        if instruction.opcode.startswith(_LEAVING):
             if event.taken is None or instruction.operands[0].name not in self.labels:
                 return
             index = max(index, self.labels[instruction.operands[0].name])

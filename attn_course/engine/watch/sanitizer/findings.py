@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from attn_course.engine.events import Buffer, Launch, place_in
+from attn_course.engine.ptx.c_types import dtype_of
 from attn_course.engine.ptx.debug_names import shared_arrays
 
 from .elements import NOWHERE, Array, Element, element
@@ -164,7 +165,7 @@ class Naming:
         known = self.declared.get(buffer.name) if variable else None
         if known is None:
             return Array(buffer.name, buffer.start, buffer.size, item, tuple(buffer.shape))
-        item = np.dtype(known.dtype).itemsize
+        item = dtype_of(known.dtype).itemsize
         shape = known.shape
         if shape and shape[0] < 0:  # the launch decides
             shape = (buffer.size // (item * prod(shape[1:])), *shape[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .values import Values
 
@@ -29,6 +30,12 @@ class Nature:
     arrive: bool
     copy: str  # cp.async: "issue", "commit" or "wait"
     phase: str  # of an mbarrier: "arrive", "wait" or, after copies, "follow"
+
+    @cached_property
+    def plain(self) -> bool:
+        """Return whether nothing but its accesses matters."""
+        wait = self.meeting or self.warp_barrier or self.arrive or self.phase
+        return not (wait or self.block_fence or self.copy)
 
     @classmethod
     def of(cls, instruction, values: Values) -> Nature:

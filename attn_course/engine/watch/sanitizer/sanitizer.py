@@ -104,7 +104,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, tuple[Nature, str]]] = {}
+        self._natures: dict[int, tuple[object, Nature, str]] = {}  # by id
         self._reset()
 
     def _reset(self) -> None:
@@ -165,8 +165,13 @@ class Sanitizer(Observer):
         self._reset()
 
     # -- instructions ---------------------------------------------------------------------------
+    def concerns(self, instruction) -> bool:
+        known = self._natures.get(id(instruction)) or self._learn(instruction)
+        return not known[1].plain
+
     def instruction(self, event: InstructionEvent) -> None:
-        nature, header = self._nature(event.instruction)
+        known = self._natures.get(id(event.instruction)) or self._learn(event.instruction)
+        _, nature, header = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
         if nature.parameter:
@@ -178,6 +183,8 @@ class Sanitizer(Observer):
         self.found.line, self.found.header = self._last_line, header
         if event.accesses:
             self._accesses(event, nature)
+        if nature.plain:
+            return
         if nature.meeting:
             order = self._chunks[event.machine].order
             order.warp_sync(event.lanes, event.members, self._tick(), False)
@@ -225,15 +232,12 @@ class Sanitizer(Observer):
         lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
         return lines.pop() if len(lines) == 1 else 0
 
-    def _nature(self, instruction) -> tuple[Nature, str]:
+    def _learn(self, instruction) -> tuple[object, Nature, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
-        known = self._natures.get(id(instruction))
-        if known is None:
-            header = self._naming.launch.source.place_in_header(instruction.position)
-            nature = Nature.of(instruction, self._bounds.origins.values)
-            known = (instruction, (nature, header))  # kept: its id stays its own
-            self._natures[id(instruction)] = known
-        return known[1]
+        header = self._naming.launch.source.place_in_header(instruction.position)
+        nature = Nature.of(instruction, self._bounds.origins.values)
+        known = self._natures[id(instruction)] = (instruction, nature, header)
+        return known
 
     def _tick(self) -> int:
         self._lines.append(self._last_line)

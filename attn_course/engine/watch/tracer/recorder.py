@@ -15,7 +15,7 @@ from attn_course.engine.ptx.debug_names import source_name, variables, written_r
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Instruction, Register
 
-from .recording import GONE, Recording, finding_record
+from .recording import GONE, Recording, finding_record, plain_values
 from .traced_block import TracedBlock, as_type, values_of, where_present
 
 _VALUES_PER_TRACE = 4_000_000  # a frame of a large block holds thousands
@@ -69,6 +69,7 @@ class Recorder:
             self.step(event, calls, seen)
             self.copy_registers(event, calls, where, threads)
             self.record_accesses(event)
+            self.record_product(event)
         else:
             self.record_elsewhere(event)
         self.follow_calls(event, calls, threads)
@@ -113,6 +114,7 @@ class Recorder:
             "variables": {},
             "shared": self.elsewhere,
             "global": [],
+            "products": [],
             "barrier": None,
             "finding": None,
         }
@@ -305,6 +307,28 @@ class Recorder:
             elif access.kind != "load":
                 self.memory.mark_local(access, event.machine)
 
+    def record_product(self, event: InstructionEvent) -> None:
+        """The fragments of a matrix product, for each warp that is recorded."""
+        if self.frame is None or not event.instruction.opcode.startswith(("mma.", "wmma.mma.")):
+            return
+        product, opcode = event.machine.matrix_product, event.instruction.opcode
+        if opcode not in self.recording.fragments:
+            self.recording.fragments[opcode] = {
+                one.name: {
+                    "kind": one.kind,
+                    "shape": [one.rows, one.columns],
+                    "row": one.row.tolist(),
+                    "column": one.column.tolist(),
+                    "register": one.register.tolist(),
+                }
+                for one in product.fragments
+            }
+        first = event.machine.lane_of(self.memory.number) >> 5
+        for at, warp in enumerate((product.warps - first).tolist()):
+            if self.first_thread <= 32 * warp < self.end_thread:
+                values = {one.name: plain_values(one.values[at]) for one in product.fragments}
+                self.frame["products"].append({"opcode": opcode, "warp": warp, "values": values})
+
     def record_elsewhere(self, event: InstructionEvent) -> None:
         """Another warp's stores, shown with the next step of the warp that is traced."""
         for access in event.accesses:
@@ -322,4 +346,5 @@ def _size(frame: dict) -> int:
     """How many numbers a frame holds, about."""
     changed = sum(len(change["values"]) for change in frame["variables"].values())
     accesses = (*frame["shared"], *frame["global"])
-    return changed + sum(2 * len(access["index"]) for access in accesses)
+    products = sum(32 * len(part[0]) for p in frame["products"] for part in p["values"].values())
+    return changed + products + sum(2 * len(access["index"]) for access in accesses)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from attn_course.engine.ptx.c_types import NARROW_FLOATS, dtype_of
+
 GONE = None  # in a frame's values: the thread does not have the variable any more
 
 
@@ -37,11 +39,16 @@ class Recording:
         variables: name -> {"threads", "values"} of the threads whose value changed; None: gone
         shared, global: accesses {"array", "kind", "size", "threads", "index", "values"}; index
             and values have size / itemsize elements a thread, in the threads' order
+        products: matrix products {"opcode", "warp", "values"}; values are those of A, B, C and D,
+            a list for each lane, in the order of `fragments`
         barrier: number of the barrier that the block passed after this step, or None
         finding: {"kind", "message", "array", "index", "stops"} or None; stops: the run ended there
     arrays: name -> {"space", "dtype", "shape", "start", "size"}; start is its first byte's
         address, a multiple of 4, as banks and sectors count it
     variables: name -> {"type", "dtype", "shape", "line"}
+    fragments: opcode of a matrix product -> "A", "B", "C", "D" -> {"kind", "shape", "row",
+        "column", "register"}: the type, the extents, the place in the matrix of each element of
+        each lane, and the number of the register that holds it
     """
 
     kernel: str
@@ -53,6 +60,7 @@ class Recording:
     lines: tuple[str, ...]
     arrays: dict[str, dict] = field(default_factory=dict)
     variables: dict[str, dict] = field(default_factory=dict)
+    fragments: dict[str, dict] = field(default_factory=dict)
     frames: list[dict] = field(default_factory=list)
     truncated: str = ""
 
@@ -146,8 +154,8 @@ class Recording:
         found = {}
         for name, array in self.arrays.items():
             if array["space"] == "shared":
-                count = array["size"] // np.dtype(array["dtype"]).itemsize
-                found[name] = np.ma.masked_all(count, np.dtype(array["dtype"]))
+                dtype = dtype_of(array["dtype"])
+                found[name] = np.ma.masked_all(array["size"] // dtype.itemsize, dtype)
         for frame in self.frames[: self.check_step(step) + 1]:
             for access in frame["shared"]:
                 if access["kind"] != "read" and access["array"] in found:
@@ -157,6 +165,22 @@ class Recording:
             if not np.ma.is_masked(array):
                 found[name] = found[name].filled()
         return found
+
+    def products_at(self, step: int) -> list[dict[str, np.ndarray]]:
+        """Return a dict for each matrix product of a step: "A", "B", "C", "D" as matrices."""
+        return [
+            {
+                name: self._matrix(values, self.fragments[product["opcode"]][name])
+                for name, values in product["values"].items()
+            }
+            for product in self.frames[self.check_step(step)]["products"]
+        ]
+
+    @staticmethod
+    def _matrix(values: list, fragment: dict) -> np.ndarray:
+        matrix = np.zeros(fragment["shape"])
+        matrix[fragment["row"], fragment["column"]] = np.array(values, float)
+        return matrix
 
     def tiles(self) -> list[dict]:
         """Return a dict for each barrier: step, line, shared arrays and variables there."""
@@ -213,6 +237,7 @@ class Recording:
                     name = access["array"]
                     place = place_text(access["index"][0], self.arrays[name]["shape"])
                     parts.append(f"{access['kind']}s {name}{place}")
+        parts += [f"warp {one['warp']}: {one['opcode']}" for one in frame["products"]]
         if frame["barrier"] is not None:
             parts.append("barrier passed")
         if frame["finding"]:
@@ -235,6 +260,8 @@ def shown(value) -> str:
 
 def plain_values(array: np.ndarray) -> list:
     """Return NumPy values for JSON: float32 at its shortest, nan and inf by their names."""
+    if array.dtype.name in NARROW_FLOATS.values():
+        array = array.astype(np.float32)
     if array.dtype.kind != "f":
         return array.tolist()
     if array.ndim > 1:

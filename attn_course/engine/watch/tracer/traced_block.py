@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from attn_course.engine.events import Access, Buffer, Launch, MachineView
+from attn_course.engine.ptx.c_types import NARROW_FLOATS, dtype_of
 from attn_course.engine.ptx.debug_names import shared_arrays
 
 from .recording import GONE, linear, plain_values
@@ -55,7 +56,7 @@ class TracedBlock:
             if buffer.space != access.space or not inside.any():
                 continue
             left = left & ~inside
-            dtype = np.dtype(self.arrays[buffer.name]["dtype"])
+            dtype = dtype_of(self.arrays[buffer.name]["dtype"])
             each = max(1, access.size // dtype.itemsize)
             first = (address[inside] - buffer.start) // dtype.itemsize
             index = (first[:, None] + np.arange(each)).ravel()
@@ -119,7 +120,7 @@ class TracedBlock:
             # One past the end is a legal pointer, as C has it.
             inside = buffer.start <= address <= buffer.start + buffer.size
             if buffer.space == space and inside:
-                size = np.dtype(self.arrays[buffer.name]["dtype"]).itemsize
+                size = dtype_of(self.arrays[buffer.name]["dtype"]).itemsize
                 element, rest = divmod(address - buffer.start, size)
                 tail = f" + {element}" if element else ""
                 return f"{buffer.name}{tail}" + (f" and {rest} bytes" if rest else "")
@@ -130,14 +131,14 @@ def _described(buffer: Buffer, shared_array) -> dict:
     """A buffer as Recording.arrays has it."""
     dtype, shape = buffer.dtype, buffer.shape
     if buffer.space == "shared":
-        dtype = np.dtype(shared_array.dtype if shared_array else "u4")
+        dtype = dtype_of(shared_array.dtype if shared_array else "u4")
         count = buffer.size // dtype.itemsize
         known = shared_array is not None and prod(shared_array.shape) == count
         shape = shared_array.shape if known else (count,)
     dtype = np.dtype(dtype if dtype is not None else "u1")
     return {
         "space": buffer.space,
-        "dtype": dtype.str[1:],
+        "dtype": dtype.name if dtype.name in NARROW_FLOATS.values() else dtype.str[1:],
         "shape": list(shape or (buffer.size // dtype.itemsize,)),
         "start": buffer.start % 128 if buffer.space == "global" else buffer.start,
         "size": buffer.size,

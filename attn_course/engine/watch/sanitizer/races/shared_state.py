@@ -64,7 +64,7 @@ class LaneStamps:
     holder: np.ndarray | None = None  # (n,) the block whose shared memory it is; None: its own
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Context:
     """Properties of the event of an access: line, time, chunk order and stored values."""
 

@@ -7,7 +7,8 @@ const SECTOR = 32,
   TEXT_COLUMNS = 16,
   MAX_SECTORS = 128,
   MAX_GLOBAL = 64;
-const ITEM = (dtype) => Number(dtype.slice(1)) || 1;
+const NARROW = { bfloat16: 2, float8_e4m3fn: 1, float8_e5m2: 1 };
+const ITEM = (dtype) => NARROW[dtype] ?? (Number(dtype.slice(1)) || 1);
 
 // -- data ---------------------------------------------------------------------------------------
 async function unpack(text) {

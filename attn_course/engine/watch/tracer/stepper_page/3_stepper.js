@@ -91,6 +91,7 @@ class Stepper {
     this.arrays = make("div", "acs-arrays");
     this.globals = make("div", "acs-arrays");
     this.strips = make("div", "acs-strips");
+    this.products = make("div");
     this.note = make("div", "acs-note");
     const panel = (name, title, ...content) =>
       make("section", `acs-panel acs-${name}`, make("h4", "", title), ...content);
@@ -119,6 +120,7 @@ class Stepper {
           panel("shared", "Shared memory", this.legend(), this.arrays),
           panel("global", "Global memory, as far as this block has used it", this.globals),
         ),
+        panel("product", "Matrix product of this step", this.products),
       ),
       this.note,
     );
@@ -199,6 +201,10 @@ class Stepper {
     this.buildSource();
     this.buildTable();
     this.buildArrays();
+    this.productView = new ProductView(recording, (lane) =>
+      this.point(lane === null ? null : 32 * this.warpNumber + lane),
+    );
+    this.products.replaceChildren(this.productView.root);
     if (recording.frames.length) this.draw();
     else this.banner.textContent = "This block made no step.";
   }
@@ -415,6 +421,8 @@ class Stepper {
     this.drawVariables(frame);
     for (const grid of this.grids) grid.draw(this.history.elements.get(grid.name), frame);
     this.drawStrips(frame);
+    const product = this.productView.draw(frame, this.warpNumber);
+    this.products.closest(".acs-panel").hidden = !product;
     this.point(this.pinned);
   }
 
@@ -555,10 +563,12 @@ class Stepper {
     const frame = this.recording.frames[this.step];
     for (const grid of this.grids) grid.point(shownThread, frame);
     const lane = shownThread % 32;
-    this.strips.querySelectorAll("[data-lanes]").forEach((element) => {
-      if (element.dataset.lanes.split(" ").includes(String(lane)))
-        element.classList.add("acs-pointed");
-    });
+    for (const box of [this.strips, this.products]) {
+      box.querySelectorAll("[data-lanes]").forEach((element) => {
+        if (element.dataset.lanes.split(" ").includes(String(lane)))
+          element.classList.add("acs-pointed");
+      });
+    }
   }
 }
 

@@ -57,6 +57,7 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
 LAUNCH_SECONDS = 2.0
 SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that has ended before
 _ORDER = list(PROPERTIES)
+_reference_totals: dict[str, dict[str, int]] = {}  # text of a solution -> its counters
 _NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
 
 
@@ -208,10 +209,13 @@ def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
 
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
     """Return the counters of the largest case beside the reference's and the goals."""
-    setup, counters = exercise.setups[-1], Counters()
-    launch(compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+    setup = exercise.setups[-1]
     goals = {goal.counter: goal.limit for goal in setup.goals}
-    theirs = counters.totals
+    if exercise.solution not in _reference_totals:
+        counters = Counters()
+        launch(compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
+        _reference_totals[exercise.solution] = counters.totals
+    theirs = _reference_totals[exercise.solution]
     return {
         name: (totals[name], theirs[name], goals.get(name))
         for name in dict.fromkeys((*goals, *SHOWN))

@@ -1,12 +1,9 @@
 """The judge's own limits: loops without an end."""
 
-import sys
-
 import pytest
 
-from attn_course.exercises import read_exercise, session
+from attn_course.exercises import examination, read_exercise, session
 
-LIMITS = sys.modules["attn_course.exercises.judge"]
 ENDLESS = {  # what stands in place of row_sum's `++col`, and the word of the message
     "counts on": ("col -= 77 == (n = n * 1664525u + 1u)", "ran longer than"),
     "stands still": ("col += 0", "repeats a loop"),
@@ -15,8 +12,8 @@ ENDLESS = {  # what stands in place of row_sum's `++col`, and the word of the me
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr(LIMITS, "LAUNCH_SECONDS", 0.3)
-    monkeypatch.setattr(LIMITS, "SANITIZER_SECONDS", 0.3)
+    monkeypatch.setattr(examination, "LAUNCH_SECONDS", 0.3)
+    monkeypatch.setattr(examination, "SANITIZER_SECONDS", 0.3)
     monkeypatch.setattr(session, "STEP_SECONDS", 0.3)
 
 
@@ -24,7 +21,7 @@ def soon(monkeypatch):
 def test_a_loop_without_an_end_is_told_with_its_line(soon, name):
     step, words = ENDLESS[name]
     exercise = read_exercise("row_sum")
-    found = LIMITS.judge(exercise, exercise.solution.replace("++col", step))
+    found = examination.judge(exercise, exercise.solution.replace("++col", step))
     assert found.first.property == "finishes" and words in found.first.message
     assert step in exercise.solution.replace("++col", step).splitlines()[found.first.line - 1]
     assert "ATTN_COURSE_TIMEOUT" not in repr(found)
@@ -36,14 +33,14 @@ def test_a_loop_without_an_end_is_told_with_its_line(soon, name):
 
 
 def test_a_slow_kernel_that_ends_is_not_failed(soon, monkeypatch):
-    launch, given = LIMITS.launch, []
+    launch, given = examination.launch, []
 
     def slow(kernel, setup, arguments, *observers, seconds=None):
         given.append(([type(one).__name__ for one in observers], seconds))
         limit = 1e-9 if len(given) == 1 else seconds
         launch(kernel, setup, arguments, *observers, seconds=limit)
 
-    monkeypatch.setattr(LIMITS, "launch", slow)
+    monkeypatch.setattr(examination, "launch", slow)
     exercise = read_exercise("row_sum")
-    assert LIMITS.judge(exercise, exercise.solution)
+    assert examination.judge(exercise, exercise.solution)
     assert given[:3] == [(["Counters"], 0.3), ([], 0.3), (["Counters"], None)]

@@ -1,0 +1,9 @@
+"""Matrix instructions of a warp: fragment layouts, and how tensor cores add.
+
+`forms` decodes mma and wmma opcodes, `layouts` says which lane holds which element, `tensor_core`
+computes the products.
+"""
+
+from .forms import Multiplication, Transfer, multiplication, transfer
+from .layouts import Layout
+from .tensor_core import SM_80, SM_90, Accumulation

@@ -1,0 +1,3 @@
+"""Matrix instructions on the lanes of a chunk."""
+
+from .matrices import Matrices

@@ -1,0 +1,120 @@
+"""Which constants suit a problem on a device: tiles of 13, 14 and 15, which use tensor cores.
+
+Each list goes from tiles that use each element of K and V often to tiles that make many blocks.
+The first that fits the device and gives every multiprocessor a block is taken, else the one that
+makes the most blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from .problem import LARGEST_D, MAX_GRID_YZ, Device, Problem, ceil_div
+
+Constants = dict[str, int]
+
+
+@dataclass(frozen=True)
+class MatrixTiles:
+    """Tiles of one kernel.
+
+    Attributes:
+        names: of the constants that a tile sets.
+        by_width: the tiles by the padded head dim up to which they hold.
+        columns: of what the head dim is padded to a multiple.
+        shared_bytes: constants -> dynamic shared memory of a block.
+    """
+
+    names: tuple[str, ...]
+    by_width: Mapping[int, tuple[tuple[int, ...], ...]]
+    columns: int
+    shared_bytes: Callable[[Mapping[str, int]], int]
+
+    def of(self, d: int) -> list[Constants]:
+        """Return the constants of each tile for a head dim."""
+        width = self.columns * ceil_div(min(d, LARGEST_D), self.columns)
+        tiles = self.by_width[next(limit for limit in self.by_width if width <= limit)]
+        return [{"D": width, **dict(zip(self.names, tile, strict=True))} for tile in tiles]
+
+
+def matrix_rows(c: Mapping[str, int]) -> int:
+    """Query rows a block: 16 for each matrix of a warp."""
+    return 16 * c["ROW_TILES"] * c["WARPS"]
+
+
+def _wmma_bytes(c: Mapping[str, int]) -> int:
+    """Tiles of Q, K and V, their rows padded; float32 scores, and a factor for each row."""
+    rows = matrix_rows(c)
+    return 2 * (rows + 2 * c["KEYS"]) * (c["D"] + 8) + 4 * rows * (c["KEYS"] + 9)
+
+
+def _mma_bytes(c: Mapping[str, int]) -> int:
+    """A tile of Q, STAGES of K and V; rows are whole groups of 64 elements."""
+    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * ceil_div(c["D"], 64) * 128
+
+
+def _tf32_bytes(c: Mapping[str, int]) -> int:
+    """A tile of Q, STAGES of K and V; float32."""
+    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * c["D"] * 4
+
+
+MATRIX_TILES = {
+    "flash_wmma": MatrixTiles(
+        ("ROW_TILES", "KEYS", "WARPS"),
+        {
+            64: ((2, 64, 4), (1, 64, 4), (1, 32, 2)),
+            128: ((2, 64, 4), (2, 32, 4), (1, 64, 4), (1, 32, 2)),
+            256: ((1, 32, 4), (1, 16, 2)),
+        },
+        16,
+        _wmma_bytes,
+    ),
+    "flash_mma": MatrixTiles(
+        ("ROW_TILES", "WARPS", "BC", "STAGES", "BLOCKS"),
+        {
+            64: ((2, 4, 64, 2, 2), (1, 4, 64, 2, 4), (1, 2, 32, 2, 2)),
+            128: ((2, 4, 64, 2, 2), (1, 4, 64, 2, 2), (1, 2, 32, 2, 1)),
+            256: ((1, 8, 64, 2, 1), (1, 4, 32, 2, 1), (1, 2, 16, 2, 1)),
+        },
+        16,
+        _mma_bytes,
+    ),
+    "flash_tf32x3": MatrixTiles(
+        ("ROW_TILES", "WARPS", "BC", "STAGES", "BLOCKS"),
+        {
+            64: ((1, 4, 64, 2, 2), (1, 4, 32, 2, 2), (1, 2, 16, 2, 1)),
+            128: ((1, 8, 64, 2, 1), (1, 4, 32, 2, 2), (1, 4, 16, 2, 1), (1, 2, 16, 2, 1)),
+            256: ((1, 4, 16, 2, 1), (1, 2, 8, 2, 1)),
+        },
+        32,
+        _tf32_bytes,
+    ),
+}
+
+
+def matrix_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:
+    """Constants of a kernel that fit a device and a grid, from much reuse to many blocks."""
+    tiles = MATRIX_TILES[entry]
+    element = {"BFLOAT16": int(problem.dtype == "bfloat16")} if problem.dtype != "float32" else {}
+    return [
+        element | c
+        for c in tiles.of(problem.d)
+        if tiles.shared_bytes(c) <= device.shared_bytes
+        and ceil_div(problem.n, matrix_rows(c)) <= MAX_GRID_YZ
+    ]
+
+
+def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
+    """Constants of a kernel. Raises ValueError where no tile fits the device."""
+    found = matrix_candidates(entry, problem, device)
+    if not found:
+        raise ValueError(
+            f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, "
+            f"which has {device.shared_bytes // 1024} KB of shared memory a block; use float32 "
+            "arrays and method rows_online, which has no tiles"
+        )
+    for c in found:
+        if problem.bh * ceil_div(problem.n, matrix_rows(c)) >= device.sm_count:
+            return c
+    return found[-1]

@@ -1,0 +1,240 @@
+// Idea:          Both products run on the tensor cores, instruction by instruction: fragments come
+//                from swizzled tiles, and the scores of one product become, in registers, an
+//                operand of the next.
+// Changes from:  12_flash_async.cu
+// Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
+//                bfloat16 or half; bias null or float32 (.., n, m) at batch*bias_batch +
+//                head*bias_head; lse null or float32 (batch*heads, n)
+// Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
+//                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
+// Needs:         sm_80; d <= D; D a multiple of 16; BC a multiple of 16; 16*ROW_TILES rows a warp;
+//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half;
+//                Q_IN_REGISTERS 0 or 1; heads a multiple of kv_heads
+// Expect:        the matrix unit is busy more than half of the time; no bank conflicts
+// Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
+//                aligned are copied 2 bytes at a time; ceil(n/BR) <= 65535
+
+#ifndef BFLOAT16
+#define BFLOAT16 1  // elements are 1: bfloat16, 0: half
+#endif
+#ifndef D
+#define D 64  // columns of the head dim that a tile holds; those past d are zeros
+#endif
+#ifndef ROW_TILES
+#define ROW_TILES 2  // 16 query rows each, a warp
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef BC
+#define BC 64  // keys a tile
+#endif
+#ifndef STAGES
+#define STAGES 2  // tiles of K and of V: one in use, the others on their way
+#endif
+#ifndef BLOCKS
+#define BLOCKS 2  // blocks an SM: bounds the registers of a thread
+#endif
+#ifndef Q_IN_REGISTERS
+#define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded once
+#endif
+
+#if BFLOAT16
+#include <cuda_bf16.h>
+using Element = __nv_bfloat16;
+#else
+#include <cuda_fp16.h>
+using Element = __half;
+#endif
+
+#include "include/async_copy.cuh"
+#include "include/block_order.cuh"
+#include "include/fragment_softmax.cuh"
+#include "include/mma.cuh"
+#include "include/swizzled_tile.cuh"
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int WARP_ROWS = 16 * ROW_TILES;           // query rows a warp
+constexpr int BR = WARP_ROWS * WARPS;               // query rows a block
+constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;   // of a row in shared memory: whole groups
+constexpr int KV_BYTES = BC * ROW_BYTES;            // of a tile of K or V
+constexpr float SLACK = 8.0f;                       // weights stay below 2^SLACK
+
+static_assert(D % 16 == 0 && D <= 256 && BC % 16 == 0, "fragments are 16 rows or columns");
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
+    const Element* __restrict__ q,   // (batch*heads, n, d)
+    const Element* __restrict__ k,   // (batch*kv_heads, m, d)
+    const Element* __restrict__ v,   // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores, or null
+    Element* __restrict__ out,       // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n), log of each sum of exponentials, or null
+    int heads, int kv_heads, int n, int m, int d,
+    long long bias_batch, long long bias_head, float scale, int causal)
+{
+    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
+
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const auto [bh, row0] = row_tile<BR>(causal);
+    const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
+    // long long: the offset of a row, or of a head's bias, can pass 2^31.
+    if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
+    q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
+    k += (long long)kv_head * m * d;      // (m, d)
+    v += (long long)kv_head * m * d;      // (m, d)
+    const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
+
+    const int warp_row = row0 + warp * WARP_ROWS;  // the warp's first row
+    const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
+    const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
+
+    // A lane's first address for load_matrices(): of a row of Q or V, and of K, whose matrices lie
+    // the other way round.
+    const unsigned q_lane = shared_address(q_tile) +
+                            swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
+    const unsigned k_lane = shared_address(k_tiles) +
+                            swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const unsigned v_lane = shared_address(v_tiles) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+
+    auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        const long long at = (long long)key0 * d;
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + stage, k + at, last_key - key0, d,
+                                                       vector);
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + stage, v + at, last_key - key0, d,
+                                                       vector);
+    };
+    start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
+    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
+
+    float o[ROW_TILES][D / 8][4] = {};  // the output so far, not yet divided by sum
+    float shift[ROW_TILES][2];          // about the maximum of the scores so far, in powers of two
+    float sum[ROW_TILES][2] = {};       // of exp2(score - shift) so far, over this lane's keys
+#pragma unroll
+    for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
+
+    // exp2 takes the scale with it, unless a bias comes between or it turns the maximum round.
+    const bool plain = !bias && scale > 0.0f;
+    const float factor = plain ? scale * LOG2E : LOG2E;
+
+    unsigned q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][4];  // 16 columns of the warp's rows
+    auto load_q = [&](int c) {
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; ++i) {
+            load_matrices(q16[Q_IN_REGISTERS ? c : 0][i],
+                          along_row(q_lane, 2 * c) + i * 16 * ROW_BYTES);
+        }
+    };
+    if (Q_IN_REGISTERS) {
+        copies_arrived<2 * (STAGES - 1)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) load_q(c);
+    }
+
+    for (int tile = 0; tile * BC < last_key; ++tile) {
+        copies_arrived<2 * (STAGES - 2)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and the next copies overwrite the tile that slow warps still read
+        copy_tile(tile + STAGES - 1);
+
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
+
+        float s[ROW_TILES][BC / 8][4] = {};  // scores
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) {
+            if (!Q_IN_REGISTERS) load_q(c);
+            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
+#pragma unroll
+            for (int j = 0; j < BC / 16; ++j) {
+                unsigned k16[4];  // 16 columns of 16 keys
+                load_matrices(k16, along_row(k_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; ++i) {
+                    mma16<BFLOAT16>(s[i][2 * j], a16[i], k16[0], k16[1]);
+                    mma16<BFLOAT16>(s[i][2 * j + 1], a16[i], k16[2], k16[3]);
+                }
+            }
+        }
+
+        const int key = key0 + lane % 4 * 2;  // this lane's keys are key + 8*j and the next ones
+        const bool edge = key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n);
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; ++i) {
+            if (!plain) scale_and_bias(s[i], scale, bias, row + 16 * i, key, n, m);
+            if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
+        }
+
+        float top[ROW_TILES][2];
+        bool higher = false;
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TILES; ++i) {
+            top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
+            higher |= top[i / 2][i % 2] > shift[i / 2][i % 2] + SLACK;
+        }
+        // Sums are rescaled only where a score passes the old maximum by far: seldom.
+        if (__any_sync(0xffffffff, higher)) {
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; ++i) {
+                const float rescale[2] = {raise(shift[i][0], top[i][0]),
+                                          raise(shift[i][1], top[i][1])};
+                sum[i][0] *= rescale[0];
+                sum[i][1] *= rescale[1];
+#pragma unroll
+                for (int c = 0; c < D / 8; ++c) {
+#pragma unroll
+                    for (int x = 0; x < 4; ++x) o[i][c][x] *= rescale[x / 2];
+                }
+            }
+        }
+
+#pragma unroll
+        for (int j = 0; j < BC / 16; ++j) {
+            unsigned p16[ROW_TILES][4];  // weights of 16 keys, laid out as their scores were
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; ++i) {
+#pragma unroll
+                for (int x = 0; x < 4; ++x) {
+                    const int half = x % 2;
+                    float(&s2)[4] = s[i][2 * j + x / 2];
+                    const float low = exp2f(s2[2 * half] * factor - shift[i][half]);
+                    const float high = exp2f(s2[2 * half + 1] * factor - shift[i][half]);
+                    sum[i][half] += low + high;
+                    p16[i][x] = pack<BFLOAT16>(low, high);
+                }
+            }
+#pragma unroll
+            for (int c = 0; c < D / 16; ++c) {
+                unsigned v16[4];  // 16 keys of 16 columns
+                load_transposed(v16, along_row(v_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; ++i) {
+                    mma16<BFLOAT16>(o[i][2 * c], p16[i], v16[0], v16[1]);
+                    mma16<BFLOAT16>(o[i][2 * c + 1], p16[i], v16[2], v16[3]);
+                }
+            }
+        }
+    }
+    copies_arrived<0>();  // where there is no key to see, Q is still on its way
+
+#pragma unroll
+    for (int i = 0; i < 2 * ROW_TILES; ++i) {
+        const float total = warp_sum<2, 1>(sum[i / 2][i % 2]);
+        const float inverse = total > 0.0f ? 1.0f / total : 0.0f;  // every key masked: zeros
+        const int r = row + 8 * i;
+        if (r >= n) continue;
+        const long long at = (long long)bh * n + r;
+        if (lse && lane % 4 == 0) lse[at] = shift[i / 2][i % 2] * LN2 + logf(total);
+#pragma unroll
+        for (int c = 0; c < D / 8; ++c) {
+            const int col = 8 * c + lane % 4 * 2;
+            const float low = o[i / 2][c][i % 2 * 2] * inverse;
+            const float high = o[i / 2][c][i % 2 * 2 + 1] * inverse;
+            store_pair<BFLOAT16>(out + at * d + col, low, high, d - col);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// Idea:          Tensor cores multiply TF32, numbers of 11 bits. An fp32 number is the sum of two
+//                of them, so three TF32 products are one product with nearly fp32's accuracy.
+// Changes from:  14_flash_mma.cu
+// Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
+//                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
+//                lse null or (batch*heads, n)
+// Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
+//                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
+// Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
+//                warp;
+//                STAGES >= 2; BLOCKS on an SM at once; ROUND and Q_IN_REGISTERS 0 or 1;
+//                heads a multiple of kv_heads
+// Expect:        a relative error near that of 12, in less time: 3 products at 8 times the rate
+// Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
+//                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
+//                ceil(n/BR) <= 65535
+
+#ifndef D
+#define D 64  // floats of the head dim that a tile holds; those past d are zeros
+#endif
+#ifndef ROW_TILES
+#define ROW_TILES 1  // 16 query rows each, a warp
+#endif
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef BC
+#define BC 64  // keys a tile
+#endif
+#ifndef STAGES
+#define STAGES 2  // tiles of K and of V: one in use, the others on their way
+#endif
+#ifndef BLOCKS
+#define BLOCKS 2  // blocks an SM: bounds the registers of a thread
+#endif
+#ifndef Q_IN_REGISTERS
+#define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded and split once
+#endif
+#ifndef ROUND
+#define ROUND 1
+#endif
+
+#include "include/async_copy.cuh"
+#include "include/block_order.cuh"
+#include "include/fragment_softmax.cuh"
+#include "include/mma.cuh"
+#include "include/output.cuh"
+#include "include/swizzled_tile.cuh"
+#include "include/vector.cuh"
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int WARP_ROWS = 16 * ROW_TILES;  // query rows a warp
+constexpr int BR = WARP_ROWS * WARPS;      // query rows a block
+constexpr int ROW_BYTES = 4 * D;           // of a row in shared memory
+constexpr int KV_BYTES = BC * ROW_BYTES;   // of a tile of K or V
+
+static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 columns of V");
+
+// A fragment of TF32 pairs; big + small is the fp32 number.
+template <int count>
+struct Split {
+    unsigned big[count], small[count];
+    __device__ __forceinline__ void set(int i, float x)
+    {
+        split_tf32<ROUND >= 1>(big[i], small[i], x);
+    }
+    __device__ __forceinline__ void set(const unsigned* x)
+    {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            split_tf32<ROUND == 1>(big[i], small[i], __uint_as_float(x[i]));
+        }
+    }
+};
+
+// Adds a b to big + small to nearly fp32's accuracy; a sum of its own keeps the small products from
+// being cut off at each step. The product of the two small parts is below what fp32 can hold.
+__device__ __forceinline__ void mma_split(float (&big)[4], float (&small)[4], const Split<4>& a,
+                                          const Split<2>& b)
+{
+    mma_tf32(small, a.small, b.big[0], b.big[1]);
+    mma_tf32(big, a.big, b.big[0], b.big[1]);
+    mma_tf32(small, a.big, b.small[0], b.small[1]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
+    const float* __restrict__ q,     // (batch*heads, n, d)
+    const float* __restrict__ k,     // (batch*kv_heads, m, d)
+    const float* __restrict__ v,     // (batch*kv_heads, m, d)
+    const float* __restrict__ bias,  // (.., n, m), added to the scaled scores, or null
+    float* __restrict__ out,         // (batch*heads, n, d)
+    float* __restrict__ lse,         // (batch*heads, n), log of each sum of exponentials, or null
+    int heads, int kv_heads, int n, int m, int d,
+    long long bias_batch, long long bias_head, float scale, int causal)
+{
+    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
+
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const auto [bh, row0] = row_tile<BR>(causal);
+    const int kv_head = heads == kv_heads ? bh : bh / (heads / kv_heads);
+    // long long: the offset of a row, or of a head's bias, can pass 2^31.
+    if (bias) bias += bh / heads * bias_batch + bh % heads * bias_head;  // (n, m), of this head
+    q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
+    k += (long long)kv_head * m * d;      // (m, d)
+    v += (long long)kv_head * m * d;      // (m, d)
+    const bool vector = d % 4 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
+
+    const int warp_row = row0 + warp * WARP_ROWS;  // the warp's first row
+    const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
+    const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
+
+    // A lane's first address for load_matrices(), and its first 4 columns of V: of an even key and
+    // of the odd one after it.
+    const unsigned q_lane = shared_address(q_tile) +
+                            swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
+    const unsigned k_lane = shared_address(k_tiles) + swizzled<ROW_BYTES>(lane % 8, lane / 8);
+    const unsigned char* v_even = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4);
+    const unsigned char* v_odd = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4);
+
+    auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        const long long at = (long long)key0 * d;
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + stage, k + at, last_key - key0, d,
+                                                       vector);
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + stage, v + at, last_key - key0, d,
+                                                       vector);
+    };
+    start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
+    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
+
+    float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, not yet divided by sum
+    float shift[ROW_TILES][2];              // maximum of the scores so far, in powers of two
+    float sum[ROW_TILES][2] = {};           // of exp2(score - shift) so far, over this lane's keys
+#pragma unroll
+    for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
+
+    // exp2 takes the scale with it, unless a bias comes between or it turns the maximum round.
+    const bool plain = !bias && scale > 0.0f;
+    const float factor = plain ? scale * LOG2E : LOG2E;
+
+    Split<4> q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][2];  // 16 columns of the warp's rows
+    auto load_q = [&](int c) {
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_TILES; ++i) {
+            unsigned x[4];
+            load_matrices(x, along_row(q_lane, 4 * c + i % 2 * 2) + i / 2 * 16 * ROW_BYTES);
+            q16[Q_IN_REGISTERS ? c : 0][i / 2][i % 2].set(x);
+        }
+    };
+    if (Q_IN_REGISTERS) {
+        copies_arrived<2 * (STAGES - 1)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) load_q(c);
+    }
+
+    for (int tile = 0; tile * BC < last_key; ++tile) {
+        copies_arrived<2 * (STAGES - 2)>();
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and the next copies overwrite the tile that slow warps still read
+        copy_tile(tile + STAGES - 1);
+
+        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
+
+        float s[ROW_TILES][BC / 8][4] = {}, s_small[ROW_TILES][BC / 8][4] = {};  // scores
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) {
+            if (!Q_IN_REGISTERS) load_q(c);
+            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
+#pragma unroll
+            for (int j = 0; j < BC / 8; ++j) {
+                unsigned x[4];  // 16 columns of 8 keys
+                load_matrices(x, along_row(k_lane + stage, 4 * c) + j * 8 * ROW_BYTES);
+                Split<2> k8[2];
+                k8[0].set(x);
+                k8[1].set(x + 2);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; ++i) {
+                    mma_split(s[i][j], s_small[i][j], a16[i][0], k8[0]);
+                    mma_split(s[i][j], s_small[i][j], a16[i][1], k8[1]);
+                }
+            }
+        }
+
+        const int key = key0 + lane % 4 * 2;  // this lane's keys are key + 8*j and the next ones
+        const bool edge = key0 + BC > m || (causal && key0 + BC > warp_row + 1 + m - n);
+        Split<4> p8[ROW_TILES][BC / 8];  // weights; of 8 keys the even ones come first
+        float rescale[ROW_TILES][2];
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; ++i) {
+#pragma unroll
+            for (int x = 0; x < BC / 2; ++x) s[i][x / 4][x % 4] += s_small[i][x / 4][x % 4];
+            if (!plain) scale_and_bias(s[i], scale, bias, row + 16 * i, key, n, m);
+            if (edge) hide_keys(s[i], row + 16 * i, key, n, m, causal);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                rescale[i][half] = raise(shift[i][half], row_top(s[i], half, factor));
+                float tile_sum = 0.0f;
+#pragma unroll
+                for (int x = 0; x < BC / 4; ++x) {
+                    const float score = s[i][x / 2][2 * half + x % 2];
+                    const float weight = exp2f(score * factor - shift[i][half]);
+                    tile_sum += weight;
+                    p8[i][x / 2].set(x % 2 * 2 + half, weight);
+                }
+                sum[i][half] = sum[i][half] * rescale[i][half] + tile_sum;
+            }
+        }
+
+#pragma unroll
+        for (int c = 0; c < D / 32; ++c) {
+            // [x] is of the columns 32*c + 4*y + x, y from 0 to 7: four in a row are one load of V.
+            float tile_o[ROW_TILES][4][4] = {}, o_small[ROW_TILES][4][4] = {};
+#pragma unroll
+            for (int j = 0; j < BC / 8; ++j) {
+                const int at = stage + j * 8 * ROW_BYTES + c * 128;
+                const float4 even = *reinterpret_cast<const float4*>(v_even + at);
+                const float4 odd = *reinterpret_cast<const float4*>(v_odd + at);
+#pragma unroll
+                for (int x = 0; x < 4; ++x) {
+                    Split<2> pair;
+                    pair.set(0, element(even, x));
+                    pair.set(1, element(odd, x));
+#pragma unroll
+                    for (int i = 0; i < ROW_TILES; ++i) {
+                        mma_split(tile_o[i][x], o_small[i][x], p8[i][j], pair);
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; ++i) {
+#pragma unroll
+                for (int x = 0; x < 16; ++x) {
+                    float& sum_o = o[i][c][x / 4][x % 4];
+                    const float more = tile_o[i][x / 4][x % 4] + o_small[i][x / 4][x % 4];
+                    sum_o = sum_o * rescale[i][x % 4 / 2] + more;
+                }
+            }
+        }
+    }
+    copies_arrived<0>();  // where there is no key to see, Q is still on its way
+
+#pragma unroll
+    for (int i = 0; i < 2 * ROW_TILES; ++i) {
+        const float total = warp_sum<2, 1>(sum[i / 2][i % 2]);
+        const int r = row + 8 * i;
+        if (r >= n) continue;
+#pragma unroll
+        for (int c = 0; c < D / 16; ++c) {
+            const float(&o4)[4][4] = o[i / 2][c / 2];
+            const int x = i % 2 * 2 + c % 2;
+            write4(out, lse, (long long)bh * n + r, 32 * (c / 2) + lane % 4 * 8 + c % 2 * 4,
+                   make_float4(o4[0][x], o4[1][x], o4[2][x], o4[3][x]), shift[i / 2][i % 2] * LN2,
+                   total, d);
+        }
+    }
+}
