@@ -107,7 +107,7 @@ def _without_header(text: str) -> list[str]:
     return lines[first:]
 
 
-def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 64) -> Listing:
+def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 56) -> Listing:
     """Show the steps of a trace as a table: line, source text, and the first thread's values.
 
     Args:
