@@ -32,7 +32,7 @@ hurdle = $(shell \
 	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
 	fi)
 
-.PHONY: help venv tour test unit lab notebooks notebook-test lint bench hooks readme lock dist clean
+.PHONY: help venv tour test unit lab notebooks notebook-test lint bench bench-gpu hooks readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
@@ -40,6 +40,7 @@ help:
 	@echo "make notebooks  run every notebook and store its outputs"
 	@echo "make lint       ruff and the file-format checks"
 	@echo "make bench      how fast the simulator runs on this machine"
+	@echo "make bench-gpu  every suite of kernels against PyTorch, one record each (needs a GPU)"
 	@echo "make readme     write the README's tables again"
 	@echo "make lock       requirements.lock from pyproject.toml (needs uv)"
 	@echo "make dist       the wheel and the sdist, in dist/"
@@ -83,6 +84,9 @@ lint: venv
 
 bench: venv
 	@$(BIN)/attn-course bench
+
+bench-gpu: venv
+	@$(BIN)/attn-course bench all
 
 readme: venv
 	$(BIN)/python tools/readme_tables.py

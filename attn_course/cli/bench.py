@@ -25,6 +25,7 @@ from . import simulator_speed
 from .arguments import add_json, add_records, natural, positive, require_writable, write_json
 
 SIMULATOR = "simulator"
+ALL = "all"
 ALL_SUITES = {**SUITES, **LAYER_SUITES}
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
@@ -41,15 +42,16 @@ def add(parsers) -> None:
         "replays in turns, each output checked against float64 first. Without a GPU shows the "
         "recorded results. Suites: "
         + "; ".join(f"{name}: {suite.about}" for name, suite in ALL_SUITES.items())
-        + f"; {SIMULATOR}: how fast the simulator runs on this machine.",
+        + f"; {SIMULATOR}: how fast the simulator runs on this machine; {ALL}: every suite but "
+        "that, one record each.",
     )
     parser.add_argument(
         "suite",
         nargs="?",
-        choices=(*ALL_SUITES, SIMULATOR),
+        choices=(*ALL_SUITES, SIMULATOR, ALL),
         default=SIMULATOR,
         metavar="SUITE",
-        help=f"{', '.join(ALL_SUITES)} or {SIMULATOR} (the default)",
+        help=f"{', '.join(ALL_SUITES)}, {ALL} or {SIMULATOR} (the default)",
     )
     parser.add_argument(
         "--iterations",
@@ -80,33 +82,41 @@ def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
     if arguments.suite == SIMULATOR and arguments.recorded:
         raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
-    if arguments.suite in LAYER_SUITES and arguments.methods:
-        raise ValueError(f"--methods chooses methods of attention(); {arguments.suite} has none")
+    if arguments.suite in (*LAYER_SUITES, ALL) and arguments.methods:
+        raise ValueError(
+            f"--methods chooses methods of attention() for one suite of them; "
+            f"{arguments.suite} is none"
+        )
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
-    if arguments.recorded or resolve_backend() != "gpu":
-        found = records(f"bench_{arguments.suite}", arguments.results)
-        why = "as asked for" if arguments.recorded else "no GPU here"
-        note = (
-            f"recorded results, {why}"
-            if found
-            else (f"{why}, and no record of {arguments.suite} in {arguments.results}")
-        )
-        faults = []
-    else:
-        require_writable(arguments.results)
-        found = [measure(arguments)]
-        path = write_record(found[0], f"bench_{arguments.suite}", arguments.results)
-        note, faults = f"written to {path}", problems(found[0])
-    if arguments.json != Path("-"):
-        print("\n\n".join([*map(report, found), *faults, note]))
+    found, complete = [], True
+    for suite in ALL_SUITES if arguments.suite == ALL else (arguments.suite,):
+        results, note, faults = results_of(suite, arguments)
+        if arguments.json != Path("-"):
+            print("\n\n".join([*map(report, results), *faults, note]))
+        found += results
+        complete &= bool(results) and not faults
     write_json(
         arguments.json, {"results": [record | {"caption": caption(record)} for record in found]}
     )
-    return 0 if found and not faults else 1
+    return 0 if complete else 1
 
 
-def measure(arguments) -> dict:
+def results_of(suite: str, arguments) -> tuple[list[dict], str, list[str]]:
+    """Measure a suite, or read its records: the results, a note on them, and their faults."""
+    if arguments.recorded or resolve_backend() != "gpu":
+        found = records(f"bench_{suite}", arguments.results)
+        why = "as asked for" if arguments.recorded else "no GPU here"
+        if found:
+            return found, f"recorded results, {why}", []
+        return [], f"{why}, and no record of {suite} in {arguments.results}", []
+    require_writable(arguments.results)
+    record = measure(suite, arguments)
+    path = write_record(record, f"bench_{suite}", arguments.results)
+    return [record], f"written to {path}", problems(record)
+
+
+def measure(suite: str, arguments) -> dict:
     """Run the suite here, with a progress bar over its rows."""
     if arguments.methods is None and not peers.available():
         tqdm.write(
@@ -119,9 +129,9 @@ def measure(arguments) -> dict:
         "warmup": arguments.warmup,
         "progress": lambda rows: tqdm(rows, unit="row", disable=None, leave=False),
     }
-    if arguments.suite in LAYER_SUITES:
-        return run_layer_suite(arguments.suite, **how)
-    return run_suite(arguments.suite, methods=arguments.methods, **how)
+    if suite in LAYER_SUITES:
+        return run_layer_suite(suite, **how)
+    return run_suite(suite, methods=arguments.methods, **how)
 
 
 # -- tables ----------------------------------------------------------------------------------------

@@ -208,3 +208,13 @@ def test_recorded_suites_hold_what_is_claimed_of_them():
                 assert ratio["value"] == pytest.approx(
                     best / row["timings"]["auto"]["median_us"], rel=1e-3
                 )
+
+
+def test_bench_all_shows_every_suite_and_fails_where_one_has_no_record(tmp_path, capsys):
+    written = stamped("bench_ladder", suite="ladder", about="few", torch="2", clocks={}, rows=[])
+    records.write_record(written, "bench_ladder", tmp_path)
+    call = ["bench", "all", "--recorded", "--results", str(tmp_path)]
+    assert main.main(call) == 1
+    said = capsys.readouterr().out
+    assert "recorded results, as asked for" in said and "no record of mlp" in said
+    assert main.main(["bench", "all", "--methods", "tiled"]) == 2
