@@ -6,11 +6,10 @@
 //                bfloat16 or half; bias null or float32 (.., n, m) at batch*bias_batch +
 //                head*bias_head; lse null or float32 (batch*heads, n)
 // Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
-//                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
+//                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 16; BC a multiple of 16; 16*ROW_TILES rows a warp;
-//                STAGES >= 2; BLOCKS on an SM at once; BFLOAT16 1, or 0 for half;
-//                Q_IN_REGISTERS 0 or 1; heads a multiple of kv_heads
-// Expect:        the matrix unit is busy more than half of the time; no bank conflicts
+//                BFLOAT16 1, or 0 for half; Q_IN_REGISTERS 0 or 1; heads a multiple of kv_heads
+// Expect:        the matrix unit at work more than half of the time at d = 128; no bank conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time; ceil(n/BR) <= 65535
 
@@ -29,40 +28,27 @@
 #ifndef BC
 #define BC 64  // keys a tile
 #endif
-#ifndef STAGES
-#define STAGES 2  // tiles of K and of V: one in use, the others on their way
-#endif
-#ifndef BLOCKS
-#define BLOCKS 2  // blocks an SM: bounds the registers of a thread
-#endif
 #ifndef Q_IN_REGISTERS
 #define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded once
 #endif
 
-#if BFLOAT16
-#include <cuda_bf16.h>
-using Element = __nv_bfloat16;
-#else
-#include <cuda_fp16.h>
-using Element = __half;
-#endif
-
 #include "include/async_copy.cuh"
 #include "include/block_order.cuh"
+#include "include/element.cuh"
 #include "include/fragment_softmax.cuh"
 #include "include/mma.cuh"
 #include "include/swizzled_tile.cuh"
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int WARP_ROWS = 16 * ROW_TILES;           // query rows a warp
-constexpr int BR = WARP_ROWS * WARPS;               // query rows a block
-constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;   // of a row in shared memory: whole groups
-constexpr int KV_BYTES = BC * ROW_BYTES;            // of a tile of K or V
-constexpr float SLACK = 8.0f;                       // weights stay below 2^SLACK
+constexpr int WARP_ROWS = 16 * ROW_TILES;          // query rows a warp
+constexpr int BR = WARP_ROWS * WARPS;              // query rows a block
+constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;  // of a row in shared memory: whole groups
+constexpr int KV_BYTES = BC * ROW_BYTES;           // of a tile of K or V
+constexpr float SLACK = 8.0f;                      // weights stay below 2^SLACK
 
 static_assert(D % 16 == 0 && D <= 256 && BC % 16 == 0, "fragments are 16 rows or columns");
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     const Element* __restrict__ q,   // (batch*heads, n, d)
     const Element* __restrict__ k,   // (batch*kv_heads, m, d)
     const Element* __restrict__ v,   // (batch*kv_heads, m, d)
@@ -72,9 +58,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
-    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
-    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
+    extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;         // (2, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + 2 * KV_BYTES;          // (2, BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -91,24 +77,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
     const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's first address for load_matrices(): of a row of Q or V, and of K, whose matrices lie
-    // the other way round.
+    // A lane's first address for load_matrices(): in Q and V, and in K, whose four matrices are in
+    // another order.
     const unsigned q_lane = shared_address(q_tile) +
                             swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
     const unsigned k_lane = shared_address(k_tiles) +
                             swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
     const unsigned v_lane = shared_address(v_tiles) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
 
-    auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
-        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+    auto copy_tile = [&](int tile) {  // starts the copies of K and V to one of two places
+        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
         const long long at = (long long)key0 * d;
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + stage, k + at, last_key - key0, d,
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + place, k + at, last_key - key0, d,
                                                        vector);
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + stage, v + at, last_key - key0, d,
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + place, v + at, last_key - key0, d,
                                                        vector);
     };
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
-    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
+    copy_tile(0);
 
     float o[ROW_TILES][D / 8][4] = {};  // the output so far, not yet divided by sum
     float shift[ROW_TILES][2];          // about the maximum of the scores so far, in powers of two
@@ -129,19 +115,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
         }
     };
     if (Q_IN_REGISTERS) {
-        copies_arrived<2 * (STAGES - 1)>();
+        copies_arrived<2>();  // Q is here, K and V may still be on their way
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) load_q(c);
     }
 
     for (int tile = 0; tile * BC < last_key; ++tile) {
-        copies_arrived<2 * (STAGES - 2)>();
+        copies_arrived<0>();
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
                           // and the next copies overwrite the tile that slow warps still read
-        copy_tile(tile + STAGES - 1);
+        copy_tile(tile + 1);
 
-        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
         if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
 
         float s[ROW_TILES][BC / 8][4] = {};  // scores
@@ -152,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
 #pragma unroll
             for (int j = 0; j < BC / 16; ++j) {
                 unsigned k16[4];  // 16 columns of 16 keys
-                load_matrices(k16, along_row(k_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
+                load_matrices(k16, along_row(k_lane + place, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(s[i][2 * j], a16[i], k16[0], k16[1]);
@@ -204,13 +190,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
                     const float low = exp2f(s2[2 * half] * factor - shift[i][half]);
                     const float high = exp2f(s2[2 * half + 1] * factor - shift[i][half]);
                     sum[i][half] += low + high;
-                    p16[i][x] = pack<BFLOAT16>(low, high);
+                    p16[i][x] = to_pair(low, high);
                 }
             }
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned v16[4];  // 16 keys of 16 columns
-                load_transposed(v16, along_row(v_lane + stage, 2 * c) + j * 16 * ROW_BYTES);
+                load_transposed(v16, along_row(v_lane + place, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(o[i][2 * c], p16[i], v16[0], v16[1]);
@@ -234,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_mma(
             const int col = 8 * c + lane % 4 * 2;
             const float low = o[i / 2][c][i % 2 * 2] * inverse;
             const float high = o[i / 2][c][i % 2 * 2 + 1] * inverse;
-            store_pair<BFLOAT16>(out + at * d + col, low, high, d - col);
+            store2(out + at * d + col, low, high, d - col);
         }
     }
 }

@@ -5,12 +5,10 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
-//                dynamic shared (BR + 2*STAGES*BC)*ROW_BYTES bytes
+//                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
-//                warp;
-//                STAGES >= 2; BLOCKS on an SM at once; ROUND and Q_IN_REGISTERS 0 or 1;
-//                heads a multiple of kv_heads
-// Expect:        a relative error near that of 12, in less time: 3 products at 8 times the rate
+//                warp; heads a multiple of kv_heads
+// Expect:        a relative error near that of 12, in less time; no bank conflicts
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
 //                ceil(n/BR) <= 65535
@@ -26,18 +24,6 @@
 #endif
 #ifndef BC
 #define BC 64  // keys a tile
-#endif
-#ifndef STAGES
-#define STAGES 2  // tiles of K and of V: one in use, the others on their way
-#endif
-#ifndef BLOCKS
-#define BLOCKS 2  // blocks an SM: bounds the registers of a thread
-#endif
-#ifndef Q_IN_REGISTERS
-#define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded and split once
-#endif
-#ifndef ROUND
-#define ROUND 1
 #endif
 
 #include "include/async_copy.cuh"
@@ -60,16 +46,11 @@ static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 
 template <int count>
 struct Split {
     unsigned big[count], small[count];
-    __device__ __forceinline__ void set(int i, float x)
-    {
-        split_tf32<ROUND >= 1>(big[i], small[i], x);
-    }
+    __device__ __forceinline__ void set(int i, float x) { split_tf32(big[i], small[i], x); }
     __device__ __forceinline__ void set(const unsigned* x)
     {
 #pragma unroll
-        for (int i = 0; i < count; ++i) {
-            split_tf32<ROUND == 1>(big[i], small[i], __uint_as_float(x[i]));
-        }
+        for (int i = 0; i < count; ++i) set(i, __uint_as_float(x[i]));
     }
 };
 
@@ -83,7 +64,7 @@ __device__ __forceinline__ void mma_split(float (&big)[4], float (&small)[4], co
     mma_tf32(small, a.big, b.small[0], b.small[1]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
+extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     const float* __restrict__ q,     // (batch*heads, n, d)
     const float* __restrict__ k,     // (batch*kv_heads, m, d)
     const float* __restrict__ v,     // (batch*kv_heads, m, d)
@@ -93,9 +74,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     int heads, int kv_heads, int n, int m, int d,
     long long bias_batch, long long bias_head, float scale, int causal)
 {
-    extern __shared__ __align__(128) unsigned char q_tile[];    // (BR, ROW_BYTES)
-    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;           // (STAGES, BC, ROW_BYTES)
-    unsigned char* v_tiles = k_tiles + STAGES * KV_BYTES;       // (STAGES, BC, ROW_BYTES)
+    extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
+    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;         // (2, BC, ROW_BYTES)
+    unsigned char* v_tiles = k_tiles + 2 * KV_BYTES;          // (2, BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -120,16 +101,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     const unsigned char* v_even = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4);
     const unsigned char* v_odd = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4);
 
-    auto copy_tile = [&](int tile) {  // starts the copies of K and V to their stage
-        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+    auto copy_tile = [&](int tile) {  // starts the copies of K and V to one of two places
+        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
         const long long at = (long long)key0 * d;
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + stage, k + at, last_key - key0, d,
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + place, k + at, last_key - key0, d,
                                                        vector);
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + stage, v + at, last_key - key0, d,
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + place, v + at, last_key - key0, d,
                                                        vector);
     };
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
-    for (int tile = 0; tile < STAGES - 1; ++tile) copy_tile(tile);
+    copy_tile(0);
 
     float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, not yet divided by sum
     float shift[ROW_TILES][2];              // maximum of the scores so far, in powers of two
@@ -141,47 +122,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-    Split<4> q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][2];  // 16 columns of the warp's rows
-    auto load_q = [&](int c) {
-#pragma unroll
-        for (int i = 0; i < 2 * ROW_TILES; ++i) {
-            unsigned x[4];
-            load_matrices(x, along_row(q_lane, 4 * c + i % 2 * 2) + i / 2 * 16 * ROW_BYTES);
-            q16[Q_IN_REGISTERS ? c : 0][i / 2][i % 2].set(x);
-        }
-    };
-    if (Q_IN_REGISTERS) {
-        copies_arrived<2 * (STAGES - 1)>();
-        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
-#pragma unroll
-        for (int c = 0; c < D / 16; ++c) load_q(c);
-    }
-
     for (int tile = 0; tile * BC < last_key; ++tile) {
-        copies_arrived<2 * (STAGES - 2)>();
+        copies_arrived<0>();
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
                           // and the next copies overwrite the tile that slow warps still read
-        copy_tile(tile + STAGES - 1);
+        copy_tile(tile + 1);
 
-        const int key0 = tile * BC, stage = tile % STAGES * KV_BYTES;
+        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
         if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
 
         float s[ROW_TILES][BC / 8][4] = {}, s_small[ROW_TILES][BC / 8][4] = {};  // scores
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) {
-            if (!Q_IN_REGISTERS) load_q(c);
-            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
+            Split<4> q16[ROW_TILES][2];  // 16 columns of the warp's rows
+#pragma unroll
+            for (int i = 0; i < 2 * ROW_TILES; ++i) {
+                unsigned x[4];
+                load_matrices(x, along_row(q_lane, 4 * c + i % 2 * 2) + i / 2 * 16 * ROW_BYTES);
+                q16[i / 2][i % 2].set(x);
+            }
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
                 unsigned x[4];  // 16 columns of 8 keys
-                load_matrices(x, along_row(k_lane + stage, 4 * c) + j * 8 * ROW_BYTES);
+                load_matrices(x, along_row(k_lane + place, 4 * c) + j * 8 * ROW_BYTES);
                 Split<2> k8[2];
                 k8[0].set(x);
                 k8[1].set(x + 2);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
-                    mma_split(s[i][j], s_small[i][j], a16[i][0], k8[0]);
-                    mma_split(s[i][j], s_small[i][j], a16[i][1], k8[1]);
+                    mma_split(s[i][j], s_small[i][j], q16[i][0], k8[0]);
+                    mma_split(s[i][j], s_small[i][j], q16[i][1], k8[1]);
                 }
             }
         }
@@ -217,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_tf32x3(
             float tile_o[ROW_TILES][4][4] = {}, o_small[ROW_TILES][4][4] = {};
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
-                const int at = stage + j * 8 * ROW_BYTES + c * 128;
+                const int at = place + j * 8 * ROW_BYTES + c * 128;
                 const float4 even = *reinterpret_cast<const float4*>(v_even + at);
                 const float4 odd = *reinterpret_cast<const float4*>(v_odd + at);
 #pragma unroll

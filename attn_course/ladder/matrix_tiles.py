@@ -50,13 +50,13 @@ def _wmma_bytes(c: Mapping[str, int]) -> int:
 
 
 def _mma_bytes(c: Mapping[str, int]) -> int:
-    """A tile of Q, STAGES of K and V; rows are whole groups of 64 elements."""
-    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * ceil_div(c["D"], 64) * 128
+    """A tile of Q, two of K and of V; rows are whole groups of 64 elements."""
+    return (matrix_rows(c) + 4 * c["BC"]) * ceil_div(c["D"], 64) * 128
 
 
 def _tf32_bytes(c: Mapping[str, int]) -> int:
-    """A tile of Q, STAGES of K and V; float32."""
-    return (matrix_rows(c) + 2 * c["STAGES"] * c["BC"]) * c["D"] * 4
+    """A tile of Q, two of K and of V; float32."""
+    return (matrix_rows(c) + 4 * c["BC"]) * c["D"] * 4
 
 
 MATRIX_TILES = {
@@ -71,21 +71,21 @@ MATRIX_TILES = {
         _wmma_bytes,
     ),
     "flash_mma": MatrixTiles(
-        ("ROW_TILES", "WARPS", "BC", "STAGES", "BLOCKS"),
+        ("ROW_TILES", "WARPS", "BC", "Q_IN_REGISTERS"),
         {
-            64: ((2, 4, 64, 2, 2), (1, 4, 64, 2, 4), (1, 2, 32, 2, 2)),
-            128: ((2, 4, 64, 2, 2), (1, 4, 64, 2, 2), (1, 2, 32, 2, 1)),
-            256: ((1, 8, 64, 2, 1), (1, 4, 32, 2, 1), (1, 2, 16, 2, 1)),
+            64: ((2, 4, 64, 1), (1, 4, 64, 1), (1, 2, 32, 1)),
+            128: ((2, 4, 64, 0), (1, 4, 64, 0), (1, 2, 32, 0)),
+            256: ((1, 8, 64, 0), (1, 4, 32, 0), (1, 2, 16, 0)),
         },
         16,
         _mma_bytes,
     ),
     "flash_tf32x3": MatrixTiles(
-        ("ROW_TILES", "WARPS", "BC", "STAGES", "BLOCKS"),
+        ("ROW_TILES", "WARPS", "BC"),
         {
-            64: ((1, 4, 64, 2, 2), (1, 4, 32, 2, 2), (1, 2, 16, 2, 1)),
-            128: ((1, 8, 64, 2, 1), (1, 4, 32, 2, 2), (1, 4, 16, 2, 1), (1, 2, 16, 2, 1)),
-            256: ((1, 4, 16, 2, 1), (1, 2, 8, 2, 1)),
+            64: ((2, 4, 32), (1, 4, 32), (1, 2, 16)),
+            128: ((1, 8, 64), (1, 4, 32), (1, 4, 16), (1, 2, 16)),
+            256: ((1, 4, 16), (1, 2, 8)),
         },
         32,
         _tf32_bytes,

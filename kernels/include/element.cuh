@@ -1,6 +1,7 @@
 // Idea:          One name for the 16-bit type that a kernel is compiled for: float16 keeps 11
 //                significant bits, bfloat16 keeps 8 and the range of float32.
-// Used by:       include/element_copy.cuh, include/matrix.cuh, include/row_softmax.cuh
+// Used by:       14_flash_mma.cu, include/element_copy.cuh, include/matrix.cuh,
+//                include/row_softmax.cuh
 // Explained in:  09_flash_attention
 #pragma once
 
@@ -45,5 +46,16 @@ __device__ __forceinline__ void store4(Element* to, float4 x, float factor, int 
         if (left > 1) to[1] = to_element(x.y * factor);
         if (left > 2) to[2] = to_element(x.z * factor);
         if (left > 3) to[3] = to_element(x.w * factor);
+    }
+}
+
+// Writes two elements, the first 2 of `left` columns.
+__device__ __forceinline__ void store2(Element* to, float first, float second, int left)
+{
+    if (left > 1 && (size_t)to % 4 == 0) {
+        *reinterpret_cast<unsigned*>(to) = to_pair(first, second);
+    } else {
+        if (left > 0) to[0] = to_element(first);
+        if (left > 1) to[1] = to_element(second);
     }
 }

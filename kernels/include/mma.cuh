@@ -60,38 +60,10 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two fp32 rounded to 16 bits, low in the lower half.
-template <bool bfloat16>
-__device__ __forceinline__ unsigned pack(float low, float high)
-{
-    unsigned both;
-    if constexpr (bfloat16) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    }
-    return both;
-}
-
 // x = big + small, big rounded to TF32's 11 bits; the matrix unit reads 11 bits of small as well,
 // so an error of 2^-21 |x| or less is left.
-template <bool round>
 __device__ __forceinline__ void split_tf32(unsigned& big, unsigned& small, float x)
 {
-    big = (__float_as_uint(x) + (round ? 0x1000 : 0)) & 0xffffe000;
+    big = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     small = __float_as_uint(x - __uint_as_float(big));
-}
-
-// Stores two neighbours of a row, rounded to 16 bits; left: columns from here to the row's end.
-template <bool bfloat16, typename T>
-__device__ __forceinline__ void store_pair(T* to, float low, float high, int left)
-{
-    const unsigned both = pack<bfloat16>(low, high);
-    unsigned short* halves = reinterpret_cast<unsigned short*>(to);
-    if (left >= 2 && (size_t)to % 4 == 0) {
-        *reinterpret_cast<unsigned*>(to) = both;
-    } else {
-        if (left > 0) halves[0] = both & 0xffff;
-        if (left > 1) halves[1] = both >> 16;
-    }
 }
