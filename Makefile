@@ -32,12 +32,14 @@ hurdle = $(shell \
 	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
 	fi)
 
-.PHONY: help venv tour test unit lab notebooks notebook-test lint bench bench-gpu hooks readme lock dist clean
+.PHONY: help venv tour test unit lab notebooks notebook-test class lint bench bench-gpu hooks \
+	readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
+	@echo "make class      the problem sets as a class gets them, in class/release"
 	@echo "make lint       ruff and the file-format checks"
 	@echo "make bench      how fast the simulator runs on this machine"
 	@echo "make bench-gpu  every suite of kernels against PyTorch, one record each (needs a GPU)"
@@ -75,7 +77,14 @@ lab: venv
 
 notebooks: venv
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
-	--ExecutePreprocessor.record_timing=False notebooks/*.ipynb
+	--ExecutePreprocessor.record_timing=False notebooks/*.ipynb \
+	notebooks/assignments/source/*/*.ipynb
+
+# A course folder of nbgrader: what learners handed in and the gradebook stay when it is made again.
+CLASS ?= class
+class: venv
+	$(BIN)/python tools/problem_sets.py --check
+	$(BIN)/python tools/release_class.py $(CLASS)
 
 lint: venv
 	$(BIN)/ruff check .

@@ -11,8 +11,8 @@ from setuptools.command.build_py import build_py
 DATA = {  # folder of the checkout -> the files of it that are shipped
     "kernels": ("*.cu", "*.cuh"),
     "results": ("*.json",),
-    "notebooks": ("*.ipynb", "glossary.md"),
-    "exercises": ("*.md",),
+    "notebooks": ("*.ipynb", "glossary.md", "nbgrader_config.py"),
+    "exercises": ("*.md", "*.toml"),
 }
 
 

@@ -10,22 +10,12 @@ from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
 from . import bench, book, check, count, profile, record, run, tour, trace
-from .course import claims, exercises, lessons
+from .course import claims, exercises, grade, lessons
 from .own import joined
 
 COMMANDS = (
-    tour,
-    run,
-    count,
-    check,
-    trace,
-    profile,
-    bench,
-    book,
-    record,
-    lessons,
-    exercises,
-    claims,
+    *(tour, run, count, check, trace, profile, bench, book, record),
+    *(lessons, exercises, grade, claims),
 )
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended

@@ -31,7 +31,7 @@ from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import Setup
+from .setups import SHARED_BYTES, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -76,13 +76,13 @@ def judge(exercise: Exercise, source: str) -> Judgement:
         return Judgement(**about, failures=(failure,))
     passed, totals = [], {}
     for setup in exercise.setups:
-        failures, totals = _examine(kernel, setup)
+        failures, totals = examine(kernel, setup)
         if failures:
             return Judgement(**about, cases=tuple(passed), failures=failures)
         passed.append(setup.label)
     return Judgement(
         **about,
-        solution=exercise.solution,
+        solution="" if exercise.points else exercise.solution,
         cases=tuple(passed),
         counters=_beside(exercise, totals),
     )
@@ -95,7 +95,7 @@ def compiled(exercise: Exercise, source: str) -> Kernel:
     return module.get_function(exercise.kernel)
 
 
-def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
+def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
     """Return the failures of one case in the order of PROPERTIES, and its counters."""
     counters, arguments = Counters(), setup.fresh()
     try:
@@ -116,8 +116,8 @@ def _examine(kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]
         found = [_unfinished(error, setup)]
     except SimulatorError as error:
         found = [_unfinished(error, setup), *_sanitized(kernel, setup, ended=True)]
-    totals = dict(counters.totals) if not found else {}
-    found += list(_goals(setup, counters)) if not found else []
+    totals = _totals(kernel, setup, counters) if not found else {}
+    found += list(_goals(setup, counters, totals)) if not found else []
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -192,10 +192,15 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
+def _totals(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
+    """Return all that a goal may bound."""
+    return {**counters.totals, SHARED_BYTES: kernel.shared_size_bytes + setup.shared_bytes}
+
+
+def _goals(setup: Setup, counters: Counters, totals: dict[str, int]) -> Iterator[Failure]:
     """Yield a failure for each goal that is missed, at the line that counts most towards it."""
     for goal in setup.goals:
-        found = counters.totals[goal.counter]
+        found = totals[goal.counter]
         if found <= goal.limit:
             continue
         lines = next(iter(counters.by_kernel.values())).lines
@@ -204,7 +209,8 @@ def _goals(setup: Setup, counters: Counters) -> Iterator[Failure]:
         text = f"{goal.counter} is {found:,}; the goal is at most {goal.limit:,}: {goal.why}"
         if there:
             text += f"\n{there:,} of them arise on line {line}"
-        yield Failure("counters", text, setup.label, line if there else 0, (0, 0, 0))
+        where = line if there else 0
+        yield Failure("counters", text, setup.label, where, (0, 0, 0), goal.counter)
 
 
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
@@ -212,9 +218,9 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]
     setup = exercise.setups[-1]
     goals = {goal.counter: goal.limit for goal in setup.goals}
     if exercise.solution not in _reference_totals:
-        counters = Counters()
-        launch(compiled(exercise, exercise.solution), setup, setup.fresh(), counters)
-        _reference_totals[exercise.solution] = counters.totals
+        counters, reference = Counters(), compiled(exercise, exercise.solution)
+        launch(reference, setup, setup.fresh(), counters)
+        _reference_totals[exercise.solution] = _totals(reference, setup, counters)
     theirs = _reference_totals[exercise.solution]
     return {
         name: (totals[name], theirs[name], goals.get(name))

@@ -4,14 +4,18 @@ The file has a head in TOML between two lines `+++` (title, lesson, kernel, line
 sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, and any
 number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY`. Code stands in fences: c++
 for a whole kernel file, python for the specification, diff for a change of the solution.
+
+A problem of a problem set, in the folder `assignments`, has points in its head, a section NumPy
+with the formula that its notebook shows, hidden cases, and a solution whose marked region is what
+the learner writes; its stub is the solution without that region.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from attn_course.clinic.edits import Edit, EditError, edited
@@ -20,11 +24,17 @@ from attn_course.ladder.folders import course_folder
 from attn_course.lessons.study_minutes import exercise_minutes
 
 from .judgement import PROPERTIES
-from .setups import VOCABULARY, Setup
+from .setups import VOCABULARY, Setup, goal_names
 
 FOLDER = course_folder("exercises")
+ASSIGNMENTS = FOLDER / "assignments"  # problems of problem sets
+GOAL = "counters: "  # before a counter's name: the points of one goal
+BEGIN, END = "// BEGIN SOLUTION", "// END SOLUTION"
+YOUR_CODE = "# // YOUR CODE HERE"  # a comment in Python, an empty directive in CUDA C
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int}
-_ONCE = ("Statement", "Stub", "Specification", "Hint", "Solution")
+_PROBLEM = {"points": dict, "needed": str, "bonus": int}  # of the head of a problem; optional
+_ONCE = ("Statement", "Specification", "Hint", "Solution")
+_OPTIONAL = ("Stub", "NumPy")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -53,6 +63,10 @@ class Exercise:
         stub: what the learner starts from. solution: the reference.
         specification: Python text; see setups.
         correct, wrong: other solutions, for the proof.
+        numpy: Python text that computes the expected result; run before the specification.
+        points: property, or GOAL and a counter -> points. Empty where nothing is graded.
+        needed: a property without which nothing is earned, or "".
+        bonus: points for a fast kernel on a GPU.
     """
 
     name: str
@@ -67,6 +81,20 @@ class Exercise:
     solution: str
     correct: tuple[Solution, ...]
     wrong: tuple[Solution, ...]
+    numpy: str = ""
+    points: Mapping[str, int] = field(default_factory=dict)
+    needed: str = ""
+    bonus: int = 0
+
+    @cached_property
+    def _names(self) -> dict[str, object]:
+        names = dict(VOCABULARY)
+        text = f"{self.numpy}\n{self.specification}"
+        exec(compile(text, f"<specification of {self.name}>", "exec"), names)
+        return names
+
+    def _setups(self, sizes: list[dict]) -> tuple[Setup, ...]:
+        return tuple(self._names["setup"](**one).with_sizes(one) for one in sizes)
 
     @property
     def minutes(self) -> int:
@@ -76,9 +104,18 @@ class Exercise:
     @cached_property
     def setups(self) -> tuple[Setup, ...]:
         """The launches of the specification, smallest first."""
-        names = dict(VOCABULARY)
-        exec(compile(self.specification, f"<specification of {self.name}>", "exec"), names)
-        return tuple(names["setup"](**sizes).with_sizes(sizes) for sizes in names["SIZES"])
+        return self._setups(self._names["SIZES"])
+
+    @cached_property
+    def hidden_setups(self) -> tuple[Setup, ...]:
+        """Further launches, which count for points and which `check` does not run."""
+        return self._setups(self._names.get("HIDDEN", []))
+
+    @cached_property
+    def bonus_setup(self) -> Setup | None:
+        """The launch that the bonus times on a GPU."""
+        sizes = self._names.get("BONUS")
+        return self._setups([sizes])[0] if sizes else None
 
     def is_stub(self, source: str) -> bool:
         """Whether a kernel's text is still the stub; comments and blanks do not count."""
@@ -92,11 +129,17 @@ def exercise_names() -> list[str]:
 
 def read_exercise(name: str) -> Exercise:
     """Read an exercise. Raises ExerciseError where there is none or its file is wrong."""
-    path = FOLDER / f"{name}.md"
-    if not re.fullmatch(r"\w+", name) or not path.is_file():
-        known = ", ".join(sorted(_names()))
-        raise ExerciseError(f"there is no exercise {name!r}; the exercises are: {known}")
-    return parse_exercise(name, path.read_text(encoding="utf-8"))
+    for folder in (FOLDER, ASSIGNMENTS) if re.fullmatch(r"\w+", name) else ():
+        path = folder / f"{name}.md"
+        if path.is_file():
+            return parse_exercise(name, path.read_text(encoding="utf-8"))
+    known = ", ".join([*sorted(_names()), *problem_names()])
+    raise ExerciseError(f"there is no exercise {name!r}; the exercises are: {known}")
+
+
+def problem_names() -> list[str]:
+    """Return the names of the problems of all problem sets, in the order of the sets."""
+    return sorted(path.stem for path in ASSIGNMENTS.glob("*.md"))
 
 
 def _names() -> list[str]:
@@ -113,24 +156,35 @@ def parse_exercise(name: str, text: str) -> Exercise:
     if missing := [title for title in _ONCE if title not in sections]:
         raise ExerciseError(f"{name}: no section {' or '.join(missing)}")
     solution = _fenced(name, "Solution", sections["Solution"], "c++")
+    if BEGIN not in solution and "Stub" not in sections:
+        raise ExerciseError(f"{name}: no section Stub, and no {BEGIN} in the solution")
     others: dict[str, list[Solution]] = {"Correct": [], "Wrong": []}
     for title, body in sections.items():
         kind, _, called = title.partition(": ")
         if kind in others:
             others[kind].append(_other(name, kind, called, body, solution))
-        elif title not in _ONCE:
+        elif title not in (*_ONCE, *_OPTIONAL):
             raise ExerciseError(f"{name}: a section {title!r} is none of an exercise's")
     return Exercise(
         name=name,
         **head,
         statement=sections["Statement"],
-        stub=_fenced(name, "Stub", sections["Stub"], "c++"),
+        stub=_fenced(name, "Stub", sections["Stub"], "c++")
+        if "Stub" in sections
+        else without_solution(solution),
         specification=_fenced(name, "Specification", sections["Specification"], "python"),
         hint=sections["Hint"],
         solution=solution,
         correct=tuple(others["Correct"]),
         wrong=tuple(others["Wrong"]),
+        numpy=_fenced(name, "NumPy", sections["NumPy"], "python") if "NumPy" in sections else "",
     )
+
+
+def without_solution(text: str) -> str:
+    """Return a text with YOUR_CODE in place of each region between BEGIN and END."""
+    region = rf"^([ ]*){re.escape(BEGIN)}.*?{re.escape(END)}[^\n]*$"
+    return re.sub(region, rf"\1{YOUR_CODE}", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def _head(name: str, text: str) -> dict:
@@ -138,11 +192,21 @@ def _head(name: str, text: str) -> dict:
         head = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExerciseError(f"{name}: the head is not TOML: {error}") from None
-    wrong = [key for key, kind in _HEAD.items() if not isinstance(head.get(key), kind)]
-    if wrong or set(head) - set(_HEAD):
+    known = _HEAD | {key: kind for key, kind in _PROBLEM.items() if key in head}
+    wrong = [key for key, kind in known.items() if not isinstance(head.get(key), kind)]
+    if wrong or set(head) - set(known):
         fields = ", ".join(f"{key} ({kind.__name__})" for key, kind in _HEAD.items())
-        found = ", ".join(wrong or sorted(set(head) - set(_HEAD)))
+        found = ", ".join(wrong or sorted(set(head) - set(known)))
         raise ExerciseError(f"{name}: the head has {fields}; wrong or missing: {found}")
+    for key, points in head.get("points", {}).items():
+        goal = key.startswith(GOAL) and key.removeprefix(GOAL) in goal_names()
+        if not (goal or key in PROPERTIES) or not isinstance(points, int) or points < 1:
+            raise ExerciseError(
+                f"{name}: points are whole numbers for a property or for `{GOAL}COUNTER`, "
+                f"not {key!r} = {points!r}"
+            )
+    if head.get("needed", "") not in ("", *head.get("points", {})):
+        raise ExerciseError(f"{name}: needed is {head['needed']!r}, which has no points")
     return head
 
 
@@ -207,6 +271,7 @@ def edits_of(diff: str) -> list[Edit]:
 
 
 def _code_of(source: str) -> str:
-    """CUDA C without comments and blanks."""
+    """CUDA C without comments, blanks and empty directives."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    text = re.sub(r"^[ \t]*#[ \t]*$", "", text, flags=re.MULTILINE)
     return "".join(text.split())

@@ -32,6 +32,7 @@ class Failure:
         label: the case, such as "n = 1000"; "" before any launch.
         line: of the learner's text, 0 where none is known.
         block: (x, y, z) of a thread block that shows it, or None.
+        counter: whose goal is missed, for the property "counters".
     """
 
     property: str
@@ -39,6 +40,7 @@ class Failure:
     label: str = ""
     line: int = 0
     block: tuple[int, int, int] | None = None
+    counter: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Judgement:
 
     Attributes:
         exercise: its name. source: the learner's text. solution: the reference's, shown after a
-            pass.
+            pass; "" for a problem with points.
         waiting: the kernel is still the stub; nothing was examined.
         cases: labels of the cases that passed. of: how many cases there are.
         failures: of the smallest case that fails, in the order of PROPERTIES.
@@ -162,6 +164,8 @@ class Judgement:
         cases = f"<p>Cases: {escape('; '.join(self.cases))}.</p>"
         counts = "\n".join(line.removeprefix("  ") for line in self._counter_lines()).strip()
         table = f"<pre>{escape(counts)}</pre>" if counts else ""
+        if not self.solution:
+            return f"{cases}{table}"
         cell = '<td style="text-align:left;vertical-align:top"><pre>{}</pre></td>'
         texts = "".join(cell.format(escape(text)) for text in (self.source, self.solution))
         return (

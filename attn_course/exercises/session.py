@@ -10,8 +10,9 @@ from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .examination import compiled, judge, launch
-from .exercise import ExerciseError, read_exercise
+from .exercise import Exercise, ExerciseError, read_exercise
 from .judgement import Judgement
+from .setups import Setup
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
@@ -26,11 +27,17 @@ def check(name: str) -> Judgement:
     """
     exercise = read_exercise(name)
     copy = WorkingCopy.here()
-    source = _written.get(name) or (copy and copy.answer(name)) or exercise.stub
-    judgement = _judgements[name] = judge(exercise, source)
+    judgement = _judgements[name] = judge(exercise, current_text(exercise))
     if copy and not judgement.waiting:
         copy.note(name, bool(judgement))
     return judgement
+
+
+def current_text(exercise: Exercise) -> str:
+    """Return the text of the last `%%cuda` cell, else the working copy's, else the stub."""
+    copy = WorkingCopy.here()
+    kept = copy.answer(exercise.name) if copy else ""
+    return _written.get(exercise.name) or kept or exercise.stub
 
 
 def step(name: str):
@@ -49,12 +56,26 @@ def step(name: str):
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
     block = first.block if first is not None and first.block else (0, 0, 0)
+    return traced(exercise, judgement.source, setup, block).show()
+
+
+def traced(
+    exercise: Exercise,
+    source: str,
+    setup: Setup,
+    block: tuple[int, int, int],
+    seconds: float = STEP_SECONDS,
+) -> Tracer:
+    """Run one case of a kernel under the tracer, until it ends or its time is over.
+
+    The tracer holds the steps of this block, the sanitizer's findings marked among them.
+    """
     trace, watch = Tracer(block=block), Sanitizer(setup.unwritten)
     with suppress(SimulatorError):  # the steps until an error are shown
-        kernel = compiled(exercise, judgement.source)
-        launch(kernel, setup, setup.fresh(), trace, watch, seconds=STEP_SECONDS)
+        kernel = compiled(exercise, source)
+        launch(kernel, setup, setup.fresh(), trace, watch, seconds=seconds)
     trace.mark(watch.findings)
-    return trace.show()
+    return trace
 
 
 def write(name: str, source: str) -> RawModule:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +90,16 @@ class WorkingCopy:
         self._write(state)
         self._link_kernels()
         shutil.copyfile(NOTEBOOKS / GLOSSARY, self.folder / GLOSSARY)  # the lessons link to it
+        return said
+
+    def place(self, texts: Mapping[str, str]) -> list[str]:
+        """Put further notebooks, path in the folder -> text, by the same rules as the lessons."""
+        state = self._read()
+        said = []
+        for name, text in texts.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            said += self._place(name, text, state["lessons"])
+        self._write(state)
         return said
 
     def _place(self, name: str, text: str, placed: dict[str, str]) -> Iterator[str]:

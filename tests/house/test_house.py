@@ -25,6 +25,7 @@ ROOMS = (
     "figures",
     "lessons",
     "exercises",
+    "classroom",
     "cli",
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
@@ -346,7 +347,7 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch"}
+OPTIONAL = {"torch", "nbgrader", "distributed"}
 
 
 def test_every_library_is_a_base_dependency():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from attn_course.classroom.proof import ProvenAnswer, prove_problem
 from attn_course.cli.arguments import add_json, write_json
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
@@ -47,12 +48,16 @@ def execute(arguments) -> int:
             print(_listing(found))
         write_json(arguments.json, record)
         return 0
-    proven = [one for exercise in tqdm(found, disable=quiet or None) for one in prove(exercise)]
+    proven = [one for exercise in tqdm(found, disable=quiet or None) for one in _proof(exercise)]
     record["proof"] = [_proof_row(one) for one in proven]
     if not quiet:
         print(_report(proven))
     write_json(arguments.json, record)
     return 0 if all(one.holds for one in proven) else 1
+
+
+def _proof(exercise: Exercise) -> list[Proven] | list[ProvenAnswer]:
+    return prove_problem(exercise) if exercise.points else prove(exercise)
 
 
 def _row(exercise: Exercise) -> dict:
@@ -86,7 +91,7 @@ def _listing(exercises: list[Exercise]) -> str:
     )
 
 
-def _proof_row(proven: Proven) -> dict:
+def _proof_row(proven: Proven | ProvenAnswer) -> dict:
     return {
         "exercise": proven.exercise,
         "solution": proven.name,
@@ -96,7 +101,7 @@ def _proof_row(proven: Proven) -> dict:
     }
 
 
-def _report(proven: list[Proven]) -> str:
+def _report(proven: list[Proven] | list[ProvenAnswer]) -> str:
     rows = [
         (
             one.exercise,

@@ -6,9 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from attn_course.classroom.notebooks import notebook_text, released_notebook
+from attn_course.classroom.sets import problem_sets
 from attn_course.cli.arguments import add_json, output_folder, write_json
 from attn_course.figures import table
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
+
+from .grade_self import FOLDER
 
 
 def add(parsers) -> None:
@@ -16,7 +20,8 @@ def add(parsers) -> None:
     parser = parsers.add_parser(
         "lessons",
         help="make the working copies of the lessons, and list minutes and progress",
-        description="Copy the lessons without their outputs into a folder where you work on them. "
+        description="Copy the lessons without their outputs, and the problem sets without their "
+        "solutions, into a folder where you work on them. "
         "What you changed is never overwritten: a newer version of a lesson goes beside yours.",
     )
     parser.add_argument(
@@ -44,9 +49,12 @@ def execute(arguments) -> int:
         raise ValueError(f"no lesson {arguments.open!r}; the lessons are: {', '.join(names)}")
     copy = WorkingCopy(arguments.folder.resolve())
     said = copy.update()
+    sets = {f"{FOLDER}/{one.name}.ipynb": released_notebook(one) for one in problem_sets()}
+    said += copy.place({path: notebook_text(notebook) for path, notebook in sets.items()})
     rows = [_row(copy, lesson) for lesson in found]
     if arguments.json != Path("-"):
-        print("\n".join([*said, _listing(rows), "", f"They are in {copy.folder}."]), flush=True)
+        where = f"They are in {copy.folder}, the problem sets in its folder {FOLDER}."
+        print("\n".join([*said, _listing(rows), "", where]), flush=True)
     write_json(arguments.json, {"folder": str(copy.folder), "lessons": rows})
     if arguments.open is not None:
         command = lab_command(copy.folder, arguments.open)

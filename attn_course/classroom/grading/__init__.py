@@ -1,0 +1,18 @@
+"""Grades a class: every submission in a sandbox, points by the course's own judge.
+
+`submissions` finds them, `handout` is what the class was given, `grader` grades one submission,
+`pool` grades many of them, here or on a Dask cluster, `store` keeps results, `gradebook` and
+`feedback` show them, and `class_run` does all of it for a folder. What touches a submission runs in
+processes of its own, in `confined`.
+"""
+
+from attn_course.engine.lazy import lazy
+
+_NAMES = {
+    "class_run": "ClassRun grade_class",
+    "submissions": "CollectError Submission collect",
+    "confined.sandbox": "MODES ProcessLimits Sandbox SandboxError best_sandbox works",
+    "grader": "Task grade",
+    "handout": "Handout HandoutError handout_of read_handout",
+}
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

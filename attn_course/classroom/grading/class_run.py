@@ -1,0 +1,152 @@
+"""Grade a folder: find the submissions, grade those that are new, write tables and pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from .feedback import feedback, overview
+from .gradebook import printable, write_nbgrader, write_tables
+from .grader import RUN_SECONDS, Task
+from .handout import Handout, HandoutError, handout_of
+from .pool import grade_here, grade_on_cluster
+from .store import Store, write
+from .submissions import Submission, collect
+
+OVERVIEW = "index.html"
+Graded = Iterable[tuple[Task, dict | Exception]]
+
+
+@dataclass(frozen=True)
+class ClassRun:
+    """What came of grading a folder.
+
+    layout: which one was found. results: of all submissions, as `grader.grade` returns them, in the
+    order of set and student. graded: how many were graded now; the others had been before.
+    """
+
+    folder: Path
+    layout: str
+    results: tuple[dict, ...]
+    graded: int
+
+
+def grade_class(
+    folder: Path,
+    out: Path,
+    *,
+    only: str = "",
+    jobs: int = 0,
+    cluster: str = "",
+    again: bool = False,
+    run: bool = True,
+    seconds: float = RUN_SECONDS,
+    gradebook: Path | None = None,
+    follow: Callable[[Graded, int], Graded] = lambda graded, count: graded,
+) -> ClassRun:
+    """Grade the submissions of a folder into the folder `out`.
+
+    Args:
+        only: this problem set only; the set of notebooks that name none.
+        jobs: submissions at a time; 0 is one for each processor. cluster: the address of a Dask
+            scheduler, which grades in place of this machine.
+        again: grade those too whose results are there. run, seconds: whether to execute the
+            notebooks, and for how long each.
+        gradebook: nbgrader's database, to write the points into.
+        follow(graded, count): shows progress; returns an iterable of the same.
+    Raises CollectError where no submissions are found, HandoutError for a problem set that cannot
+    be graded, SandboxError, ClusterError, GradebookError.
+    """
+    layout, submissions = collect(folder, only)
+    handouts, unknown = _handouts(folder, submissions)
+    store, results, tasks = Store(out), {}, []
+    for one in submissions:
+        task = _task(one, folder, handouts, unknown, run, seconds)
+        found = None if again else store.load(task)
+        if found is None:
+            tasks.append(task)
+        else:
+            results[one.set, one.student] = found
+    many = jobs or len(os.sched_getaffinity(0))
+    graded = grade_on_cluster(tasks, cluster) if cluster else grade_here(tasks, many)
+    for task, result in follow(graded, len(tasks)) if tasks else ():
+        if isinstance(result, Exception):
+            results[task.set, task.student] = _failed(task, result)
+        else:
+            results[task.set, task.student] = store.save(result)
+    ordered = tuple(results[key] for key in sorted(results))
+    _publish(store, ordered)
+    if gradebook is not None:
+        write_nbgrader(gradebook, handouts, ordered)
+    return ClassRun(out, layout, ordered, store.graded)
+
+
+def _handouts(
+    folder: Path, submissions: Sequence[Submission]
+) -> tuple[dict[str, Handout], dict[str, str]]:
+    """Return the problem sets that submissions name, and why others cannot be graded."""
+    handouts, unknown = {}, {}
+    for name in sorted({one.set for one in submissions if one.set}):
+        try:
+            handouts[name] = handout_of(name, folder)
+        except HandoutError as error:
+            unknown[name] = str(error)
+    if unknown and not handouts:
+        raise HandoutError("; ".join(unknown.values()))
+    return handouts, unknown
+
+
+def _task(
+    one: Submission,
+    folder: Path,
+    handouts: dict[str, Handout],
+    unknown: dict[str, str],
+    run: bool,
+    seconds: float,
+) -> Task:
+    problem, data = one.problem or unknown.get(one.set, ""), b""
+    if not problem:
+        try:
+            data = one.data()
+        except OSError as error:
+            problem = f"the notebook cannot be read: {error.strerror}"
+    handout = handouts[one.set].plain() if one.set in handouts and not problem else {}
+    file = one.path.relative_to(folder).as_posix()
+    return Task(one.student, one.set, file, data, handout, problem, one.remark, run, seconds)
+
+
+def _failed(task: Task, error: Exception) -> dict:
+    """The result of a submission that could not be graded; it is not kept, and tried again."""
+    return {
+        "student": task.student,
+        "set": task.set,
+        "file": task.file,
+        "unreadable": "",
+        "failed": printable(f"{type(error).__name__}: {error}"),
+        "remarks": [],
+        "problems": [],
+        "notebook": {},
+        "pages": [],
+    }
+
+
+def _publish(store: Store, results: Sequence[dict]) -> None:
+    """Write the tables, a page for each student, and the instructor's page."""
+    write_tables(store.folder, results)
+    for result in results:
+        write(store.feedback_path(result["student"], result["set"]), feedback(result))
+
+    def link(result: dict) -> str:
+        path = store.feedback_path(result["student"], result["set"])
+        return quote(path.relative_to(store.folder).as_posix())
+
+    write(store.folder / OVERVIEW, overview(results, link, set(_sandboxes(results))))
+
+
+def _sandboxes(results: Sequence[dict]) -> Iterator[str]:
+    for result in results:
+        if result.get("sandbox"):
+            yield result["sandbox"]

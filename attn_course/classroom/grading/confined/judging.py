@@ -1,0 +1,59 @@
+"""Judge one kernel, inside the sandbox: points per property, and the failing case step by step.
+
+    python -m attn_course.classroom.grading.confined.judging  (the task: standard input)
+
+Only the course's own code runs here, on the text of a kernel. The answer goes out on a file
+descriptor of its own; what the kernel prints goes nowhere, so that it cannot be taken for points.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from attn_course.exercises.exercise import Exercise
+from attn_course.exercises.session import traced
+
+from ...points import Points, PropertyPoints
+from ...scoring import read_problem, score
+
+REPLY = 3
+STEP_SECONDS = 2.0  # of the launch on the page; a kernel without an end shows its first steps
+MOST_PAGE_CHARACTERS = 4_000_000
+
+
+def main() -> None:
+    reply = os.dup(REPLY)
+    os.close(REPLY)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    task = json.load(sys.stdin)
+    points = score(task["problem"], task["text"])
+    with os.fdopen(reply, "w", encoding="utf-8") as file:
+        print(json.dumps(points.as_data()), file=file, flush=True)  # even if the page fails
+        print(json.dumps(page(read_problem(task["problem"]), task["text"], points)), file=file)
+
+
+def page(problem: Exercise, text: str, points: Points) -> str:
+    """Return the stepper on the first case that fails, as a page; "" where no block shows it."""
+    row = shown(points)
+    if row is None:
+        return ""
+    setups = (*problem.setups, *problem.hidden_setups)
+    setup = next(one for one in setups if one.label == row.label)
+    trace = traced(problem, text, setup, row.block, STEP_SECONDS)
+    if not trace.recordings:
+        return ""
+    step = next((finding["step"] for finding in trace.findings), 0)
+    html = trace.to_html(step=step, title=f"{problem.name}, {setup.label}")
+    return html if len(html) <= MOST_PAGE_CHARACTERS else ""
+
+
+def shown(points: Points) -> PropertyPoints | None:
+    """Return the first property that is lost with a thread block to show for it."""
+    return next((row for row in points.rows if row.reason and row.block is not None), None)
+
+
+if __name__ == "__main__":
+    main()

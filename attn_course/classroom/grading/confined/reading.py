@@ -1,0 +1,217 @@
+"""Read a submitted notebook, and compare its cells with those of the problem set.
+
+    python -m attn_course.classroom.grading.confined.reading  (handout, notebook: standard input)
+
+Nothing of the notebook is executed here, and its stored outputs are not looked at. A cell is known
+by nbgrader's grade_id; its text decides where the id is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+
+from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
+
+MOST_CELLS = 1000
+MOST_KERNEL_CHARACTERS = 200_000
+SEPARATOR = b"\n\0"  # between the handout and the notebook on standard input
+REPLY = 3
+
+
+class Unreadable(ValueError):
+    """A submission that is no notebook; the message says why."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is unusual about a cell.
+
+    kind: "missing", "duplicate", "changed", "copied", "metadata", "unknown", "name" or "kernel".
+    cell: its grade_id, or its place such as "cell 4".
+    """
+
+    kind: str
+    cell: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a submission. number: from 1. id: its grade_id, or ""."""
+
+    number: int
+    type: str
+    source: str
+    id: str
+    about: Mapping[str, object]
+
+    @property
+    def place(self) -> str:
+        return f"cell {self.number}"
+
+
+@dataclass
+class ReadSubmission:
+    """What a submission holds.
+
+    unreadable: why it is no notebook, or "". kernels: problem -> CUDA text. run: (label, text) of
+    the code cells to execute, tests as released.
+    """
+
+    unreadable: str = ""
+    remarks: list[Remark] = field(default_factory=list)
+    kernels: dict[str, str] = field(default_factory=dict)
+    run: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read(data: bytes, handout: Handout) -> ReadSubmission:
+    """Read a submission and compare it with the handout."""
+    try:
+        cells = list(cells_of(data))
+    except Unreadable as error:
+        return ReadSubmission(unreadable=str(error))
+    reading = ReadSubmission(remarks=list(_compared(cells, handout)))
+    for one in handout.cells:
+        if one.problem:
+            text, remarks = _kernel(cells, one)
+            reading.remarks += remarks
+            if text is not None:
+                reading.kernels[one.problem] = text
+    tests = {one.id: one for one in handout.cells if one.is_fixed and one.type == "code"}
+    for cell in cells:
+        if cell.type == "code":
+            text = tests[cell.id].source if cell.id in tests else cell.source
+            reading.run.append((cell.id or cell.place, text))
+    return reading
+
+
+def cells_of(data: bytes) -> Iterator[Cell]:
+    """Yield the cells of a notebook's text. Raises Unreadable."""
+    if not data.strip():
+        raise Unreadable("the file is empty")
+    try:
+        notebook = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Unreadable("the file is not text in UTF-8") from None
+    except RecursionError:
+        raise Unreadable("the file is nested too deeply") from None
+    except ValueError as error:
+        raise Unreadable(f"the file is not JSON: {error}") from None
+    cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if not isinstance(cells, list):
+        raise Unreadable("the file is JSON, but no notebook of format 4: it has no list of cells")
+    if len(cells) > MOST_CELLS:
+        raise Unreadable(f"the notebook has {len(cells):,} cells; at most {MOST_CELLS:,} are read")
+    for number, cell in enumerate(cells, 1):
+        try:
+            metadata = cell.get("metadata", {})
+            about = metadata.get("nbgrader") or {}
+            name = about.get("grade_id", "")
+            kind = cell["cell_type"]
+            yield Cell(number, kind, source_of(cell), name if isinstance(name, str) else "", about)
+        except (AttributeError, KeyError, TypeError):
+            raise Unreadable(f"cell {number} is not a cell of a notebook") from None
+
+
+# -- what was done to the cells -------------------------------------------------------------------
+
+
+def _compared(cells: list[Cell], handout: Handout) -> Iterator[Remark]:
+    known = {cell.id: cell for cell in handout.cells}
+    count = Counter(cell.id for cell in cells if cell.id)
+    texts = {_plain(one.source): one.id for one in handout.cells if one.is_test}
+    for one in handout.cells:
+        if not count[one.id]:
+            yield Remark("missing", one.id, f"the {_kind(one)} {one.id} is missing")
+        elif count[one.id] > 1:
+            text = f"the {_kind(one)} {one.id} is there {count[one.id]} times; the first one counts"
+            yield Remark("duplicate", one.id, text)
+    for cell in cells:
+        if cell.id in known:
+            yield from _against(cell, known[cell.id])
+            continue
+        if cell.id:
+            text = f"{cell.place} has the grade_id {cell.id}, which is not of this problem set"
+            yield Remark("unknown", cell.place, text)
+        if original := texts.get(_plain(cell.source)):
+            yield Remark("copied", original, f"{cell.place} is a copy of the test cell {original}")
+
+
+def _against(cell: Cell, one: HandoutCell) -> Iterator[Remark]:
+    """Compare a cell with the one of the handout that has its id."""
+    if cell.type != one.type:
+        text = f"the {_kind(one)} {one.id} is a {cell.type} cell; it was released as {one.type}"
+        yield Remark("changed", one.id, text)
+    if one.is_fixed and _plain(cell.source) != _plain(one.source):
+        text = f"the {_kind(one)} {one.id} is changed; it is graded as it was released"
+        yield Remark("changed", one.id, text)
+    flags = {key: cell.about.get(key) for key in ("grade", "locked", "solution")}
+    different = [key for key, value in flags.items() if bool(value) != bool(one.flags[key])]
+    if one.flags["grade"] and cell.about.get("points") != one.flags["points"]:
+        different.append("points")
+    if different:
+        text = f"the metadata of {one.id} is changed: {', '.join(different)}"
+        yield Remark("metadata", one.id, text)
+
+
+def _kernel(cells: list[Cell], one: HandoutCell) -> tuple[str | None, list[Remark]]:
+    """Return the CUDA text that answers a problem, None where there is none, and remarks."""
+    remarks, begun = [], f"%%cuda {one.problem}"
+    mine = [cell for cell in cells if cell.id == one.id and cell.type == "code"]
+    named = [cell for cell in cells if cell.type == "code" and _answers(cell, one.problem)]
+    chosen = next((cell for cell in mine if cell in named), None)
+    if chosen is None:
+        chosen = next((cell for cell in mine if magic_name(cell.source)), None)
+        if chosen is not None and not named:
+            text = f"{one.id} begins with `%%cuda {magic_name(chosen.source)}`, not `{begun}`"
+            remarks.append(Remark("name", one.id, text))
+        elif named:
+            chosen = named[-1]
+            text = f"{one.id} does not begin with `{begun}`; {chosen.place} does and is judged"
+            remarks.append(Remark("kernel", one.id, text))
+    for cell in named:
+        if cell is not chosen:
+            text = f"{cell.place} begins with `{begun}` too; it is not judged"
+            remarks.append(Remark("duplicate", one.id, text))
+    if chosen is None:
+        remarks.append(Remark("kernel", one.id, f"no code cell begins with `{begun}`"))
+        return None, remarks
+    text = kernel_text(chosen.source)
+    if len(text) > MOST_KERNEL_CHARACTERS:
+        most = f"{MOST_KERNEL_CHARACTERS:,}"
+        said = f"the kernel has {len(text):,} characters; at most {most} are judged"
+        remarks.append(Remark("kernel", one.id, said))
+        return None, remarks
+    return text, remarks
+
+
+def _answers(cell: Cell, problem: str) -> bool:
+    return magic_name(cell.source) == problem
+
+
+def _kind(cell: HandoutCell) -> str:
+    if cell.problem:
+        return "kernel's cell"
+    return "test cell" if cell.is_test else "cell"
+
+
+def _plain(source: str) -> str:
+    """A cell's text without blanks at line ends and blank lines at its end."""
+    return re.sub(r"[ \t\r]+$", "", source, flags=re.MULTILINE).strip("\n")
+
+
+def main() -> None:
+    handout, _, data = sys.stdin.buffer.read().partition(SEPARATOR)
+    reading = read(data, Handout.of(json.loads(handout)))
+    with os.fdopen(REPLY, "w", encoding="utf-8") as reply:
+        json.dump(asdict(reading), reply)
+
+
+if __name__ == "__main__":
+    main()

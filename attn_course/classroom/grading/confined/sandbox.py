@@ -1,0 +1,227 @@
+"""The sandbox: a command in a process of its own, with limits, without network where possible.
+
+Three walls, each where the system has it:
+
+- a container: bubblewrap, or else user namespaces through `unshare`: no network, processes of its
+  own, and with bubblewrap a file system that holds nothing but the course and the libraries;
+- Landlock: files outside of a given list cannot be opened, and with a newer kernel no TCP;
+- limits: time, memory, processes, files and output; they hold everywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from attn_course.engine.compile.server import landlock_version
+from attn_course.engine.errors import ShownBriefly
+from attn_course.engine.project import IMPORT_ROOT, PACKAGE, child_environment, home
+from attn_course.ladder.folders import FOLDERS
+
+MODES = ("bubblewrap", "namespaces", "limits")  # strongest first
+MIB = 1 << 20
+_SUPERVISOR = Path(__file__).with_name("supervise.py")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
+_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "localtime", "passwd")
+_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_PATH", "PYTHONPATH", "TZ")
+_running: set[subprocess.Popen] = set()
+_lock = threading.Lock()
+
+
+class SandboxError(ShownBriefly, RuntimeError):
+    """The sandbox itself does not work; not the fault of what was to run in it."""
+
+
+@dataclass(frozen=True)
+class ProcessLimits:
+    """What one command may use.
+
+    seconds: of a processor, and by the clock, less those that it waits for a processor of a busy
+    machine. memory_bytes: resident, of all its processes together; address_bytes: of one process;
+    file_bytes: of one file; folder_bytes, folder_files: of its folder; output_bytes: printed;
+    reply_bytes: answered.
+    """
+
+    seconds: float = 20.0
+    memory_bytes: int = 2048 * MIB
+    address_bytes: int = 4096 * MIB
+    processes: int = 48
+    file_bytes: int = 16 * MIB
+    folder_bytes: int = 64 * MIB
+    folder_files: int = 500
+    output_bytes: int = MIB
+    reply_bytes: int = 8 * MIB
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """How a command ended.
+
+    passed: the limit that ended it: "time", "memory", "processes", "files", "output", or "".
+    status: its exit status, negative for a signal, None where a limit ended it. seconds,
+    cpu_seconds: it took. printed: bytes; tail: their end. memory_bytes: the most it had. reply:
+    what it answered.
+    """
+
+    passed: str
+    status: int | None
+    seconds: float
+    printed: int
+    cpu_seconds: float
+    memory_bytes: int
+    tail: str
+    reply: str
+
+    def __bool__(self) -> bool:
+        return not self.passed and self.status == 0
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A way to confine commands. mode: one of MODES."""
+
+    mode: str
+
+    @property
+    def description(self) -> str:
+        """The walls that it has, for a report."""
+        version = landlock_version()
+        walls = {
+            "bubblewrap": "bubblewrap (no network, no foreign files)",
+            "namespaces": "user namespaces (no network)",
+            "limits": "no container",
+        }
+        landlock = "no Landlock"
+        if version:
+            network = ", no TCP" if version >= 4 else ""
+            landlock = f"Landlock {version} (files{network})"
+        return f"{walls[self.mode]}, {landlock}, limits"
+
+    def run(
+        self, arguments: Sequence[str], data: bytes, limits: ProcessLimits | None = None
+    ) -> ProcessOutcome:
+        """Run Python with these arguments and `data` as its standard input, in an empty folder.
+
+        Raises SandboxError where the sandbox cannot start it.
+        """
+        with tempfile.TemporaryDirectory(prefix="grade-") as folder:
+            command = [sys.executable, *arguments]
+            return self._run(command, data, limits or ProcessLimits(), folder)
+
+    def _run(
+        self, command: list[str], data: bytes, limits: ProcessLimits, folder: str
+    ) -> ProcessOutcome:
+        readable = [path for path in _readable() if os.path.exists(path)]
+        request = {
+            "command": command,
+            "wrapper": self._wrapper(folder, readable),
+            "environment": _environment(folder),
+            "folder": folder,
+            "listable": str(IMPORT_ROOT),  # where Python looks for the package
+            "readable": [*readable, "/proc", "/sys/devices/system/cpu"],
+            "stdin": base64.b64encode(data).decode(),
+            "limits": asdict(limits),
+            "parent": os.getpid(),
+        }
+        supervisor = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SUPERVISOR)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C goes to the caller, who ends this process
+        )
+        with _lock:
+            _running.add(supervisor)
+        try:
+            out, error = supervisor.communicate(json.dumps(request).encode())
+        finally:
+            if supervisor.poll() is None:
+                supervisor.terminate()
+                supervisor.communicate()
+            with _lock:
+                _running.discard(supervisor)
+        try:
+            return ProcessOutcome(**json.loads(out))
+        except (ValueError, TypeError):
+            text = error.decode(errors="replace").strip()[-300:]
+            raise SandboxError(f"the sandbox ({self.mode}) did not start: {text}") from None
+
+    def _wrapper(self, folder: str, readable: Sequence[str]) -> list[str]:
+        if self.mode == "bubblewrap":
+            binds = [part for path in readable for part in ("--ro-bind", path, path)]
+            return [
+                *(shutil.which("bwrap"), "--unshare-all", "--die-with-parent", "--new-session"),
+                *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *binds),
+                *("--bind", folder, folder, "--chdir", folder, "--"),
+            ]
+        if self.mode == "namespaces":
+            return [
+                *(shutil.which("unshare"), "--user", "--map-current-user", "--net", "--ipc"),
+                *("--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "--"),
+            ]
+        return []
+
+
+def stop_all() -> None:
+    """End everything that runs in a sandbox of this process."""
+    with _lock:
+        for supervisor in _running:
+            supervisor.terminate()
+
+
+@lru_cache(maxsize=1)
+def best_sandbox() -> Sandbox:
+    """Return the strongest sandbox that works on this machine."""
+    return next(sandbox for sandbox in map(Sandbox, MODES) if works(sandbox))
+
+
+def works(sandbox: Sandbox) -> bool:
+    """Whether a command runs in this sandbox here. SandboxError where none can run at all."""
+    programs = {"bubblewrap": "bwrap", "namespaces": "unshare"}
+    if sandbox.mode in programs and not shutil.which(programs[sandbox.mode]):
+        return False
+    outcome = sandbox.run(["-"], b"pass")
+    if not outcome and sandbox.mode == MODES[-1]:
+        raise SandboxError(f"no command runs under limits on this machine: {outcome.tail}")
+    return bool(outcome)
+
+
+def _readable() -> list[str]:
+    """Files and folders that a command may read: the system's programs, Python, the course."""
+    course = home()
+    own = [str(PACKAGE), *(str(course / name) for name in FOLDERS)]
+    if course != PACKAGE:
+        own.append(str(course / "pyproject.toml"))
+    python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
+    paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *own]
+    extra = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    libraries = [path for path in extra if path and Path(path).resolve() != IMPORT_ROOT]
+    return list(dict.fromkeys([*paths, *filter(os.path.isabs, libraries)]))
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """A command's environment: nothing of the grader's but what Python needs."""
+    kept = {name: value for name, value in child_environment().items() if name in _KEPT}
+    return kept | {
+        "HOME": folder,
+        "TMPDIR": folder,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "MPLBACKEND": "agg",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "ATTN_COURSE_BACKEND": "simulator",
+        "ATTN_COURSE_MEMORY": "1G",
+        "ATTN_COURSE_TIMEOUT": "60",
+    }

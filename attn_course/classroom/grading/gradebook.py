@@ -1,0 +1,148 @@
+"""The class in tables: CSV files, and nbgrader's gradebook."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from attn_course.engine.errors import ShownBriefly
+
+from ..sets import SetCell, problem_set
+from .grader import WELL
+from .store import write
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet may take such a text as a formula
+GRADED, UNREADABLE, FAILED = "graded", "not readable", "not graded"
+HEADS = {
+    "grades.csv": ("student", "problem set", "state", "points", "possible", "remarks"),
+    "points.csv": ("student", "problem set", "problem", "property", "points", "possible"),
+    "remarks.csv": ("student", "problem set", "kind", "cell", "text"),
+}
+
+
+class GradebookError(ShownBriefly, ValueError):
+    """A gradebook that cannot be written."""
+
+
+def state_of(result: Mapping) -> str:
+    """Return "graded", or why there are no points."""
+    if result.get("failed"):
+        return FAILED
+    return UNREADABLE if result["unreadable"] else GRADED
+
+
+def total(result: Mapping) -> tuple[int, int]:
+    """Return the points of a submission, and how many there are."""
+    rows = [row for problem in result["problems"] for row in problem["rows"]]
+    return sum(row["earned"] for row in rows), sum(row["possible"] for row in rows)
+
+
+def remarks_of(result: Mapping) -> list[tuple[str, str, str]]:
+    """Return (kind, cell, text) of all that is unusual about a submission and its notebook."""
+    found = [(one["kind"], one["cell"], one["text"]) for one in result["remarks"]]
+    if result["unreadable"]:
+        found.append(("file", "", result["unreadable"]))
+    if result.get("failed"):
+        found.append(("grader", "", result["failed"]))
+    notebook = result["notebook"]
+    for error in notebook.get("errors", ()):
+        found.append(("notebook", error["cell"], f"raised {error['error']}"))
+    if notebook and notebook["ended"] != WELL:
+        found.append(("notebook", notebook["cell"], f"the notebook {notebook['ended']}"))
+    return found
+
+
+def write_tables(folder: Path, results: Sequence[Mapping]) -> None:
+    """Write the CSV files of a class. They hold no times: two runs give the same bytes."""
+    rows: dict[str, list[tuple]] = {name: [] for name in HEADS}
+    for result in sorted(results, key=lambda one: (one["set"], one["student"])):
+        about = (result["student"], result["set"])
+        state, remarks = state_of(result), remarks_of(result)
+        points = total(result) if state == GRADED else ("", "")
+        rows["grades.csv"].append((*about, state, *points, len(remarks)))
+        rows["remarks.csv"] += [(*about, *one) for one in remarks]
+        for problem in result["problems"]:
+            rows["points.csv"] += [
+                (*about, problem["name"], row["property"], row["earned"], row["possible"])
+                for row in problem["rows"]
+            ]
+    for name, heads in HEADS.items():
+        write(folder / name, table([heads, *rows[name]]))
+
+
+def table(rows: Iterable[Sequence]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([map(cell, row) for row in rows])
+    return text.getvalue()
+
+
+def cell(value: object) -> object:
+    """Return a value that no spreadsheet takes for a formula, on one line, free of controls."""
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value.lstrip(" ").startswith(_FORMULA) else printable(value)
+
+
+def printable(text: str) -> str:
+    """Return a text for a table or a terminal: no control characters, no lone surrogates."""
+    shown = "".join(one if one.isprintable() else " " for one in text)
+    return shown.encode("utf-8", "replace").decode()
+
+
+def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping]) -> None:
+    """Write the points of problem sets into nbgrader's gradebook, an SQLite file.
+
+    The points of a property go to the test cell that earns them, as nbgrader's own do; what an
+    instructor has graded by hand stays. Raises GradebookError where nbgrader is missing.
+    """
+    try:
+        from nbgrader.api import Gradebook
+    except ImportError:
+        text = "a gradebook needs nbgrader: pip install 'attn-course[class]'"
+        raise GradebookError(text) from None
+    with _quiet_nbgrader(), Gradebook(f"sqlite:///{path.absolute()}") as book:
+        cells = {name: _test_cells(name) for name in names}
+        for name, tests in cells.items():
+            book.update_or_create_assignment(name)
+            book.update_or_create_notebook(name, name)
+            for cell in tests.values():
+                book.update_or_create_grade_cell(
+                    cell.grade_id, name, name, max_score=cell.points, cell_type="code"
+                )
+        for result in results:
+            if state_of(result) != GRADED:
+                continue
+            name, student = result["set"], result["student"]
+            book.update_or_create_student(student)
+            book.update_or_create_submission(name, student)
+            for problem in result["problems"]:
+                for row in problem["rows"]:
+                    cell = cells[name][problem["name"], row["property"]]
+                    grade = book.find_grade(cell.grade_id, name, name, student)
+                    grade.auto_score, grade.needs_manual_grade = row["earned"], False
+        book.db.commit()
+
+
+@contextmanager
+def _quiet_nbgrader() -> Iterator[None]:
+    """Let nbgrader find `alembic`, which it runs for a new database, and hide its own warnings."""
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before])
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"nbgrader|sqlalchemy")
+            yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _test_cells(name: str) -> dict[tuple[str, str], SetCell]:
+    """Return (problem, property) -> the test cell that earns its points."""
+    return {(cell.problem, cell.property): cell for cell in problem_set(name).cells if cell.points}

@@ -1,0 +1,71 @@
+"""Results on disk: one file a submission, written at once or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from .grader import Task
+
+NO_SET = "no_set"  # folder of submissions that name no problem set
+
+
+class Store:
+    """The folder of results. graded: how many submissions have been saved by this object."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.graded = 0
+
+    def result_path(self, student: str, problem_set: str) -> Path:
+        return self.folder / "results" / (problem_set or NO_SET) / f"{student}.json"
+
+    def feedback_path(self, student: str, problem_set: str) -> Path:
+        """Path of a submission's feedback; nbgrader has the same names below `feedback`."""
+        name = problem_set or NO_SET
+        return self.folder / "feedback" / student / name / f"{name}.html"
+
+    def load(self, task: Task) -> dict | None:
+        """Return the result of a task, None where it is missing, of another task, or damaged."""
+        try:
+            text = self.result_path(task.student, task.set).read_text(encoding="utf-8")
+            result = json.loads(text)
+            return result if result["key"] == task.key else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def save(self, result: dict) -> dict:
+        """Write a result and its pages; return it without the pages."""
+        feedback = self.feedback_path(result["student"], result["set"])
+        for old in feedback.parent.glob(page_name("*")):
+            old.unlink()  # of a submission before this one
+        for name, page in result["pages"].items():
+            write(feedback.with_name(page_name(name)), page)
+        kept = {**result, "pages": sorted(result["pages"])}
+        text = json.dumps(kept, indent=1) + "\n"
+        write(self.result_path(result["student"], result["set"]), text)
+        self.graded += 1
+        return kept
+
+
+def page_name(problem: str) -> str:
+    """The file name of a problem's stepper page."""
+    return f"{problem}_steps.html"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that a reader finds the old text or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,163 @@
+"""The notebook of a problem set, made from its problems: the source, and what learners get.
+
+The source holds the solutions between `// BEGIN SOLUTION` and `// END SOLUTION` and the hidden
+tests; nbgrader takes them out. `released_notebook` gives the same cells without nbgrader, for a
+learner's working copy.
+"""
+
+from __future__ import annotations
+
+import json
+
+from attn_course.exercises.exercise import Exercise
+from attn_course.exercises.judgement import PROPERTIES
+
+from . import sets
+from .points import unpaid
+from .sets import ProblemSet, SetCell
+
+SCHEMA = 3  # of nbgrader's metadata
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+IMPORTS = """import numpy as np
+
+from attn_course.classroom import bonus, earn
+from attn_course.exercises import check, step"""
+HIDDEN_BEGIN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+ABOUT = """# Problem set {number} · {title}
+
+{about}
+
+**Points:** {points}{bonus}. **Builds on:** lesson {lesson}.
+
+Write each kernel where its cell says `YOUR CODE HERE`. That line is a comment in Python and an
+empty directive in CUDA C; replace it. Leave the other cells as they are: they are graded as they
+were given to you. `check` examines your kernel in the cases that you see, and `step` opens the
+failing case thread by thread. Each cell below `check` gives the points of one property. A grade
+counts hidden cases too, with other sizes and numbers."""
+END = """## Before you hand in
+
+Restart the kernel and run all cells. In a terminal, `attn-course grade --self {name}` examines your
+notebook in the hidden cases too and lists the points, property by property."""
+STATEMENT = """## {title}
+
+*About {lines} lines, {minutes} minutes, {points} points.*
+
+{statement}
+
+{table}
+
+<details><summary>Hint</summary>
+
+{hint}
+
+</details>"""
+MAGIC = "%%cuda"
+
+
+def source_notebook(chosen: ProblemSet) -> dict:
+    """Return the instructor's notebook as plain data (nbformat 4.5), without outputs."""
+    return _notebook(chosen, released=False)
+
+
+def released_notebook(chosen: ProblemSet) -> dict:
+    """Return the learner's notebook: stubs for solutions, no hidden tests."""
+    return _notebook(chosen, released=True)
+
+
+def notebook_text(notebook: dict) -> str:
+    """Return a notebook as the text of its file."""
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _notebook(chosen: ProblemSet, released: bool) -> dict:
+    return {
+        "cells": [_cell(chosen, cell, released) for cell in chosen.cells],
+        "metadata": {"kernelspec": KERNEL, "language_info": {"name": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+
+
+def _cell(chosen: ProblemSet, cell: SetCell, released: bool) -> dict:
+    is_markdown = cell.kind in (sets.TEXT, sets.STATEMENT)
+    about = {
+        "grade": cell.kind == sets.TEST,
+        "grade_id": cell.grade_id,
+        "locked": cell.kind != sets.SOLUTION,
+        "schema_version": SCHEMA,
+        "solution": cell.kind == sets.SOLUTION,
+        "task": False,
+    }
+    if cell.kind == sets.TEST:
+        about["points"] = cell.points
+    made = {
+        "cell_type": "markdown" if is_markdown else "code",
+        "id": cell.grade_id[:64],
+        "metadata": {"nbgrader": about},
+        "source": _source(chosen, cell, released),
+    }
+    return made if is_markdown else made | {"execution_count": None, "outputs": []}
+
+
+def _source(chosen: ProblemSet, cell: SetCell, released: bool) -> str:
+    if cell.kind == sets.SETUP:
+        return IMPORTS
+    if cell.kind == sets.TEXT:
+        return END.format(name=chosen.name) if cell.grade_id.endswith("-end") else _about(chosen)
+    problem = next(one for one in chosen.problems if one.name == cell.problem)
+    if cell.kind == sets.STATEMENT:
+        return _statement(problem)
+    if cell.kind == sets.NUMPY:
+        return problem.numpy.rstrip()
+    if cell.kind == sets.SOLUTION:
+        text = problem.stub if released else problem.solution
+        return f"{MAGIC} {problem.name}\n{text.rstrip()}"
+    if cell.kind == sets.CHECK:
+        return f'check("{problem.name}")'
+    if cell.kind == sets.BONUS:
+        return f'# NBVAL_IGNORE_OUTPUT\nbonus("{problem.name}")'
+    visible = f'earn("{problem.name}", "{cell.property}")'
+    if released or not problem.hidden_setups:
+        return visible
+    hidden = f'earn("{problem.name}", "{cell.property}", hidden=True)'
+    return "\n".join((visible, HIDDEN_BEGIN, hidden, HIDDEN_END))
+
+
+def _about(chosen: ProblemSet) -> str:
+    bonus = sum(problem.bonus for problem in chosen.problems)
+    return ABOUT.format(
+        number=chosen.name.removeprefix("ps"),
+        title=chosen.title,
+        about=chosen.about.strip(),
+        points=chosen.points,
+        bonus=f", and {bonus} as a bonus on a GPU" if bonus else "",
+        lesson=chosen.lesson,
+    )
+
+
+def _statement(problem: Exercise) -> str:
+    rows = [
+        f"| {name} | {_meaning(problem, name)} | {most} |" for name, most in problem.points.items()
+    ]
+    if problem.needed:
+        rows.append(f"| | nothing is earned before `{problem.needed}` holds | |")
+    if problem.bonus:
+        meaning = "on a GPU: as fast as the reference solution, 5 % allowed"
+        rows.append(f"| bonus | {meaning} | {problem.bonus} |")
+    return STATEMENT.format(
+        title=problem.title,
+        lines=problem.lines,
+        minutes=problem.minutes,
+        points=sum(problem.points.values()),
+        statement=problem.statement,
+        table="\n".join(["| property | what it says | points |", "|---|---|---|", *rows]),
+        hint=problem.hint,
+    )
+
+
+def _meaning(problem: Exercise, name: str) -> str:
+    kind, _, counter = name.partition(": ")
+    if counter:
+        return f"the goal of `{counter}` is reached"
+    more = f", and no failure of: {', '.join(unpaid(problem))}"
+    return PROPERTIES[kind] + (more if kind == "agrees" and unpaid(problem) else "")

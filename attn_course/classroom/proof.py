@@ -1,0 +1,71 @@
+"""The proof that a problem works: its stub earns nothing, every correct solution earns all points,
+and every wrong one loses those of the property that it is rejected for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attn_course.engine.errors import CompileError
+from attn_course.exercises.examination import compiled
+from attn_course.exercises.exercise import Exercise, Solution
+from attn_course.exercises.proof import REFERENCE, STUB
+
+from .points import CaseOutcome, Points, nothing, points_of
+from .scoring import outcomes_of, score
+
+
+@dataclass(frozen=True)
+class ProvenAnswer:
+    """One examined solution of a problem.
+
+    expected: "waiting" for the stub, "" for a correct solution, else the property to be named.
+    found: the property named first, "waiting" or "". hidden: only a hidden case shows it.
+    """
+
+    exercise: str
+    name: str
+    expected: str
+    found: str
+    points: Points
+    hidden: bool = False
+
+    @property
+    def holds(self) -> bool:
+        if self.found != self.expected:
+            return False
+        if self.expected in ("", "waiting"):
+            return self.points.earned == (0 if self.expected else self.points.possible)
+        graded = [row.property for row in self.points.rows]
+        mine = [name for name in graded if name.partition(":")[0] == self.expected]
+        return bool(self.points.lost) and (not mine or bool(set(mine) & set(self.points.lost)))
+
+
+def prove_problem(problem: Exercise) -> list[ProvenAnswer]:
+    """Examine the stub, the reference, and every correct and wrong solution of a problem.
+
+    The examination of a wrong solution ends with the first case that fails.
+    """
+    points = score(problem.name, problem.stub)
+    found = "waiting" if points.earned == 0 else ""
+    proven = [ProvenAnswer(problem.name, STUB, "waiting", found, points)]
+    for one in (Solution(REFERENCE, problem.solution), *problem.correct, *problem.wrong):
+        proven.append(_proven(problem, one))
+    return proven
+
+
+def _proven(problem: Exercise, one: Solution) -> ProvenAnswer:
+    try:
+        kernel = compiled(problem, one.text)
+    except CompileError as error:
+        points = nothing(problem, f"compiles: {error}")
+        return ProvenAnswer(problem.name, one.name, one.rejected_for, "compiles", points)
+    outcomes: list[CaseOutcome] = []
+    for outcome in outcomes_of(problem, kernel):
+        outcomes.append(outcome)
+        if outcome.failures:
+            break
+    last = outcomes[-1]
+    found = last.failures[0].property if last.failures else ""
+    points = points_of(problem, outcomes)
+    return ProvenAnswer(problem.name, one.name, one.rejected_for, found, points, last.hidden)

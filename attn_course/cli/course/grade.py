@@ -1,0 +1,168 @@
+"""`attn-course grade DIR`: grade a class, each submission in a sandbox."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tqdm import tqdm
+
+from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
+from attn_course.classroom.grading.gradebook import (
+    GRADED,
+    printable,
+    remarks_of,
+    state_of,
+    total,
+)
+from attn_course.classroom.grading.grader import RUN_SECONDS
+from attn_course.cli.arguments import add_json, natural, output_file, output_folder, write_json
+from attn_course.figures import table
+
+from .grade_self import grade_self
+
+
+def add(parsers) -> None:
+    """The subcommand `grade` and its arguments."""
+    parser = parsers.add_parser(
+        "grade",
+        help="grade the notebooks of a class",
+        description="Grade every submission of a folder. The text of each kernel is judged by the "
+        "course's own code; the notebook is executed in a sandbox, which is reported and costs no "
+        "points. Results are kept, so that a second call goes on where the first was stopped. "
+        "Exit status 1 when a submission is not graded.",
+        epilog="The folder has nbgrader's layout (submitted/STUDENT/ps1/ps1.ipynb), or holds "
+        "notebooks such as ann_ps1.ipynb.",
+    )
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        help="where the submissions are; with --self your notebook",
+    )
+    parser.add_argument(
+        "--self",
+        dest="own",
+        default="",
+        metavar="SET",
+        help="show the points of your own notebook of this problem set, and grade nobody else",
+    )
+    parser.add_argument("--set", default="", metavar="SET", help="this problem set only: ps1 ...")
+    parser.add_argument(
+        "--out", type=output_folder, metavar="FOLDER", help="results (default: DIR/grades)"
+    )
+    parser.add_argument(
+        "--jobs", type=natural, default=0, help="submissions at a time (default: the processors)"
+    )
+    parser.add_argument(
+        "--dask", default="", metavar="ADDRESS", help="grade on the Dask cluster of this scheduler"
+    )
+    parser.add_argument("--again", action="store_true", help="grade those too that are graded")
+    parser.add_argument(
+        "--no-run", action="store_true", help="judge the kernels only; execute no notebook"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=positive_seconds,
+        default=RUN_SECONDS,
+        help=f"that a notebook may run (default {RUN_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--gradebook",
+        type=output_file,
+        metavar="FILE",
+        help="also write the points into nbgrader's database, such as DIR/gradebook.db",
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def positive_seconds(text: str) -> float:
+    """A number of seconds above 0; argparse shows the message of what it refuses."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def execute(arguments) -> int:
+    """Run `grade` with its parsed arguments; return the exit status."""
+    if arguments.own:
+        return grade_self(arguments.own, arguments.folder, arguments.json)
+    if arguments.folder is None:
+        raise ValueError("name the folder of the submissions, or a problem set: --self ps1")
+    quiet = arguments.json == Path("-")
+
+    def follow(graded, count):
+        return tqdm(graded, total=count, disable=quiet or None, unit="submission")
+
+    run = grade_class(
+        arguments.folder,
+        arguments.out or arguments.folder / "grades",
+        only=arguments.set,
+        jobs=arguments.jobs,
+        cluster=arguments.dask,
+        again=arguments.again,
+        run=not arguments.no_run,
+        seconds=arguments.seconds,
+        gradebook=arguments.gradebook,
+        follow=follow,
+    )
+    if not quiet:
+        print(_report(run))
+    write_json(arguments.json, _record(run))
+    return 0 if all(state_of(result) == GRADED for result in run.results) else 1
+
+
+def _record(run: ClassRun) -> dict:
+    """The outcome for machines: results without the texts of kernels."""
+    rows = []
+    for result in run.results:
+        earned, possible = total(result)
+        remarks = [
+            dict(zip(("kind", "cell", "text"), one, strict=True)) for one in remarks_of(result)
+        ]
+        rows.append(
+            {
+                "student": result["student"],
+                "set": result["set"],
+                "file": result["file"],
+                "state": state_of(result),
+                "points": earned,
+                "possible": possible,
+                "remarks": remarks,
+                "notebook": result["notebook"],
+                "seconds": result.get("seconds"),
+            }
+        )
+    return {"layout": run.layout, "graded_now": run.graded, "submissions": rows}
+
+
+def _report(run: ClassRun) -> str:
+    rows = []
+    for result in run.results:
+        graded = state_of(result) == GRADED
+        earned, possible = total(result)
+        remarks = remarks_of(result)
+        cells = (
+            result["set"],
+            result["student"],
+            f"{earned} of {possible}" if graded else state_of(result),
+            remarks[0][2] if remarks else "",
+            f"{len(remarks) - 1} more" if len(remarks) > 1 else "",
+        )
+        rows.append(tuple(printable(cell) for cell in cells))
+    graded = sum(state_of(result) == GRADED for result in run.results)
+    confined = sorted({result["sandbox"] for result in run.results if result.get("sandbox")})
+    lines = [
+        table(("set", "student", "points", "remarks", ""), rows),
+        "",
+        f"{run.layout}: {len(run.results)} submissions, {graded} graded, {run.graded} of all now",
+        *(f"sandbox: {one}" for one in confined),
+        f"written to {run.folder}: grades.csv, points.csv, remarks.csv, {OVERVIEW}, feedback/",
+    ]
+    return "\n".join(lines)

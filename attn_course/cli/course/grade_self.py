@@ -1,0 +1,78 @@
+"""`attn-course grade --self SET`: the points of one's own notebook, before it is handed in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attn_course.classroom.gpu_bonus import timed
+from attn_course.classroom.grading.confined.reading import Unreadable, read
+from attn_course.classroom.grading.handout import handout_of
+from attn_course.classroom.points import Points
+from attn_course.classroom.scoring import score_apart
+from attn_course.classroom.sets import ProblemSet, problem_set
+from attn_course.cli.arguments import write_json
+from attn_course.figures import table
+from attn_course.lessons.working_copy import WorkingCopy
+
+FOLDER = "assignments"  # of the working copy
+WORK = "work"  # the working copy that `make lab` makes
+
+
+def grade_self(name: str, path: Path | None, json_file: Path | None) -> int:
+    """Print the points of a notebook and how to earn the others; return the exit status.
+
+    path: None for the notebook of the working copy.
+    """
+    chosen = problem_set(name)
+    path = path or own_notebook(chosen)
+    reading = read(path.read_bytes(), handout_of(name))
+    if reading.unreadable:
+        raise Unreadable(f"{path}: {reading.unreadable}")
+    found = score_apart(reading.kernels)
+    bonus = [
+        timed(problem, reading.kernels[problem.name])
+        for problem in chosen.problems
+        if problem.bonus and problem.name in reading.kernels
+    ]
+    earned = sum(points.earned for points in found.values())
+    if json_file != Path("-"):
+        print(f"{path}\n\n{_listing(found)}\n")
+        for remark in reading.remarks:
+            print(f"{remark.cell}: {remark.text}")
+        print(f"{name}: {earned} of {chosen.points} points")
+        for one in bonus:
+            print(f"{one.problem}: {one!r}")
+    record = {
+        "set": name,
+        "earned": earned,
+        "possible": chosen.points,
+        "problems": [points.as_data() for points in found.values()],
+        "remarks": [remark.text for remark in reading.remarks],
+        "bonus": sum(one.earned for one in bonus),
+    }
+    write_json(json_file, record)
+    return 0 if earned == chosen.points else 1
+
+
+def own_notebook(chosen: ProblemSet) -> Path:
+    """Return the learner's notebook of a set. Raises FileNotFoundError with the way to get it."""
+    copy = WorkingCopy.here() or WorkingCopy(Path.cwd() / WORK)
+    path = copy.folder / FOLDER / f"{chosen.name}.ipynb"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no {path}: name your notebook, or make your working copy with "
+            "`attn-course lessons`"
+        )
+    return path
+
+
+def _listing(found: dict[str, Points]) -> str:
+    rows = []
+    for points in found.values():
+        for row in points.rows:
+            case = "in a hidden case: " if row.hidden else f"{row.label}: " if row.label else ""
+            line = f"line {row.line}: " if row.line else ""
+            first = next(iter(row.reason.splitlines()), "")
+            said = f"{case}{line}{first}" if row.reason else ""
+            rows.append((points.problem, row.property, f"{row.earned} of {row.possible}", said))
+    return table(("problem", "property", "points", ""), rows, right=(2,))

@@ -1,0 +1,179 @@
+"""A class from its folder to its tables: right, wrong and hostile submissions, and a stop."""
+
+import csv
+import json
+import re
+import shutil
+from collections import Counter
+
+import hostile_class
+import pytest
+from hostile_class import PROBLEM, SET, traces, unexpected, write_class
+
+from attn_course.classroom.grading import (
+    HandoutError,
+    Sandbox,
+    Task,
+    best_sandbox,
+    grade_class,
+    grader,
+    handout_of,
+)
+from attn_course.classroom.grading.class_run import OVERVIEW
+from attn_course.cli.main import main
+
+QUICK = ("no_first_barrier", "scripts", "not_json", "link", "=cmd()")
+TABLES = ("grades.csv", "points.csv", "remarks.csv")
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A folder with a class that is graded, the cases, and the command's exit status."""
+    folder = tmp_path_factory.mktemp("class")
+    cases = write_class(folder, QUICK)
+    status = main(["grade", str(folder), "--json", str(folder / "out.json")])
+    return folder, cases, status
+
+
+def tables(folder):
+    return {name: (folder / "grades" / name).read_bytes() for name in TABLES}
+
+
+def results_of(folder):
+    paths = (folder / "grades" / "results").rglob("*.json")
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def test_each_submission_has_its_outcome(graded):
+    folder, cases, status = graded
+    assert status == 1  # two are not readable
+    found = results_of(folder)
+    wrong = {case.name: unexpected(case, found[case.name]) for case in cases}
+    assert not any(wrong.values()), wrong
+    assert not traces(folder)
+    record = json.loads((folder / "out.json").read_text())
+    states = Counter(one["state"] for one in record["submissions"])
+    assert states == {"graded": 3, "not readable": 2} and record["graded_now"] == 5
+
+
+def test_the_whole_class_is_free_of_markup_and_formulas(graded):
+    folder, _, _ = graded
+    for page in (folder / "grades").rglob("*.html"):
+        if not page.name.endswith("_steps.html"):
+            assert not re.search(r"<\s*(script|img)", page.read_text()), page
+    for name in TABLES:
+        for row in csv.reader((folder / "grades" / name).read_text().splitlines()):
+            assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
+
+
+def test_the_failing_case_has_a_page(graded):
+    folder, _, _ = graded
+    page = folder / "grades" / "feedback" / "no_first_barrier" / SET / f"{SET}.html"
+    steps = page.with_name(f"{PROBLEM}_steps.html")
+    assert steps.name in page.read_text() and "mount(" in steps.read_text()
+    assert (folder / "grades" / OVERVIEW).read_text().count("<tr>") == 6
+
+
+def test_a_second_call_grades_nothing_again(graded, capsys):
+    folder, _, _ = graded
+    before = tables(folder)
+    capsys.readouterr()
+    assert main(["grade", str(folder)]) == 1
+    assert "5 submissions, 3 graded, 0 of all now" in capsys.readouterr().out
+    assert tables(folder) == before
+
+
+def test_a_damaged_result_is_made_again(graded):
+    folder, _, _ = graded
+    before = tables(folder)
+    (folder / "grades" / "results" / SET / "not_json.json").write_text('{"key": ')
+    run = grade_class(folder, folder / "grades")
+    assert run.graded == 1 and tables(folder) == before
+
+
+def stop_after_one(graded, count):
+    for number, one in enumerate(graded):
+        yield one
+        if number == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_class_goes_on(tmp_path):
+    write_class(tmp_path, ("not_json", "no_notebook", "nested"))
+    with pytest.raises(KeyboardInterrupt):
+        grade_class(tmp_path, tmp_path / "grades", run=False, jobs=1, follow=stop_after_one)
+    assert len(results_of(tmp_path)) == 1
+    run = grade_class(tmp_path, tmp_path / "grades", run=False)
+    assert len(run.results) == 3 and run.graded == 2
+    whole = tmp_path / "whole"
+    shutil.copytree(tmp_path / "submitted", whole / "submitted")
+    grade_class(whole, whole / "grades", run=False)
+    assert tables(whole) == tables(tmp_path)
+
+
+def test_one_that_fails_loses_no_other(tmp_path, monkeypatch):
+    write_class(tmp_path, ("not_json", "empty"))
+    real = grader._read
+
+    def broken(task, sandbox):
+        if task.student == "empty":
+            raise RuntimeError("\x1b[2Jthe grader itself")
+        return real(task, sandbox)
+
+    monkeypatch.setattr(grader, "_read", broken)
+    run = grade_class(tmp_path, tmp_path / "grades", run=False)
+    failed = {one["student"]: one.get("failed", "") for one in run.results}
+    assert failed == {"empty": "RuntimeError:  [2Jthe grader itself", "not_json": ""}
+    assert not (tmp_path / "grades" / "results" / SET / "empty.json").exists()  # tried again
+
+
+def test_another_version_of_the_course_grades_nothing():
+    handout = handout_of(SET).plain()
+    task = Task("ann", SET, "a.ipynb", b"{}", handout, code="another")
+    with pytest.raises(HandoutError, match="another version of the course"):
+        grader.grade(task)
+    other = {**handout, "problems": {PROBLEM: "0"}}
+    with pytest.raises(HandoutError, match=f"another version of {PROBLEM}"):
+        grader.grade(Task("ann", SET, "a.ipynb", b"{}", other))
+
+
+def test_an_unknown_problem_set_is_told(tmp_path, capsys):
+    (tmp_path / "ann_ps99.ipynb").write_text("{}")
+    assert main(["grade", str(tmp_path)]) == 2
+    assert "there is no problem set 'ps99'" in capsys.readouterr().err
+
+
+def test_every_case_has_a_name_of_its_own():
+    names = [case.name for case in hostile_class.CASES]
+    assert len(set(names)) == len(names) >= 30
+
+
+def test_what_a_kernel_prints_is_not_taken_for_points():
+    points, page = grader.judge(Sandbox("limits"), PROBLEM, hostile_class.PRINTED)
+    assert points.earned == 0 and points.possible == 14 and "mount(" in page
+
+
+# -- the notebook itself ---------------------------------------------------------------------------
+
+
+def test_errors_of_cells_are_told_and_the_next_cell_runs():
+    cells = [("a", "1 / 0"), ("b", "x = = 1"), ("c", "import sys; sys.exit(1)"), ("d", "y = 1")]
+    told = grader.execute(best_sandbox(), cells, 5.0)
+    assert told["ended"] == "ran to its end"
+    errors = [(one["cell"], one["error"]) for one in told["errors"]]
+    assert errors == [("a", "ZeroDivisionError"), ("b", "SyntaxError"), ("c", "SystemExit")]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "ended"),
+    [
+        ("while True: pass", "time", "ran longer than 2 s"),
+        ("for _ in range(1 << 20): print('x' * 1023)", "output", "printed more than"),
+        ("import os; os._exit(0)", "", "ended early, with exit status 0"),
+        (hostile_class.FORGED, "", "ran to its end"),
+    ],
+)
+def test_how_a_notebook_ends_is_told(text, limit, ended):
+    told = grader.execute(best_sandbox(), [("first", "1"), ("second", text)], 2.0)
+    assert told["limit"] == limit and told["ended"].startswith(ended)
+    assert told["cell"] == ("" if ended == "ran to its end" else "second")

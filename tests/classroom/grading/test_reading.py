@@ -1,0 +1,138 @@
+"""A submitted notebook beside what was handed out: what was done to its cells, and its answers."""
+
+import json
+
+import pytest
+from hostile_class import (
+    CASES,
+    PROBLEM,
+    SET,
+    TEST,
+    cell_of,
+    code_cell,
+    edit,
+    solved,
+    with_cell,
+    with_metadata,
+)
+
+from attn_course.classroom import problem_set
+from attn_course.classroom.grading import Handout, HandoutError, handout_of, read_handout
+from attn_course.classroom.grading.confined.reading import read
+from attn_course.classroom.notebooks import released_notebook, source_notebook
+
+HANDOUT = handout_of(SET)
+BY_NAME = {case.name: case for case in CASES}
+
+
+def reading_of(change=None, folder=None):
+    notebook = solved()
+    instead = change(notebook, folder) if change else None
+    return read(instead if isinstance(instead, bytes) else json.dumps(notebook).encode(), HANDOUT)
+
+
+def test_the_released_notebook_needs_no_remark():
+    reading = reading_of()
+    assert not reading.remarks and not reading.unreadable
+    assert reading.kernels == {PROBLEM: problem_set(SET).problems[0].solution}
+    labels = [label for label, _ in reading.run]
+    assert TEST in labels and PROBLEM in labels
+
+
+def test_the_source_and_the_release_give_the_same_handout():
+    chosen = problem_set(SET)
+    both = [read_handout(SET, make(chosen), SET) for make in (released_notebook, source_notebook)]
+    assert both[0] == both[1] == Handout.of(json.loads(json.dumps(both[0].plain())))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [case.name for case in CASES if case.remarks],
+)
+def test_what_was_done_is_named(name, tmp_path):
+    kinds = {remark.kind for remark in reading_of(BY_NAME[name].change, tmp_path).remarks}
+    assert kinds == set(BY_NAME[name].remarks)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("not_json", "not JSON"),
+        ("not_text", "UTF-8"),
+        ("no_notebook", "no list of cells"),
+        ("nested", "nested too deeply"),
+        ("odd_cells", "cell 1"),
+        ("empty", "empty"),
+    ],
+)
+def test_a_file_that_is_no_notebook_is_told(name, word):
+    reading = reading_of(BY_NAME[name].change)
+    assert word in reading.unreadable and not reading.run
+
+
+def test_tests_are_run_as_they_were_released():
+    reading = reading_of(with_cell(TEST, source="print('4 of 4 points')"))
+    assert dict(reading.run)[TEST] == f'earn("{PROBLEM}", "agrees")'
+    assert [remark.cell for remark in reading.remarks] == [TEST]
+
+
+def test_blanks_at_line_ends_are_no_change():
+    assert not reading_of(with_cell(TEST, source=f'earn("{PROBLEM}", "agrees")  \n\n')).remarks
+
+
+def test_a_test_cell_that_became_text_is_named():
+    remarks = reading_of(with_cell(TEST, cell_type="markdown")).remarks
+    assert [remark.kind for remark in remarks] == ["changed"]
+
+
+def more_kernels(text, *, drop):
+    def change(notebook, folder):
+        if drop:
+            notebook["cells"].remove(cell_of(notebook, PROBLEM))
+        for part in text:
+            notebook["cells"].append(code_cell(part))
+
+    return change
+
+
+def test_the_released_cell_counts_before_a_copy():
+    mine = f"%%cuda {PROBLEM}\n// a copy"
+    reading = reading_of(more_kernels([mine], drop=False))
+    assert "a copy" not in reading.kernels[PROBLEM]
+    assert [(one.kind, one.cell) for one in reading.remarks] == [("duplicate", PROBLEM)]
+
+
+def test_without_the_released_cell_the_last_one_counts():
+    mine = [f"%%cuda {PROBLEM}\n// one", f"\n%%cuda {PROBLEM}\n// two"]
+    reading = reading_of(more_kernels(mine, drop=True))
+    assert reading.kernels[PROBLEM] == "// two"
+    assert {one.kind for one in reading.remarks} == {"missing", "kernel", "duplicate"}
+
+
+def test_no_kernel_is_told():
+    reading = reading_of(more_kernels([], drop=True))
+    assert reading.kernels == {} and {one.kind for one in reading.remarks} == {"missing", "kernel"}
+
+
+def test_an_endless_kernel_text_is_not_judged():
+    reading = reading_of(edit("// END SOLUTION", "x" * 300_000))
+    assert reading.kernels == {} and "at most 200,000" in reading.remarks[0].text
+
+
+def test_lost_metadata_is_told():
+    assert {one.kind for one in reading_of(with_metadata(TEST, locked=False)).remarks} == {
+        "metadata"
+    }
+
+
+def test_wrong_handouts_are_refused():
+    notebook = solved()
+    notebook["cells"].append(cell_of(notebook, TEST))
+    with pytest.raises(HandoutError, match="two cells have the grade_id"):
+        read_handout(SET, notebook, "the release")
+    notebook = solved()
+    cell_of(notebook, PROBLEM)["source"] = "%%cuda no_such_problem\n"
+    with pytest.raises(HandoutError, match="no_such_problem is no problem"):
+        read_handout(SET, notebook, "the release")
+    with pytest.raises(HandoutError, match="there is no problem set 'ps99'"):
+        handout_of("ps99")

@@ -1,0 +1,187 @@
+"""The sandbox: what a process in it can reach, and which limit ends it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attn_course.classroom.grading import (
+    MODES,
+    ProcessLimits,
+    Sandbox,
+    SandboxError,
+    best_sandbox,
+    works,
+)
+from attn_course.classroom.grading.confined import sandbox as sandbox_module
+from attn_course.engine.compile.server import landlock_version
+
+MIB = 1 << 20
+ROOMY = {"memory_bytes": 4096 * MIB}
+PROBE = """
+import json, os, socket
+found = {}
+def trial(name, action):
+    try:
+        found[name] = str(action())
+    except OSError as error:
+        found[name] = type(error).__name__
+trial("connects", lambda: socket.create_connection(("127.0.0.1", PORT), 2))
+trial("reads", lambda: open("SECRET").read())
+trial("writes", lambda: open("SECRET", "a").write("x"))
+trial("writes here", lambda: open("file", "w").write("x"))
+trial("changes the course", lambda: open("COURSE", "a"))
+trial("environment", lambda: os.environ.get("GRADE_SECRET"))
+import attn_course
+os.write(3, json.dumps(found).encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    return best_sandbox()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
+    chosen = Sandbox(mode)
+    if not works(chosen):
+        pytest.skip(f"no {mode} on this machine")
+    monkeypatch.setenv("GRADE_SECRET", "42")
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the solution")
+    course = sandbox_module.PACKAGE / "__init__.py"
+    before = course.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        text = PROBE.replace("PORT", str(listener.getsockname()[1]))
+        text = text.replace("SECRET", str(secret), 2).replace("COURSE", str(course))
+        outcome = chosen.run(["-"], text.encode())
+        listener.setblocking(False)
+        if mode != "limits" or landlock_version() >= 4:
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+    assert outcome, outcome
+    found = json.loads(outcome.reply)
+    assert found["writes here"] == "1" and found["environment"] == "None"
+    if mode != "limits" or landlock_version() >= 4:
+        assert found["connects"].endswith("Error")
+    if mode == "bubblewrap" or landlock_version():
+        assert found["reads"].endswith("Error") and found["writes"].endswith("Error")
+        assert found["changes the course"].endswith("Error")
+        assert secret.read_text() == "the solution" and course.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "given"),
+    [
+        ("while True: pass", "time", {"seconds": 0.4}),
+        ("import time; time.sleep(99)", "time", {"seconds": 0.4}),
+        ("x = bytearray(b'1') * (200 << 20)\nimport time; time.sleep(9)", "memory", {}),
+        ("while True: print('x' * 1000)", "output", {}),
+        ("import os\nwhile True: os.write(3, b'x' * 1000)", "output", {}),
+        ("import os, time\nfor _ in range(7): os.fork()\ntime.sleep(9)", "processes", ROOMY),
+        ("import time\nfor n in range(99): open(f'{n}', 'w')\ntime.sleep(9)", "files", {}),
+        ("import time\nopen('x', 'wb').write(bytes(9 << 20))\ntime.sleep(9)", "files", {}),
+    ],
+)
+def test_a_limit_ends_a_process(sandbox, text, limit, given):
+    limits = ProcessLimits(
+        **{
+            "seconds": 10,
+            "memory_bytes": 100 * MIB,
+            "processes": 20,
+            "folder_files": 50,
+            "folder_bytes": 4 * MIB,
+            "output_bytes": 10_000,
+            "reply_bytes": 10_000,
+            **given,
+        }
+    )
+    outcome = sandbox.run(["-"], text.encode(), limits)
+    assert outcome.passed == limit and outcome.status is None and outcome.seconds < 5
+    assert len(outcome.reply) <= 10_000 and len(outcome.tail) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("x = bytearray(100 << 30)", "MemoryError"),
+        ("open('x', 'wb').write(bytes(32 << 20))", "OSError"),
+        ("input()\ninput()", "EOFError"),
+    ],
+)
+def test_a_limit_is_an_error_of_python(sandbox, text, word):
+    outcome = sandbox.run(["-"], text.encode())
+    assert outcome.status == 1 and word in outcome.tail
+
+
+def test_a_signal_is_told(sandbox):
+    outcome = sandbox.run(["-c", "import os; os.kill(os.getpid(), 9)"], b"")
+    assert not outcome and outcome.passed == "" and outcome.status in (-9, 137)
+
+
+def test_no_process_stays(sandbox):
+    text = """
+import os, sys
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "MARK"])
+"""
+    mark = f"stays-{os.getpid()}"
+    assert sandbox.run(["-"], text.replace("MARK", mark).encode())
+    commands = [_command(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [command for command in commands if mark.encode() in command]
+
+
+def _command(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_killed_grader_leaves_no_process():
+    mark = f"orphan-{os.getpid()}"
+    text = f"""
+from attn_course.classroom.grading import best_sandbox
+best_sandbox().run(["-c", "import time; time.sleep(600)", "{mark}"], b"")
+"""
+    grader = subprocess.Popen([sys.executable, "-c", text])
+    try:
+        _wait(lambda: _running(mark), "the process starts")
+        grader.kill()
+        grader.wait()
+        _wait(lambda: not _running(mark), "it has ended")
+    finally:
+        grader.kill()
+        grader.wait()
+
+
+def _running(mark):
+    """Processes of this name, the graders aside."""
+    commands = [_command(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+    return [one for one in commands if mark.encode() in one and b"best_sandbox" not in one]
+
+
+def _wait(holds, what):
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_a_sandbox_that_does_not_start_is_told(sandbox, monkeypatch):
+    monkeypatch.setattr(sandbox_module, "_SUPERVISOR", Path("/nowhere.py"))
+    with pytest.raises(SandboxError, match="did not start"):
+        sandbox.run(["-"], b"")
+
+
+def test_the_walls_are_named(sandbox):
+    assert "limits" in sandbox.description
+    assert ("Landlock" in sandbox.description) and sandbox.mode in MODES

@@ -1,0 +1,134 @@
+"""The rules that turn examined cases into points, one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from attn_course.classroom import Points, score, score_apart
+from attn_course.classroom.points import STUB, CaseOutcome, nothing, points_of
+from attn_course.classroom.scoring import NotScored, read_problem
+from attn_course.exercises import ExerciseError, read_exercise
+from attn_course.exercises.exercise import GOAL, parse_exercise
+from attn_course.exercises.judgement import Failure
+
+SECTORS = f"{GOAL}global_load_sectors"
+PROBLEM = replace(
+    read_exercise("ps1_scores"),
+    points={"agrees": 4, "in bounds": 1, "no race": 2, SECTORS: 3, f"{GOAL}barriers": 2},
+)
+
+
+def outcome(*failures, hidden=False):
+    found = tuple(Failure(name, f"{name} fails", counter=counter) for name, counter in failures)
+    return CaseOutcome("n = 1", hidden, found)
+
+
+def lost(*outcomes, problem=PROBLEM):
+    return points_of(problem, outcomes).lost
+
+
+GOOD = outcome()
+
+
+def test_all_is_earned_where_every_case_holds():
+    points = points_of(PROBLEM, [GOOD, GOOD])
+    assert points.earned == points.possible == 12 and not points.lost
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_property_must_hold_in_every_case_the_hidden_ones_too(hidden):
+    points = points_of(PROBLEM, [GOOD, outcome(("no race", ""), hidden=hidden)])
+    assert points.lost == ("no race", SECTORS, f"{GOAL}barriers")
+    row = points.of("no race")
+    assert row.hidden is hidden and row.label == "n = 1" and row.reason == "no race fails"
+
+
+@pytest.mark.parametrize("name", ["compiles", "finishes"])
+def test_what_does_not_end_earns_nothing(name):
+    assert points_of(PROBLEM, [GOOD, outcome((name, ""))]).earned == 0
+
+
+def test_a_result_after_an_illegal_access_does_not_count_as_right():
+    assert "agrees" in lost(GOOD, outcome(("in bounds", "")))
+
+
+def test_agrees_stands_for_properties_without_points():
+    assert lost(GOOD, outcome(("barriers", "")))[0] == "agrees"
+    assert "agrees" not in lost(GOOD, outcome(("no race", "")))
+
+
+def test_safety_needs_one_right_result():
+    assert lost(outcome(("agrees", ""))) == tuple(PROBLEM.points)
+    assert "no race" not in lost(GOOD, outcome(("agrees", "")))
+
+
+def test_goals_are_counted_one_by_one_once_all_else_holds():
+    assert lost(outcome(("counters", "global_load_sectors"))) == (SECTORS,)
+    assert {SECTORS, f"{GOAL}barriers"} < set(lost(GOOD, outcome(("agrees", ""))))
+    one = replace(PROBLEM, points={"agrees": 1, "counters": 2})
+    assert lost(outcome(("counters", "barriers")), problem=one) == ("counters",)
+
+
+def test_nothing_is_earned_before_the_needed_property_holds():
+    needed = replace(PROBLEM, needed="no race")
+    points = points_of(needed, [outcome(("no race", ""))])
+    assert points.earned == 0 and "before `no race` holds" in points.of("agrees").reason
+    assert points_of(needed, [outcome(("counters", "barriers"))]).earned == 10
+
+
+def test_points_are_plain_data():
+    points = points_of(PROBLEM, [GOOD, outcome(("agrees", ""), hidden=True)])
+    assert Points.from_data(points.as_data()) == points
+    with pytest.raises(KeyError):
+        points.of("style")
+
+
+# -- answers ---------------------------------------------------------------------------------------
+def test_a_stub_and_a_text_that_does_not_compile_earn_nothing():
+    problem = read_problem("ps2_softmax")
+    assert score("ps2_softmax", problem.stub) == nothing(problem, STUB)
+    broken = score("ps2_softmax", problem.solution.replace("expf(", "expf((", 1))
+    assert broken.earned == 0 and broken.rows[0].reason.startswith("compiles: ")
+    other_name = score("ps2_softmax", problem.solution.replace(" softmax(", " softmaxx("))
+    assert other_name.earned == 0 and "softmaxx" in other_name.rows[0].reason
+
+
+def test_an_exercise_of_a_lesson_has_no_points():
+    with pytest.raises(ExerciseError, match="has no points"):
+        score("add_ten", "")
+    with pytest.raises(ExerciseError, match="ps1_scores"):
+        score("ps1_score", "")
+
+
+def test_a_process_of_its_own_gives_the_same_points_whatever_the_kernel_prints():
+    problem = read_problem("ps4_e")
+    loud = problem.solution.replace("    s[", '    printf("{\\"ps4_e\\": 5}\\n");\n    s[')
+    found = score_apart({"ps4_e": loud, "ps4_a": read_problem("ps4_a").wrong[0].text})
+    assert found["ps4_e"].earned == found["ps4_e"].possible
+    assert found["ps4_a"] == score("ps4_a", read_problem("ps4_a").wrong[0].text)
+
+
+def test_a_process_that_says_nothing_is_told():
+    with pytest.raises(NotScored, match="longer than 0.01 s"):
+        score_apart({}, seconds=0.01)
+    with pytest.raises(NotScored, match="there is no exercise"):
+        score_apart({"no_such": ""})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("agrees = 4", "style = 4"), "not 'style' = 4"),
+        (("agrees = 4", 'agrees = "four"'), "not 'agrees' = 'four'"),
+        (("counters: global_load_sectors", "counters: sectors"), "'counters: sectors'"),
+        (("bonus = 2", 'bonus = 2\nneeded = "style"'), "needed is 'style'"),
+        (("// BEGIN SOLUTION", "// begin"), "no section Stub"),
+    ],
+)
+def test_a_wrong_file_of_a_problem_is_refused(change, message):
+    from attn_course.exercises.exercise import ASSIGNMENTS
+
+    text = (ASSIGNMENTS / "ps1_scores.md").read_text(encoding="utf-8").replace(*change)
+    with pytest.raises(ExerciseError) as raised:
+        parse_exercise("ps1_scores", text)
+    assert message in str(raised.value)

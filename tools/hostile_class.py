@@ -1,0 +1,408 @@
+"""A class of submissions, many of them hostile, each with what must come of it.
+
+    python tools/hostile_class.py FOLDER           write the submissions in nbgrader's layout
+    python tools/hostile_class.py FOLDER --grade   also grade them and compare; exit status 1
+                                                   where one outcome is not the expected one
+
+Each submission is the released notebook of ps1 with its kernel solved, and one thing changed.
+"""
+
+import argparse
+import copy
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from attn_course.classroom.grading.class_run import grade_class
+from attn_course.classroom.grading.gradebook import GRADED, remarks_of, state_of, total
+from attn_course.classroom.notebooks import released_notebook
+from attn_course.classroom.sets import problem_set
+
+SET, PROBLEM = "ps1", "ps1_scores"
+TEST = f"{PROBLEM}-agrees"  # the id of a test cell
+OUTSIDE = "outside.txt"  # in the folder of the class: no submission may write it
+DAEMON = "attn-course-test-daemon"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A submission and what must come of it.
+
+    Attributes:
+        name: the student.
+        change: takes the solved notebook and the class's folder and changes the notebook; or it
+            returns what stands in its place (see `write_class`). Or the name of another solution.
+        points: -1: all; None: the submission is not readable.
+        remarks: kinds that must be among the remarks. limit: that ends the notebook; None
+            where it may or not. error: classes of which the notebook must raise one.
+    """
+
+    name: str
+    change: Callable | str
+    points: int | None = -1
+    remarks: tuple[str, ...] = ()
+    limit: str | None = ""
+    error: tuple[str, ...] = ()
+
+
+def cell_of(notebook: dict, name: str) -> dict:
+    """Return the cell with a grade_id."""
+    about = (one for one in notebook["cells"])
+    return next(one for one in about if one["metadata"]["nbgrader"]["grade_id"] == name)
+
+
+def code_cell(text: str, metadata: dict | None = None) -> dict:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": f"own-{abs(hash(text)) % 10**8}",
+        "metadata": metadata or {},
+        "outputs": [],
+        "source": text,
+    }
+
+
+def python(text: str) -> Callable:
+    """A change: one more cell, of Python, before all others."""
+
+    def change(notebook, folder):
+        notebook["cells"].insert(0, code_cell(text.replace("FOLDER", str(folder))))
+
+    return change
+
+
+def kernel(text: str) -> Callable:
+    """A change: another kernel."""
+
+    def change(notebook, folder):
+        cell_of(notebook, PROBLEM)["source"] = f"%%cuda {PROBLEM}\n{text}"
+
+    return change
+
+
+def edit(old: str, new: str) -> Callable:
+    """A change of the correct kernel's text."""
+
+    def change(notebook, folder):
+        cell = cell_of(notebook, PROBLEM)
+        assert old in cell["source"], old
+        cell["source"] = cell["source"].replace(old, new)
+
+    return change
+
+
+def with_cell(name: str, **fields) -> Callable:
+    """A change of a cell's fields."""
+
+    def change(notebook, folder):
+        cell_of(notebook, name).update(fields)
+
+    return change
+
+
+def with_metadata(name: str, **fields) -> Callable:
+    def change(notebook, folder):
+        cell_of(notebook, name)["metadata"]["nbgrader"].update(fields)
+
+    return change
+
+
+def without_cell(notebook, folder):
+    notebook["cells"].remove(cell_of(notebook, TEST))
+
+
+def doubled_cell(notebook, folder):
+    notebook["cells"].append(copy.deepcopy(cell_of(notebook, TEST)))
+
+
+def copied_cell(notebook, folder):
+    notebook["cells"].append(code_cell(cell_of(notebook, TEST)["source"]))
+
+
+def two_kernels(notebook, folder):
+    notebook["cells"].append(code_cell(f"%%cuda {PROBLEM}\nnot the kernel"))
+
+
+def trapped_outputs(notebook, folder):
+    trap = "gASVJgAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjAtleGl0IDEgIyBhYZSFlFKULg=="
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            data = {"application/x-pickle": trap, "text/html": "<script>alert(1)</script>"}
+            output = {"output_type": "display_data", "data": data, "metadata": {}}
+            cell["outputs"] = [output, {"output_type": "nonsense"}, 7]
+
+
+def scripted(notebook, folder):
+    cell_of(notebook, PROBLEM)["source"] += "\n// </pre><script>alert(1)</script>\nthis is no CUDA"
+    text = "raise ValueError('<script>alert(2)</script><img src=x onerror=alert(3)>')"
+    notebook["cells"].append(code_cell(text))
+    notebook["cells"].append(code_cell("1 / 0", {"nbgrader": {"grade_id": '=cmd|"/c calc"!A0'}}))
+
+
+def linked(notebook, folder):
+    target = folder / "elsewhere.ipynb"
+    target.write_text(json.dumps(notebook))
+    return target
+
+
+def calls(notebook, folder):
+    """Connect to the listener of this tool, and to a host that no listener of ours answers for."""
+    text = (
+        f"import socket\nsocket.create_connection(('127.0.0.1', {listener().getsockname()[1]}), 2)"
+    )
+    notebook["cells"].insert(0, code_cell(text))
+
+
+@cache
+def listener() -> socket.socket:
+    """A server on this machine that no submission may reach."""
+    return socket.create_server(("127.0.0.1", 0))
+
+
+SOLVED = edit("", "")
+PIPE = "pipe"
+NO_FILE = ("PermissionError", "FileNotFoundError")  # refused, or not there at all
+DAEMONS = f"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(900)", "{DAEMON}"])
+    os._exit(0)
+time.sleep(1)
+"""
+FORKS = """
+import os, time
+for _ in range(12):
+    os.fork()
+time.sleep(60)
+"""
+FILES = """
+for number in range(10_000):
+    with open(f"{number}.bin", "wb") as file:
+        file.write(bytes(8 << 20))
+"""
+FORGED = """
+import json, os
+line = {"problem": "ps1_scores", "rows": [{"property": "agrees", "earned": 99, "possible": 99}]}
+for file in range(3, 20):
+    try:
+        os.write(file, b'{"end": true}\\n[[[[{"cell": 999}\\n{"error": {}, "cell": -1}\\n')
+        os.write(file, json.dumps(line).encode() + b"\\n")
+    except OSError:
+        pass
+"""
+REPLACED = """
+import attn_course.classroom.points as points
+import attn_course.exercises.examination as judging
+from attn_course import classroom, exercises
+points.points_of = judging.judge = judging.examine = lambda *_, **__: True
+classroom.earn = exercises.check = lambda *_, **__: print("all points")
+"""
+PRINTED = r"""extern "C" __global__ void scores(const float* q, const float* k, float* s, int n,
+                                  int m, int d, float scale) {
+    printf("{\"problem\": \"ps1_scores\", \"rows\": [{\"property\": \"agrees\", \"earned\": 99, "
+           "\"possible\": 99, \"block\": null}]}\n");
+}
+"""
+ENDLESS = """extern "C" __global__ void scores(const float* q, const float* k, volatile float* s,
+                                  int n, int m, int d, float scale) {
+    while (true) s[0] += 1.0f;
+}
+"""
+END = "    // END SOLUTION"
+CASES = (
+    Case("correct", SOLVED),
+    Case("two_buffers", "one barrier a step, two buffers"),
+    Case("rotated", "the tile of k stored with its columns rotated"),
+    Case("no_first_barrier", "no first barrier", 7),
+    Case("swapped", "query and key swapped in the output", 5),
+    Case("stub", kernel("// a comment\n" + problem_set(SET).problems[0].stub), 0),
+    Case("divides_by_zero", python("1 / 0"), error=("ZeroDivisionError",)),
+    Case("kills_itself", python("import os; os.kill(os.getpid(), 9)")),
+    Case("exits", python("import sys; sys.exit(3)"), error=("SystemExit",)),
+    Case("leaves", python("import os; os._exit(0)")),
+    Case("endless_python", python("while True: pass"), limit="time"),
+    Case("sleeps", python("import time; time.sleep(1e6)"), limit="time"),
+    Case("endless_cuda", kernel(ENDLESS), 0, limit=None),
+    Case("hundred_gigabytes", python("x = bytearray(100 << 30)"), error=("MemoryError",)),
+    Case(
+        "hungry",
+        python("x = []\nwhile True: x.append(bytes(1 << 24) + b'1')"),
+        limit="memory",
+    ),
+    Case(
+        "prints_a_gigabyte",
+        python("for _ in range(1 << 20): print('x' * 1023)"),
+        limit="output",
+    ),
+    Case("writes_outside", python(f"open('FOLDER/{OUTSIDE}', 'w')"), error=NO_FILE),
+    Case("reads_others", python("open('FOLDER/submitted/correct/ps1/ps1.ipynb')"), error=NO_FILE),
+    Case("opens_a_socket", calls, error=("PermissionError", "OSError", "ConnectionRefusedError")),
+    Case("forks", python(FORKS), limit="processes"),
+    Case("leaves_a_daemon", python(DAEMONS)),
+    Case("fills_the_disk", python(FILES), limit="files"),
+    Case("one_huge_file", python("open('x', 'wb').write(bytes(1 << 28))"), error=("OSError",)),
+    Case("forges_its_report", python(FORGED)),
+    Case("replaces_the_judge", python(REPLACED)),
+    Case("tampers", with_cell(TEST, source="print('4 of 4 points')"), remarks=("changed",)),
+    Case("drops_a_test", without_cell, remarks=("missing",)),
+    Case("doubles_a_test", doubled_cell, remarks=("duplicate",)),
+    Case("copies_a_test", copied_cell, remarks=("copied",)),
+    Case("more_points", with_metadata(TEST, points=400), remarks=("metadata",)),
+    Case(
+        "unknown_id", with_metadata(TEST, grade_id="mine"), remarks=("unknown", "missing", "copied")
+    ),
+    Case("trapped_outputs", trapped_outputs),
+    Case("includes_a_file", edit('extern "C"', '#include "/etc/passwd"\nextern "C"'), 0),
+    Case("wrong_kernel_name", edit("void scores(", "void score("), 0),
+    Case("wrong_magic", edit(f"%%cuda {PROBLEM}", "%%cuda other"), remarks=("name",)),
+    Case("two_kernels", two_kernels, remarks=("duplicate",)),
+    Case("prints_points", kernel(PRINTED), 0),
+    Case(
+        "huge_shared",
+        edit(END, f"__shared__ volatile float more[1 << 20];\nmore[n] = m;\n{END}"),
+        0,
+    ),
+    Case("scripts", scripted, 0, remarks=("unknown",)),
+    Case("not_json", lambda *_: b"{not json", None),
+    Case("not_text", lambda *_: b"\xff\xfe\x00\x80" * 100, None),
+    Case("no_notebook", lambda *_: b'["a", "list"]', None),
+    Case("nested", lambda *_: b"[" * 200_000, None),
+    Case("odd_cells", lambda *_: b'{"cells": [1, {"source": {}}]}', None),
+    Case("empty", lambda *_: b"", None),
+    Case("link", linked, None),
+    Case("pipe", lambda *_: PIPE, None),
+    Case("huge", lambda *_: 1 << 30, None),
+    Case("=cmd()", SOLVED),
+)
+
+
+# -- writing and grading the class -----------------------------------------------------------------
+
+
+def write_class(folder: Path, names: Sequence[str] = ()) -> list[Case]:
+    """Write the submissions in nbgrader's layout; return their cases.
+
+    names: of some cases; all where it is empty.
+    """
+    chosen = [case for case in CASES if not names or case.name in names]
+    for case in chosen:
+        path = folder / "submitted" / case.name / SET / f"{SET}.ipynb"
+        path.parent.mkdir(parents=True)
+        notebook, instead = solved(), None
+        if isinstance(case.change, str):
+            kernel(solution(case.change))(notebook, folder)
+        else:
+            instead = case.change(notebook, folder)
+        if instead is None:
+            path.write_text(json.dumps(notebook), encoding="utf-8")
+        elif isinstance(instead, bytes):
+            path.write_bytes(instead)
+        elif isinstance(instead, Path):
+            path.symlink_to(instead)
+        elif isinstance(instead, int):
+            path.touch()
+            os.truncate(path, instead)
+        else:
+            os.mkfifo(path)
+    return chosen
+
+
+def solved() -> dict:
+    """Return the released notebook with the reference solution."""
+    chosen = problem_set(SET)
+    notebook = copy.deepcopy(released_notebook(chosen))
+    kernel(chosen.problems[0].solution)(notebook, None)
+    return notebook
+
+
+def solution(name: str) -> str:
+    """Return the text of one of the problem's solutions, right or wrong."""
+    problem = problem_set(SET).problems[0]
+    return next(one.text for one in (*problem.correct, *problem.wrong) if one.name == name)
+
+
+def unexpected(case: Case, result: dict) -> list[str]:
+    """Return what differs from the outcome that a case must have."""
+    found = []
+    earned, possible = total(result)
+    if case.points is None:
+        if state_of(result) == GRADED:
+            found.append(f"graded with {earned} points; it is not readable")
+        return found
+    if state_of(result) != GRADED:
+        return [f"{state_of(result)}: {remarks_of(result)}"]
+    if earned != (possible if case.points < 0 else case.points):
+        found.append(f"{earned} of {possible} points, not {case.points}")
+    kinds = {kind for kind, _, _ in remarks_of(result)}
+    if missing := set(case.remarks) - kinds:
+        found.append(f"no remark {missing}, but {kinds}")
+    notebook = result["notebook"]
+    if notebook and case.limit is not None and notebook["limit"] != case.limit:
+        found.append(f"the notebook's limit is {notebook['limit']!r}, not {case.limit!r}")
+    errors = {one["error"] for one in notebook.get("errors", ())}
+    if notebook and case.error and not errors & set(case.error):
+        found.append(f"none of {case.error} among the errors {errors}")
+    return found
+
+
+def traces(folder: Path) -> list[str]:
+    """Return what submissions have left outside of their sandboxes."""
+    found = [f"{OUTSIDE} is written"] if (folder / OUTSIDE).exists() else []
+    listener().setblocking(False)
+    try:
+        listener().accept()[0].close()
+        found.append("a submission reached the listener")
+    except BlockingIOError:
+        pass
+    listener().close()
+    listener.cache_clear()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if DAEMON.encode() in path.read_bytes().split(b"\0"):
+                found.append(f"{path}: a submission's process still runs")
+        except OSError:
+            continue
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--grade", action="store_true", help="grade them, and compare")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=(), help="names of submissions")
+    arguments = parser.parse_args()
+    cases = write_class(arguments.folder.resolve(), arguments.only)
+    print(f"{len(cases)} submissions in {arguments.folder}")
+    if not arguments.grade:
+        return 0
+    folder, started = arguments.folder.resolve(), time.monotonic()
+    run = grade_class(folder, folder / "grades", jobs=arguments.jobs)
+    seconds = time.monotonic() - started
+    results, wrong = {result["student"]: result for result in run.results}, 0
+    for case in cases:
+        found = unexpected(case, results[case.name])
+        wrong += bool(found)
+        result = results[case.name]
+        told = "; ".join(found) or "as expected"
+        print(f"{result.get('seconds', 0):7.1f} s  {case.name:20}  {told}")
+    left = traces(folder)
+    print(*left, sep="\n")
+    slowest = max(result.get("seconds", 0) for result in run.results)
+    print(
+        f"{len(cases)} submissions in {seconds:.0f} s, {arguments.jobs} at a time, the slowest in "
+        f"{slowest:.1f} s; {wrong} not as expected"
+    )
+    return 1 if wrong or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
