@@ -69,9 +69,15 @@ STALL_METRICS = {
     name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
 }
 COUNTING = tuple(COUNTER_METRICS.values())
+# Instructions of the matrix unit; which of the names an ncu knows depends on its version.
+TENSOR_METRICS = (
+    "sm__inst_executed_pipe_tensor.sum",
+    "sm__inst_executed_pipe_tensor_op_hmma.sum",
+)
 PROFILING = (
     TIME,
     *COUNTING,
+    *TENSOR_METRICS,
     *SPEED_METRICS.values(),
     *LAUNCH_METRICS.values(),
     *STALL_METRICS.values(),
