@@ -32,11 +32,12 @@ hurdle = $(shell \
 	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
 	fi)
 
-.PHONY: help venv tour test unit lab notebooks notebook-test class lint bench bench-gpu hooks \
+.PHONY: help venv tour test unit lab site notebooks notebook-test class lint bench bench-gpu hooks \
 	readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
+	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
 	@echo "make class      the problem sets as a class gets them, in class/release"
@@ -74,6 +75,10 @@ notebook-test: venv
 
 lab: venv
 	@$(BIN)/attn-course lessons --open
+
+# Fails where a link leads nowhere.
+site: venv
+	@$(KEPT) $(BIN)/attn-course site --folder site
 
 notebooks: venv
 	$(BIN)/jupyter nbconvert --to notebook --inplace --execute \
@@ -115,4 +120,4 @@ dist: venv
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 clean:
-	rm -rf .venv .compiled_cache tour build dist *.egg-info
+	rm -rf .venv .compiled_cache tour site build dist *.egg-info

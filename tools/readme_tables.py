@@ -8,7 +8,6 @@ The table of lessons also goes into the first lesson.
 
 import argparse
 import json
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from attn_course.ladder.attention import METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
+from attn_course.lessons.working_copy import lessons as course_lessons
 from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import RecordError, caption, no_record, read_record
@@ -129,15 +129,11 @@ def speed() -> str:
 def lessons(folder: str = "notebooks/") -> str:
     """Number, title and question of each lesson, as its first cell states them."""
     rows = ["| lesson | its question |", "|---|---|"]
-    for path in sorted(START.parent.glob("[0-9][0-9]_*.ipynb")):
-        text = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        title = text.splitlines()[0].removeprefix("# ")
-        question = re.search(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", text, re.DOTALL)
-        if question is None:
-            raise ValueError(f"{path.name}: its first cell has no '**The question: ...**'")
-        words = " ".join(question[1].split())
-        words = cell(words[0].upper() + words[1:])
-        rows.append(f"| [{cell(title)}]({folder}{path.name}) | {words} |")
+    for lesson in course_lessons():
+        if not lesson.question:
+            raise ValueError(f"{lesson.name}: its first cell has no '**The question: ...**'")
+        link = f"[{cell(lesson.title)}]({folder}{lesson.name}.ipynb)"
+        rows.append(f"| {link} | {cell(lesson.question)} |")
     return "\n".join(rows)
 
 

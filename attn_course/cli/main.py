@@ -9,12 +9,12 @@ from attn_course import __version__
 from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
-from . import bench, book, check, count, profile, record, run, tour, trace
+from . import bench, book, check, count, profile, record, run, site, tour, trace
 from .course import claims, exercises, grade, lessons
 from .own import joined
 
 COMMANDS = (
-    *(tour, run, count, check, trace, profile, bench, book, record),
+    *(tour, run, count, check, trace, profile, bench, book, site, record),
     *(lessons, exercises, grade, claims),
 )
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from attn_course.engine.project import home
 
-FOLDERS = ("kernels", "results", "notebooks", "exercises")  # setup.py copies these
+FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs")  # setup.py copies these
 
 
 def course_folder(name: str) -> Path:

@@ -26,19 +26,21 @@ PROGRESS = "progress.json"
 GLOSSARY = "glossary.md"
 TEST_MARK = "# NBVAL_IGNORE_OUTPUT\n"  # at the head of cells whose stored output is not compared
 _MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
+_QUESTION = re.compile(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Lesson:
     """A lesson of the course: file name without suffix, title, minutes without exercises.
 
-    exercises: the names of its exercises, in order.
+    exercises: the names of its exercises, in order; question: of the first cell, "" without one.
     """
 
     name: str
     title: str
     minutes: int
     exercises: tuple[str, ...]
+    question: str = ""
 
 
 def lessons() -> list[Lesson]:
@@ -49,13 +51,15 @@ def lessons() -> list[Lesson]:
 def _lesson(path: Path) -> Lesson:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     head = "".join(cells[0]["source"])
-    minutes = _MINUTES.search(head)
+    minutes, question = _MINUTES.search(head), _QUESTION.search(head)
+    asked = " ".join(question[1].split()) if question else ""
     names = (cell["metadata"].get("exercise") for cell in cells)
     return Lesson(
         path.stem,
         head.splitlines()[0].removeprefix("# "),
         int(minutes[1]) if minutes else 0,
         tuple(dict.fromkeys(name for name in names if name)),
+        asked[:1].upper() + asked[1:],
     )
 
 

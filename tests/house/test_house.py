@@ -26,6 +26,7 @@ ROOMS = (
     "lessons",
     "exercises",
     "classroom",
+    "site",
     "cli",
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
@@ -343,6 +344,7 @@ IMPORT_NAMES = {
     "cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"},
     "pyelftools": {"elftools"},
     "jupyterlab": {"IPython", "ipywidgets"},
+    "nbconvert": {"nbconvert", "nbformat"},
     "anywidget": {"anywidget", "traitlets"},
     "ml-dtypes": {"ml_dtypes"},
 }

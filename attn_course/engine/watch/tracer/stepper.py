@@ -99,11 +99,21 @@ body {{ margin: 0; padding: 18px; background: #eef1f4; font-family: system-ui, s
 
 def fragment(recordings, step: int = 0) -> str:
     """HTML that shows the table until its script replaces it with the stepper."""
+    return packed_fragment(pack(recordings), table(recordings), step)
+
+
+def packed_fragment(
+    packed: str, shown: str, step: int = 0, script: str = _SCRIPT, style: str = _STYLE
+) -> str:
+    """The same of recordings that are packed; `shown`: HTML until the script has run.
+
+    script, style: of the version that packed them, where it is another; a saved widget has them.
+    """
     name = f"stepper-{uuid.uuid4().hex}"
     return (
-        f'<style>{_STYLE}</style>\n<div id="{name}">{table(recordings)}</div>\n'
-        f'<script type="module">\n{_SCRIPT}\n'
-        f'mount(document.getElementById("{name}"), "{pack(recordings)}", {{ step: {step} }});\n'
+        f'<style>{style}</style>\n<div id="{name}">{shown}</div>\n'
+        f'<script type="module">\n{script}\n'
+        f'mount(document.getElementById("{name}"), "{packed}", {{ step: {step} }});\n'
         "</script>"
     )
 

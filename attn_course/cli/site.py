@@ -1,0 +1,57 @@
+"""`attn-course site`: the course as a static site, which opens from disk and needs no network."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from .arguments import add_json, natural, output_folder, write_json
+
+
+def add(parsers) -> None:
+    """The subcommand `site` and its arguments."""
+    parser = parsers.add_parser(
+        "site",
+        help="write the course as a static site: lessons, kernels, glossary, documents",
+        description="Writes the executed lessons, a page with source, counters and a stepper for "
+        "every kernel, the glossary and the documents as HTML that opens from disk, and checks "
+        "every link. Exit status 1 where a link leads nowhere, or a kernel disagrees with float64.",
+    )
+    parser.add_argument(
+        "--folder", type=output_folder, default="site", help="where to write (default: site)"
+    )
+    parser.add_argument(
+        "--lesson", action="append", metavar="NAME", help="only this lesson; can be repeated"
+    )
+    parser.add_argument(
+        "--kernel", action="append", metavar="NAME", help="only this kernel; can be repeated"
+    )
+    parser.add_argument(
+        "--workers",
+        type=natural,
+        default=2,
+        metavar="N",
+        help="processes that run kernels beside this one (default 2)",
+    )
+    add_json(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(arguments) -> int:
+    """Run `site` with its parsed arguments; return the exit status."""
+    from attn_course.site import build_site  # nbconvert takes long to import
+
+    start = time.perf_counter()
+    report = build_site(arguments.folder, arguments.lesson, arguments.kernel, arguments.workers)
+    seconds = time.perf_counter() - start
+    faults = [*map(str, report.broken), *report.disagreeing]
+    if arguments.json != Path("-"):
+        print("\n".join(faults), end="\n" if faults else "")
+        size = sum(report.pages.values()) / 1e6
+        print(
+            f"site: {len(report.pages)} pages, {size:.1f} MB, {len(report.broken)} broken links, "
+            f"{seconds:.0f} s; open {arguments.folder / 'index.html'}"
+        )
+    record = {"folder": str(arguments.folder), "pages": report.pages, "faults": faults}
+    write_json(arguments.json, record)
+    return 0 if report.sound else 1

@@ -1,0 +1,10 @@
+"""The course as a static site: lessons, kernels, glossary and documents, which open from disk."""
+
+from attn_course.engine.lazy import lazy
+
+_NAMES = {
+    "build": "SiteReport build_site",
+    "published": "badges",
+    "pages": "BrokenLink check_links",
+}
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

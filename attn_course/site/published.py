@@ -1,0 +1,64 @@
+"""Where the course is published: the one place that names its repository.
+
+Set REPOSITORY and run `make readme` and `make site`; the README's badges and the lessons' links to
+Colab and Binder follow. Colab opens the notebooks that `make site` writes into `colab/`, from the
+branch SITE_BRANCH, to which the site is pushed.
+"""
+
+from __future__ import annotations
+
+import json
+
+from attn_course.lessons.working_copy import cleared
+
+PLACEHOLDER = "OWNER/REPOSITORY"
+REPOSITORY = PLACEHOLDER  # "owner/name" on GitHub, once the course is published
+SITE_BRANCH = "gh-pages"
+FIRST_LESSON = "00_start_here"
+COLAB = "https://colab.research.google.com"
+BINDER = "https://mybinder.org"
+INSTALL_CELL = "install-the-course"
+
+
+def is_published() -> bool:
+    """Whether REPOSITORY names a repository."""
+    return REPOSITORY != PLACEHOLDER
+
+
+def source_url(path: str) -> str:
+    """Return the address of a file of the repository."""
+    return f"https://github.com/{REPOSITORY}/blob/HEAD/{path}"
+
+
+def colab_url(lesson: str) -> str:
+    """Return the address that opens a lesson on Colab."""
+    return f"{COLAB}/github/{REPOSITORY}/blob/{SITE_BRANCH}/colab/{lesson}.ipynb"
+
+
+def binder_url(lesson: str) -> str:
+    """Return the address that opens a learner's copy of a lesson on Binder."""
+    return f"{BINDER}/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/work/{lesson}.ipynb"
+
+
+def badges() -> str:
+    """Return the README's badges, as Markdown."""
+    images = {
+        "Open in Colab": (f"{COLAB}/assets/colab-badge.svg", colab_url(FIRST_LESSON)),
+        "Open in Binder": (f"{BINDER}/badge_logo.svg", binder_url(FIRST_LESSON)),
+    }
+    return "\n".join(f"[![{text}]({image})]({url})" for text, (image, url) in images.items())
+
+
+def colab_notebook(text: str) -> str:
+    """Return a lesson without outputs, with a first cell that installs the course."""
+    notebook = json.loads(cleared(text))
+    install = {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": INSTALL_CELL,
+        "metadata": {},
+        "outputs": [],
+        "source": [f'%pip install -q "attn-course @ git+https://github.com/{REPOSITORY}"'],
+    }
+    notebook["cells"].insert(0, install)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

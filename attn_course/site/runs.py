@@ -1,0 +1,214 @@
+"""What the kernels' pages show of a run: counters and the steps of a block, on an MRI window.
+
+A run is kept in the folder of compiled code (ATTN_COURSE_COMPILED), where that is set, until the
+kernel, a header of it, the compiler or the package changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from attn_course import reference
+from attn_course.engine.compile import include_closure
+from attn_course.engine.compile.kept import FOLDER, keep, read_kept
+from attn_course.engine.events import observe
+from attn_course.engine.project import PACKAGE
+from attn_course.engine.watch import Counters, Tracer
+from attn_course.engine.watch.tracer.recording import Recording
+from attn_course.engine.watch.tracer.stepper import fragment
+from attn_course.ladder.call import call_steps
+from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.problem import Geometry, Problem
+from attn_course.ladder.steps import LADDER, Step
+from attn_course.ladder.verify import ORACLES, step_inputs
+from attn_course.layers.launches import Launches
+from attn_course.layers.operations import add_bias_gelu, add_layer_norm
+from attn_course.layers.steps import LAYERS, SPLIT_HEADS, Rows
+from attn_course.lessons.show import machine_facts
+from attn_course.reference.comparison import compare
+from attn_course.reference.inputs import mri_windows
+
+HEAD_DIM = 16
+TRACED_TOKENS = (14, 70)  # queries and keys: the first row, and five rows, of the window's tokens
+TRACED_STEPS = 300
+MOST_PAGE_BYTES = 1_800_000  # of a stepper
+_ROOMS = ("engine", "ladder", "layers", "reference")  # what a run depends on, beside this module
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A run of one kernel: what was counted, and one block's steps as HTML.
+
+    shape: of the problem, in words; launch: grid and block of the entry that is shown; totals:
+    counter -> count, without zeros; lines: the counts beside the source, as HTML; verdict: the
+    comparison with float64; traced: what the stepper shows; stepper: its HTML.
+    """
+
+    entry: str
+    shape: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    totals: dict[str, int]
+    lines: str
+    verdict: str
+    traced: str
+    stepper: str
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A kernel that can be run: `call` runs it once; `check` compares its result."""
+
+    geometry: Geometry
+    shape: str
+    call: Callable[[], object]
+    check: Callable[[], str]
+
+
+def shown_steps() -> tuple[Step, ...]:
+    """Return the kernels that get a page with a run: one entry a file, in the course's order."""
+    first = {}
+    for step in (*LADDER, *LAYERS):
+        first.setdefault(step.file, step)
+    return tuple(sorted(first.values(), key=lambda step: step.number))
+
+
+def kernel_run(file: str) -> KernelRun:
+    """Return the run of a kernel of the course by its file, "01_scores_naive"; kept or made."""
+    step = next(one for one in shown_steps() if one.file == file)
+    place = os.environ.get(FOLDER)
+    path = Path(place, f"run-{_key(step)}") if place else None
+    if (found := read_kept(path)) is not None:
+        return KernelRun(**found[0], stepper=found[1].decode())
+    run = _made(step)
+    facts = asdict(run)
+    keep(path, facts, facts.pop("stepper").encode())
+    return run
+
+
+def _key(step: Step) -> str:
+    """A hash of all that the step's run depends on."""
+    path = kernel_path(step.file)
+    text = path.read_text(encoding="utf-8")
+    parts = [step.file, text, *map(repr, include_closure(text, path.parent)), _package_hash()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def _package_hash() -> str:
+    found = hashlib.sha256(machine_facts("simulator")["CUDA compiler"].encode())
+    for room in _ROOMS:
+        for path in sorted((PACKAGE / room).rglob("*")):
+            if path.suffix in (".py", ".js", ".css"):
+                found.update(path.read_bytes())
+    found.update(Path(__file__).read_bytes())
+    return found.hexdigest()
+
+
+def _made(step: Step) -> KernelRun:
+    counted = _prepared(step, None)
+    with observe(Counters()) as seen:
+        counted.call()
+    recording, traced, stepper = _traced(step)
+    stopped = " first" if recording.truncated else ""
+    return KernelRun(
+        entry=counted.geometry.entry,
+        shape=counted.shape,
+        grid=counted.geometry.grid,
+        block=counted.geometry.block,
+        totals={name: count for name, count in seen.totals.items() if count},
+        lines=seen.by_line._repr_html_(),
+        verdict=counted.check(),
+        traced=f"The{stopped} {len(recording.frames)} steps of block (0, 0, 0), {traced}",
+        stepper=stepper,
+    )
+
+
+def _traced(step: Step) -> tuple[Recording, str, str]:
+    """The steps of the first block, the shape, the stepper; fewer steps where it is too large."""
+    limit = TRACED_STEPS
+    while True:
+        run = _prepared(step, TRACED_TOKENS)
+        tracer = Tracer((0, 0, 0), kernel=run.geometry.entry, limit=limit)
+        with observe(tracer):
+            run.call()
+        recording = tracer.recordings[0]
+        stepper = fragment([recording])
+        if len(stepper) <= MOST_PAGE_BYTES:
+            return recording, run.shape, stepper
+        limit = int(0.8 * len(recording.frames) * MOST_PAGE_BYTES / len(stepper))
+
+
+def _prepared(step: Step, tokens: tuple[int, int] | None) -> _Run:
+    """A run over the window's first tokens, (queries, keys); None: over all."""
+    queries, keys = tokens or (None, None)
+    if step in LADDER:
+        return _attention_run(step, slice(queries), slice(keys))
+    return _layer_run(step, slice(queries))
+
+
+def _attention_run(step: Step, queries: slice, keys: slice) -> _Run:
+    """A kernel of the ladder on one head of the window."""
+    window = mri_windows(windows=1, heads=1, head_dim=HEAD_DIM)
+    q, k, v = window.q[0, :, queries], window.k[0, :, keys], window.v[0, :, keys]
+    scale = 1 / math.sqrt(HEAD_DIM)
+    problem = step.taken(Problem(1, q.shape[1], k.shape[1], HEAD_DIM, dtype=q.dtype.name))
+    oracle = ORACLES[step.computes]
+    inputs = step_inputs(q, k, v, scale, problem)
+    arrays = {name: inputs[name].copy() for name in oracle.reads}
+    call = call_steps([step], arrays, scale, problem=problem, backend="simulator")
+
+    def check() -> str:
+        expected = oracle.compute(inputs, scale)
+        found = {name: call.arrays[name] for name in step.writes}
+        return _verdict(found, expected, step.tolerance(problem.dtype))
+
+    shape = (
+        f"one window of the MRI slice: {problem.n} queries, {problem.m} keys, one head of "
+        f"{problem.d} numbers, {problem.dtype}"
+    )
+    return _Run(call.launches[0].geometry, shape, call.run, check)
+
+
+def _layer_run(step: Step, rows: slice) -> _Run:
+    """A kernel of the layers on the tokens of the window, (tokens, channels)."""
+    window = mri_windows(windows=1, heads=6, head_dim=HEAD_DIM)
+    x = np.concatenate(window.q[0], axis=-1)[rows].copy()  # (tokens, 96)
+    tokens, width = x.shape
+    launches = Launches("simulator")
+    if step is SPLIT_HEADS:
+        x = np.concatenate([x, 2 * x, 3 * x], axis=-1)  # [q k v] side by side
+        parts = {name: np.empty((1, 6, tokens, HEAD_DIM), np.float32) for name in "qkv"}
+        numbers = {"n": tokens, "heads": 6, "d": HEAD_DIM}
+        arrays = {"qkv": x, "bias": None, "token": None, **parts}
+        launches.kernel(SPLIT_HEADS, Rows(tokens, width), arrays, numbers)
+        cut = x.reshape(tokens, 3, 6, HEAD_DIM).transpose(1, 2, 0, 3)[:, None]
+        expected = dict(zip("qkv", cut, strict=True))
+        found = parts
+    elif step.entry == "bias_gelu":
+        found = {"out": np.empty_like(x)}
+        add_bias_gelu(launches, x, None, found["out"], "none")
+        expected = {"out": reference.gelu(x)}
+    else:
+        found = {"y": np.empty_like(x)}
+        add_layer_norm(launches, x, found["y"], None, None, 1e-5)
+        expected = {"y": reference.layer_norm(x)}
+    shape = f"one window of the MRI slice: {tokens} tokens of {width} channels, float32"
+    geometry = launches.calls[0][1].launch.geometry
+    return _Run(geometry, shape, launches.run, lambda: _verdict(found, expected))
+
+
+def _verdict(found, expected, relative: float = 1e-5) -> str:
+    """The comparison of arrays with float64, in words; of several the worst."""
+    judged = [compare(found[name], expected[name], name=name, relative=relative) for name in found]
+    worst = max(judged, key=lambda one: (not one.agrees, one.relative_error))
+    agrees = "agrees" if worst.agrees else "DISAGREES"
+    return f"{agrees} with float64, relative error {worst.relative_error:.1e}"
