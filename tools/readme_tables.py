@@ -1,6 +1,6 @@
 """Writes the README's tables from the kernels' headers, the lessons and the records in results/.
 
-The table of lessons also goes into the first lesson.
+The table of lessons also goes into the first lesson, the simulator's speed into docs/engine.md.
 
     python tools/readme_tables.py            write them
     python tools/readme_tables.py --check    exit status 1 where one is not current
@@ -20,11 +20,13 @@ from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import RecordError, caption, no_record, read_record
 from attn_course.measure.suites import SUITES
+from attn_course.site.published import badges
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
+ENGINE = ROOT / "docs" / "engine.md"
 GPU_RECORDS = ROOT / "results" / "h200"
 NUMBA_RECORD = ROOT / "results" / "cpu" / "numba_simulator.json"
 
@@ -261,6 +263,7 @@ TABLES = {
     "bench": bench,
     "methods": methods,
     "checked": checked,
+    "badges": badges,
 }
 
 
@@ -297,12 +300,17 @@ def renewed_start(text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
+def renewed_engine(text: str) -> str:
+    """The page of the engine, with the simulator's speed written again."""
+    return placed(text, "speed", speed(), ENGINE.name)
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     check = parser.parse_args(arguments).check
     status = 0
-    for path, write in ((README, renewed), (START, renewed_start)):
+    for path, write in ((README, renewed), (START, renewed_start), (ENGINE, renewed_engine)):
         current = path.read_text(encoding="utf-8")
         try:
             wanted = write(current)

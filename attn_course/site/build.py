@@ -136,7 +136,7 @@ class _Builder:
         if picture.is_file():
             shutil.copyfile(picture, self.folder / "assets" / PICTURE)
 
-    # -- pages --------------------------------------------------------------------------------------
+    # -- pages -------------------------------------------------------------------------------------
     def write(self, runs: dict[str, KernelRun]) -> None:
         """Write every page; runs: of the kernels that have one, by file."""
         self.write_lessons()

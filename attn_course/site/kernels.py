@@ -65,7 +65,9 @@ def kernel_facts(file: str, site: SiteMap, lessons: Iterable[tuple[str, str, str
         "constants": read_constants(path) if path.suffix == ".cu" and fields else {},
         "source": source_html(text, file, site),
         "lines": len(text.splitlines()),
-        "before": (before, relative(page_of(before), page)) if before else None,
+        "before": (before, site.address(before.rpartition("/")[2], f"kernels/{file}", page))
+        if before
+        else None,
         "diff": highlighted(show_diff(before[:-3], name, context=3).text, "diff") if before else "",
         "lessons": [
             (title, relative(place, page)) for title, place, text in lessons if used.search(text)

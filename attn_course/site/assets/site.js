@@ -23,15 +23,19 @@ function isDark() {
 
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
   // The stepper reads the attribute that JupyterLab gives the body.
   if (document.body) document.body.dataset.jpThemeLight = String(!isDark());
 }
 
+// A choice that the system makes too is forgotten: the page follows the system again.
 function switchTheme() {
   const theme = isDark() ? "light" : "dark";
-  setTheme(theme);
+  const choice = (theme === "dark") === prefersDark.matches ? null : theme;
+  setTheme(choice);
   try {
-    localStorage.setItem("attn-course-theme", theme);
+    if (choice) localStorage.setItem("attn-course-theme", choice);
+    else localStorage.removeItem("attn-course-theme");
   } catch {
     // shown on this page only
   }
