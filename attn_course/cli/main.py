@@ -9,13 +9,13 @@ from attn_course import __version__
 from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
-from . import bench, book, check, count, profile, record, run, site, tour, trace
-from .course import claims, exercises, grade, lessons
+from . import bench, book, check, count, profile, record, run, tour, trace
+from .course import claims, exercises, grade, lessons, site
 from .own import joined
 
 COMMANDS = (
-    *(tour, run, count, check, trace, profile, bench, book, site, record),
-    *(lessons, exercises, grade, claims),
+    *(tour, run, count, check, trace, profile, bench, book, record),
+    *(lessons, exercises, grade, claims, site),
 )
 TRACEBACK_VARIABLE = "ATTN_COURSE_TRACEBACK"
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended

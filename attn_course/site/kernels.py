@@ -54,7 +54,7 @@ def kernel_facts(file: str, site: SiteMap, lessons: Iterable[tuple[str, str, str
 
     lessons: (title, page, text) of every lesson; those that name the kernel are listed.
     """
-    path, page = KERNEL_FOLDER / file, page_of(file)
+    path, page, file_in_course = KERNEL_FOLDER / file, page_of(file), f"kernels/{file}"
     text = path.read_text(encoding="utf-8")
     name = file.rpartition(".")[0]
     fields, before = header_fields(path)
@@ -65,7 +65,7 @@ def kernel_facts(file: str, site: SiteMap, lessons: Iterable[tuple[str, str, str
         "constants": read_constants(path) if path.suffix == ".cu" and fields else {},
         "source": source_html(text, file, site),
         "lines": len(text.splitlines()),
-        "before": (before, site.address(before.rpartition("/")[2], f"kernels/{file}", page))
+        "before": (before, site.address(relative(before, file), file_in_course, page))
         if before
         else None,
         "diff": highlighted(show_diff(before[:-3], name, context=3).text, "diff") if before else "",

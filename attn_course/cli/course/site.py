@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from .arguments import add_json, natural, output_folder, write_json
+from attn_course.cli.arguments import add_json, natural, output_folder, write_json
 
 
 def add(parsers) -> None:
