@@ -11,7 +11,7 @@ _NAMES = {
     "tables": "table",
     "style": "described",
     "attention_maps": "attention_over_slice",
-    "matrices": "Matrix matrix_lines tile_grid tile_steps worked_example",
+    "matrices": "Matrix fragment_maps matrix_lines tile_grid tile_steps worked_example",
     "comparisons": "bars curves error_profile times_by_shape",
     "book": "rates ratios scaling summary",
     "memory": "bank_maps latency_by_size passes_and_times sector_maps",
