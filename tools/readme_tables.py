@@ -162,7 +162,45 @@ def bench() -> str:
                 ]
             )
         )
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *sweeps()])
+
+
+def sweeps() -> list[str]:
+    """The sweeps that chose the tiles of the newest kernels: the tile taken, and PyTorch's time."""
+    path = GPU_RECORDS / "sweeps.json"
+    if not path.is_file():
+        return []
+    record = read_record(path)
+    lines = [
+        "| sweep | shape | dtype | ours | us | TFLOP/s | error | PyTorch | us | error "
+        "| its time / ours |",
+        "|---|---|---|---|--:|--:|--:|---|--:|--:|--:|",
+    ]
+    for row in record["rows"]:
+        theirs = {name: one for name, one in row["timings"].items() if name.startswith("torch")}
+        ((peer, its),) = theirs.items()
+        shape = ",".join(map(str, row["shape"])) + (" causal" if row["causal"] else "")
+        for name, one in row["timings"].items():
+            if name not in theirs:
+                cells = (row["sweep"], shape, row["dtype"], f"`{name}`", *sweep_cells(one, True))
+                peers_cells = (peer.removeprefix("torch_"), *sweep_cells(its, False))
+                ratio = f"{its['median_us'] / one['median_us']:.2f}"
+                lines.append(f"| {' | '.join((*cells, *peers_cells, ratio))} |")
+    about = (
+        "Sweeps, which chose the tiles of kernels 13 to 17: medians of ten turns or more, beside "
+        "PyTorch in the same run, and the tile that was taken. The error is the largest one over "
+        "the largest output (tensor cores), or relative (wmma, mlp). The kernels' text has changed "
+        "since, with the same tiles; a suite's record will replace these rows: "
+    )
+    return [f"{about}{caption(record)}, PyTorch {record['torch']}.", "\n".join(lines)]
+
+
+def sweep_cells(timing: dict, rate: bool) -> tuple[str, ...]:
+    """Microseconds, TFLOP/s where `rate` asks for them, and the error; '-' where unrecorded."""
+    shown = [f"{timing['median_us']:,.1f}"]
+    if rate:
+        shown.append(f"{timing['tflops']:.1f}" if "tflops" in timing else "-")
+    return (*shown, f"{timing['error']:.1e}" if "error" in timing else "-")
 
 
 def methods() -> str:

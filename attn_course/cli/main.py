@@ -9,8 +9,8 @@ from attn_course import __version__
 from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
-from . import bench, book, check, count, profile, record, run, tour, trace
-from .course import claims, exercises, grade, lessons, site
+from . import bench, check, count, profile, record, run, tour, trace
+from .course import book, claims, exercises, grade, lessons, site
 from .own import joined
 
 COMMANDS = (

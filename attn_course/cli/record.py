@@ -170,9 +170,9 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
         return partial(take_suite, name), bench.report
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import lesson13_profile
+    from attn_course.lessons.claims import times as claim_times
     from attn_course.measure import (
         ablations,
-        claim_times,
         experiments,
         first_calls,
         pipeline_times,

@@ -97,9 +97,11 @@ def _is_poisoned(array: np.ndarray) -> bool:
     return np.array_equal(array, poisoned(array.shape, array.dtype), equal_nan=True)
 
 
-def normal(*shape: int, seed: int = 0, scale: float = 1.0, shift: float = 0.3) -> np.ndarray:
-    """Return seeded Gaussian float32 numbers of this shape: no two rows or arrays agree."""
-    return (shift + scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+def normal(
+    *shape: int, seed: int = 0, scale: float = 1.0, shift: float = 0.3, dtype=np.float32
+) -> np.ndarray:
+    """Return seeded Gaussian numbers of this shape: no two rows or arrays agree."""
+    return (shift + scale * np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
 
 
 def output(*shape: int, dtype=np.float32) -> np.ndarray:
@@ -121,5 +123,6 @@ VOCABULARY = {
     "normal": normal,
     "output": output,
     "int32": np.int32,
+    "float16": np.float16,
     "float32": np.float32,
 }

@@ -1,6 +1,7 @@
-"""Small matrices with their numbers, tiles of a matrix, and a kernel's tiles step by step."""
+"""Small matrices with their numbers, tiles of a matrix, a kernel's tiles step by step, and which
+lane of a warp holds which element."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from .style import (
     INK,
     ORANGE,
     PALE,
+    PALETTE,
     PAPER,
     PINK,
     RED,
@@ -346,3 +348,65 @@ def _draw_tile_borders(
         axes.add_patch(Rectangle(corner, past_columns, down * tile, zorder=0.5, **outside))
     if past_rows:
         axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, past_rows, zorder=0.5, **outside))
+
+
+@styled
+def fragment_maps(
+    maps: Mapping[str, tuple[np.ndarray, np.ndarray]], *, lane: int | None = None, title: str = ""
+) -> Figure:
+    """Draw which lane of a warp holds each element of a matrix, and in which register.
+
+    Args:
+        maps: title -> (lanes (rows, columns), registers (rows, columns)). A cell's number is its
+            lane, its colour its register.
+        lane: whose elements to outline.
+
+    Raises:
+        ValueError: no map, or lanes and registers of different shapes.
+    """
+    arrays = {name: tuple(map(np.asarray, pair)) for name, pair in maps.items()}
+    require(
+        bool(arrays) and all(a.shape == b.shape and a.ndim == 2 for a, b in arrays.values()),
+        "each matrix needs a lane and a register for every element",
+    )
+    shapes = [lanes.shape for lanes, _ in arrays.values()]
+    most = max(int(registers.max()) for _, registers in arrays.values())
+    width = sum(columns for _, columns in shapes)
+    figure = new_figure(0.6 + 0.27 * width + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0])
+    widths = [columns for _, columns in shapes]
+    panels = figure.subplots(1, len(shapes), squeeze=False, width_ratios=widths)[0]
+    for axes, (name, (lanes, registers)) in zip(panels, arrays.items(), strict=True):
+        _draw_lanes_of(axes, lanes, registers, lane)
+        axes.set_title(name, fontsize=9.5)
+    panels[0].set_ylabel("row")
+    samples = [Rectangle((0, 0), 1, 1, facecolor=_tint_of(number)) for number in range(most + 1)]
+    names = [f"register {number}" for number in range(most + 1)]
+    figure.legend(samples, names, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+    return figure
+
+
+def _tint_of(register: int) -> tuple[float, float, float]:
+    return mixed(PALETTE[register % len(PALETTE)], 0.45)
+
+
+def _draw_lanes_of(
+    axes: Axes, lanes: np.ndarray, registers: np.ndarray, outlined: int | None
+) -> None:
+    """A matrix of lane numbers, coloured by register; one lane's elements outlined."""
+    rows, columns = lanes.shape
+    for (row, column), number in np.ndenumerate(lanes):
+        face = _tint_of(int(registers[row, column]))
+        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=0.8)
+        axes.add_patch(cell)
+        bold = {"fontweight": "bold"} if number == outlined else {}
+        centred(axes, column + 0.5, row + 0.5, f"{int(number)}", fontsize=7, **bold)
+        if number == outlined:
+            axes.add_patch(
+                Rectangle((column, row), 1, 1, fill=False, edgecolor=INK, lw=1.8, zorder=4)
+            )
+    axes.set(xlim=(0, columns), ylim=(rows, 0), xlabel="column")
+    axes.set_xticks(np.arange(0, columns, 2) + 0.5, range(0, columns, 2))
+    axes.set_yticks(np.arange(0, rows, 2) + 0.5, range(0, rows, 2))
+    frameless(axes, 8)

@@ -9,6 +9,7 @@ _NAMES = {
     "records": "caption measured_or_recorded newest_record",
     "roofline": "attention_work method_work step_work tflops",
     "hardware.devices": "MULTIPROCESSORS peak_of",
+    "hardware.disassembly": "count_operations machine_code",
     "hardware.occupancy": "compiled_registers occupancy",
     "pipeline_times": "CHAINS KERNELS NO_RECORD by_size times",
     "experiments": "REPORT_SHAPES",

@@ -1,7 +1,7 @@
 // Idea:          Matrices of 16 x 16 elements in a warp's registers: fragments of the wmma API.
 //                Which lane has which element is the hardware's choice.
 // Used by:       13_flash_wmma.cu
-// Explained in:  09_flash_attention
+// Explained in:  11_tensor_cores
 #pragma once
 
 #include <mma.h>

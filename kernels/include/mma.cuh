@@ -1,7 +1,7 @@
 // Idea:          One warp instruction multiplies small matrices whose elements are spread over the
 //                registers of its 32 lanes: a fragment is what one lane has of a matrix.
 // Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu
-// Explained in:  10_asynchronous_copies
+// Explained in:  11_tensor_cores
 #pragma once
 
 // In all layouts g = lane / 4 and t = lane % 4.

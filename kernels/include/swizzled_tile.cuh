@@ -1,7 +1,7 @@
 // Idea:          A tile in shared memory without pad: the 16-byte chunks of a row are ordered by
 //                the row's number, so that one chunk of 8 rows takes all banks.
 // Used by:       14_flash_mma.cu, 15_flash_tf32x3.cu
-// Explained in:  10_asynchronous_copies
+// Explained in:  11_tensor_cores
 #pragma once
 
 // Chunk c of row r is at place c ^ (r % 8) within its group of 8 chunks (128 bytes):

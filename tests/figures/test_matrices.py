@@ -59,3 +59,22 @@ def test_the_worked_example_holds_all_six_matrices():
 def test_lines_that_do_not_fit(lines, labels):
     with pytest.raises(ValueError):
         figures.matrix_lines(lines, labels=labels)
+
+
+def test_a_fragment_map_writes_lanes_and_colours_registers():
+    lanes, registers = np.array([[0, 1, 2], [4, 5, 5]]), np.array([[0, 0, 1], [1, 1, 0]])
+    figure = figures.fragment_maps({"A": (lanes, registers)}, lane=5)
+    (axes,) = figure.get_axes()
+    written = {t.get_position(): t.get_text() for t in axes.texts}
+    assert written == {(c + 0.5, r + 0.5): str(lane) for (r, c), lane in np.ndenumerate(lanes)}
+    faces = {p.get_xy(): p.get_facecolor() for p in cells(figure)}
+    for (r, c), register in np.ndenumerate(registers):
+        assert (faces[c, r] == faces[0, 0]) == (register == 0)
+    assert {p.get_xy() for p in outlines(figure)} == {(1, 1), (2, 1)}
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["register 0", "register 1"]
+
+
+def test_a_fragment_map_needs_a_register_for_every_element():
+    with pytest.raises(ValueError):
+        figures.fragment_maps({"A": (np.zeros((2, 3)), np.zeros((2, 2)))})

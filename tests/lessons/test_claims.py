@@ -42,6 +42,8 @@ TURNED = {
     "no_bank_conflicts": {"the guide's layout": 32.0},
     "try_tile_64": {"refused": 0.0},
     "operations_58_million": {"multiply-adds": 118e6},
+    "restrict_reorders": {"instructions, __restrict__": 100.0},
+    "unroll_removes_the_loop": {"the same code with it": 0.0},
     "six_percent": {"the whole faster": 2.9},
     "quarter_operation_a_byte": {"the whole": 0.25},
     "infinite_compute": {"over the floor": 1.1},

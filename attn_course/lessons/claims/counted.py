@@ -8,14 +8,18 @@ import numpy as np
 
 from attn_course import reference
 from attn_course.clinic import BROKEN_FOLDER, examine
+from attn_course.clinic.edits import edited
+from attn_course.engine.compile import compile_cubin
 from attn_course.engine.errors import LaunchError
 from attn_course.engine.events import observe
 from attn_course.engine.module.limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 from attn_course.engine.watch import Counters
 from attn_course.ladder.call import run_steps
+from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware.devices import MULTIPROCESSORS
+from attn_course.measure.hardware.disassembly import count_operations, disassembled
 from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
 from attn_course.measure.roofline import attention_work
 
@@ -77,6 +81,38 @@ def operations() -> list[Evidence]:
         Evidence("multiply-adds", scores, "", COMPUTED),
         Evidence("operations", 2 * scores, "", COMPUTED),
         Evidence("printed", 58e6, "operations", PRINTED),
+    ]
+
+
+def _machine_code(edits: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
+    """Return kernel 02's machine instructions for sm_90, with pieces of its text replaced."""
+    path = kernel_path(SCORES)
+    text = edited(path.read_text(encoding="utf-8"), edits, path.name)
+    cubin = compile_cubin(text, path.name, (), "sm_90", folder=str(path.parent)).cubin
+    return disassembled(cubin)["scores_tiled"]
+
+
+def restrict() -> list[Evidence]:
+    alone = tuple((f"float* {name},", f"float* __restrict__ {name},") for name in "qks")
+    before, after = _machine_code(), _machine_code(alone)
+    kind = count_operations(after, "LDG.E.CONSTANT")["LDG.E.CONSTANT"]
+    return [
+        Evidence("instructions, plain pointers", len(before), "", COMPUTED),
+        Evidence("instructions, __restrict__", len(after), "", COMPUTED),
+        Evidence("loads of another kind", kind, "", COMPUTED),
+    ]
+
+
+def unrolling() -> list[Evidence]:
+    loop = "for (int i = 0; i < TILE; ++i) {"
+    plain, asked, never = (
+        _machine_code(((loop, f"{pragma}{loop}"),))
+        for pragma in ("", "#pragma unroll\n", "#pragma unroll 1\n")
+    )
+    return [
+        Evidence("multiply-adds, no pragma", count_operations(plain, "FFMA")["FFMA"], "", COMPUTED),
+        Evidence("the same code with it", plain == asked, "", COMPUTED),
+        Evidence("multiply-adds, unroll 1", count_operations(never, "FFMA")["FFMA"], "", COMPUTED),
     ]
 
 

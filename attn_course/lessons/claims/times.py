@@ -13,11 +13,17 @@ import numpy as np
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
+from attn_course.measure import contestants as peers
+from attn_course.measure.records import new_record
+from attn_course.measure.timing import (
+    Timing,
+    TimingError,
+    capture,
+    contest,
+    first_calls,
+    require_gpu,
+)
 from attn_course.reference.comparison import compare
-
-from . import contestants as peers
-from .records import new_record
-from .timing import Timing, TimingError, capture, contest, first_calls, require_gpu
 
 KIND = "claims_lesson"
 PROBES = "probes/reductions"

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from attn_course.ladder.attention import METHODS
 from attn_course.ladder.problem import Problem
-
-from . import records
-from .hardware.devices import peak_of
-from .roofline import method_work
+from attn_course.measure import records
+from attn_course.measure.hardware.devices import peak_of
+from attn_course.measure.roofline import method_work
 
 ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16")
 LAYERS = ("layernorm", "mlp", "block")

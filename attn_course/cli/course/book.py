@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_course import figures
+from attn_course.cli.arguments import add_json, output_folder, write_json
 from attn_course.measure import book
 from attn_course.measure.records import RESULTS_FOLDER, no_record
-
-from .arguments import add_json, output_folder, write_json
 
 SHOWN = 5  # of the course's contestants in a figure; with more, only BASELINES
 BASELINES = ("three_kernels", "tiled", "flash_fp32", "auto")
