@@ -71,12 +71,14 @@ def build_site(
     builder.prepare()
     files = [f"{step.file}.cu" for step in builder.steps]
     if not workers:
-        builder.write({file: kernel_run(file[:-3]) for file in files})
+        builder.write_lessons()
+        builder.write_rest({file: kernel_run(file[:-3]) for file in files})
     else:
         context = multiprocessing.get_context("spawn")  # NVRTC's server does not survive a fork
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            runs = dict(zip(files, pool.map(kernel_run, [f[:-3] for f in files]), strict=True))
-            builder.write(runs)
+            found = pool.map(kernel_run, [file[:-3] for file in files])
+            builder.write_lessons()  # meanwhile
+            builder.write_rest(dict(zip(files, found, strict=True)))
     return builder.finish()
 
 
@@ -137,12 +139,11 @@ class _Builder:
             shutil.copyfile(picture, self.folder / "assets" / PICTURE)
 
     # -- pages -------------------------------------------------------------------------------------
-    def write(self, runs: dict[str, KernelRun]) -> None:
-        """Write every page; runs: of the kernels that have one, by file."""
-        self.write_lessons()
+    def write_rest(self, runs: dict[str, KernelRun]) -> None:
+        """Write all pages but the lessons; runs: of the kernels that have one, by file."""
         self.write_kernels(runs)
         self.write_documents()
-        self.write_index(runs)
+        self.write_index()
 
     def page(self, place: str, title: str, body: str, part: str = "", **more) -> None:
         """Write a page with the site's frame around its body, and read it back."""
@@ -243,7 +244,7 @@ class _Builder:
             part = part or ("Engine" if path.stem == "engine" else "")
             self.page(place, title, body, part, contents=renderer.contents)
 
-    def write_index(self, runs: dict[str, KernelRun]) -> None:
+    def write_index(self) -> None:
         listed = [
             {
                 "title": one.title,

@@ -64,6 +64,7 @@ DATA = (
     | stored("results", ".json")
     | stored("notebooks", ".ipynb")
     | stored("exercises", ".md")
+    | stored("docs", ".md")
 )
 
 
@@ -74,7 +75,7 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = stored("attn_course", ".py", ".js", ".css")
+    package = stored("attn_course", ".py", ".js", ".css", ".j2")
     assert package | {f"attn_course/{name}" for name in DATA} <= names
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attn_course"}
@@ -83,7 +84,7 @@ def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
 def test_the_sdist_is_a_checkout(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    package = stored("attn_course", ".py", ".js", ".css")
+    package = stored("attn_course", ".py", ".js", ".css", ".j2")
     others = stored("tests", ".py", ".cfg") | stored("tools", ".py") | stored("docs", "")
     single = {"Makefile", "requirements.lock", "pyproject.toml", "setup.py", "environment.yml"}
     assert DATA | package | {name for name in others if "__pycache__" not in name} | single <= {
