@@ -19,7 +19,7 @@ from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lesson
 from . import kernels, published
 from .lessons import TEMPLATES, lesson_body
 from .markdown import PageRenderer, SiteMap, glossary_html, glossary_words, relative, slug
-from .pages import BrokenLink, ReadPage, check_links, loaded_from_elsewhere, read_page
+from .pages import BrokenLink, ReadPage, check_links, read_page
 from .runs import KernelRun, kernel_run, shown_steps
 from .search import search_index
 from .style import highlight_css
@@ -163,8 +163,6 @@ class _Builder:
         path.write_text(text, encoding="utf-8")
         self.report.pages[place] = len(text.encode())
         self.read[place] = read_page(text)
-        for address in loaded_from_elsewhere(text):
-            self.report.broken.append(BrokenLink(place, address, "loaded from another host"))
 
     def write_lessons(self) -> None:
         words = glossary_words((NOTEBOOKS / GLOSSARY).read_text(encoding="utf-8"))
@@ -190,7 +188,7 @@ class _Builder:
 
     def write_kernels(self, runs: dict[str, KernelRun]) -> None:
         texts = [
-            (one.title, _lesson_page(one), (NOTEBOOKS / f"{one.name}.ipynb").read_text("utf-8"))
+            (one.title, _lesson_page(one), _sources(NOTEBOOKS / f"{one.name}.ipynb"))
             for one in self.lessons
         ]
         template = self.templates.get_template("kernel.html.j2")
@@ -290,6 +288,12 @@ class _Builder:
 
 def _lesson_page(lesson: Lesson) -> str:
     return f"lessons/{lesson.name}.html"
+
+
+def _sources(notebook: Path) -> str:
+    """The text of a notebook's cells, without outputs."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
 
 
 def _neighbour(pages: list[tuple[str, str]], number: int, place: str) -> tuple[str, str] | None:

@@ -27,10 +27,11 @@ class Section:
 
 @dataclass
 class ReadPage:
-    """What a page has: anchors, links in its order, sections."""
+    """What a page has: anchors, links in its order, sections; loaded: from other hosts."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
     sections: list[Section] = field(default_factory=list)
 
 
@@ -61,8 +62,12 @@ class _Reader(HTMLParser):
             self.page.anchors.add(anchor)
         for name in ("href", "src"):
             link = given.get(name)
-            if link is not None and tag != "base":
-                self.page.links.append(link)
+            if link is None:
+                continue
+            self.page.links.append(link)
+            loads = name == "src" or tag == "link"
+            if loads and link.startswith(("http:", "https:", "//")):
+                self.page.loaded.append(link)
         if tag == "main":
             self._in_main = True
         if tag in _VOID:
@@ -117,7 +122,10 @@ def check_links(folder: Path, pages: Mapping[str, ReadPage]) -> list[BrokenLink]
     found = []
     for name, page in pages.items():
         for link in dict.fromkeys(page.links):
-            if why := _broken(folder, pages, name, link):
+            why = _broken(folder, pages, name, link)
+            if link in page.loaded:
+                why = "loaded from another host"
+            if why:
                 found.append(BrokenLink(name, link, why))
     return found
 
@@ -138,18 +146,3 @@ def _broken(folder: Path, pages: Mapping[str, ReadPage], name: str, link: str) -
         if anchor not in pages[place].anchors:
             return "no such anchor"
     return ""
-
-
-def loaded_from_elsewhere(text: str) -> list[str]:
-    """Return the addresses of other hosts that a page would load: scripts, styles, images."""
-    loaded = []
-
-    class Loads(HTMLParser):
-        def handle_starttag(self, tag, attributes):
-            given = dict(attributes)
-            wanted = given.get("src") or (given.get("href") if tag == "link" else None) or ""
-            if wanted.startswith(("http:", "https:", "//")):
-                loaded.append(wanted)
-
-    Loads().feed(text)
-    return loaded

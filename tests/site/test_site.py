@@ -14,7 +14,7 @@ from attn_course.site import build_site, check_links
 from attn_course.site import published as published_at
 from attn_course.site.lessons import fold_answers
 from attn_course.site.markdown import PageRenderer, SiteMap, mathml
-from attn_course.site.pages import loaded_from_elsewhere, read_page
+from attn_course.site.pages import read_page
 from attn_course.site.runs import kernel_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,10 +113,10 @@ def test_the_search_index_has_lessons_kernels_and_words(report):
     assert not any("this run" in entry[4] for entry in entries if entry[0] == "lesson")
 
 
-def test_nothing_is_loaded_from_another_host(report):
-    for place in report.pages:
-        assert loaded_from_elsewhere(text_of(report, place)) == []
-    assert loaded_from_elsewhere('<script src="https://cdn.example/x.js"></script>')
+def test_what_is_loaded_from_another_host_is_broken(tmp_path):
+    text = '<script src="https://cdn.example/x.js"></script><a href="https://a.example">a</a>'
+    (broken,) = check_links(tmp_path, {"a.html": read_page(text)})
+    assert broken.link == "https://cdn.example/x.js" and "another host" in broken.why
 
 
 @pytest.mark.parametrize(
