@@ -95,7 +95,8 @@ class Product:
 
     Args:
         a: (m, k).  b: (k, n).  out: (m, n) CuPy arrays of float32, C-contiguous.
-        bias: (n,) or None.  residual: (m, n) or None; may be out.
+        bias: (n,) or None.  residual: (m, n) or None; may be
+            out, then filled after this call, which times products into out.
         compute: "fp32", or "tf32": factors are rounded to 11 bits.
         workspace: WORKSPACE bytes that products on the same stream may share.
 

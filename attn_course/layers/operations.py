@@ -61,7 +61,7 @@ layer_norm.plan = plan_layer_norm
 def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backend=None, options=()):
     launches = Launches(backend)
     xp = launches.xp
-    check_floats("x", x, xp)
+    check_rows(x, xp)
     for name, vector in (("gamma", gamma), ("beta", beta), ("bias", bias)):
         check_vector(name, vector, x.shape[-1], xp)
     if residual is not None:
@@ -113,7 +113,7 @@ def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
     """
     launches = Launches(backend)
-    check_floats("x", x, launches.xp)
+    check_rows(x, launches.xp)
     check_vector("bias", bias, x.shape[-1], launches.xp)
     out = launches.xp.empty_like(x)
     add_bias_gelu(launches, x, bias, out, approximate, options=options)
@@ -177,7 +177,7 @@ mlp.plan = plan_mlp
 def _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend):
     backend = resolve_backend(backend)
     xp = array_module(backend)
-    check_floats("x", x, xp)
+    check_rows(x, xp)
     width = x.shape[-1]
     check_matrix("w_1", w_1, (width, None), xp)
     check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
@@ -225,6 +225,13 @@ def check_approximate(approximate: str) -> str:
             f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
         )
     return approximate
+
+
+def check_rows(x, xp) -> None:
+    """Refuse an x that is not (..., width) float32."""
+    check_floats("x", x, xp)
+    if not x.ndim:
+        raise ValueError("x has shape (), not (..., width): it needs an axis to work along")
 
 
 def check_vector(name: str, vector, width: int, xp) -> None:

@@ -14,7 +14,7 @@ from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan
-from .transformer import Grouping, TransformerBlock
+from .transformer import Grouping, TransformerBlock, host_array
 
 BIAS_TABLE = "bias_table"  # among a block's weights: ((2s - 1)^2, heads)
 
@@ -68,6 +68,9 @@ class SwinStage:
             ((2 side - 1)^2, heads), optional.
         heads, options: as for TransformerBlock, without ``causal``.
         side: of a window, in tokens. An image of one window along an axis is not shifted.
+
+    Raises:
+        ValueError, TypeError: no block, a side below 1, or a weight as for TransformerBlock.
     """
 
     def __init__(
@@ -81,6 +84,8 @@ class SwinStage:
     ):
         if "causal" in options:
             raise ValueError("windows of an image have no causal order: leave causal out")
+        if not weights or side < 1:
+            raise ValueError(f"a stage of {len(weights)} blocks, side {side}: both are at least 1")
         self.backend, self.heads, self.side = resolve_backend(backend), heads, side
         self.blocks, self.tables = [], []
         for given in weights:
@@ -90,7 +95,7 @@ class SwinStage:
                 raise ValueError(
                     f"{BIAS_TABLE} has shape {np.shape(table)}, not {((2 * side - 1) ** 2, heads)}"
                 )
-            self.tables.append(None if table is None else np.asarray(table, np.float32))
+            self.tables.append(None if table is None else host_array(table))
             self.blocks.append(TransformerBlock(others, heads, backend=self.backend, **options))
 
     def __call__(self, x):

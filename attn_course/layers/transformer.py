@@ -77,7 +77,7 @@ class TransformerBlock:
         self.approximate = check_approximate(approximate)
         host = _checked(weights)
         self.width, self.hidden_width = host["w_1"].shape
-        if self.width % heads:
+        if heads < 1 or self.width % heads:
             raise ValueError(f"a width of {self.width} does not divide into {heads} heads")
         launches = Launches(self.backend)
         put = launches.xp.asarray
@@ -168,8 +168,8 @@ class TransformerBlock:
 
 
 # -- weights ---------------------------------------------------------------------------------------
-def _host(array) -> np.ndarray:
-    """A NumPy, CuPy or PyTorch array on the host, as float32."""
+def host_array(array) -> np.ndarray:
+    """Return a NumPy, CuPy or PyTorch array on the host, as float32."""
     if hasattr(array, "detach"):  # PyTorch, which is not imported
         array = array.detach().cpu().numpy()
     array = array.get() if hasattr(array, "get") else array
@@ -179,13 +179,13 @@ def _host(array) -> np.ndarray:
 def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The weights on the host, all of the shapes that they must have."""
     unknown = sorted(set(weights) - {*MATRICES, *VECTORS})
-    missing = [name for name in MATRICES if name not in weights]
+    missing = [name for name in MATRICES if weights.get(name) is None]
     if unknown or missing:
         raise ValueError(
             f"weights lack {missing} and have {unknown}, which no block has; there are "
             f"{', '.join((*MATRICES, *VECTORS))}"
         )
-    found = {name: _host(array) for name, array in weights.items() if array is not None}
+    found = {name: host_array(array) for name, array in weights.items() if array is not None}
     width, hidden = found["w_q"].shape[0], found["w_1"].shape[-1]
     shapes = dict.fromkeys(MATRICES, (width, width)) | {
         "w_1": (width, hidden),
@@ -225,7 +225,7 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
             raise ValueError(
                 f"the state has no {key!r}: it is not that of a torch.nn.TransformerEncoderLayer"
             )
-        return _host(left.pop(key)) if key in left else None
+        return host_array(left.pop(key)) if key in left else None
 
     joined = take("self_attn.in_proj_weight")  # (3E, E)
     for name, part in zip("qkv", np.split(joined, 3), strict=True):

@@ -70,7 +70,9 @@ def test_wrong_weights_and_inputs_are_named():
         (weights | {"w_3": x}, 4, r"have \['w_3'\]"),
         (weights | {"w_2": weights["w_1"]}, 4, r"w_2 has shape \(24, 40\), not \(40, 24\)"),
         (weights | {"b_1": weights["b_2"]}, 4, r"b_1 has shape \(24,\), not \(40,\)"),
+        (weights | {"w_q": None}, 4, r"lack \['w_q'\]"),
         (weights, 5, "a width of 24 does not divide into 5 heads"),
+        (weights, 0, "a width of 24 does not divide into 0 heads"),
     ]
     for given, heads, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -196,5 +198,9 @@ def test_windows_are_refused_by_name():
         SwinStage([weights], 2, 4)(xp.asarray(x))
     with pytest.raises(ValueError, match=r"bias_table has shape \(49, 2\), not \(25, 2\)"):
         SwinStage([weights], 2, 3)
+    with pytest.raises(ValueError, match="a stage of 0 blocks"):
+        SwinStage([], 2, 4)
+    with pytest.raises(ValueError, match="side 0: both are at least 1"):
+        SwinStage([weights], 2, 0)
     with pytest.raises(ValueError, match="no causal order"):
         SwinStage([weights], 2, 4, causal=True)

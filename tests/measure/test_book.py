@@ -36,6 +36,7 @@ def test_a_page_compares_with_the_best_of_all_peers():
 def test_without_peers_a_page_has_no_ratios():
     page = book.page_of(made_up(tiled=4.0))
     assert page.with_best_peer(["tiled"]) == {"tiled": (4.0, 5.0)} and not page.peers
+    assert page.over_best_peer() == {}
 
 
 def test_methods_stand_under_the_roof_with_the_bytes_that_their_kernels_move():

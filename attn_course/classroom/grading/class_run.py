@@ -141,7 +141,7 @@ def _publish(store: Store, results: Sequence[dict]) -> None:
 
     def link(result: dict) -> str:
         path = store.feedback_path(result["student"], result["set"])
-        return quote(path.relative_to(store.folder).as_posix())
+        return quote(os.fsencode(path.relative_to(store.folder)))  # a name may be no UTF-8
 
     write(store.folder / OVERVIEW, overview(results, link, set(_sandboxes(results))))
 

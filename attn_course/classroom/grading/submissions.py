@@ -77,7 +77,7 @@ def _nbgrader(submitted: Path) -> Iterator[Submission]:
             if os.path.lexists(path):
                 yield Submission(student.name, assignment.name, path)
                 continue
-            others = sorted(assignment.glob("*.ipynb"))
+            others = _notebooks(assignment)
             if len(others) == 1:
                 remark = f"the notebook is named {others[0].name}, not {path.name}"
                 yield Submission(student.name, assignment.name, others[0], remark=remark)
@@ -90,8 +90,13 @@ def _folders(folder: Path) -> list[Path]:
     return [one for one in sorted(folder.iterdir()) if one.is_dir() and one.name[0] != "."]
 
 
+def _notebooks(folder: Path) -> list[Path]:
+    """The notebooks of a folder, without hidden files: macOS writes `._NAME` beside a file."""
+    return [one for one in sorted(folder.glob("*.ipynb")) if one.name[0] != "."]
+
+
 def _flat(folder: Path, only: str) -> Iterator[Submission]:
-    for path in sorted(folder.glob("*.ipynb")):
+    for path in _notebooks(folder):
         named = _SET.search(path.stem)
         if named:
             student = (path.stem[: named.start()] + path.stem[named.end() :]).strip("_- .")

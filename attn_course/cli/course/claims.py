@@ -39,8 +39,7 @@ def execute(arguments) -> int:
         raise ValueError("--write writes all claims: name none")
     names = arguments.names or list(chosen)
     tried, missing = claims.try_all(chosen[name] for name in names)
-    if arguments.write:
-        print(f"written to {claims.write(tried)}")
+    path = claims.write(tried) if arguments.write and not missing else None
     stored = claims.read()
     changed = [one.name for one in tried if one.verdict != stored_verdict(stored, one.name)]
     if arguments.json != Path("-"):
@@ -49,6 +48,8 @@ def execute(arguments) -> int:
             print(f"{name}: not tried: {reason}")
         for name in changed:
             print(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
+        if arguments.write:
+            print(f"written to {path}" if path else "not written: a claim could not be tried")
     write_json(arguments.json, {"claims": [one.record() for one in tried], "missing": missing})
     return 1 if missing or changed else 0
 

@@ -63,7 +63,12 @@ class Page:
         return found | ({BEST_PEER: self.best(sorted(self.peers))} if self.peers else {})
 
     def over_best_peer(self) -> Times:
-        """Return contestant -> the best peer's time over its own, the course's contestants only."""
+        """Return contestant -> the best peer's time over its own, the course's contestants only.
+
+        Empty where no peer ran.
+        """
+        if not self.peers:
+            return {}
         peer = self.best(sorted(self.peers))
         return {
             name: tuple(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 from collections import Counter
@@ -162,6 +163,22 @@ def test_errors_of_cells_are_told_and_the_next_cell_runs():
     assert told["ended"] == "ran to its end"
     errors = [(one["cell"], one["error"]) for one in told["errors"]]
     assert errors == [("a", "ZeroDivisionError"), ("b", "SyntaxError"), ("c", "SystemExit")]
+
+
+@pytest.mark.parametrize("cell", ["Infinity", "1e999", "-7", "[]", '"x"', "NaN"])
+def test_a_forged_report_is_no_failure_of_the_grader(cell):
+    text = f"import os\nos.write(3, b'{{\"cell\": {cell}}}\\n')"
+    told = grader.execute(best_sandbox(), [("first", text)], 5.0)
+    assert told["ended"] == "ran to its end"
+
+
+def test_a_name_that_is_no_text_has_a_page(tmp_path):
+    path = os.fsencode(tmp_path) + b"/ann\xff_ps1.ipynb"
+    with open(path, "w") as file:
+        file.write("no notebook")
+    run = grade_class(tmp_path, tmp_path / "grades", jobs=1)
+    assert run.results[0]["unreadable"].startswith("the file is not JSON")
+    assert "ann%FF" in (run.folder / OVERVIEW).read_text()
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ def test_a_renamed_notebook_is_graded_and_told(tmp_path):
     assert not one.problem and "my ps1 (final).ipynb" in one.remark
 
 
+def test_hidden_files_are_no_submissions(tmp_path):
+    """macOS writes `._NAME` beside a file; it would sort before the notebook."""
+    for name in ("ann_ps1", "._ann_ps1", "..", "bob_ps1"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    found = collect(tmp_path, "ps1")[1]
+    assert [one.path.name for one in found] == ["ann_ps1.ipynb", "bob_ps1.ipynb"]
+    assert not any(one.remark for one in found)
+
+
 def test_only_plain_files_inside_are_read(tmp_path):
     for student in ("folder", "huge", "link", "none", "pipe"):
         submit(tmp_path, student)
