@@ -56,6 +56,8 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
 # faster; so a machine that is slow or busy fails no kernel that ends.
 LAUNCH_SECONDS = 2.0
 SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that has ended before
+# Without the macro of -G: else the sanitizer's build could be another text than the one counted.
+ONE_TEXT = ("-U__CUDACC_DEBUG__",)
 _ORDER = list(PROPERTIES)
 _reference_totals: dict[str, dict[str, int]] = {}  # text of a solution -> its counters
 _NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
@@ -90,7 +92,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
 
 def compiled(exercise: Exercise, source: str) -> Kernel:
     """Return the exercise's kernel in a learner's text, for the simulator."""
-    module = RawModule(code=source, backend="simulator", strict=True)
+    module = RawModule(code=source, backend="simulator", strict=True, options=ONE_TEXT)
     module.program()  # compiling takes none of the launches' time
     return module.get_function(exercise.kernel)
 

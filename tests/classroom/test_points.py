@@ -93,6 +93,14 @@ def test_a_stub_and_a_text_that_does_not_compile_earn_nothing():
     assert other_name.earned == 0 and "softmaxx" in other_name.rows[0].reason
 
 
+def test_the_sanitizer_sees_the_text_that_is_counted():
+    """A right kernel for the debug build alone earns nothing for the other one."""
+    problem = read_problem("ps1_scores")
+    racy = next(one.text for one in problem.wrong if one.name == "no first barrier")
+    text = f"#ifdef __CUDACC_DEBUG__\n{problem.solution}\n#else\n{racy}\n#endif\n"
+    assert "no race" in score(problem.name, text).lost
+
+
 def test_an_exercise_of_a_lesson_has_no_points():
     with pytest.raises(ExerciseError, match="has no points"):
         score("add_ten", "")
