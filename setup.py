@@ -1,4 +1,4 @@
-"""Copy kernels, records, lessons and exercises into the package when a wheel is built.
+"""Copy kernels, records, lessons, exercises and docs into the package when a wheel is built.
 
 In a checkout they stand beside the package; `attn_course.ladder.folders` finds them in both places.
 """
@@ -13,6 +13,7 @@ DATA = {  # folder of the checkout -> the files of it that are shipped
     "results": ("*.json",),
     "notebooks": ("*.ipynb", "glossary.md", "nbgrader_config.py"),
     "exercises": ("*.md", "*.toml"),
+    "docs": ("*.md", "*.png"),
 }
 
 

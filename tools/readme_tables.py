@@ -247,8 +247,9 @@ def bench_row(row: dict) -> str:
 
 
 def checked() -> str:
-    """The comparisons of the simulator and its sanitizer with a GPU, from three records."""
-    return "\n".join([counters_line(), differential_line(), sanitizer_line()])
+    """The comparisons of the simulator and its sanitizer with a GPU, from four records."""
+    lines = (counters_line(), differential_line(), matrices_line(), sanitizer_line())
+    return "\n".join(lines)
 
 
 def counters_line() -> str:
@@ -278,6 +279,16 @@ def differential_line() -> str:
         f"opcodes and {kernels['agree']:,} of {kernels['count']:,} random kernels bit for bit "
         "(NaNs aside whose bits the ISA leaves open), "
         f"{bounded} approximate opcodes within their documented error; {caption(record)}."
+    )
+
+
+def matrices_line() -> str:
+    record = read_record(GPU_RECORDS / "differential_matrices.json")
+    found = record["sections"]["matrices"]
+    sums = sum(item.get("sums", 0) for item in found["items"])
+    return (
+        f"- **Tensor cores** against the GPU: {found['agree']} of {found['count']} matrix "
+        f"instructions, {sums:,} sums among them, bit for bit; {caption(record)}."
     )
 
 
