@@ -247,7 +247,7 @@ class _Builder:
             {
                 "title": one.title,
                 "page": _lesson_page(one),
-                "question": one.question,
+                "question": one.question.replace("*", ""),
                 "minutes": one.minutes,
                 "exercises": len(one.exercises),
                 "elsewhere": _elsewhere(one),
