@@ -76,7 +76,7 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
             record["sections"]["opcodes"]["agree"] -= 1
         (tmp_path / path.name).write_text(json.dumps(record))
     monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    counters, results, sanitizer = readme_tables.checked().splitlines()
+    counters, results, _, sanitizer = readme_tables.checked().splitlines()
     assert " 1 unexplained" in counters and " 1 false alarms" in sanitizer
     agreeing, opcodes = re.search(r"([\d,]+) of ([\d,]+) PTX", results).groups()
     assert int(opcodes.replace(",", "")) - int(agreeing.replace(",", "")) == 1
