@@ -8,6 +8,7 @@ branch SITE_BRANCH, to which the site is pushed.
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 from attn_course.lessons.working_copy import cleared
 
@@ -17,6 +18,7 @@ SITE_BRANCH = "gh-pages"
 FIRST_LESSON = "00_start_here"
 COLAB = "https://colab.research.google.com"
 BINDER = "https://mybinder.org"
+COPIES = "work"  # where `attn-course lessons` puts a learner's copies
 INSTALL_CELL = "install-the-course"
 
 
@@ -37,7 +39,8 @@ def colab_url(lesson: str) -> str:
 
 def binder_url(lesson: str) -> str:
     """Return the address that opens a learner's copy of a lesson on Binder."""
-    return f"{BINDER}/v2/gh/{REPOSITORY}/HEAD?urlpath=lab/tree/work/{lesson}.ipynb"
+    path = quote(f"lab/tree/{COPIES}/{lesson}.ipynb", safe="")
+    return f"{BINDER}/v2/gh/{REPOSITORY}/HEAD?urlpath={path}"
 
 
 def badges() -> str:

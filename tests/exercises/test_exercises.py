@@ -6,6 +6,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise, session
+from attn_course.exercises.exercise import problem_names
 
 NAMES = exercise_names()
 MOST_SECONDS = 5
@@ -31,7 +32,7 @@ def test_an_exercise_has_enough_solutions_to_prove_its_check(name):
     assert len(set(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *problem_names()])
 def test_the_line_budget_is_what_the_solution_takes(name):
     exercise = read_exercise(name)
     stub, solution = (
