@@ -4,8 +4,6 @@ A GPU runs the kernel without the limits of the simulator; grade unknown source 
 sandbox of the machine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attn_course.engine.backend import gpu_count

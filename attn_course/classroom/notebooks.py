@@ -5,8 +5,6 @@ tests; nbgrader takes them out. `released_notebook` gives the same cells without
 learner's working copy.
 """
 
-from __future__ import annotations
-
 import json
 
 from attn_course.exercises.exercise import Exercise

@@ -2,8 +2,6 @@
 and every wrong one loses those of the property that it is rejected for.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attn_course.engine.errors import CompileError

@@ -3,8 +3,6 @@
 Only the text is judged, by the course's own code on the simulator: no Python of a notebook runs.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The points that a notebook shows are for its reader: code of a notebook may repl
 functions. Grades come from `scoring`, which judges the text of the kernels alone.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from attn_course.engine.errors import ShownBriefly

@@ -4,8 +4,6 @@ A set's problems are the files of `exercises/assignments` whose names begin with
 `sets.toml` there gives its title, lesson and first words.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The replacements that take one idea at a time out of kernels 12 and 19."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .edits import Edit

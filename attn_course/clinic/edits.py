@@ -1,7 +1,5 @@
 """Exact replacements in a kernel's text, for ablations and for the solutions of exercises."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

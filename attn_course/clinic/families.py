@@ -1,7 +1,5 @@
 """How the clinic's clean kernels are launched, and what they compute in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

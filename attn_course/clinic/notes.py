@@ -6,8 +6,6 @@ at which it shows. `// <- defect` stands on the wrong line; `// <- found here` o
 it is found, when that is another one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Launches of the clinic's kernels: run, checked against float64 and by the sanitizer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

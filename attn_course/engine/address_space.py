@@ -12,8 +12,6 @@ nothing; a far one can still meet another array, as on a GPU. Addresses of array
 are the last to be used again.
 """
 
-from __future__ import annotations
-
 import mmap
 import threading
 import weakref

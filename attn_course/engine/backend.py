@@ -1,7 +1,5 @@
 """Where kernels run, a GPU or the simulator, and the array library that goes with each."""
 
-from __future__ import annotations
-
 import os
 import types
 from functools import lru_cache

@@ -3,8 +3,6 @@
 A call compiles, translates and runs under one budget. Code that may take long asks it to `check`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

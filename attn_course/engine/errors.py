@@ -1,7 +1,5 @@
 """The exceptions of the engine. Messages name the source line and a remedy."""
 
-from __future__ import annotations
-
 import sysconfig
 import traceback
 from dataclasses import dataclass

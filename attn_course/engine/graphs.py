@@ -1,7 +1,5 @@
 """CUDA graphs: kernel launches are captured once and replayed at the price of one launch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

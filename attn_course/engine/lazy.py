@@ -1,7 +1,5 @@
 """Public names of a package that are imported when they are first used."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module

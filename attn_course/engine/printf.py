@@ -1,7 +1,5 @@
 """printf of a kernel: the C format and a thread's arguments become its message."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -4,8 +4,6 @@ It goes to standard error, and in a notebook's front end to standard output: the
 error is on a red ground, which stays when the line is gone.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import sys

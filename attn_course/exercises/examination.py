@@ -5,8 +5,6 @@ counters, and once as the debug build under the sanitizer. A loop without an end
 some seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

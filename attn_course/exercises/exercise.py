@@ -10,8 +10,6 @@ with the formula that its notebook shows, hidden cases, and a solution whose mar
 the learner writes; its stub is the solution without that region.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The outcome of an examination: properties, the first failure, and how a notebook shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape

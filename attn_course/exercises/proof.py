@@ -1,7 +1,5 @@
 """The proof that an exercise works: every solution of its file is examined."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from .examination import judge

@@ -1,7 +1,5 @@
 """A notebook's side of the exercises: the cell `%%cuda NAME`, `check("NAME")`, `step("NAME")`."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from attn_course.engine.errors import SimulatorError

@@ -1,7 +1,5 @@
 """Online softmax, tiles, windows, copies under way, shared memory and ablations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

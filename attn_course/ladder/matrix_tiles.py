@@ -5,8 +5,6 @@ The first that fits the device and gives every multiprocessor a block is taken, 
 makes the most blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

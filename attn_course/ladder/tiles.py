@@ -10,8 +10,6 @@ time it is rough. It knows no causal mask, which takes about the same share of t
 tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Fused kernels in lessons 08 to 10 and 15: runs, traces, shared memory and records."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lesson 06: counts of the instructions that combine values, and a warp's exchange in a trace."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ occupancy limits) and KIND (`attn-course record profile`: speed of light, stall 
 hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block` and `metrics`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attn_course.engine.events import observe

@@ -3,8 +3,6 @@
 An answer of None means "not yet": a lesson runs from top to bottom without any.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Listings of a lesson: kernel source, diffs, steps of a trace, facts of the machine."""
 
-from __future__ import annotations
-
 import difflib
 import platform
 import textwrap

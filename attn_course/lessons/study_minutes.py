@@ -4,8 +4,6 @@ The four rates are assumptions, not measurements: reading is slow where a text i
 second language. The minutes that lessons state follow from them and from the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from math import ceil

@@ -7,8 +7,6 @@ Counters come from the simulator; times come from a GPU, where all variants of a
 or from its record.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from collections.abc import Sequence

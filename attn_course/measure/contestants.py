@@ -5,8 +5,6 @@ they take turns on one stream. PyTorch is optional (the `peers` extra) and is im
 is first asked for. TF32 is off: float32 means float32.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import warnings

@@ -4,8 +4,6 @@ A contest is one problem. All contestants get the same inputs; each output is ch
 float64 before anything is timed; then their CUDA graphs take turns on one stream (:mod:`.timing`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ attempts: here each of them is a contestant, with the blocks, registers and shar
 launch. Blocks and shared memory are computed for any device; times come from a GPU or its record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial

@@ -4,8 +4,6 @@ On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the rec
 `attn-course record timing` has made. Times are microseconds.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Measured on a GPU now, or read from the newest record; the same class holds either.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ A record stays a plain dict. Each class below names the fields that its readers 
 types; a record may hold more. Times are microseconds.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Annotated, NotRequired, Required, TypedDict
 

@@ -9,8 +9,6 @@ A record is checked against the schema of its kind (:mod:`.record_schema`) when 
 before it is written.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import logging

@@ -1,7 +1,5 @@
 """Suites of problems on which every method of the course meets PyTorch's attention."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The lists of tiles and the prices of the model come from this record; it also te
 where the model picks a tile that is not the fastest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace

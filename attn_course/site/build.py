@@ -1,7 +1,5 @@
 """The site: which pages there are, how each is made, and the check of all links."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import shutil

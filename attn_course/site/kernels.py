@@ -1,7 +1,5 @@
 """The kernels' pages: header, constants, source, counters and steps."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A lesson as a page: the executed notebook, with answers to predictions folded."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

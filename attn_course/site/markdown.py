@@ -1,7 +1,5 @@
 """Markdown of the course as HTML: formulas as MathML, anchors, links between pages of the site."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Mapping

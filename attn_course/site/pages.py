@@ -3,8 +3,6 @@
 The link checker and the search index read pages with this one parser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html.parser import HTMLParser

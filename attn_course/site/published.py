@@ -5,8 +5,6 @@ Colab and Binder follow. Colab opens the notebooks that `make site` writes into 
 branch SITE_BRANCH, to which the site is pushed.
 """
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

@@ -4,8 +4,6 @@ A run is kept in the folder of compiled code (ATTN_COURSE_COMPILED), where that 
 kernel, a header of it, the compiler or the package changes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """The search index: every section of every page, and every word of the glossary."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from .pages import ReadPage

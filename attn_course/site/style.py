@@ -1,7 +1,5 @@
 """Colours of highlighted source, light and dark, from two styles of Pygments."""
 
-from __future__ import annotations
-
 from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 

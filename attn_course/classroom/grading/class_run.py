@@ -1,7 +1,5 @@
 """Grade a folder: find the submissions, grade those that are new, write tables and pages."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Everything that comes from a submission is escaped, and the pages allow no scrip
 failing case are a page beside it, made by the course's stepper.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping, Sequence
 

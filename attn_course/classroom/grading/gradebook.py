@@ -1,7 +1,5 @@
 """The class in tables: CSV files, and nbgrader's gradebook."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """Grade one submission: read it, judge its kernels, execute it, each in a sandboxed process."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Many submissions: on this machine, or on a Dask cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 

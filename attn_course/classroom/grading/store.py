@@ -1,7 +1,5 @@
 """Results on disk: one file a submission, written at once or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

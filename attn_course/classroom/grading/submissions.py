@@ -3,8 +3,6 @@
 Only plain files inside the folder are read: no links, no pipes, nothing above a size.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

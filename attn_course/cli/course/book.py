@@ -1,7 +1,5 @@
 """`attn-course book`: the benchmark book, figures and tables drawn from the records."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from attn_course.cli.arguments import add_json, write_json

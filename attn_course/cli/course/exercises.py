@@ -1,7 +1,5 @@
 """`attn-course exercises`: the exercises of the lessons, and the proof that each one works."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tqdm import tqdm

@@ -1,7 +1,5 @@
 """`attn-course grade DIR`: grade a class, each submission in a sandbox."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`attn-course grade --self SET`: the points of one's own notebook, before it is handed in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from attn_course.classroom.gpu_bonus import timed

@@ -1,7 +1,5 @@
 """`attn-course lessons`: the lessons with minutes and progress, in the learner's working copy."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

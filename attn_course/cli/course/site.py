@@ -1,7 +1,5 @@
 """`attn-course site`: the course as a static site, which opens from disk and needs no network."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

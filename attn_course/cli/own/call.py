@@ -1,7 +1,5 @@
 """One call of a kernel of the user's own: compiled, its arguments made, launched."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a launch has done to its arrays."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The check of includes: files of the source's own folder, of `-I` folders, CUDA's headers."""
 
-from __future__ import annotations
-
 import os
 import re
 from bisect import bisect_right

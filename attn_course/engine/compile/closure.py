@@ -4,8 +4,6 @@ Whatever is kept for a source (compiled code, a record of a measurement) depends
 well. This module is the only one that looks for them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """NVRTC in a process of its own, which can be ended at any time; see `server.py`."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """Folders of CUDA's headers: pip wheels, a toolkit, and CuPy's own copy of the C++ library."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

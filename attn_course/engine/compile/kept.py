@@ -4,8 +4,6 @@ The environment variable ATTN_COURSE_COMPILED names the folder; without it nothi
 test` sets it, so that its workers, its notebooks and its next run share what one has compiled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """NVRTC's messages, made readable: file and line, the line's text, a caret, and a hint."""
 
-from __future__ import annotations
-
 import difflib
 import re
 

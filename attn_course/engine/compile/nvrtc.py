@@ -4,8 +4,6 @@ NVRTC comes as a pip wheel. The library that CuPy loads is called in a process o
 the options of `cupy.RawModule`, so that the simulator and the GPU run the same code.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

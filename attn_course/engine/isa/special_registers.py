@@ -1,7 +1,5 @@
 """Special registers: %tid, %ctaid, %laneid and others, as values over lanes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 _AXES = {"x": 0, "y": 1, "z": 2}

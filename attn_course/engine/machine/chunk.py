@@ -6,8 +6,6 @@ the registers directly; a smaller one gathers the registers it reads, works on s
 scatters what it wrote when it stops.
 """
 
-from __future__ import annotations
-
 import os
 import traceback
 from time import monotonic

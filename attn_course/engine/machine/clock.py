@@ -1,7 +1,5 @@
 """The clock of a chunk: cycles that pass with its instructions, and leaps while all only wait."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.translate.control_flow import Block

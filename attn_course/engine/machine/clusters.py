@@ -4,8 +4,6 @@ In a shared::cluster address the bits from CLUSTER_SHIFT on hold the block's ran
 shared address, with zeros there, is in the thread's own block.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE

@@ -1,7 +1,5 @@
 """Calls of functions that PTX does not contain: printf, assert, malloc and free."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE

@@ -6,8 +6,6 @@ A chunk's lanes have places 0, 1, ... A group is a sorted array of places, or No
 Registers are immutable values: an array over lanes, or a scalar where all lanes agree.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.events import place_in

@@ -1,7 +1,5 @@
 """One launch: its geometry, its memory, and the chunks of blocks that run one after another."""
 
-from __future__ import annotations
-
 import os
 import time
 

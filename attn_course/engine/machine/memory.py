@@ -6,8 +6,6 @@ the name of the nearest one. Shared and local memory are flat arrays with one sl
 thread.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Reports of a chunk to its observers: instructions with their accesses, barriers, faults."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.events import (

@@ -7,8 +7,6 @@ thread writes to memory. And groups that look at memory again and again, with at
 loads, give the others a turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from time import monotonic
 

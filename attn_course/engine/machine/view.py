@@ -1,7 +1,5 @@
 """The view of a chunk that observers are given: the only code that knows both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

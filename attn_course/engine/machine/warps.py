@@ -4,8 +4,6 @@ Values arrive as arrays over the active lanes; `lanes` are their sorted lane ids
 table of 32 places a warp is filled first, so that an inactive source lane is visible as such.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

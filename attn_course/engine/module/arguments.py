@@ -7,8 +7,6 @@ without a message. With strict checks both are refused. Without them the kernel 
 CuPy passes, and a warning names the trap.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The CuPy side of a RawModule: the `cupy.RawModule` behind it, and its options."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 import zlib

@@ -1,7 +1,5 @@
 """A kernel with CuPy's call and attributes, on a GPU or on the simulator."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The limits of a device on a launch, and the check of a launch against them."""
 
-from __future__ import annotations
-
 import operator
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`RawKernel` with CuPy's own signature: one kernel of one source text."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from .kernel import Kernel, ModuleFacts

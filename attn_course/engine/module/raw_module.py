@@ -1,7 +1,5 @@
 """`RawModule` with CuPy's own signature, on a GPU or on the simulator."""
 
-from __future__ import annotations
-
 import os
 import re
 from functools import cached_property

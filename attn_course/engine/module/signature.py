@@ -1,7 +1,5 @@
 """A kernel's parameters and block limits: sizes from its PTX, C types and names from its DWARF."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """C types by name: the NumPy dtype of an element, and the members of a vector type."""
 
-from __future__ import annotations
-
 import importlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The names of a debug build: local variables and their places, shared arrays and shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod

@@ -1,7 +1,5 @@
 """Names as the source writes them, from the compiler's mangled ones."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

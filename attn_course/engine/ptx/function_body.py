@@ -1,7 +1,5 @@
 """PTX function bodies: labels, registers, local variables, source positions, instructions."""
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ The grammar follows NVIDIA's PTX ISA manual as far as NVRTC writes it: module di
 functions, instructions, and the source positions that `.loc` gives. Nothing is interpreted here.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

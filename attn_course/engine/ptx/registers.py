@@ -1,7 +1,5 @@
 """Which registers an instruction reads and writes, and which symbols it names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from .syntax import (

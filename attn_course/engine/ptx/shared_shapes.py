@@ -4,8 +4,6 @@ DWARF does not list the shared arrays of a function. Their extents are constant 
 `#define` and `constexpr` names and of the compiler's -D options, which are evaluated here.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

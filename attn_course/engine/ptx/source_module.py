@@ -1,7 +1,5 @@
 """A PTX module beside the CUDA C file that it was compiled from."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from .dwarf import Reader

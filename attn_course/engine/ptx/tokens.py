@@ -1,7 +1,5 @@
 """PTX text as words and marks, with the line that an error names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

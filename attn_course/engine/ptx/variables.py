@@ -1,7 +1,5 @@
 """PTX variable declarations: spaces, types, extents, initial values, parameter lists."""
 
-from __future__ import annotations
-
 import re
 
 from .syntax import TYPE_BYTES, Variable

@@ -6,8 +6,6 @@ run them: of several groups of lanes, the one with the lowest key runs first, so
 sides of a branch meet again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

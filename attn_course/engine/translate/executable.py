@@ -1,7 +1,5 @@
 """A compiled kernel ready to run: register slots, variable places, and blocks of NumPy lines."""
 
-from __future__ import annotations
-
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable

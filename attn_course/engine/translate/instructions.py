@@ -6,8 +6,6 @@ blocks that runs. `Program.python(name)` prints the lines:
     fma.rn.ftz.f32 %f14, %f13, %f12, %f29;   ->   R[14] = fma_rn_ftz_f32(R[13], R[12], R[29])
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

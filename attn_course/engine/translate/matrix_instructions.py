@@ -1,7 +1,5 @@
 """Matrix instructions as lines of Python; each calls a method of Matrices."""
 
-from __future__ import annotations
-
 from attn_course.engine.ptx.syntax import Instruction, Register, Vector, format_operand
 
 from ..errors import UnknownInstruction, UnsupportedInstruction

@@ -1,7 +1,5 @@
 """Instructions on mbarrier objects as lines of Python; each calls a method of Mbarriers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.ptx.syntax import Address, Instruction

@@ -1,7 +1,5 @@
 """Memory instructions as lines of Python: ld, st, atom, red, cp.async."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

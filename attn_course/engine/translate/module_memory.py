@@ -1,7 +1,5 @@
 """The variables and the functions of a module: one address each, for all launches and builds."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.ptx.demangle import demangle

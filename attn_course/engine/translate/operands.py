@@ -5,8 +5,6 @@ its own type. Where those differ, the text views the one as the other; ld, st an
 a wider register than they use (`ld.u8 %r1`), which cuts or widens the value.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Video instructions as lines of Python: parts of operands are selected before the operation."""
 
-from __future__ import annotations
-
 from attn_course.engine.ptx.syntax import Instruction, Selected
 
 from ..errors import UnsupportedInstruction

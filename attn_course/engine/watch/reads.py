@@ -1,7 +1,5 @@
 """Reads of each element of each array in global memory."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Single warps: the spread of a block's work, and the instructions that run during copies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """results/claims.json: every claim with its evidence and verdict, as the lesson shows them."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterable, Mapping

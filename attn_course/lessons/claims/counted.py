@@ -1,7 +1,5 @@
 """Trials that need no GPU: counts of the simulator, limits of a device, and arithmetic."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

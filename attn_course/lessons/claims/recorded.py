@@ -1,7 +1,5 @@
 """Trials that read records of a GPU: times, bandwidths and profiles."""
 
-from __future__ import annotations
-
 from attn_course.ladder.problem import Problem
 from attn_course.measure import experiments
 from attn_course.measure.hardware.devices import peak_of

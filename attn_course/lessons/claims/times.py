@@ -3,8 +3,6 @@
 Both are measured on a GPU; the probes' results are checked against float64 first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The claims on trial, each with its experiment and the rule that turns numbers into a verdict."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from . import counted, recorded

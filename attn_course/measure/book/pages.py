@@ -4,8 +4,6 @@ One page a suite: times, times faster than the best of all peers, rates, growth 
 length, a summary; and one page of every kernel under the roofs of the GPU.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 `ladder.problem.Device` is the part of this that a choice of tiles needs, read from the GPU in use.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from attn_course.engine.backend import resolve_backend

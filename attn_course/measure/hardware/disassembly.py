@@ -4,8 +4,6 @@ Needs no GPU. PTX is a promise to the compiler's last stage; what a GPU runs is 
 the disassembly says whether a kernel uses tensor cores, or what an atomic operation has become.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 import shutil

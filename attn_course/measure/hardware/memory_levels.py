@@ -5,8 +5,6 @@ Latency comes from chains of dependent loads, bandwidth from streams of independ
 probes also run on the simulator, which checks what they read; their clocks are a GPU's matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

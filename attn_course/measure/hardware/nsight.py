@@ -5,8 +5,6 @@ its metrics target by target. Hardware counters are not open to everyone on a re
 profiles are kept under results/ (see :mod:`attn_course.measure.records`).
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

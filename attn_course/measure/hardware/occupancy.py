@@ -5,8 +5,6 @@ units of 256, shared memory in units of 128 bytes, of which a block's bookkeepin
 (compute capability 8.0 and later).
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from dataclasses import dataclass

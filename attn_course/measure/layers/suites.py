@@ -4,8 +4,6 @@ Each layer of the course is timed with its products in float32 and as three TF32
 PyTorch with full float32 products, all as CUDA graphs in turns.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ of the sandbox are those of the notebook. What is said here is the word of a pro
 student's code: it is reported, and decides about no points.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -6,8 +6,6 @@ Only the course's own code runs here, on the text of a kernel. The answer goes o
 descriptor of its own; what the kernel prints goes nowhere, so that it cannot be taken for points.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

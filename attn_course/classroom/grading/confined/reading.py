@@ -6,8 +6,6 @@ Nothing of the notebook is executed here, and its stored outputs are not looked 
 by nbgrader's grade_id; its text decides where the id is gone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -8,8 +8,6 @@ Three walls, each where the system has it:
 - limits: time, memory, processes, files and output; they hold everywhere.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -3,8 +3,6 @@
 Raises UnknownInstruction, with the opcode and the part that is not understood.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache

@@ -11,8 +11,6 @@ mma instructions that a wmma.mma becomes. Of .f16 the registers beyond these rep
 of sm_70.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 

@@ -16,8 +16,6 @@ ptxas makes several instructions, their sums follow one another: see Multiplicat
 2026; tests/tools has their checksums). `SM_80` has not been compared with a GPU here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -4,8 +4,6 @@ All warps that run are computed at once. Registers arrive as arrays over the act
 scalars; a fragment's bits are (warps, 32 * elements) arrays, lane by lane.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.addresses import WINDOWS

@@ -6,8 +6,6 @@ Definitions are Nsight Compute's; `DESCRIPTIONS` states each. The counts are of 
 sectors do not depend on that.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Counts beside the source: a table in a notebook, aligned text in a terminal."""
 
-from __future__ import annotations
-
 import html
 import textwrap
 from collections.abc import Iterator, Mapping

@@ -7,8 +7,6 @@ request and a bank conflict is depends on it, so the counters join them in the s
 from the code, never from addresses.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Sectors depend on that constant only through its remainder by 32, bank conflicts
 first addresses are kept as a pattern, and a later event is recognised as `pattern + delta`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.addresses import Packed

@@ -9,8 +9,6 @@ together in one go where neighbours want the same: lanes t and t^1 throughout, o
 (NVIDIA's answer in its developer forum, thread 77228, "Unexpected shared memory bank conflict").
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

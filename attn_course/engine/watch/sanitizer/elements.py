@@ -1,7 +1,5 @@
 """How an element of an array is written: `tile[1][4]` and `tile[0..31][0..32]`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

@@ -1,7 +1,5 @@
 """Barriers that pass only because threads that went around them have ended since."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView

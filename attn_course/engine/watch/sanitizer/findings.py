@@ -1,7 +1,5 @@
 """Findings: what the sanitizer reports, merged so that one mistake is one entry."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property

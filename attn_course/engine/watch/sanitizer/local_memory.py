@@ -1,7 +1,5 @@
 """Local memory: arrays of a thread's own that are read before they are written, or overrun."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

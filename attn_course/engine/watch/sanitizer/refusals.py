@@ -1,7 +1,5 @@
 """Accesses that the hardware refuses: out of bounds or misaligned, lane by lane."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sanitizer: finds accesses that are wrong even where the result happens to be right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

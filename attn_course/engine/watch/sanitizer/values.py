@@ -1,7 +1,5 @@
 """Where the values of a program's registers go: to a branch, to a store, or nowhere else."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from attn_course.engine.ptx.registers import has_result, reads_and_writes, registers_in

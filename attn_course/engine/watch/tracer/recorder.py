@@ -4,8 +4,6 @@ A copy is kept of the registers that hold a variable, taken right after the inst
 them, so what a frame shows never depends on what the machine still keeps.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

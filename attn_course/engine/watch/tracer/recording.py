@@ -1,7 +1,5 @@
 """The record of one traced block: frames of plain data, and NumPy views of any moment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 

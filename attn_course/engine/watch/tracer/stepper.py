@@ -4,8 +4,6 @@ All logic is in stepper_page/*.js, which get the recordings as one compressed st
 widget works without a running kernel too.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import html

@@ -1,7 +1,5 @@
 """One block's view of memory for the tracer: its lanes, its arrays, the elements of an access."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tracer: every step of a thread block, with its variables by their names in the source."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ threads write the flag as they please, which is an error where they write differ
 where one of them computes what it writes from what it has read (`x = x + 1`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..natures import Nature

@@ -1,7 +1,5 @@
 """Global memory over a launch: races between threads and blocks, reads of unwritten outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

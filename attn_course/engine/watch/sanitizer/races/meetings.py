@@ -1,7 +1,5 @@
 """The order of lanes or warps, where only some of a warp's lanes or a block's warps have met."""
 
-from __future__ import annotations
-
 import numpy as np
 
 FULL = np.uint32(0xFFFFFFFF)

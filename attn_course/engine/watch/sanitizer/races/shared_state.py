@@ -7,8 +7,6 @@ Atomic operations are in no race with each other, but with plain accesses they a
 let pass: the plain read before a loop of compare-and-swap, which checks what was read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
