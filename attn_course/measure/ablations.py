@@ -20,7 +20,7 @@ from attn_course.ladder.steps import Device, Problem, step
 
 from . import records
 from .contestants import Kernels, Part, compile_parts
-from .contests import ContestResult, Shape, hold_contest, shape_label
+from .contests import Shape, hold_contest, shape_label
 from .timing import ClockWatch, require_gpu
 
 KIND = "ablations"
@@ -89,19 +89,9 @@ def part_of(one: Ablation, options: Sequence[str] = ()) -> Part:
     return Part(one.kernel, (*one.options, *options), one.edits)
 
 
-def variant(
-    one: Ablation,
-    q,
-    k,
-    v,
-    *,
-    causal: bool = False,
-    backend: str | None = None,
-    options: Sequence[str] = (),
-) -> Kernels:
-    """Return an ablation ready to run on a problem; arguments as of Kernels and part_of."""
-    parts = [part_of(one, options)]
-    return Kernels(one.label, parts, q, k, v, causal=causal, backend=backend)
+def variant(one: Ablation, q, k, v, *, options: Sequence[str] = (), **how) -> Kernels:
+    """Return an ablation ready to run on a problem; arguments as of part_of, how: as of Kernels."""
+    return Kernels(one.label, [part_of(one, options)], q, k, v, **how)
 
 
 def parts_to_compile(device: Device | None = None) -> set[Part]:
@@ -147,10 +137,10 @@ def measure(
     result = hold_contest(
         shape, makers, causal=causal, iterations=iterations, backend=backend, clock=clock
     )
-    facts = result.facts()
+    facts, measured = result.facts(), result.measured
     for one in all_variants():
-        if one.label in facts:
-            facts[one.label] |= _over_whole(result, one)
+        if one.label in facts and one.kernel in measured.timings:  # the label of the full kernel
+            facts[one.label]["over_whole"] = measured.ratio(one.kernel, one.label).record()
     return {
         "shape": list(shape),
         "causal": causal,
@@ -158,14 +148,6 @@ def measure(
         "wrong": result.entrants.wrong,
         "variants": facts,
     }
-
-
-def _over_whole(result: ContestResult, one: Ablation) -> dict:
-    """The ratio to the full kernel, whose label is its entry point."""
-    measured = result.measured
-    if one.kernel not in measured.timings:
-        return {}
-    return {"over_whole": measured.ratio(one.kernel, one.label).record()}
 
 
 def report(found: dict) -> str:
@@ -210,8 +192,8 @@ def caption(found: dict) -> str:
 
 def row_of(found: dict, shape: Shape, causal: bool = False) -> dict:
     """Return a record's row of one problem. KeyError: it has none."""
-    for row in found["rows"]:
-        if (tuple(row["shape"]), row["causal"]) == (tuple(shape), causal):
+    for row in records.rows_of(found, shape):
+        if row["causal"] == causal:
             return row
     raise KeyError(f"no row of shape {shape}, causal {causal} in this record")
 

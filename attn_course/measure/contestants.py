@@ -262,7 +262,8 @@ class TorchCall:
         relative: the relative error to float64 that is allowed.
 
     Raises:
-        PeersMissing: no PyTorch. TimingError: no GPU.
+        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does not
+            take the inputs.
     """
 
     def __init__(
@@ -274,19 +275,12 @@ class TorchCall:
         self._graph_output = None
 
     def call(self):
-        """Run once on PyTorch's current stream; returns a tensor.
-
-        Raises:
-            PeerRefuses.
-        """
+        """Run once on PyTorch's current stream; returns a tensor."""
         with torch_module().no_grad():
             return self._call()
 
     def try_call(self) -> None:
-        """Run once and wait. PeerRefuses where PyTorch does not take the inputs."""
-        self._run_once()
-
-    def _run_once(self) -> None:
+        """Run once and wait."""
         torch = torch_module()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -297,18 +291,14 @@ class TorchCall:
                 raise PeerRefuses(refusal(str(error), [str(one.message) for one in said])) from None
 
     def capture(self, calls: int = GRAPH_CALLS) -> Replay:
-        """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream.
-
-        Raises:
-            PeerRefuses.
-        """
+        """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream."""
         torch = torch_module()
         graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # libraries set themselves up here, outside the capture
-                self._run_once()
+                TorchCall.try_call(self)
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 self._graph_output = self.call()

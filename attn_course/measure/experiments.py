@@ -94,12 +94,9 @@ def placement(name: str, shape: Shape, device: Device | None = None) -> Placemen
     """
     file, options = VARIANTS[name]
     b, h, n, d = shape
-    device = device or Device()
     launch = step(file).launch(Problem(b * h, n, n, d, h, h), options, device)
-    blocks, threads = prod(launch.grid), prod(launch.block)
-    return Placement(
-        blocks, threads, launch.shared_bytes, min(blocks, device.sm_count), device.sm_count
-    )
+    blocks, sms = prod(launch.grid), (device or Device()).sm_count
+    return Placement(blocks, prod(launch.block), launch.shared_bytes, min(blocks, sms), sms)
 
 
 def online_blocks(m: int, keys: int | None = None) -> int:
@@ -183,12 +180,8 @@ def times(shape: Shape, found: dict | None, suite: dict | None) -> RecordedTimes
     """
     if found is not None:
         row = row_of(found, shape)["contestants"]
-        return RecordedTimes(_medians(row), records.caption(found))
-    for row in suite["rows"] if suite else ():
-        if tuple(row["shape"]) == tuple(shape) and not row["causal"]:
-            return RecordedTimes(_medians(row["timings"]), records.caption(suite))
+        return RecordedTimes(records.medians_us(row), records.caption(found))
+    for row in records.rows_of(suite, shape) if suite else ():
+        if not row["causal"]:
+            return RecordedTimes(records.medians_us(row["timings"]), records.caption(suite))
     return None
-
-
-def _medians(timings: Mapping[str, dict]) -> dict[str, float]:
-    return {name: one["median_us"] for name, one in timings.items()}

@@ -150,14 +150,10 @@ def ways(iterations: int = 200) -> dict:
     for name in (OUR_METHOD, "auto"):
         one = ours(name, q, k, v)
         from_python = partial(attention, q, k, v, name)
+        calls = {how: one.call if how in REPLAYS else from_python for how in HOW}
         found[name] = {
-            how: measure(
-                name,
-                one.call if how in REPLAYS else from_python,
-                how,
-                iterations=iterations,
-            ).record()
-            for how in HOW
+            how: measure(name, call, how, iterations=iterations).record()
+            for how, call in calls.items()
         }
     for name in (peers.EAGER, "torch_efficient") if peers.available() else ():
         found[name] = _ways_of_a_peer(name, (q, k, v), iterations)
@@ -168,11 +164,8 @@ def ways(iterations: int = 200) -> dict:
 def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
     peer = peers.Peer(name, *inputs)
     call = peers.caller(name, *inputs)
-    found = {
-        how: measure(name, call, how, iterations=iterations).record()
-        for how in HOW
-        if how not in REPLAYS
-    }
+    plain = [how for how in HOW if how not in REPLAYS]
+    found = {how: measure(name, call, how, iterations=iterations).record() for how in plain}
     many, one = peer.capture(), peer.capture(1)
     for how, replay in (("graph", many), ("single", one), ("cold", one)):
         taken = contest({name: replay}, iterations=iterations, flush_l2=how == "cold")

@@ -188,52 +188,43 @@ def times(shape: Shape, root=RESULTS_FOLDER) -> PipelineTimes:
 
 
 def _from_own(found: dict, shape: Shape, source: str) -> PipelineTimes | None:
-    for row in found["rows"]:
-        if tuple(row["shape"]) == tuple(shape):
-            ratio = row["tiled_over_naive"]
-            return PipelineTimes(
-                tuple(shape),
-                _medians(row["pipelines"]),
-                _medians(row["kernels"]),
-                found["gpu"],
-                found["date"],
-                source,
-                _clock(found),
-                _nothing(found["empty_launch"]),
-                (ratio["low"], ratio["high"]),
-            )
+    for row in records.rows_of(found, shape):
+        ratio = row["tiled_over_naive"]
+        return PipelineTimes(
+            tuple(shape),
+            records.medians_us(row["pipelines"]),
+            records.medians_us(row["kernels"]),
+            found["gpu"],
+            found["date"],
+            source,
+            _clock(found),
+            _nothing(found["empty_launch"]),
+            (ratio["low"], ratio["high"]),
+        )
     return None
 
 
 def _from_bench(found: dict, shape: Shape, source: str, root) -> PipelineTimes | None:
-    for row in found["rows"]:
-        if tuple(row["shape"]) == tuple(shape):
-            timings = _medians(row["timings"])
-            pipelines = {_BENCH_CHAINS.get(name, name): t for name, t in timings.items()}
-            kernels = {}
-            for name, parts in row.get("kernels", {}).items():
-                alone = {one["name"]: one["median_us"] for one in parts}
-                for part in PIPELINES[name]:
-                    kernels[_label(part)] = alone[part.row.file]
-            return PipelineTimes(
-                tuple(shape),
-                pipelines,
-                kernels,
-                found["gpu"],
-                found["date"],
-                source,
-                _clock(found),
-                _recorded_nothing(found["gpu"], root),
-            )
+    for row in records.rows_of(found, shape):
+        timings = records.medians_us(row["timings"])
+        pipelines = {_BENCH_CHAINS.get(name, name): us for name, us in timings.items()}
+        kernels = {}
+        for name, parts in row.get("kernels", {}).items():
+            alone = {one["name"]: one["median_us"] for one in parts}
+            for part in PIPELINES[name]:
+                label = next(label for label, one in KERNELS.items() if Part(*one) == part)
+                kernels[label] = alone[part.row.file]
+        return PipelineTimes(
+            tuple(shape),
+            pipelines,
+            kernels,
+            found["gpu"],
+            found["date"],
+            source,
+            _clock(found),
+            _recorded_nothing(found["gpu"], root),
+        )
     return None
-
-
-def _label(part: Part) -> str:
-    return next(name for name, one in KERNELS.items() if Part(*one) == part)
-
-
-def _medians(timings: Mapping[str, dict]) -> dict[str, float]:
-    return {name: timing["median_us"] for name, timing in timings.items()}
 
 
 def _clock(found: dict) -> float | None:

@@ -87,16 +87,15 @@ def gpu_identity() -> dict[str, str]:
 
 def driver_version() -> str:
     try:
-        found = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-        return found.stdout.split("\n")[0].strip()
+        return _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def _said(command: list[str]) -> str:
+    """The first line that a command prints. SubprocessError: it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip().partition("\n")[0]
 
 
 def commit() -> str:
@@ -104,24 +103,17 @@ def commit() -> str:
 
     ATTN_COURSE_COMMIT names it where the files were copied without their history.
     """
-
-    def git(*arguments):
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout.strip()
-
     if os.environ.get("ATTN_COURSE_COMMIT"):
         return os.environ["ATTN_COURSE_COMMIT"]
     root = checkout()
     if root is None:  # installed: a repository around it is another project's
         return ""
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+        git = ["git", "-C", str(root)]
+        changed = _said(
+            [*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"]
+        )
+        return _said([*git, "rev-parse", "--short=10", "HEAD"]) + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -221,6 +213,16 @@ def measured_or_recorded(
     return _measured_now[kind]
 
 
+def rows_of(record: dict, shape: Iterable[int]) -> list[dict]:
+    """Return the rows of a record about one shape."""
+    return [row for row in record["rows"] if tuple(row["shape"]) == tuple(shape)]
+
+
+def medians_us(timings: Mapping[str, dict]) -> dict[str, float]:
+    """Return contestant -> its median time in microseconds."""
+    return {name: one["median_us"] for name, one in timings.items()}
+
+
 def no_record(name: str, needs: str = "") -> str:
     """Return the sentence for a missing record: the command that makes one."""
     return (
@@ -232,12 +234,8 @@ def no_record(name: str, needs: str = "") -> str:
 # -- is a record still true? -----------------------------------------------------------------------
 def stale_kernels(record: dict, folder: Path = KERNEL_FOLDER) -> list[str]:
     """Return the kernel files that have changed, or gone, since the record was taken."""
-    return [name for name in record["kernels"] if _is_stale(record, name, folder)]
-
-
-def _is_stale(record: dict, name: str, folder: Path) -> bool:
-    recorded = record["kernels"][name]
-    return not (folder / name).is_file() or kernel_hash(name, folder) != recorded
+    names = record["kernels"]
+    return [name for name in names if not is_current(record, name, folder)]
 
 
 def is_current(
@@ -254,7 +252,9 @@ def is_current(
         same = sources is None or record["sources"] == sources
         return same and not stale_kernels(record, folder)
     name = file if file.endswith(".cu") else f"{file}.cu"
-    return name in record["kernels"] and not _is_stale(record, name, folder)
+    if name not in record["kernels"] or not (folder / name).is_file():
+        return False
+    return kernel_hash(name, folder) == record["kernels"][name]
 
 
 def caption(

@@ -10,7 +10,8 @@ kernel can come near a floor and never below it, as long as its inputs come from
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from math import prod
 
 from attn_course.ladder.attention import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
@@ -37,13 +38,8 @@ class Work:
     launches: int = 0
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.operations + other.operations,
-            self.exponentials + other.exponentials,
-            self.bytes_read + other.bytes_read,
-            self.bytes_written + other.bytes_written,
-            self.launches + other.launches,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Work(*(mine + theirs for mine, theirs in pairs))
 
     @property
     def bytes(self) -> int:
@@ -128,13 +124,7 @@ def method_work(method: str, problem: Problem) -> Work:
 
 
 def _bytes(names: Iterable[str], problem: Problem) -> int:
-    total = 0
-    for name in names:
-        count = problem.dtype_of(name).itemsize
-        for extent in problem.shape(name):
-            count *= extent
-        total += count
-    return total
+    return sum(problem.dtype_of(name).itemsize * prod(problem.shape(name)) for name in names)
 
 
 def tflops(operations: int, time_us: float) -> float:

@@ -69,19 +69,20 @@ class Page:
             return {}
         peer = self.best(sorted(self.peers))
         return {
-            name: tuple(
-                None if theirs is None or ours is None else theirs / ours
-                for theirs, ours in zip(peer, row, strict=True)
-            )
-            for name, row in self.times.items()
-            if name not in self.peers
+            name: _over(peer, row) for name, row in self.times.items() if name not in self.peers
         }
 
     def rates(self, names: Iterable[str]) -> dict[str, Times]:
         """Return "GFLOP/s" and "GB/s", where the record has the work -> contestant -> rates."""
         times = self.with_best_peer(names)
         work = {"GFLOP/s": self.operations, "GB/s": self.bytes}
-        found = {unit: _per_us(amounts, times) for unit, amounts in work.items()}
+        found = {
+            unit: {
+                name: _over((one and one / 1e3 for one in amounts), row)
+                for name, row in times.items()
+            }
+            for unit, amounts in work.items()
+        }
         return {
             unit: values
             for unit, values in found.items()
@@ -89,15 +90,10 @@ class Page:
         }
 
 
-def _per_us(work: tuple[float | None, ...], times: Times) -> Times:
-    """Work over time: contestant -> 10^9 a second, a row each."""
-    return {
-        name: tuple(
-            None if us is None or not amount else amount / us / 1e3
-            for amount, us in zip(work, row, strict=True)
-        )
-        for name, row in times.items()
-    }
+def _over(amounts: Iterable[float | None], times: Iterable[float | None]) -> tuple:
+    """Amounts over times, a row each; None where either is missing."""
+    pairs = zip(amounts, times, strict=True)
+    return tuple(None if us is None or not one else one / us for one, us in pairs)
 
 
 def page_of(record: dict) -> Page:

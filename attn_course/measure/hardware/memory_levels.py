@@ -75,24 +75,21 @@ def random_order(count: int, seed: int = 0) -> np.ndarray:
 
 def chase_global(order, warm: int, steps: int, backend: str | None = None) -> Chase:
     """Walk a chain of len(order) nodes in global memory, after `warm` loads that do not count."""
-    backend = resolve_backend(backend)
-    xp, count = array_module(backend), len(order)
-    nodes = xp.zeros(count * NODE_BYTES // 8, dtype=np.uint64)
-    last, taken = xp.zeros(1, dtype=np.uint64), xp.zeros(2, dtype=np.int64)
-    numbers = (np.int32(value) for value in (count, warm, steps))
-    arguments = (xp.asarray(order), nodes, last, taken, *numbers)
-    _probe("chase_global", backend)((1, 1, 1), (THREADS, 1, 1), arguments)
-    return Chase(int(last[0]), int(taken[0]), int(taken[1]), steps)
+    nodes = array_module(backend).zeros(len(order) * NODE_BYTES // 8, dtype=np.uint64)
+    return _chase("chase_global", order, warm, steps, backend, nodes)
 
 
 def chase_shared(order, warm: int, steps: int, backend: str | None = None) -> Chase:
     """Walk a chain of len(order) <= SHARED_NODES nodes in shared memory."""
-    backend = resolve_backend(backend)
+    return _chase("chase_shared", order, warm, steps, backend)
+
+
+def _chase(entry: str, order, warm: int, steps: int, backend: str | None, *nodes) -> Chase:
     xp = array_module(backend)
     last, taken = xp.zeros(1, dtype=np.uint64), xp.zeros(2, dtype=np.int64)
     numbers = (np.int32(value) for value in (len(order), warm, steps))
-    arguments = (xp.asarray(order), last, taken, *numbers)
-    _probe("chase_shared", backend)((1, 1, 1), (THREADS, 1, 1), arguments)
+    arguments = (xp.asarray(order), *nodes, last, taken, *numbers)
+    _probe(entry, resolve_backend(backend))((1, 1, 1), (THREADS, 1, 1), arguments)
     return Chase(int(last[0]), int(taken[0]), int(taken[1]), steps)
 
 

@@ -169,8 +169,7 @@ class Profile:
 # -- running ncu -----------------------------------------------------------------------------------
 def find_ncu() -> Path | None:
     """The ncu on the PATH or in the places where the toolkit puts it, the newest; else None."""
-    found = shutil.which("ncu")
-    if found:
+    if found := shutil.which("ncu"):
         return Path(found)
     places = [p for pattern in _NCU_PLACES for p in Path("/").glob(pattern.lstrip("/"))]
     return max(places, default=None)
@@ -178,24 +177,16 @@ def find_ncu() -> Path | None:
 
 def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program) -> list[str]:
     """The command line that profiles the named kernels of a program and prints CSV."""
-    names = "|".join(sorted(set(kernels)))
+    how = "--clock-control none --target-processes all --kernel-name-base function"
+    wanted = ["--kernel-name", f"regex:^({'|'.join(sorted(set(kernels)))})$"]
+    shown = "--csv --page raw --print-units base"
     return [
         str(ncu),
-        "--clock-control",
-        "none",
-        "--target-processes",
-        "all",
-        "--kernel-name-base",
-        "function",
-        "--kernel-name",
-        f"regex:^({names})$",
+        *how.split(),
+        *wanted,
         "--metrics",
         ",".join(metrics),
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
+        *shown.split(),
         *program,
     ]
 
@@ -243,22 +234,15 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     try:
         return match(parse_csv(done.stdout), launches)
     except ProfilerError as error:
-        raise ProfilerError(f"{error}\nncu's last lines:\n{_tail(output)}") from None
+        last = "\n".join(output.strip().splitlines()[-15:])
+        raise ProfilerError(f"{error}\nncu's last lines:\n{last}") from None
 
 
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:
     """Metrics that ncu complains of not knowing."""
-    complaints = [
-        line
-        for line in output.splitlines()
-        if re.search(r"(failed to find|unknown|invalid|unsupported).*metric", line, re.IGNORECASE)
-    ]
-    text = "\n".join(complaints)
+    complaint = re.compile(r"(failed to find|unknown|invalid|unsupported).*metric", re.IGNORECASE)
+    text = "\n".join(line for line in output.splitlines() if complaint.search(line))
     return [metric for metric in metrics if re.search(rf"(?<![\w.]){re.escape(metric)}", text)]
-
-
-def _tail(text: str, count: int = 15) -> str:
-    return "\n".join(text.strip().splitlines()[-count:])
 
 
 # -- reading ncu's output --------------------------------------------------------------------------

@@ -230,10 +230,6 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
     return {**makers, TORCH: theirs}, expected
 
 
-def _transformer_problem(row: LayerRow) -> tuple[Makers, Callable]:
-    return _swin_problem(row) if row.side else _block_problem(row)
-
-
 LAYER_SUITES = {
     suite.name: suite
     for suite in (
@@ -262,7 +258,7 @@ LAYER_SUITES = {
                 LayerRow((2, 196, 768), 3072, 12),
                 LayerRow((1, 56, 56, 96), 384, 3, side=14, blocks=2),
             ),
-            _transformer_problem,
+            lambda row: _swin_problem(row) if row.side else _block_problem(row),
         ),
     )
 }
