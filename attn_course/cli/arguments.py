@@ -3,17 +3,20 @@
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from attn_course import reference
 from attn_course.engine.backend import BACKENDS
-from attn_course.ladder.attention import AUTO, METHODS, check_dtype, dtypes_of, steps_of
+from attn_course.engine.events import Observer, observe
+from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER
+from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
 
@@ -61,13 +64,9 @@ def shape_argument(text: str) -> tuple[int, int, int, int]:
 
 def positive(text: str) -> int:
     """A whole number of at least 1; argparse shows the message of what it refuses."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
+    if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return number
+    return int(text)
 
 
 def output_file(text: str) -> Path:
@@ -225,12 +224,36 @@ def workload(arguments: argparse.Namespace) -> Workload:
     return Workload(**found)
 
 
+def observed(work: Workload, observer: Observer) -> Comparison:
+    """One call of the method on the simulator under an observer, compared with float64."""
+    q, k, v = work.inputs()
+    with observe(observer):
+        out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
+    expected = reference.attention(q, k, v, causal=work.causal)
+    return compare(out, expected, relative=work.tolerance, name=work.method)
+
+
+def observed_record(work: Workload, judged: Comparison) -> dict:
+    """The result of `observed` for machines: the workload's fields and the comparison's."""
+    return asdict(work) | {
+        "backend": "simulator",
+        "max_abs_error": judged.max_abs_error,
+        "relative_error": judged.relative_error,
+        "agrees": judged.agrees,
+    }
+
+
 def title(work: Workload, end: str) -> str:
     """The line that names a run: method, shape, dtype, seed, and `end`."""
     keys = "" if work.kv_length is None else f", {work.kv_length} keys"
     return (
         f"{work.method}, (B, H, L, D) = {work.shape}{keys}, {work.dtype}, seed {work.seed}, {end}"
     )
+
+
+def printer(path: Path | None) -> Callable[..., None]:
+    """Return print; with `--json -`, a function that leaves the screen to the JSON."""
+    return print if path != Path("-") else lambda *_, **__: None
 
 
 def write_json(path: Path | None, record: dict) -> None:

@@ -6,7 +6,6 @@ The suite `simulator` is of another kind: how fast the simulator runs on this ma
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -22,7 +21,15 @@ from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
 from . import simulator_speed
-from .arguments import add_json, add_records, natural, positive, require_writable, write_json
+from .arguments import (
+    add_json,
+    add_records,
+    natural,
+    positive,
+    printer,
+    require_writable,
+    write_json,
+)
 
 SIMULATOR = "simulator"
 ALL = "all"
@@ -92,8 +99,7 @@ def execute(arguments) -> int:
     found, complete = [], True
     for suite in ALL_SUITES if arguments.suite == ALL else (arguments.suite,):
         results, note, faults = results_of(suite, arguments)
-        if arguments.json != Path("-"):
-            print("\n\n".join([*map(report, results), *faults, note]))
+        printer(arguments.json)("\n\n".join([*map(report, results), *faults, note]))
         found += results
         complete &= bool(results) and not faults
     write_json(
@@ -145,8 +151,10 @@ def report(record: dict) -> str:
         + clock_text(record),
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
         "medians of graph replays in turns, us a call\n" + standing_table(record),
-        "All methods and peers, us a call\n" + times_table(record),
-        "All methods and peers, TFLOP/s and relative error to float64\n" + rates_table(record),
+        "All methods and peers, us a call\n"
+        + contestants_table(record, lambda one: f"{one['median_us']:.2f}"),
+        "All methods and peers, TFLOP/s and relative error to float64\n"
+        + contestants_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}"),
     ]
     if any(row.get("kernels") for row in record["rows"]):
         parts.append("A pipeline kernel by kernel\n" + kernel_table(record))
@@ -157,31 +165,15 @@ def report(record: dict) -> str:
 
 def clock_text(record: dict) -> str:
     """', SM clock 1635 to 1980 MHz': the range seen during the run."""
-    found = record["clocks"].get("sm_mhz")
-    return (
-        f", SM clock {found[0]:.0f} to {found[2]:.0f} MHz, median {found[1]:.0f}" if found else ""
-    )
+    low, middle, high = record["clocks"].get("sm_mhz") or (None,) * 3
+    return f", SM clock {low:.0f} to {high:.0f} MHz, median {middle:.0f}" if low else ""
 
 
 def standing_table(record: dict) -> str:
-    heads = [
-        "B,H,L,D",
-        "auto is",
-        "auto",
-        "20 to 80 %",
-        "TFLOP/s",
-        "of floor",
-        "best backend",
-        "us",
-        "ratio",
-        "95 %",
-        "best peer",
-        "us",
-        "ratio",
-        "95 %",
-        f"of our best (<= {AUTO_MARGIN})",
-        "error",
-    ]
+    heads = (
+        "B,H,L,D|auto is|auto|20 to 80 %|TFLOP/s|of floor|best backend|us|ratio|95 %|best peer|us|"
+        f"ratio|95 %|of our best (<= {AUTO_MARGIN})|error"
+    ).split("|")
     rows = []
     for row in record["rows"]:
         auto = row["timings"].get(AUTO)
@@ -231,14 +223,6 @@ def work_of(row: dict) -> Work:
     b, h, n, d = row["shape"]
     dtype = row.get("dtype", "float32")
     return attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
-
-
-def times_table(record: dict) -> str:
-    return contestants_table(record, lambda one: f"{one['median_us']:.2f}")
-
-
-def rates_table(record: dict) -> str:
-    return contestants_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}")
 
 
 def contestants_table(record: dict, cell: Callable[[dict], str]) -> str:

@@ -3,6 +3,7 @@
 A file whose call the course does not know is called as --grid, --block and --arg say.
 """
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
 from attn_course.reference.comparison import Comparison, compare
 
-from .arguments import add_json, add_workload, workload, write_json
+from .arguments import add_json, add_workload, printer, workload, write_json
 from .own import add_own, arrays_record, is_own, own_call, own_options, save, written
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
@@ -68,8 +69,7 @@ def execute(arguments) -> int:
     checked, comparison = check_file(path, arguments) if path else check_method(arguments)
     errors = errors_in(checked)
     clean = not errors and (comparison is None or comparison.agrees)
-    if arguments.json != Path("-"):
-        print(report(checked, comparison))
+    printer(arguments.json)(report(checked, comparison))
     write_json(
         arguments.json,
         {
@@ -98,15 +98,14 @@ def execute_own(arguments, path: Path) -> int:
     """Examine one launch of a kernel of the user's own."""
     arguments.method = str(path)
     call = own_call(arguments, backend="simulator")
-    if arguments.json != Path("-"):
-        print(call.title, flush=True)
+    say = printer(arguments.json)
+    say(call.title, flush=True)
     with observe(Sanitizer(call.outputs)) as seen:
         call.run()
     checked, arrays = [Checked(call.file.name, seen.findings)], written(call)
     errors = errors_in(checked)
     clean = not errors and not any(one.unwritten for one in arrays)
-    if arguments.json != Path("-"):
-        print("\n".join([report(checked, None), *(one.warning for one in arrays if one.warning)]))
+    say("\n".join([report(checked, None), *(one.warning for one in arrays if one.warning)]))
     save(call, arguments.out)
     found = {"clean": clean, "errors": len(errors), "kernels": findings_record(checked)}
     write_json(arguments.json, call.record() | found | {"arrays": arrays_record(arrays)})
@@ -178,18 +177,12 @@ def report(checked: list[Checked], comparison: Comparison | None) -> str:
     """The findings for people, kernel by kernel."""
     parts = []
     for one in checked:
-        parts.append(f"{one.file}: " + (count(one.findings) if one.findings else "no findings"))
+        counts = Counter(finding.severity for finding in one.findings)
+        words = [
+            f"{n} {kind}" + "s" * (n > 1) for kind in ("error", "warning") if (n := counts[kind])
+        ]
+        parts.append(f"{one.file}: {', '.join(words) or 'no findings'}")
         parts += [str(finding) for finding in one.findings]
     if comparison is not None:
         parts.append(comparison.message)
     return "\n".join(parts)
-
-
-def count(findings: list[Finding]) -> str:
-    """'2 errors, 1 warning'"""
-    words = []
-    for severity in ("error", "warning"):
-        number = sum(finding.severity == severity for finding in findings)
-        if number:
-            words.append(f"{number} {severity}" + "s" * (number > 1))
-    return ", ".join(words)

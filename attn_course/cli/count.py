@@ -1,18 +1,23 @@
 """`attn-course count METHOD`: what Nsight Compute would count, without a GPU, line by line."""
 
-from dataclasses import asdict
 from pathlib import Path
 
-from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
 from attn_course.figures import table
-from attn_course.ladder.attention import attention
-from attn_course.reference.comparison import Comparison, compare
 
-from .arguments import Workload, add_json, add_workload, title, workload, write_json
+from .arguments import (
+    add_json,
+    add_workload,
+    observed,
+    observed_record,
+    printer,
+    title,
+    workload,
+    write_json,
+)
 from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, written
 
 
@@ -33,56 +38,32 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `count` with its parsed arguments; returns the exit status."""
+    """0 where the result agrees with float64, else 1."""
     if arguments.backend == "gpu":
         raise BackendError("count observes the simulator; for a GPU there is `attn-course profile`")
     if is_own(arguments):
         return execute_own(arguments)
-    work = workload(arguments)
-    if arguments.json != Path("-"):  # before the work, which may take long
-        print(title(work, "counted on the simulator"), flush=True)
-    seen, judged = measure(work)
-    if arguments.json != Path("-"):
-        print("\n" + report(seen, judged.message, lines=not arguments.totals))
-    write_json(arguments.json, record(work, seen, judged))
+    work, seen, say = workload(arguments), Counters(), printer(arguments.json)
+    say(title(work, "counted on the simulator"), flush=True)  # before the work, which may take long
+    judged = observed(work, seen)
+    say("\n" + report(seen, judged.message, lines=not arguments.totals))
+    counted = {"totals": seen.totals, "kernels": kernels_record(seen)}
+    write_json(arguments.json, observed_record(work, judged) | counted)
     return 0 if judged.agrees else 1
 
 
 def execute_own(arguments) -> int:
     """Count one launch of a kernel of the user's own."""
-    call = own_call(arguments, backend="simulator")
-    if arguments.json != Path("-"):
-        print(call.title, flush=True)
+    call, say = own_call(arguments, backend="simulator"), printer(arguments.json)
+    say(call.title, flush=True)
     with observe(Counters()) as seen:
         call.run()
     found = written(call)
-    if arguments.json != Path("-"):
-        print("\n" + report(seen, arrays_report(found), lines=not arguments.totals))
+    say("\n" + report(seen, arrays_report(found), lines=not arguments.totals))
     save(call, arguments.out)
     counted = {"totals": seen.totals, "kernels": kernels_record(seen)}
     write_json(arguments.json, call.record() | counted | {"arrays": arrays_record(found)})
     return 0
-
-
-def measure(work: Workload) -> tuple[Counters, Comparison]:
-    """One call of the method on the simulator: what was counted, and how far it is from float64."""
-    q, k, v = work.inputs()
-    with observe(Counters()) as seen:
-        out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
-    expected = reference.attention(q, k, v, causal=work.causal)
-    return seen, compare(out, expected, relative=work.tolerance, name=work.method)
-
-
-def record(work: Workload, seen: Counters, judged: Comparison) -> dict:
-    """The result for machines: the workload, totals, and every kernel's lines with counts."""
-    return asdict(work) | {
-        "backend": "simulator",
-        "max_abs_error": judged.max_abs_error,
-        "relative_error": judged.relative_error,
-        "agrees": judged.agrees,
-        "totals": seen.totals,
-        "kernels": kernels_record(seen),
-    }
 
 
 def kernels_record(seen: Counters) -> list[dict]:

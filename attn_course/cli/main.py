@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()  # after --help too
     except BrokenPipeError:
-        silence()
+        # Let standard output go nowhere, so that Python's last flush at exit cannot fail.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return READER_GONE
     except KeyboardInterrupt as stop:
         print(f"attn-course: {str(stop) or 'interrupted'}", file=sys.stderr)
@@ -84,10 +86,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"attn-course: {error}", file=sys.stderr)
         return 2
-
-
-def silence() -> None:
-    """Let standard output go nowhere, so that Python's last flush at exit cannot fail."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

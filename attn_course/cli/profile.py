@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.events import observe
@@ -26,6 +25,7 @@ from .arguments import (
     add_json,
     add_records,
     ladder_step,
+    printer,
     require_writable,
     shape_argument,
     write_json,
@@ -35,13 +35,10 @@ STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)
 KIND = "profile"  # what is measured here
 KINDS = (KIND, "profile_lesson", "counters")  # what is shown: other tools' records too
-_SIDE_BY_SIDE = (
-    "global_load_sectors",
-    "global_store_sectors",
-    "shared_load_wavefronts",
-    "shared_load_conflicts",
-    "ffma_thread_instructions",
-)
+_SIDE_BY_SIDE = """
+    global_load_sectors global_store_sectors shared_load_wavefronts shared_load_conflicts
+    ffma_thread_instructions
+""".split()
 _TOP_STALLS = 3
 
 
@@ -74,7 +71,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `profile` with its parsed arguments; returns the exit status."""
+    """0 where a profile is shown, else 1."""
     measure = not arguments.recorded and find_ncu() and resolve_backend() == "gpu"
     if measure:
         require_writable(arguments.results)
@@ -83,17 +80,14 @@ def execute(arguments) -> int:
         found, note = [record], f"written to {path}"
     else:
         found = [plain(record) for kind in KINDS for record in records(kind, arguments.results)]
-        note = (
-            "no GPU with Nsight Compute here: these are records"
-            if found
-            else (f"no GPU with Nsight Compute here, no recorded profile in {arguments.results}")
+        note = "no GPU with Nsight Compute here" + (
+            ": these are records" if found else f", no recorded profile in {arguments.results}"
         )
         if arguments.shape != SHAPE:
             note += "; --shape asks for a run of ncu, the records are of their own shapes"
     found = [select(record, arguments.steps) for record in found]
     found = [record for record in found if record["cases"]] or found
-    if arguments.json != Path("-"):
-        print("\n\n".join([*map(report, found), note]))
+    printer(arguments.json)("\n\n".join([*map(report, found), note]))
     write_json(
         arguments.json, {"profiles": [record | {"caption": caption(record)} for record in found]}
     )
@@ -198,12 +192,8 @@ def speed_table(cases: list[dict]) -> str:
 
 
 def stalls(case: dict) -> list[tuple[str, float]]:
-    """Reasons for which a warp's next instruction waited, the longest first."""
-    found = [
-        (name, case["metrics"][metric])
-        for name, metric in STALL_METRICS.items()
-        if metric in case["metrics"] and name != "selected"
-    ]
+    waits = {name: case["metrics"].get(metric) for name, metric in STALL_METRICS.items()}
+    found = [(n, cycles) for n, cycles in waits.items() if cycles is not None and n != "selected"]
     return sorted(found, key=lambda one: -one[1])
 
 

@@ -5,7 +5,6 @@
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
@@ -16,6 +15,7 @@ from .arguments import (
     add_json,
     add_workload,
     launch_cells,
+    printer,
     title,
     verdict_record,
     workload,
@@ -42,32 +42,28 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `run` with its parsed arguments; returns the exit status."""
+    """0 where the method agrees with float64, else 1."""
     if is_own(arguments):
         return execute_own(arguments)
-    work = workload(arguments)
-    if arguments.json != Path("-"):  # before the work, which may take long
-        print(title(work, f"backend {resolve_backend(work.backend)}"), flush=True)
+    work, say = workload(arguments), printer(arguments.json)
+    say(title(work, f"backend {resolve_backend(work.backend)}"), flush=True)  # before the work
     verdict = verify_method(work.method, *work.inputs(), causal=work.causal, backend=work.backend)
-    if arguments.json != Path("-"):
-        print(report(verdict))
+    say(report(verdict))
     write_json(arguments.json, record(work, verdict))
     return 0 if verdict.agrees else 1
 
 
 def execute_own(arguments) -> int:
     """Launch a kernel of the user's own; returns 1 where output elements stay unwritten."""
-    call, shown = own_call(arguments), arguments.json != Path("-")
-    if shown:
-        print(call.title, flush=True)
+    call, say = own_call(arguments), printer(arguments.json)
+    say(call.title, flush=True)
     start = time.perf_counter()
     call.run()
     found = written(call)
     seconds = time.perf_counter() - start
-    if shown:
-        print(arrays_report(found))
-    if shown and call.kernel.backend == "simulator":
-        print(f"{seconds:.3g} s to simulate; says nothing of a GPU")
+    say(arrays_report(found))
+    if call.kernel.backend == "simulator":
+        say(f"{seconds:.3g} s to simulate; says nothing of a GPU")
     save(call, arguments.out)
     write_json(arguments.json, call.record() | {"arrays": arrays_record(found), "seconds": seconds})
     return 1 if any(one.unwritten for one in found) else 0

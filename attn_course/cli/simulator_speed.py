@@ -21,7 +21,7 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.measure.record_schema import NumbaRecord
 from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
 
-from .arguments import write_json
+from .arguments import printer, write_json
 
 NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
 
@@ -79,8 +79,7 @@ def run(repeats: int, json_path: Path | None) -> int:
     """Time every case, print the table and write the JSON. Returns the exit status, 0."""
     with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
         timings = [measure(case, repeats) for case in cases]
-    if json_path != Path("-"):
-        print(report(timings))
+    printer(json_path)(report(timings))
     write_json(
         json_path,
         {
@@ -95,16 +94,13 @@ def run(repeats: int, json_path: Path | None) -> int:
 
 def machine() -> str:
     """The processor and the versions that a time depends on."""
-    names = [line.partition(":")[2].strip() for line in _cpu_lines() if "model name" in line]
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
     return (
         f"{names[0] if names else platform.machine()}, {len(names) or 1} cores, "
         f"Python {platform.python_version()}, NumPy {np.__version__}"
     )
-
-
-def _cpu_lines() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
 
 
 def prepare(case: SpeedCase, bh: int) -> Callable[[], None]:
@@ -155,15 +151,8 @@ def report(timings: list[SpeedTiming]) -> str:
         )
         for t in timings
     ]
-    heads = (
-        "kernel on the simulator",
-        "(BH, n, d)",
-        "seconds",
-        "range",
-        "M lane-instructions",
-        "M a second",
-    )
-    lines = [machine(), table(heads, rows, right=(2, 4, 5))]
+    heads = "kernel on the simulator|(BH, n, d)|seconds|range|M lane-instructions|M a second"
+    lines = [machine(), table(heads.split("|"), rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
     record = read_or_warn(NUMBA_RECORD, NumbaRecord) if NUMBA_RECORD.is_file() else None
     if ours and record:

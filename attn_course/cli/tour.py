@@ -22,21 +22,12 @@ from .arguments import (
     launch_cells,
     output_folder,
     positive,
+    printer,
     verdict_record,
     write_json,
 )
 
-HEADS = (
-    "step",
-    "computes",
-    "grid",
-    "block",
-    "shared bytes",
-    "largest error",
-    "relative",
-    "seconds",
-    "float64",
-)
+HEADS = "step|computes|grid|block|shared bytes|largest error|relative|seconds|float64".split("|")
 QUICK = {"heads": 2, "head_dim": 16}
 HEADS_DRAWN = 5
 
@@ -70,11 +61,11 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `tour` with its parsed arguments; returns the exit status."""
+    """0 where every step and method agrees with float64, else 1."""
     backend = resolve_backend(arguments.backend)
     count = arguments.windows or (1 if arguments.quick else 2)
     windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
-    announce = print if arguments.json != Path("-") else _quiet
+    announce = printer(arguments.json)
     announce(
         f"attention over {len(windows.window_origins)} windows of an MRI slice: "
         f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
@@ -102,10 +93,6 @@ def execute(arguments) -> int:
     agreeing = sum(verdict.agrees for verdict in verdicts)
     announce(f"tour: {len(verdicts)} steps, {agreeing} agree with float64, backend {backend}")
     return 0 if agreeing == len(verdicts) else 1
-
-
-def _quiet(*_) -> None:
-    """Nothing: with `--json -` the screen holds JSON only."""
 
 
 def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:

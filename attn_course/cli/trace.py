@@ -3,23 +3,21 @@
 METHOD is a method of attention(), or a kernel file of the user's own.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 
-from attn_course import reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.tracer.tracer import Tracer
-from attn_course.ladder.attention import attention
-from attn_course.reference.comparison import Comparison, compare
 
 from .arguments import (
-    Workload,
     add_json,
     add_workload,
     natural,
+    observed,
+    observed_record,
     output_file,
     positive,
+    printer,
     workload,
     write_json,
 )
@@ -75,18 +73,19 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `trace` with its parsed arguments; returns the exit status."""
+    """0 where the result agrees with float64, else 1."""
     if arguments.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")
     if is_own(arguments, of_methods=("kernel",)):
         return execute_own(arguments)
     work = workload(arguments)
     tracer = Tracer(arguments.at, arguments.warp, arguments.kernel, arguments.limit)
-    judged = run(work, tracer)
+    judged = observed(work, tracer)
     if not tracer.recordings:
         raise ValueError(f"{work.method} has no kernel {arguments.kernel!r}")
     show(tracer, work.method, judged.message, arguments)
-    write_json(arguments.json, record(work, tracer, judged))
+    recordings = [recording.plain() for recording in tracer.recordings]
+    write_json(arguments.json, observed_record(work, judged) | {"recordings": recordings})
     return 0 if judged.agrees else 1
 
 
@@ -109,17 +108,7 @@ def show(tracer: Tracer, name: str, result: str, arguments) -> None:
     """Write the page that --html asks for, and print the steps for people."""
     if arguments.html is not None:
         tracer.to_html(arguments.html, title=f"{name}, step by step")
-    if arguments.json != Path("-"):
-        print(report(tracer, result, arguments.html))
-
-
-def run(work: Workload, tracer: Tracer) -> Comparison:
-    """One call of the method on the simulator under the tracer, checked against float64."""
-    q, k, v = work.inputs()
-    with observe(tracer):
-        out = attention(q, k, v, work.method, causal=work.causal, backend="simulator")
-    expected = reference.attention(q, k, v, causal=work.causal)
-    return compare(out, expected, relative=work.tolerance, name=work.method)
+    printer(arguments.json)(report(tracer, result, arguments.html))
 
 
 def report(tracer: Tracer, result: str, page: Path | None) -> str:
@@ -131,14 +120,3 @@ def report(tracer: Tracer, result: str, page: Path | None) -> str:
     steps = sum(len(recording.frames) for recording in tracer.recordings)
     notes = [recording.truncated for recording in tracer.recordings if recording.truncated]
     return "\n".join([result, *notes, f"{steps} steps written to {page}"])
-
-
-def record(work: Workload, tracer: Tracer, judged: Comparison) -> dict:
-    """The result for machines: the workload and every recording."""
-    return asdict(work) | {
-        "backend": "simulator",
-        "max_abs_error": judged.max_abs_error,
-        "relative_error": judged.relative_error,
-        "agrees": judged.agrees,
-        "recordings": [recording.plain() for recording in tracer.recordings],
-    }

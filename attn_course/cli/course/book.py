@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_course import figures
-from attn_course.cli.arguments import add_json, output_folder, write_json
+from attn_course.cli.arguments import add_json, output_folder, printer, write_json
 from attn_course.measure import book
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 
@@ -60,10 +60,10 @@ def execute(arguments) -> int:
     else:
         missing.append(book.LADDER)
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
-    if arguments.json != Path("-"):
-        print(f"{len(drawn)} figures, each as PNG and SVG, and README.md in {folder}")
-        for suite in missing:
-            print(f"{suite}: {no_record(suite)}")
+    say = printer(arguments.json)
+    say(f"{len(drawn)} figures, each as PNG and SVG, and README.md in {folder}")
+    for suite in missing:
+        say(f"{suite}: {no_record(suite)}")
     write_json(arguments.json, {"folder": str(folder), "figures": drawn, "missing": missing})
     return 0 if drawn else 1
 

@@ -1,8 +1,6 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
-from pathlib import Path
-
-from attn_course.cli.arguments import add_json, write_json
+from attn_course.cli.arguments import add_json, printer, write_json
 from attn_course.lessons import claims
 
 
@@ -24,7 +22,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """Run `claims` with its parsed arguments; return the exit status.
+    """0 where every verdict is the stored one, else 1.
 
     Raises:
         ValueError: an unknown claim, or --write with names.  RecordError: no results/claims.json.
@@ -40,26 +38,21 @@ def execute(arguments) -> int:
     path = claims.write(tried) if arguments.write and not missing else None
     stored = claims.read()
     changed = [one.name for one in tried if one.verdict != stored_verdict(stored, one.name)]
-    if arguments.json != Path("-"):
-        _show(tried, detailed=bool(arguments.names))
-        for name, reason in missing.items():
-            print(f"{name}: not tried: {reason}")
-        for name in changed:
-            print(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
-        if arguments.write:
-            print(f"written to {path}" if path else "not written: a claim could not be tried")
+    say = printer(arguments.json)
+    if not arguments.names:
+        say(claims.verdict_table(tried))
+    for one in tried if arguments.names else ():
+        say(f"{one.name}: {one.said}\n{claims.evidence_table(one.evidence)}")
+        say(f"verdict: {one.verdict}. {one.why}\n")
+    for name, reason in missing.items():
+        say(f"{name}: not tried: {reason}")
+    for name in changed:
+        say(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
+    if arguments.write:
+        say(f"written to {path}" if path else "not written: a claim could not be tried")
     write_json(arguments.json, {"claims": [one.record() for one in tried], "missing": missing})
     return 1 if missing or changed else 0
 
 
 def stored_verdict(stored: dict, name: str) -> str:
     return stored[name].verdict if name in stored else "nothing"
-
-
-def _show(tried, detailed: bool) -> None:
-    if not detailed:
-        print(claims.verdict_table(tried))
-        return
-    for one in tried:
-        print(f"{one.name}: {one.said}\n{claims.evidence_table(one.evidence)}")
-        print(f"verdict: {one.verdict}. {one.why}\n")

@@ -5,7 +5,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
-from attn_course.cli.arguments import add_json, write_json
+from attn_course.cli.arguments import add_json, printer, write_json
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
 from attn_course.figures import table
@@ -34,28 +34,21 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """Run `exercises` with its parsed arguments; return the exit status."""
-    if arguments.prove is None:
-        names = exercise_names()
-    else:
-        names = exercise_names() if arguments.prove == "all" else [arguments.prove]
+    names = exercise_names() if arguments.prove in (None, "all") else [arguments.prove]
     found = [read_exercise(name) for name in names]
-    quiet = arguments.json == Path("-")
+    say, quiet = printer(arguments.json), arguments.json == Path("-")
     record = {"exercises": [_row(exercise) for exercise in found]}
     if arguments.prove is None:
-        if not quiet:
-            print(_listing(found))
+        say(_listing(found))
         write_json(arguments.json, record)
         return 0
-    proven = [one for exercise in tqdm(found, disable=quiet or None) for one in _proof(exercise)]
+    proven = []
+    for exercise in tqdm(found, disable=quiet or None):
+        proven += prove_problem(exercise) if exercise.points else prove(exercise)
     record["proof"] = [_proof_row(one) for one in proven]
-    if not quiet:
-        print(_report(proven))
+    say(_report(proven))
     write_json(arguments.json, record)
     return 0 if all(one.holds for one in proven) else 1
-
-
-def _proof(exercise: Exercise) -> list[Proven] | list[ProvenAnswer]:
-    return prove_problem(exercise) if exercise.points else prove(exercise)
 
 
 def _row(exercise: Exercise) -> dict:
@@ -100,16 +93,9 @@ def _proof_row(proven: Proven | ProvenAnswer) -> dict:
 
 
 def _report(proven: list[Proven] | list[ProvenAnswer]) -> str:
-    rows = [
-        (
-            one.exercise,
-            one.name,
-            one.expected or "pass",
-            one.found or "pass",
-            "" if one.holds else "WRONG",
-        )
-        for one in proven
-    ]
+    rows = []
+    for *cells, holds in (_proof_row(one).values() for one in proven):
+        rows.append((*cells, "" if holds else "WRONG"))
     wrong = sum(not one.holds for one in proven)
     return (
         table(("exercise", "solution", "expected", "found", ""), rows)

@@ -8,7 +8,7 @@ from attn_course.classroom.grading.handout import handout_of
 from attn_course.classroom.points import Points
 from attn_course.classroom.scoring import score_apart
 from attn_course.classroom.sets import ProblemSet, problem_set
-from attn_course.cli.arguments import write_json
+from attn_course.cli.arguments import printer, write_json
 from attn_course.figures import table
 from attn_course.lessons.working_copy import WorkingCopy
 
@@ -33,13 +33,13 @@ def grade_self(name: str, path: Path | None, json_file: Path | None) -> int:
         if problem.bonus and problem.name in reading.kernels
     ]
     earned = sum(points.earned for points in found.values())
-    if json_file != Path("-"):
-        print(f"{path}\n\n{_listing(found)}\n")
-        for remark in reading.remarks:
-            print(f"{remark.cell}: {remark.text}")
-        print(f"{name}: {earned} of {chosen.points} points")
-        for one in bonus:
-            print(f"{one.problem}: {one!r}")
+    say = printer(json_file)
+    say(f"{path}\n\n{_listing(found)}\n")
+    for remark in reading.remarks:
+        say(f"{remark.cell}: {remark.text}")
+    say(f"{name}: {earned} of {chosen.points} points")
+    for one in bonus:
+        say(f"{one.problem}: {one!r}")
     record = {
         "set": name,
         "earned": earned,

@@ -1,9 +1,8 @@
 """`attn-course site`: the course as a static site, which opens from disk and needs no network."""
 
 import time
-from pathlib import Path
 
-from attn_course.cli.arguments import add_json, natural, output_folder, write_json
+from attn_course.cli.arguments import add_json, natural, output_folder, printer, write_json
 
 
 def add(parsers) -> None:
@@ -43,13 +42,12 @@ def execute(arguments) -> int:
     report = build_site(arguments.folder, arguments.lesson, arguments.kernel, arguments.workers)
     seconds = time.perf_counter() - start
     faults = [*map(str, report.broken), *report.disagreeing]
-    if arguments.json != Path("-"):
-        print("\n".join(faults), end="\n" if faults else "")
-        size = sum(report.pages.values()) / 1e6
-        print(
-            f"site: {len(report.pages)} pages, {size:.1f} MB, {len(report.broken)} broken links, "
-            f"{seconds:.0f} s; open {arguments.folder / 'index.html'}"
-        )
+    say, size = printer(arguments.json), sum(report.pages.values()) / 1e6
+    say("\n".join(faults), end="\n" if faults else "")
+    say(
+        f"site: {len(report.pages)} pages, {size:.1f} MB, {len(report.broken)} broken links, "
+        f"{seconds:.0f} s; open {arguments.folder / 'index.html'}"
+    )
     record = {"folder": str(arguments.folder), "pages": report.pages, "faults": faults}
     write_json(arguments.json, record)
     return 0 if report.sound else 1
