@@ -4,7 +4,7 @@ import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
 
-from .findings import Findings, Naming, describe_thread, key_of
+from .findings import Naming, key_of
 
 _LEAVING = ("bra", "brx", "ret", "exit")
 _MEETING = ("bar.", "barrier.", "shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
@@ -21,11 +21,11 @@ class Exits:
     that the mask of a warp-level instruction names.
     """
 
-    def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming):
         launch = naming.launch
         function = launch.source.module.functions[launch.kernel]
         self.body, self.labels = function.body, function.labels
-        self.naming, self.findings = naming, findings
+        self.naming = naming
         self.first_lane = machine.first_lane
         place = np.arange(lanes) % naming.per_block
         self.launched = place < launch.threads
@@ -85,23 +85,17 @@ class Exits:
         named[lanes >> 5] = members
         places = np.arange(self.launched.size)
         ended &= named[places >> 5] >> (places & 31).astype(np.uint32) & np.uint32(1) != 0
-        known = key_of("divergent-barrier", line, "") in self.findings
+        known = key_of("divergent-barrier", line, "") in self.naming.findings
         if ended.any() and not known:  # lanes that had already waited for them
             self.report(line, np.nonzero(ended)[0], lanes.size, "their warps")
 
     def report(self, line: int, lanes: np.ndarray, arrived: int, team: str) -> None:
-        thread = self.naming.thread(int(lanes[0]) + self.first_lane)
+        who = self.naming.who(lanes[0] + self.first_lane)
         others = f"{lanes.size} others" if lanes.size > 1 else "another"
         blocks = np.unique(lanes // self.naming.per_block).size
-        self.findings.add(
-            self.naming.finding(
-                "divergent-barrier",
-                line,
-                f"{arrived} threads wait here, and {others} of {team} never came: "
-                f"{describe_thread(thread)} went around the barrier and has ended; the barrier "
-                "passes only because of that",
-                lanes + self.first_lane,
-                severity="warning",
-                count=blocks,
-            )
+        said = (
+            f"{arrived} threads wait here, and {others} of {team} never came: {who} went around "
+            "the barrier and has ended; the barrier passes only because of that"
         )
+        how = {"severity": "warning", "count": blocks}
+        self.naming.report("divergent-barrier", line, said, lanes + self.first_lane, **how)

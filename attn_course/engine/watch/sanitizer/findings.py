@@ -13,15 +13,6 @@ from attn_course.engine.ptx.debug_names import shared_arrays
 
 from .elements import NOWHERE, Array, Element, element
 
-KINDS = (
-    "out-of-bounds",
-    "misaligned",
-    "read-only",
-    "uninitialised-read",
-    "race",
-    "divergent-barrier",
-    "bad-launch",
-)
 REMEDIES = {
     "out-of-bounds": "guard the access with a bounds check, or fix the index",
     "misaligned": "use an address that is a multiple of the access size, or a narrower type",
@@ -33,6 +24,7 @@ REMEDIES = {
     "reaches the same one",
     "bad-launch": "change the launch, or the kernel's constants, to what the device allows",
 }
+KINDS = tuple(REMEDIES)
 MAX_THREADS = 8  # threads named by one finding
 
 Thread = tuple[tuple[int, int, int], tuple[int, int, int]]  # ((block x, y, z), (thread x, y, z))
@@ -132,10 +124,10 @@ def key_of(kind: str, line: int, array: str, severity: str = "error") -> tuple:
 
 
 class Naming:
-    """Names of arrays and threads of one launch."""
+    """Names of arrays and threads of one launch, for the findings that it adds."""
 
-    def __init__(self, launch: Launch):
-        self.launch = launch
+    def __init__(self, launch: Launch, findings: Findings):
+        self.launch, self.findings = launch, findings
         self.per_block = 32 * launch.warps
         self.buffers = {
             space: [b for b in launch.buffers if b.space == space and b.size]
@@ -182,6 +174,9 @@ class Naming:
         block, thread = divmod(int(lane), self.per_block)
         return place_in(block, self.launch.grid), place_in(thread, self.launch.block)
 
+    def who(self, lane: int) -> str:
+        return describe_thread(self.thread(lane))
+
     def threads(self, lanes) -> tuple[Thread, ...]:
         return tuple(self.thread(lane) for lane in np.unique(lanes)[:MAX_THREADS])
 
@@ -194,6 +189,10 @@ class Naming:
         """
         more = {"count": int(lanes.size), "valid_range": where.valid} | more
         return Finding(kind, line, text, self.threads(lanes), where.array, where.index, **more)
+
+    def report(self, *about, **more) -> None:
+        """Add a finding; arguments as of `finding`."""
+        self.findings.add(self.finding(*about, **more))
 
 
 def describe_thread(thread: Thread) -> str:

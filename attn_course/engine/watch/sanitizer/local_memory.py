@@ -11,9 +11,11 @@ from attn_course.engine.ptx.source_module import SourceModule
 from attn_course.engine.ptx.syntax import Register, Vector
 
 from .elements import NOWHERE, Array, Element, element
-from .findings import Findings, Naming, describe_thread
+from .findings import Naming
 from .pointers import origins_of
 from .refusals import named, nearest, outside
+
+_GIVE_A_VALUE = "give the local array or variable a value before it is used"
 
 
 class LocalMemory:
@@ -27,8 +29,8 @@ class LocalMemory:
     part.
     """
 
-    def __init__(self, machine: MachineView, lanes: int, naming: Naming, findings: Findings):
-        self.machine, self.naming, self.findings = machine, naming, findings
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming):
+        self.machine, self.naming = machine, naming
         self.stride = -(-machine.local_bytes // 4)
         self.written = np.zeros(lanes * self.stride, bool)
         self.first_lane = machine.first_lane
@@ -73,8 +75,7 @@ class LocalMemory:
 
     def judged(self, places, address, event: InstructionEvent) -> np.ndarray:
         """The places that are in no parameter, which the caller has written, and in no padding."""
-        if places.size:
-            places = places[~self.given[address[places]]]
+        places = places[~self.given[address[places]]]
         if places.size:
             read, which = np.unique(address[places], return_inverse=True)
             places = places[~np.array(self.arrays.gaps(event, read.tolist()))[which]]
@@ -147,23 +148,16 @@ class LocalMemory:
         for _, missing, where in self.stored_parts(event):
             every = np.intersect1d(access.lanes, missing) + self.first_lane
             if every.size:
-                who, what = describe_thread(self.naming.thread(every[0])), where.text or "a member"
-                self.findings.add(
-                    self.naming.finding(
-                        "uninitialised-read",
-                        line,
-                        f"{who} copies {what} to {access.space} memory, which it has not written",
-                        every,
-                        where,
-                        severity=severity,
-                        remedy="give the local array or variable a value before it is used",
-                    )
-                )
+                who, what = self.naming.who(every[0]), where.text or "a member"
+                said = f"{who} copies {what} to {access.space} memory, which it has not written"
+                how = {"severity": severity, "remedy": _GIVE_A_VALUE}
+                self.naming.report("uninitialised-read", line, said, every, where, **how)
 
     def report(self, places, address, lanes, access: Access, event, line: int) -> None:
         every = lanes[places] + self.first_lane
         byte = int(address[places[0]])
-        arrays, frame = self.arrays.around(event), self.frame_at(byte)
+        arrays = self.arrays.around(event)
+        frame = next((f for f in self.frames() if f[0] <= byte < f[1]), None)
         array = holding(arrays, byte)
         meant = array or named(arrays, line, self.naming)
         if meant is not None:
@@ -172,17 +166,8 @@ class LocalMemory:
         else:
             where = Element("local memory", byte - frame[0] if frame else byte, "", "")
             text = f"{access.size} bytes at byte {where.index} of its local memory"
-        who = describe_thread(self.naming.thread(every[0]))
-        self.findings.add(
-            self.naming.finding(
-                "uninitialised-read",
-                line,
-                f"{who} reads {text}, which it has not written yet",
-                every,
-                where,
-                remedy="give the local array or variable a value before it is used",
-            )
-        )
+        said = f"{self.naming.who(every[0])} reads {text}, which it has not written yet"
+        self.naming.report("uninitialised-read", line, said, every, where, remedy=_GIVE_A_VALUE)
 
     def grow(self) -> None:
         """Follow the threads' local memory, which calls may make larger."""
@@ -211,9 +196,6 @@ class LocalMemory:
             if parameter.name in site.frame
         ]
 
-    def frame_at(self, byte: int) -> tuple[int, int] | None:
-        return next((f for f in self.frames() if f[0] <= byte < f[1]), None)
-
     def check_frames(self, address, lanes, access: Access, event, line: int):
         """An access between two frames is out of bounds although the thread's memory holds it.
 
@@ -237,17 +219,9 @@ class LocalMemory:
         wrong = np.nonzero(~right)[0]
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane
         where = self.meant(byte, access, event, line)
-        who = describe_thread(self.naming.thread(every[0]))
-        self.findings.add(
-            self.naming.finding(
-                "out-of-bounds",
-                line,
-                f"{who} {VERBS[access.kind]} {where.text}",
-                every,
-                where,
-                remedy="make the local array long enough, or split the work so that it fits",
-            )
-        )
+        said = f"{self.naming.who(every[0])} {VERBS[access.kind]} {where.text}"
+        remedy = "make the local array long enough, or split the work so that it fits"
+        self.naming.report("out-of-bounds", line, said, every, where, remedy=remedy)
         return right
 
     def meant(self, byte: int, access: Access, event, line: int) -> Element:

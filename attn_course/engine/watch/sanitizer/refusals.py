@@ -9,7 +9,7 @@ import numpy as np
 from attn_course.engine.events import VERBS, Access
 
 from .elements import Array, Element, element
-from .findings import Finding, Naming, describe_thread
+from .findings import Finding, Naming
 
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
 
@@ -55,7 +55,7 @@ def _read_only(access: Access, wrong: np.ndarray, line: int, naming: Naming, fir
     # A variable without the caller's shape is __constant__ memory; an array is the caller's.
     place = "a read-only array" if buffer.dtype is not None else "__constant__ memory"
     text = (
-        f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]} {where.text}, "
+        f"{naming.who(lanes[0])} {VERBS[access.kind]} {where.text}, "
         f"which is in {place}: the kernel can only read it"
     )
     return naming.finding("read-only", line, text, lanes, where)
@@ -79,7 +79,7 @@ def _first(access: Access, wrong: np.ndarray) -> int:
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
 ) -> Finding:
-    who = f"{describe_thread(naming.thread(int(lanes[0])))} {VERBS[access.kind]}"
+    who = f"{naming.who(lanes[0])} {VERBS[access.kind]}"
     where = element(meant, address) if meant is not None else Element("", address, "", "")
     if kind == "misaligned":
         place = _in_words(where) if meant is not None else str(address)

@@ -20,7 +20,7 @@ from attn_course.engine.events import (
 
 from .elements import Array
 from .exits import Exits
-from .findings import Finding, Findings, Naming, describe_thread
+from .findings import Finding, Findings, Naming
 from .local_memory import LocalMemory
 from .natures import MEETINGS, Nature
 from .pointers import Bounds
@@ -36,11 +36,6 @@ _ALL_LANES = (
 )
 
 
-def _without(access: Access, wrong: np.ndarray) -> Access:
-    """The access of the lanes that are not `wrong`."""
-    return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
-
-
 def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
     """(lanes,) bool: does each mask name this lane?"""
     return members >> lane.astype(np.uint32) & np.uint32(1) != 0
@@ -49,12 +44,12 @@ def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
         lanes = machine.block_count * naming.per_block
         self.order = ChunkOrder(machine)
-        self.shared = SharedRaces(machine, naming, findings, lines)
-        self.local = LocalMemory(machine, lanes, naming, findings)
-        self.exits = Exits(machine, lanes, naming, findings)
+        self.shared = SharedRaces(machine, naming, lines)
+        self.local = LocalMemory(machine, lanes, naming)
+        self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
     def lanes_of(self, lanes: np.ndarray) -> LaneStamps:
@@ -133,7 +128,7 @@ class Sanitizer(Observer):
     def launch_started(self, launch: Launch) -> None:
         self._reset()
         self.launches += 1
-        self._naming, self._bounds = Naming(launch), Bounds(launch)
+        self._naming, self._bounds = Naming(launch, self.found), Bounds(launch)
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
@@ -150,10 +145,9 @@ class Sanitizer(Observer):
         if self._global is None:
             buffers = self._naming.buffers["global"]
             unwritten = [b for b in buffers if b.name in self.uninitialised]
-            self._global = GlobalRaces(
-                machine.memory("global"), self._naming, self.found, self._lines, unwritten
-            )
-        self._chunks[machine] = _ChunkState(machine, self._naming, self.found, self._lines)
+            image = machine.memory("global")
+            self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
+        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines)
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
@@ -177,7 +171,9 @@ class Sanitizer(Observer):
         if event.line:
             self._last_line = event.line
         elif event.accesses or nature.meeting or nature.warp_barrier:
-            self._last_line = self._line_of_call(event) or self._last_line
+            calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
+            if len(calls) == 1:
+                self._last_line = calls.pop() or self._last_line
         self.found.line, self.found.header = self._last_line, header
         if event.accesses:
             self._accesses(event, nature)
@@ -225,10 +221,6 @@ class Sanitizer(Observer):
         if what == "follow":
             state.shared.copies.follow(lanes, keys, self._tick())
         state.order.arrive_at_phase(lanes, keys, self._tick())
-
-    def _line_of_call(self, event: InstructionEvent) -> int:
-        lines = set(event.machine.lines_of(event.instruction, event.lanes.size))
-        return lines.pop() if len(lines) == 1 else 0
 
     def _learn(self, instruction) -> tuple[object, Nature, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
@@ -298,7 +290,7 @@ class Sanitizer(Observer):
             array = Array(f"{access.space} memory", start, end - start, min(access.size, 4))
         first_lane = state.order.first_lane
         self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
-        return _without(access, wrong)
+        return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
     def _publish(self, access, state: _ChunkState, time: int) -> None:
         lanes = access.lanes + state.order.first_lane
@@ -340,17 +332,12 @@ class Sanitizer(Observer):
 
     def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:
         lanes = lanes + self._chunks[event.machine].order.first_lane
-        thread = self._naming.thread(int(lanes[0]))
-        self.found.add(
-            self._naming.finding(
-                "divergent-barrier",
-                self._last_line,
-                f"{describe_thread(thread)} is lane {int(lanes[0]) % 32} of its warp, and the mask "
-                "it gives does not name that lane: what it then waits for and gets is undefined",
-                lanes,
-                remedy="name in the mask the lanes that come here, all of them and no others",
-            )
+        said = (
+            f"{self._naming.who(lanes[0])} is lane {lanes[0] % 32} of its warp, and the mask it "
+            "gives does not name that lane: what it then waits for and gets is undefined"
         )
+        remedy = "name in the mask the lanes that come here, all of them and no others"
+        self._naming.report("divergent-barrier", self._last_line, said, lanes, remedy=remedy)
 
     def _check_shuffle(self, event: InstructionEvent, members: np.ndarray) -> None:
         inactive, sources = event.machine.reads_inactive, event.machine.shuffle_sources
@@ -367,18 +354,12 @@ class Sanitizer(Observer):
         if not wrong.any():
             return
         lanes = event.lanes[wrong] + self._chunks[event.machine].order.first_lane
-        thread = self._naming.thread(int(lanes[0]))
-        self.found.add(
-            self._naming.finding(
-                "uninitialised-read",
-                self._last_line,
-                f"{describe_thread(thread)} (lane {int(lanes[0]) % 32} of its warp) takes the "
-                f"value of a lane {which}: the value is undefined",
-                lanes,
-                severity=severity,
-                remedy=_ALL_LANES,
-            )
+        said = (
+            f"{self._naming.who(lanes[0])} (lane {lanes[0] % 32} of its warp) takes the value of a "
+            f"lane {which}: the value is undefined"
         )
+        how = {"severity": severity, "remedy": _ALL_LANES}
+        self._naming.report("uninitialised-read", self._last_line, said, lanes, **how)
 
     # -- barriers and faults --------------------------------------------------------------------
     def barrier(self, event: BarrierEvent) -> None:
@@ -427,17 +408,12 @@ class Sanitizer(Observer):
         lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
         waits = " and ".join(f"{who.size} threads at line {line}" for line, who in members)
-        self.found.add(
-            self._naming.finding(
-                "divergent-barrier",
-                lines[0],
-                f"threads of one block meet at different barriers: {waits}; which threads pass "
-                "together is then an accident",
-                lanes,
-                count=blocks,
-                other_line=lines[-1],
-            )
+        said = (
+            f"threads of one block meet at different barriers: {waits}; which threads pass "
+            "together is then an accident"
         )
+        how = {"count": blocks, "other_line": lines[-1]}
+        self._naming.report("divergent-barrier", lines[0], said, lanes, **how)
 
     def fault(self, event: FaultEvent) -> None:
         """A refused access is reported with its instruction, which has every lane's address."""

@@ -7,7 +7,7 @@ import numpy as np
 from attn_course.engine.addresses import Packed
 from attn_course.engine.events import Buffer
 
-from ..findings import Findings, Naming
+from ..findings import Naming
 from .ordering import Publications
 from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
 from .shared_state import Context, LaneStamps, SharedState
@@ -62,12 +62,11 @@ class GlobalRaces(SharedState):
         self,
         image: np.ndarray,
         naming: Naming,
-        findings: Findings,
         lines: list[int],
         unwritten: Iterable[Buffer],
     ):
         stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
-        super().__init__(GlobalShadow(image, stretches), naming, findings, lines)
+        super().__init__(GlobalShadow(image, stretches), naming, lines)
         self.per_block = naming.per_block
         self.publications = Publications(naming.per_block)
         for buffer in unwritten:

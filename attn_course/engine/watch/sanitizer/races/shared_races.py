@@ -9,8 +9,8 @@ import numpy as np
 from attn_course.engine.addresses import aligned
 from attn_course.engine.events import Access, MachineView
 
-from ..findings import Findings, Naming, describe_thread
-from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, Touch, lane_of, time_of
+from ..findings import Naming
+from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
 from .shared_state import Context, LaneStamps, SharedState
 
 
@@ -102,9 +102,9 @@ class SharedRaces(SharedState):
 
     space = "shared"
 
-    def __init__(self, machine: MachineView, naming: Naming, findings: Findings, lines: list[int]):
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
         image = machine.memory("shared")
-        super().__init__(Shadow(image.size, NEVER, image), naming, findings, lines)
+        super().__init__(Shadow(image.size, NEVER, image), naming, lines)
         self.per_block = naming.per_block
         self.stride = image.size // machine.block_count
         self.one_block = machine.block_count == 1
@@ -142,18 +142,15 @@ class SharedRaces(SharedState):
         lanes = lane_of(context.lanes.bits[early])
         owner = self.naming.thread(int(holder[first]) * self.per_block + self.first_lane)[0]
         verb = "reads" if access.kind == "load" else "writes"
-        self.findings.add(
-            self.naming.finding(
-                "race",
-                context.line,
-                f"{describe_thread(self.naming.thread(int(lanes[0])))} {verb} {element.text} of "
-                f"block {owner}, which may not have started: no barrier of the cluster lies before",
-                lanes,
-                element,
-                remedy="let all blocks of the cluster meet first: cluster.sync(), or "
-                "barrier.cluster.arrive and barrier.cluster.wait",
-            )
+        said = (
+            f"{self.naming.who(lanes[0])} {verb} {element.text} of block {owner}, which may not "
+            "have started: no barrier of the cluster lies before"
         )
+        remedy = (
+            "let all blocks of the cluster meet first: cluster.sync(), or barrier.cluster.arrive "
+            "and barrier.cluster.wait"
+        )
+        self.naming.report("race", context.line, said, lanes, element, remedy=remedy)
 
     def start_copy(self, access: Access, context: Context) -> None:
         """The shared half of a cp.async: written when its lane waits for it, not now."""
@@ -168,28 +165,22 @@ class SharedRaces(SharedState):
         """An access to what a cp.async is still copying, be it the same thread's."""
         touch, _ = self.touch(access, context)
         early = np.nonzero(self.copies.under_way(touch.unit))[0]
-        if early.size:
-            self.report_early(int(early[0]), early, touch, access, context)
-
-    def report_early(self, first: int, early, touch: Touch, access: Access, context) -> None:
-        address = self.address_of(int(touch.unit[first]))
-        element = self.naming.element(self.space, address, access.size)
-        copied = int(time_of(self.shadow.writer[touch.unit[first : first + 1]])[0])
-        thread = self.naming.thread(int(lane_of(touch.stamp[first : first + 1])[0]))
+        if not early.size:
+            return
+        unit, lanes = touch.unit[early[0]], lane_of(touch.stamp[early])
+        element = self.naming.element(self.space, self.address_of(int(unit)), access.size)
+        copied = self.lines[int(time_of(self.shadow.writer[unit]))]
         verb = "reads" if access.kind == "load" else "writes"
-        self.findings.add(
-            self.naming.finding(
-                "race",
-                context.line,
-                f"{describe_thread(thread)} {verb} {element.text} while the cp.async of "
-                f"line {self.lines[copied]} may still be copying it",
-                lane_of(touch.stamp[early]),
-                element,
-                other_line=self.lines[copied],
-                remedy="wait first: cp.async.wait_group (__pipeline_wait_prior), and then a "
-                "barrier where another thread's copy is used",
-            )
+        said = (
+            f"{self.naming.who(lanes[0])} {verb} {element.text} while the cp.async of line "
+            f"{copied} may still be copying it"
         )
+        remedy = (
+            "wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier where "
+            "another thread's copy is used"
+        )
+        how = {"other_line": copied, "remedy": remedy}
+        self.naming.report("race", context.line, said, lanes, element, **how)
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
         if self.one_block:

@@ -14,7 +14,7 @@ import numpy as np
 
 from attn_course.engine.events import Access
 
-from ..findings import Finding, Findings, Naming, describe_thread, key_of
+from ..findings import Finding, Naming, key_of
 from ..natures import Nature
 from .flags import Flags
 from .ordering import ChunkOrder
@@ -80,8 +80,8 @@ class SharedState:
 
     space = ""
 
-    def __init__(self, shadow: Shadow, naming: Naming, findings: Findings, lines: list[int]):
-        self.shadow, self.naming, self.findings, self.lines = shadow, naming, findings, lines
+    def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
+        self.shadow, self.naming, self.lines = shadow, naming, lines
         self.swaps: set[int] = set()  # times of compare-and-swaps
         self.flags = Flags(shadow, naming.per_block)
         self.agreed: dict[int, np.ndarray] = {}  # time of a write -> keys of who wrote one value
@@ -202,19 +202,15 @@ class SharedState:
         places = np.nonzero(writer == NEVER)[0]
         unit = int(touch.unit[places[0]])
         element = self.naming.element(self.space, self.address_of(unit), access.size)
-        thread = self.naming.thread(lane_of(touch.stamp[places[:1]])[0])
-        self.findings.add(
-            self.naming.finding(
-                "uninitialised-read",
-                context.line,
-                f"{describe_thread(thread)} reads {element.text}, which nothing has "
-                f"written yet: its value is whatever was in {self.space} memory before",
-                lane_of(touch.stamp[places]),
-                element,
-                remedy=f"write {element.array} before it is read, for example zero, or skip "
-                "the first read",
-            )
+        lanes = lane_of(touch.stamp[places])
+        said = (
+            f"{self.naming.who(lanes[0])} reads {element.text}, which nothing has written yet: its "
+            f"value is whatever was in {self.space} memory before"
         )
+        remedy = (
+            f"write {element.array} before it is read, for example zero, or skip the first read"
+        )
+        self.naming.report("uninitialised-read", context.line, said, lanes, element, remedy=remedy)
 
     # -- conflicts ------------------------------------------------------------------------------
     def check(
@@ -294,13 +290,13 @@ class SharedState:
         element = self.naming.element(self.space, address, access.size)
         level = "warning" if reason in _WARNINGS else "error"
         count = int(places.size)
-        if self.findings.has(key_of("race", context.line, element.array, level), count):
+        if self.naming.findings.has(key_of("race", context.line, element.array, level), count):
             return
         stamp = prior[first : first + 1]
         earlier, later = lane_of(stamp)[0], lane_of(touch.stamp[first : first + 1])[0]
         before = self.lines[int(time_of(stamp)[0])]
         ending, remedy = _REASONS[reason]
-        self.findings.add(
+        self.naming.findings.add(
             Finding(
                 "race",
                 context.line,
@@ -327,13 +323,12 @@ class SharedState:
 
     def sentence(self, hazard, element: str, earlier: int, later: int, before: int, context) -> str:
         past, present = _HAZARDS[hazard]
-        first, second = self.naming.thread(earlier), self.naming.thread(later)
         where = "on this line" if before == context.line else f"on line {before}"
         one_block = self.in_one_block(earlier, later)
         what = "no barrier lies between" if one_block else "nothing orders the two"
         return (
-            f"{hazard}: {describe_thread(second)} {present} {element}, which "
-            f"{describe_thread(first)} {past} {where}, and {what}"
+            f"{hazard}: {self.naming.who(later)} {present} {element}, which "
+            f"{self.naming.who(earlier)} {past} {where}, and {what}"
         )
 
     def report_beaten(
