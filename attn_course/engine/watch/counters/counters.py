@@ -54,20 +54,10 @@ _PENDING = 64  # patterns that wait to be marked as touched
 class _Row:
     """One instruction's counts. It keeps the instruction alive, whose id is its key."""
 
-    __slots__ = (
-        "instruction",
-        "line",
-        "executions",
-        "threads",
-        "counts",
-        "merge",
-        "folded",
-        "copy",
-        "past_l1",
-        "cluster",
-        "off_chip",
-        "patterns",
-    )
+    __slots__ = """
+        instruction line executions threads counts merge folded copy past_l1 cluster off_chip
+        patterns
+    """.split()
 
     def __init__(self, instruction, line: int, merges: dict[int, Merge | None]):
         self.instruction, self.line = instruction, line

@@ -201,11 +201,6 @@ def find_merges(function: Function, shared_offsets: dict[str, int]) -> dict[int,
     return found
 
 
-def _may_skip(instruction) -> bool:
-    """A branch that only some lanes take: ptxas moves loads that follow it to before it."""
-    return _root(instruction) == "bra" and instruction.guard is not None
-
-
 def _groups(code: _Code, role: str):
     """Loads, or stores, of one base between two points where ptxas may not move them: lists of
     (instruction, offset, bytes, alignment of the base).
@@ -226,7 +221,9 @@ def _groups(code: _Code, role: str):
                 member = instruction, offset, _bytes(instruction), alignment
         shared = _shared_role(instruction)
         passes = shared == "load" if role == "load" else not shared or key in groups
-        splits = _root(instruction) in _SPLITS and not (role == "load" and _may_skip(instruction))
+        # ptxas moves loads that follow a branch of only some lanes to before it.
+        passed = role == "load" and _root(instruction) == "bra" and instruction.guard is not None
+        splits = _root(instruction) in _SPLITS and not passed
         if (shared and not passes) or splits or instruction.index in labels:
             yield from groups.values()
             groups.clear()

@@ -1,6 +1,5 @@
 """The tracer: every step of a thread block, with its variables by their names in the source."""
 
-import importlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,11 +66,15 @@ class Tracer(Observer):
 
     def show(self, **options):
         """Return the stepper, for a notebook; see stepper.show."""
-        return _stepper().show(self, **options)
+        from . import stepper  # which stands above observers
+
+        return stepper.show(self, **options)
 
     def to_html(self, path=None, **options) -> str:
         """Return the stepper as one HTML page without dependencies; write it to `path` if given."""
-        return _stepper().to_html(self, path, **options)
+        from . import stepper
+
+        return stepper.to_html(self, path, **options)
 
     # -- events ---------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
@@ -111,11 +114,6 @@ class Tracer(Observer):
         for recorder in self._open:
             recorder.close_frame()
         self._open = []
-
-
-def _stepper():
-    """Observers stand below the stepper, so it is looked up when somebody asks for it."""
-    return importlib.import_module("attn_course.engine.watch.tracer.stepper")
 
 
 def _extents(block) -> tuple[int, int, int]:
