@@ -37,10 +37,9 @@ def _half(make):
 
 
 def _half_arithmetic(name):
+    flags = ("ftz", "sat", "relu")
     return _half(
-        lambda kind, modifiers: float16.arithmetic(
-            name, kind, **{flag: flag in modifiers for flag in ("ftz", "sat", "relu")}
-        )
+        lambda kind, given: float16.arithmetic(name, kind, *(flag in given for flag in flags))
     )
 
 
@@ -87,10 +86,6 @@ def _integer_pair(kind, compute):
     return float16.paired(lambda *values: compute(*(v.view(half) for v in values)).view("u2"))
 
 
-def _pair_sum(types, modifiers):
-    return _integer_pair(types[-1], np.add)
-
-
 def _saturating(ufunc):
     def build(types, modifiers):
         return integers.saturating(ufunc) if "sat" in modifiers else ufunc
@@ -129,12 +124,10 @@ def _minmax(largest):
 
 
 def _sign(name):
-    def integer(types, modifiers):
-        return np.abs if name == "abs" else np.negative
-
     def single(types, modifiers):
         return comparisons.sign_operation(name, "ftz" in modifiers)
 
+    integer = plain(np.abs if name == "abs" else np.negative)
     half = _half(lambda kind, modifiers: float16.sign_operation(name, kind, "ftz" in modifiers))
     return (
         Row("s16 s32 s64", "T -> T", integer),
@@ -185,27 +178,14 @@ def _division(types, modifiers):
     return _float("div")(types, modifiers)  # .full promises 2 ulp; this gives the nearest
 
 
-def _mad(high):
-    def build(types, modifiers):
-        product = integers.multiply_high if high else np.multiply
-        if "sat" in modifiers:
-            return integers.multiply_add_high_saturating
-        return lambda a, b, c: product(a, b) + c
-
-    return build
-
-
-def _mad_24(high):
-    product = integers.multiply_24(high)
+def _plus(product):
+    """The product of two operands and, with .sat clamped, the sum with a third."""
 
     def build(types, modifiers):
-        return lambda a, b, c: product(a, b) + c
+        total = integers.saturating(np.add) if "sat" in modifiers else np.add
+        return lambda a, b, c: total(product(a, b), c)
 
     return build
-
-
-def _wide_mad(a, b, c):
-    return integers.multiply_wide(a, b) + c
 
 
 def _carrying(name, operands, step, product=None):
@@ -228,7 +208,10 @@ def _carry_rows():
 
 
 ARITHMETIC_ROWS: dict[str, tuple[Row, ...]] = {
-    "add": (*_sum("add", np.add), Row("u16x2 s16x2", "T T -> T", _pair_sum)),
+    "add": (
+        *_sum("add", np.add),
+        Row("u16x2 s16x2", "T T -> T", lambda types, _: _integer_pair(types[-1], np.add)),
+    ),
     "sub": _sum("sub", np.subtract),
     "mul": _floats("mul", "T T -> T"),
     "mul.lo": (Row(INTEGERS, "T T -> T", plain(np.multiply)),),
@@ -240,14 +223,14 @@ ARITHMETIC_ROWS: dict[str, tuple[Row, ...]] = {
         Row("f32", "T T T -> T", _float("fma"), f"{ROUNDING} ftz sat"),
         Row("f64", "T T T -> T", _float("fma"), ROUNDING),
     ),
-    "mad.lo": (Row(INTEGERS, "T T T -> T", _mad(False)),),
+    "mad.lo": (Row(INTEGERS, "T T T -> T", _plus(np.multiply)),),
     "mad.hi": (
-        Row("s16 u16 u32 s64 u64", "T T T -> T", _mad(True)),
-        Row("s32", "T T T -> T", _mad(True), "sat"),
+        Row("s16 u16 u32 s64 u64", "T T T -> T", _plus(integers.multiply_high)),
+        Row("s32", "T T T -> T", _plus(integers.multiply_high), "sat"),
     ),
-    "mad.wide": (Row("s16 u16 s32 u32", "T T W -> W", plain(_wide_mad)),),
-    "mad24.lo": (Row("s32 u32", "T T T -> T", _mad_24(False)),),
-    "mad24.hi": (Row("s32 u32", "T T T -> T", _mad_24(True)),),
+    "mad.wide": (Row("s16 u16 s32 u32", "T T W -> W", _plus(integers.multiply_wide)),),
+    "mad24.lo": (Row("s32 u32", "T T T -> T", _plus(integers.multiply_24(False))),),
+    "mad24.hi": (Row("s32 u32", "T T T -> T", _plus(integers.multiply_24(True))),),
     "fma": _floats("fma", "T T T -> T", "relu"),
     "sad": (Row(INTEGERS, "T T T -> T", plain(integers.sum_of_differences)),),
     "div": (

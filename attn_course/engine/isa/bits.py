@@ -59,8 +59,6 @@ def funnel(left, clamp):
 
 
 # --- bits -----------------------------------------------------------------------------------------
-
-
 def reverse_bits(x):
     """brev: bit 0 becomes the top bit."""
     step = 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import float16
 from . import float32 as numerics
-from .row import Row
+from .row import Row, plain
 
 
 def _unordered(ufunc):
@@ -51,22 +51,16 @@ COMBINERS = {"": None, "and": np.logical_and, "or": np.logical_or, "xor": np.log
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
 
-def _operands(kind, ftz):
-    """What turns a source value of `kind` into one that NumPy compares."""
-    if kind in ("f16", "bf16"):
-        if ftz:
-            return lambda x: float16.widen(float16.flush(x), kind)
-        return lambda x: float16.widen(x, kind)
-    return None
-
-
 def _comparison(name, kind, ftz):
     compare = OPERATORS[name]
     if name == "ne" and kind in _FLOATS:
         compare = _ordered_not_equal
-    prepare = _operands(kind, ftz)
-    if prepare:
-        return lambda a, b: compare(prepare(a), prepare(b))
+    if kind in ("f16", "bf16"):
+
+        def widened(x):
+            return float16.widen(float16.flush(x) if ftz else x, kind)
+
+        return lambda a, b: compare(widened(a), widened(b))
     if not ftz:
         return compare
 
@@ -166,20 +160,15 @@ TESTS = {
 }
 
 
-def test(name):
-    """Builder of testp."""
-    return lambda types, modifiers: TESTS[name]
-
-
 def extremum(largest, modifiers):
     """min or max of float32 or float64 with .ftz, .NaN and .xorsign.abs."""
     choose = numerics.extremum(largest, "NaN" in modifiers, "ftz" in modifiers)
     if "xorsign" in modifiers:
-        plain = choose
+        of_magnitudes = choose
 
         def choose(a, b):
             negative = np.signbit(a) != np.signbit(b)
-            magnitude = plain(np.abs(a), np.abs(b))
+            magnitude = of_magnitudes(np.abs(a), np.abs(b))
             return np.where(negative & ~np.isnan(magnitude), -magnitude, magnitude)[()]
 
     return choose
@@ -222,10 +211,8 @@ def _setp_rows(name, combine):
     operands = f"T T{' pred' if combine else ''} -> pred pred"
     rows = [Row(whole.replace(",", " "), operands, build)] if whole else []
     if floats:
-        rows += [
-            Row("f32 f16 f16x2", operands, build, "ftz"),
-            Row("f64 bf16 bf16x2", operands, build),
-        ]
+        rows.append(Row("f32 f16 f16x2", operands, build, "ftz"))
+        rows.append(Row("f64 bf16 bf16x2", operands, build))
     return tuple(rows)
 
 
@@ -251,7 +238,7 @@ def _comparison_rows():
         found[f"setp.{suffix}"] = _setp_rows(name, combine)
         found[f"set.{suffix}"] = _set_rows(name, combine)
     for name in TESTS:
-        found[f"testp.{name}"] = (Row("f32 f64", "T -> pred", test(name)),)
+        found[f"testp.{name}"] = (Row("f32 f64", "T -> pred", plain(TESTS[name])),)
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from . import float16, float32
 from .narrow import FLOAT8_ROWS, TO_FLOAT8_ROWS
-from .row import ROUNDING, Row, rounding
+from .row import ROUNDING, Row, plain, rounding
 
 _INTEGER = {
     f"{k}{w}": np.dtype(f"{'i' if k == 's' else 'u'}{w // 8}")
@@ -45,15 +45,7 @@ def conversion(target, source, modifiers):
     return _float_to_float(target, source, mode, ftz, sat, relu)
 
 
-def packing(target, mode, relu, sat=False):
-    """cvt.<mode>.f16x2.f32 d, a, b: `a` to the upper half, `b` to the lower (or bf16x2)."""
-    one = _float_to_float(target[:-2], "f32", mode, False, sat, relu)
-    return lambda a, b: float16.pack(one(a), one(b))
-
-
 # --- integers -------------------------------------------------------------------------------------
-
-
 def _integer_to_integer(target, sat):
     dtype = _INTEGER[target]
     if not sat:
@@ -90,7 +82,8 @@ def _integer_to_float(target, mode, sat):
         if mode == "rn" and dtype:
             out = x.astype(dtype)
         elif target == "f64":
-            out = _directed_double(x, mode)
+            wide = x.dtype.itemsize == 8
+            out = float32.step(*_nearest_and_rest(x), mode) if wide else x.astype(np.float64)
         elif target == "f32":
             out = float32.round_f32(_exact(x), mode)
         else:
@@ -100,15 +93,7 @@ def _integer_to_float(target, mode, sat):
     return convert
 
 
-def _directed_double(x, mode):
-    if x.dtype.itemsize < 8:
-        return x.astype(np.float64)
-    return float32.step(*_nearest_and_rest(x), mode)
-
-
 # --- floats to integers ---------------------------------------------------------------------------
-
-
 def _as_double(x, source, ftz):
     if source in ("f16", "bf16"):
         return float16.widen(x, source)
@@ -122,11 +107,7 @@ def _float_to_integer(target, source, integral, ftz):
     dtype = _INTEGER[target]
     limits = np.iinfo(dtype)
     top_bit = source == "f64" or dtype.itemsize == 8
-    nan = (
-        dtype.type(2 ** (limits.bits - 1) if dtype.kind == "u" else limits.min)
-        if top_bit
-        else dtype.type(0)
-    )
+    nan = dtype.type(top_bit and (limits.min or 2 ** (limits.bits - 1)))
     # 2^bits, the first float64 too large: the largest 64-bit integers are no float64 themselves
     beyond = np.float64(limits.max + 1)
 
@@ -145,9 +126,8 @@ def _float_to_integer(target, source, integral, ftz):
 def _float_to_integral(kind, integral, ftz, sat):
     def convert(x):
         if kind in ("f16", "bf16"):
-            return float16.clamp(
-                float16.narrow(integral(float16.widen(x, kind)), kind), kind, sat, False
-            )
+            bits = float16.narrow(integral(float16.widen(x, kind)), kind)
+            return float16.clamp(bits, kind, sat, False)
         out = integral(float32.flush(x) if ftz else x)
         out = float32.canonical(out) if kind == "f32" else out
         return float32.saturate(out) if sat else out
@@ -156,8 +136,6 @@ def _float_to_integral(kind, integral, ftz, sat):
 
 
 # --- floats to floats -----------------------------------------------------------------------------
-
-
 def _float_to_float(target, source, mode, ftz, sat, relu):
     if target == "tf32":
         return _to_tf32(mode, relu)
@@ -235,7 +213,10 @@ def _convert(types, modifiers):
 
 
 def _convert_pair(types, modifiers):
-    return packing(types[0], rounding(modifiers), "relu" in modifiers)
+    """cvt.f16x2.f32 d, a, b: `a` to the upper half, `b` to the lower (or bf16x2)."""
+    mode, relu = rounding(modifiers), "relu" in modifiers
+    one = _float_to_float(types[0][:-2], "f32", mode, False, False, relu)
+    return lambda a, b: float16.pack(one(a), one(b))
 
 
 def _packed(name):
@@ -252,14 +233,6 @@ def _packed(name):
         return both if c is None else c << _U32(2 * width) | both
 
     return pack
-
-
-def _pack_integers(types, modifiers):
-    return _packed(types[0])
-
-
-def _pack_small(name):
-    return lambda types, modifiers: _packed(name)
 
 
 def _clamped_pairs():
@@ -300,11 +273,11 @@ CONVERSION_ROWS: dict[str, tuple[Row, ...]] = {
     ),
     "cvt.rn.satfinite": TO_FLOAT8_ROWS,
     "cvt.pack.sat": (
-        Row("u16,s16/s32", "T T -> b32", _pack_integers),
-        Row("u8,s8/s32/b32", "s32 s32 b32 -> b32", _pack_integers),
+        Row("u16,s16/s32", "T T -> b32", lambda types, _: _packed(types[0])),
+        Row("u8,s8/s32/b32", "s32 s32 b32 -> b32", lambda types, _: _packed(types[0])),
     ),
     **{
-        f"cvt.pack.sat.{name}": (Row("s32/b32", "D D T -> b32", _pack_small(name)),)
+        f"cvt.pack.sat.{name}": (Row("s32/b32", "D D T -> b32", plain(_packed(name))),)
         for name in ("u4", "s4", "u2", "s2")
     },
 }

@@ -78,8 +78,6 @@ def _narrow_directed(x, kind, mode):
 
 
 # --- operations -----------------------------------------------------------------------------------
-
-
 def _sum(a, b):
     return numerics.round_to_odd(*numerics.two_sum(a, b))
 

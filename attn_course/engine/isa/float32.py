@@ -27,8 +27,6 @@ _scratch = threading.local()
 
 
 # --- subnormals and NaN ---------------------------------------------------------------------------
-
-
 def flush(x):
     """`x` (float32) with subnormals replaced by zero of the same sign; NaN stays NaN."""
     return x * (np.abs(x) >= SMALLEST_NORMAL)
@@ -124,8 +122,6 @@ def flush_result(out, exact, mode, values):
 
 
 # --- exact sums, and rounding float64 to float32 --------------------------------------------------
-
-
 def two_sum(a, b):
     """(s, e): the float64 sum and its exact rounding error, s + e = a + b (Knuth)."""
     s = a + b
@@ -179,8 +175,6 @@ def zero_sign(out, total, a, b, mode):
 
 
 # --- float32 --------------------------------------------------------------------------------------
-
-
 def _wide(x):
     return x.astype(np.float64)
 
@@ -270,13 +264,6 @@ def fma_rn_ftz(a, b, c):
     return canonical(flush_result(out, _fma_total, "rn", values))
 
 
-def _nearest(ufunc):
-    def rounded(a, b):
-        return canonical(ufunc(a, b))
-
-    return rounded
-
-
 def add_exact(a, b, mode):
     """a + b in float32, rounded by `mode`."""
     a, b = _wide(a), _wide(b)
@@ -304,8 +291,6 @@ def sqrt_f32(a, mode="rn"):
 
 
 # --- minimum and maximum --------------------------------------------------------------------------
-
-
 def extremum(largest, keep_nan=False, ftz=False):
     """PTX min or max on floats: NaN loses (or, with .NaN, wins), and -0.0 is below +0.0."""
     ufunc = np.maximum if largest else np.minimum
@@ -314,7 +299,8 @@ def extremum(largest, keep_nan=False, ftz=False):
         if ftz and has_subnormal(a, b):
             a, b = flush(a), flush(b)
         out = ufunc(a, b)  # NaN wherever an operand is
-        if np.count_nonzero(out == 0) and _opposite_zeros(a, b):
+        opposite = np.count_nonzero(out == 0) and (a == b) & (np.signbit(a) != np.signbit(b))
+        if np.any(opposite):
             # adding zeros of opposite signs gives +0.0, the larger one
             zero = a + b if largest else -(-a - b)
             out = np.where((out == 0) & (a == b), zero, out)[()]
@@ -329,10 +315,6 @@ def extremum(largest, keep_nan=False, ftz=False):
     return choose
 
 
-def _opposite_zeros(a, b):
-    return np.any((a == b) & (np.signbit(a) != np.signbit(b)))
-
-
 def copy_sign(a, b):
     """`b` with the sign of `a` (PTX copysign: the first operand gives the sign)."""
     return np.copysign(b, a)
@@ -344,8 +326,9 @@ def single(name, mode, ftz):
         return fma_rn_ftz if ftz else fma_rn
     ufuncs = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
     if mode == "rn" and name in ufuncs:
+        nearest = ufuncs[name]
         # flushing() makes NaN canonical too
-        operation = ufuncs[name] if ftz else _nearest(ufuncs[name])
+        operation = nearest if ftz else (lambda a, b: canonical(nearest(a, b)))
     else:
         operation = {
             "add": lambda a, b: add_exact(a, b, mode),

@@ -16,8 +16,6 @@ _U64 = np.uint64
 
 
 # --- multiplication -------------------------------------------------------------------------------
-
-
 def multiply_wide(a, b):
     """The full product, of twice the operands' width."""
     wider = _WIDER[a.dtype]
@@ -67,14 +65,7 @@ def saturating(operation):
     return clamped
 
 
-def multiply_add_high_saturating(a, b, c):
-    """mad.hi.sat.s32: the upper half of a * b, plus c, clamped to int32."""
-    return saturating(np.add)(multiply_high(a, b), c)
-
-
 # --- division -------------------------------------------------------------------------------------
-
-
 def _magnitude(x):
     return unsigned(np.abs(x))  # |INT_MIN| wraps to INT_MIN, which reads 2^(n-1) unsigned
 

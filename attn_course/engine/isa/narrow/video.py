@@ -44,8 +44,6 @@ _COMPARISONS = "eq ne lt le gt ge"
 
 
 # --- parts of a word ------------------------------------------------------------------------------
-
-
 def place_of(part: str) -> tuple[int, int]:
     """(first bit, width) of the part that a selector such as "b2" or "h1" names; "": the word."""
     if not part:
@@ -82,8 +80,6 @@ def _word(value, kind: str):
 
 
 # --- operations on int64 --------------------------------------------------------------------------
-
-
 def _average(a, b):
     """Half the sum; a tie goes up where the sum is positive, and down where it is negative."""
     total = a + b
