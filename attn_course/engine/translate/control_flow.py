@@ -15,7 +15,7 @@ Key = tuple[int, ...]
 LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
 MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
 WHOLE_WARP = ("wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
-_EXITS = ("ret", "exit", "trap")
+_ENDS = ("bra", "brx", "call", "ret", "exit", "trap")
 _POLLS = ("volatile", "relaxed", "acquire", "mmio")
 
 
@@ -62,10 +62,6 @@ class Block:
 LONGEST_BLOCK = 2048  # instructions; between two blocks a launch looks at its budget
 
 
-def is_exit(instruction: Instruction) -> bool:
-    return instruction.opcode.split(".")[0] in _EXITS
-
-
 def is_barrier(opcode: str) -> bool:
     parts = opcode.split(".")
     if "cluster" in parts:
@@ -96,7 +92,7 @@ def looks_at_others(opcode: str) -> bool:
 def ends_block(instruction: Instruction) -> bool:
     """Is this a branch, a call, an exit or a barrier, so that a block of lines ends with it?"""
     root = instruction.opcode.split(".")[0]
-    return root in ("bra", "brx", "call") or is_exit(instruction) or is_barrier(instruction.opcode)
+    return root in _ENDS or is_barrier(instruction.opcode)
 
 
 def leaders(function: Function) -> list[int]:

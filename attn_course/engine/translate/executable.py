@@ -53,13 +53,9 @@ class Executable:
 
     def special_slot(self, name: str) -> int:
         if name not in self.special_names:
-            slot = self.new_slot("u4")
-            self.special_names[name] = slot
+            slot = self.special_names[name] = self.new_slot("u4")
             self.specials[slot] = name
         return self.special_names[name]
-
-    def special_mask(self) -> int:
-        return sum(1 << slot for slot in self.specials)
 
     def note_unset(self, live: int) -> None:
         """Registers that some path reads before any write: they start as zero."""
@@ -101,8 +97,8 @@ class Executable:
             if "cudaCDP" in callee:
                 why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))
-        recursion = self.start_of_recursion(caller, call, callee)
         prefix = (*caller.prefix, call.index)
+        recursion = (caller.recursion or prefix) if callee in self.recursive else None
         if recursion is not None:  # the deeper a frame, the lower its keys: it runs first
             prefix = (*recursion, -caller.frame_end, self.functions.index(callee))
         elif not isinstance(call_parts(call)[1], Symbol):  # a pointer: any function at one site
@@ -124,11 +120,6 @@ class Executable:
         if fall not in instance.return_keys:
             instance.return_keys.append(fall)
         return instance.key(0), instance, instance.return_keys.index(fall)
-
-    def start_of_recursion(self, caller: Instance, call: Instruction, callee: str) -> Key | None:
-        if callee not in self.recursive:
-            return None
-        return caller.recursion or (*caller.prefix, call.index)
 
     def describe_position(self, instruction: Instruction | None) -> str:
         """`file:line` and the line's text, of where an instruction comes from."""

@@ -205,7 +205,7 @@ class Instance:
         source = "\n".join(f"def op{i.index}(R, c):\n    {statement}" for i, statement in lines)
         exec(compile(source, TRANSLATED, "exec"), decoder.names)
         self.kernel.lines.extend(lines)
-        special = self.kernel.special_mask()
+        special = sum(1 << slot for slot in self.kernel.specials)
         for key, block in built.items():
             block.operations = [decoder.names[f"op{i.index}"] for i in block.instructions]
             mask = uses[key]

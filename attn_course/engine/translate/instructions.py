@@ -15,6 +15,7 @@ from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
+from ..isa.table import lookup
 from .matrix_instructions import MatrixLines
 from .memory_instructions import SPACES, memory_space
 from .operands import type_of
@@ -22,8 +23,8 @@ from .video_instructions import IS_VIDEO, VideoLines
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 _NOTHING = """
-    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg
-    griddepcontrol brkpt bar
+    membar fence prefetch prefetchu pmevent discard applypriority setmaxnreg griddepcontrol brkpt
+    bar
 """.split()
 # These are the same for signed and unsigned operands, and registers are kept unsigned.
 _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
@@ -51,7 +52,7 @@ class Decoder(MatrixLines, VideoLines):
     def pure(self, instruction: Instruction) -> str:
         """A call of the operation table's function."""
         opcode = _WRAPPING.sub(r"\1.u\2", instruction.opcode)
-        operation = self.lookup(opcode)
+        operation = self.decoded(lookup, opcode)
         destination, *operands = instruction.operands
         sources = [self.read(o, t) for o, t in zip(operands, operation.sources, strict=True)]
         carry = f"R[{self.instance.slot('%carry')}]" if operation.uses_carry else ""
@@ -76,10 +77,7 @@ class Decoder(MatrixLines, VideoLines):
         kind = type_of(instruction.opcode)
         if kind == "b128":
             values = ", ".join(self.read(half, "b64") for half in source.items)
-            low, high = (
-                self.write(o, "b64", t) for o, t in zip(destination.items, "tu", strict=True)
-            )
-            return f"t, u = {values}; {low}; {high}"
+            return self.write_halves(destination, values)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
             shift = 32 if source.name.endswith("_hi") else 0
             call = f"c.read_clock(u{TYPE_BYTES[kind]}, {shift}, {instruction.index})"

@@ -2,7 +2,7 @@
 
 from attn_course.engine.ptx.syntax import Instruction, Register, Vector, format_operand
 
-from ..errors import UnknownInstruction, UnsupportedInstruction
+from ..errors import UnsupportedInstruction
 from ..isa.matrix import Layout, multiplication, transfer
 from .mbarrier_instructions import MbarrierLines
 from .memory_instructions import memory_space
@@ -22,10 +22,8 @@ class MatrixLines(MbarrierLines):
         if len(sources) != 3:
             raise UnsupportedInstruction(f"{len(sources)} fragments beside the result")
         texts = [self.fragment(o, held) for o, held in zip(sources, layouts, strict=True)]
-        call = (
-            f"c.matrices.multiply({self.object('form', form)}, {', '.join(texts)}, "
-            f"{self.object('ins', instruction)})"
-        )
+        form_name = self.object("form", form)
+        call = self.call("matrices.multiply", instruction, form_name, *texts)
         return self.write_fragment(d, form.d, call)
 
     def _wmma(self, instruction: Instruction) -> str:
@@ -35,62 +33,40 @@ class MatrixLines(MbarrierLines):
         form = self.decoded(transfer, instruction.opcode)
         operands, loads = list(instruction.operands), action == "load"
         held, address = operands[:2] if loads else operands[1::-1]
-        stride = self.stride(form, operands[2:])
-        arguments = [
-            self.object("form", form),
-            repr(memory_space(instruction.opcode)),
-            self.address(address),
-            stride,
-        ]
-        name = self.object("ins", instruction)
+        # Elements from one line in memory to the next; without an operand, they are adjacent.
+        stride = form.layout.rows if form.across else form.layout.columns
+        if len(operands) > 2:
+            stride = f"{self.read(operands[2], 'u32')}.astype(i8)"
+        space = memory_space(instruction.opcode)
+        arguments = (self.object("form", form), repr(space), self.address(address), stride)
         if loads:
-            call = f"c.matrices.load_fragment({', '.join([*arguments, name])})"
+            call = self.call("matrices.load_fragment", instruction, *arguments)
             return self.write_fragment(held, form.layout, call)
-        arguments += [self.fragment(held, form.layout), name]
-        return f"c.matrices.store_fragment({', '.join(arguments)})"
-
-    def stride(self, form, operands: list) -> str:
-        """Elements from one line in memory to the next; without an operand, they are adjacent."""
-        if operands:
-            return f"{self.read(operands[0], 'u32')}.astype(i8)"
-        return str(form.layout.rows if form.across else form.layout.columns)
+        texts = self.fragment(held, form.layout)
+        return self.call("matrices.store_fragment", instruction, *arguments, texts)
 
     def _ldmatrix(self, instruction: Instruction) -> str:
         destination, address = instruction.operands
         count, transposed = self.matrices(instruction)
-        call = (
-            f"c.matrices.load_rows({memory_space(instruction.opcode)!r}, {self.address(address)}, "
-            f"{count}, {transposed}, {self.object('ins', instruction)})"
-        )
-        items = self.registers(destination, count)
-        writes = [self.write(item, "b32", f"t[{i}]") for i, item in enumerate(items)]
-        return "; ".join([f"t = {call}", *writes])
+        where = repr(memory_space(instruction.opcode)), self.address(address)
+        call = self.call("matrices.load_rows", instruction, *where, count, transposed)
+        return self.write_items(self.registers(destination, count), "b32", call)
 
     def _stmatrix(self, instruction: Instruction) -> str:
         address, source = instruction.operands
         count, transposed = self.matrices(instruction)
         values = "".join(f"{self.read(item, 'b32')}, " for item in self.registers(source, count))
-        return (
-            f"c.matrices.store_rows({memory_space(instruction.opcode)!r}, {self.address(address)}, "
-            f"({values}), {transposed}, {self.object('ins', instruction)})"
-        )
+        where = repr(memory_space(instruction.opcode)), self.address(address)
+        return self.call("matrices.store_rows", instruction, *where, f"({values})", transposed)
 
     def _movmatrix(self, instruction: Instruction) -> str:
         destination, source = instruction.operands
         if not instruction.opcode.endswith("m8n8.trans.b16"):
             raise UnsupportedInstruction(f"{instruction.opcode}: only .m8n8.trans.b16")
-        call = f"{self.read(source, 'b32')}, {self.object('ins', instruction)}"
-        return self.write(destination, "b32", f"c.matrices.transpose({call})")
+        call = self.call("matrices.transpose", instruction, self.read(source, "b32"))
+        return self.write(destination, "b32", call)
 
     # -- operands -------------------------------------------------------------------------------
-    @staticmethod
-    def decoded(decode, opcode: str):
-        """decode(opcode), with errors as the translation has them."""
-        try:
-            return decode(opcode)
-        except UnknownInstruction as error:
-            raise UnsupportedInstruction(str(error)) from None
-
     @staticmethod
     def matrices(instruction: Instruction) -> tuple[int, bool]:
         """(number of matrices, are they transposed) of ldmatrix and stmatrix."""
@@ -124,6 +100,4 @@ class MatrixLines(MbarrierLines):
     def write_fragment(self, operand, layout: Layout, call: str) -> str:
         """Statements that put the registers that `call` returns into an operand."""
         kind = _WRITTEN.get(layout.kind, f"b{8 * layout.register_bytes}")
-        items = self.registers(operand, layout.registers)
-        writes = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(items)]
-        return "; ".join([f"t = {call}", *writes])
+        return self.write_items(self.registers(operand, layout.registers), kind, call)

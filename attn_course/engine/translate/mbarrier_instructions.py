@@ -52,6 +52,5 @@ class MbarrierLines(MemoryLines):
 
     def mbarrier(self, instruction: Instruction, method: str, address: Address, *values: str):
         """The call of a method of Mbarriers for the mbarrier at an address."""
-        space = memory_space(instruction.opcode)
-        arguments = (repr(space), self.address(address), *values, self.object("ins", instruction))
-        return f"c.mbarriers.{method}({', '.join(arguments)})"
+        where = repr(memory_space(instruction.opcode)), self.address(address)
+        return self.call(f"mbarriers.{method}", instruction, *where, *values)

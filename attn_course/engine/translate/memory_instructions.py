@@ -31,8 +31,7 @@ def _item(kind: str) -> str:
 
 def _item_type(opcode: str) -> str:
     """The type of what a load or store moves: .b128 goes as two halves."""
-    kind = type_of(opcode)
-    return "b64" if kind == "b128" else kind
+    return "b64" if type_of(opcode) == "b128" else type_of(opcode)
 
 
 def _items(operand, opcode: str) -> tuple:
@@ -80,14 +79,10 @@ class MemoryLines(OperandText):
         space = self.space_of(instruction, source)
         if space == "parameter":
             return self.load_parameter(source, kind, items)
-        call = (
-            f"c.memory.load({space!r}, {self.address(source)}, {_item(kind)}, {len(items)}, "
-            f"{self.object('ins', instruction)})"
-        )
-        if len(items) == 1:
-            return self.write(items[0], kind, call)
-        writes = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(items)]
-        return "; ".join([f"t = {call}", *writes])
+        where = repr(space), self.address(source)
+        call = self.call("memory.load", instruction, *where, _item(kind), len(items))
+        one = len(items) == 1
+        return self.write(items[0], kind, call) if one else self.write_items(items, kind, call)
 
     _ldu = _ld
 
@@ -105,10 +100,8 @@ class MemoryLines(OperandText):
         kind = _item_type(instruction.opcode)
         values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
         space = self.space_of(instruction, destination)
-        return (
-            f"c.memory.store({space!r}, {self.address(destination)}, ({values},), {_item(kind)}, "
-            f"{self.object('ins', instruction)})"
-        )
+        where = repr(space), self.address(destination)
+        return self.call("memory.store", instruction, *where, f"({values},)", _item(kind))
 
     def _atom(self, instruction: Instruction) -> str:
         return self.atomic(instruction, instruction.operands[0], instruction.operands[1:])
@@ -130,10 +123,8 @@ class MemoryLines(OperandText):
         if wanted:
             slot = self.instance.slot(destination.name)
             wanted = self.instance.is_live_after(instruction, slot)
-        call = (
-            f"c.memory.atomic({space!r}, {self.address(operands[0])}, {name}, ({values}), "
-            f"{_item(kind)}, {wanted}, {self.object('ins', instruction)})"
-        )
+        arguments = self.address(operands[0]), name, f"({values})", _item(kind), wanted
+        call = self.call("memory.atomic", instruction, repr(space), *arguments)
         return self.write(destination, kind, call) if wanted else call
 
     def vector_atomic(self, instruction: Instruction, kind: str, destination, operands) -> str:
@@ -143,14 +134,9 @@ class MemoryLines(OperandText):
         name = self.object("atom", atomics.operation(instruction.opcode, kind))
         values = "".join(f"{self.read(item, kind)}, " for item in operands[1].items)
         wanted = isinstance(destination, Vector)
-        call = (
-            f"c.memory.atomic_vector({self.address(operands[0])}, {name}, ({values}), "
-            f"{_item(kind)}, {wanted}, {self.object('ins', instruction)})"
-        )
-        if not wanted:
-            return call
-        items = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(destination.items)]
-        return "; ".join([f"t = {call}", *items])
+        arguments = self.address(operands[0]), name, f"({values})", _item(kind), wanted
+        call = self.call("memory.atomic_vector", instruction, *arguments)
+        return self.write_items(destination.items, kind, call) if wanted else call
 
     def wide_atomic(self, instruction: Instruction, destination, operands) -> str:
         """atom.b128, whose values are pairs of 64-bit registers."""
@@ -161,16 +147,9 @@ class MemoryLines(OperandText):
             [self.read(half, "b64") for half in _items(o, instruction.opcode)] for o in operands[1:]
         ]
         values = "".join(f"({low}, {high}), " for low, high in pairs)
-        call = (
-            f"c.memory.atomic_wide({memory_space(instruction.opcode)!r}, "
-            f"{self.address(operands[0])}, ({values}), {self.object('ins', instruction)})"
-        )
-        if not isinstance(destination, Vector):
-            return call
-        low, high = (
-            self.write(half, "b64", t) for half, t in zip(destination.items, "tu", strict=True)
-        )
-        return f"t, u = {call}; {low}; {high}"
+        where = repr(memory_space(instruction.opcode)), self.address(operands[0])
+        call = self.call("memory.atomic_wide", instruction, *where, f"({values})")
+        return self.write_halves(destination, call) if isinstance(destination, Vector) else call
 
     def _cp(self, instruction: Instruction) -> str:
         parts = instruction.opcode.split(".")
@@ -185,19 +164,16 @@ class MemoryLines(OperandText):
         to, source, size, *rest = instruction.operands
         hinted = "L2::cache_hint" in instruction.opcode
         available = self.available_bytes(size, rest, hinted)
-        return (
-            f"c.copies.start({self.address(to)}, {self.address(source)}, {size.value:d}, "
-            f"{available}, {self.object('ins', instruction)})"
-        )
+        sizes = f"{size.value:d}", available
+        places = self.address(to), self.address(source)
+        return self.call("copies.start", instruction, *places, *sizes)
 
     def available_bytes(self, size, rest: list, hinted: bool) -> str:
         """How much of a copy comes from memory: a size, or a predicate that says to ignore it."""
         available = self.read(size, "u32")
-        if rest and isinstance(rest[0], Register) and self.is_predicate(rest[0]):
-            return f"np.where({self.read(rest[0], 'pred')}, 0, {available})[()]"
+        if rest and isinstance(rest[0], Register):
+            if self.instance.register_type(rest[0].name) == "pred":
+                return f"np.where({self.read(rest[0], 'pred')}, 0, {available})[()]"
         if len(rest) > 1 or rest and not hinted:
             return self.read(rest[0], "u32")
         return available
-
-    def is_predicate(self, register: Register) -> bool:
-        return self.instance.register_type(register.name) == "pred"

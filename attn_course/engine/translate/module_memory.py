@@ -33,8 +33,12 @@ class ModuleMemory:
                 self._placed[key] = self._allocated(variable)
                 new.append(variable)
             addresses[variable.name], data[variable.name] = self._placed[key]
-        for variable in new:
-            self._relocate(variable, data[variable.name], addresses)
+        for variable in new:  # fill in its addresses of variables and functions
+            for offset, symbol in variable.relocations:
+                added = int.from_bytes(variable.initial[offset : offset + 8], "little")
+                known = addresses.get(symbol)
+                address = self.function_address(symbol) if known is None else known
+                data[variable.name][offset : offset + 8].view(np.uint64)[:] = address + added
         return data, addresses
 
     @staticmethod
@@ -47,15 +51,6 @@ class ModuleMemory:
         initial = np.frombuffer(variable.initial or b"", np.uint8)[: variable.size]
         data[: initial.size] = initial
         return address, data
-
-    def _relocate(self, variable: Variable, data: np.ndarray, addresses: dict[str, int]) -> None:
-        """Fill in an initial value's addresses of variables and functions."""
-        for offset, symbol in variable.relocations:
-            added = int.from_bytes(variable.initial[offset : offset + 8], "little")
-            address = addresses.get(symbol)
-            if address is None:
-                address = self.function_address(symbol)
-            data[offset : offset + 8].view(np.uint64)[:] = address + added
 
     def function_address(self, name: str) -> int:
         """Return the address of a function; KeyError if the module has none of this name."""

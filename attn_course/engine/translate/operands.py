@@ -24,7 +24,7 @@ from attn_course.engine.ptx.syntax import (
     format_operand,
 )
 
-from ..errors import UnsupportedInstruction
+from ..errors import UnknownInstruction, UnsupportedInstruction
 
 _PARTS = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}  # bytes -> type of one item of a {a, b} operand
 
@@ -101,6 +101,19 @@ class OperandText:
         name = f"{prefix}{len(self.names)}"
         self.names[name] = value
         return name
+
+    def call(self, method: str, instruction: Instruction, *arguments: object) -> str:
+        """The call of a method of the chunk's parts, which takes the instruction last."""
+        texts = [*map(str, arguments), self.object("ins", instruction)]
+        return f"c.{method}({', '.join(texts)})"
+
+    @staticmethod
+    def decoded(decode, opcode: str):
+        """decode(opcode), with errors as the translation has them."""
+        try:
+            return decode(opcode)
+        except UnknownInstruction as error:
+            raise UnsupportedInstruction(str(error)) from None
 
     # -- reading --------------------------------------------------------------------------------
     def read(self, operand, kind: str) -> str:
@@ -179,9 +192,17 @@ class OperandText:
     def write_parts(self, items: tuple, kind: str, text: str) -> str:
         """{a, b} = one wider value: the first item gets the low bits."""
         part, whole = _PARTS[TYPE_BYTES[kind] // len(items)], f"u{TYPE_BYTES[kind]}"
-        lines = [f"t = unpack(({text}).view({whole}), {len(items)})"]
-        lines += [self.write(item, part, f"t[{i}]") for i, item in enumerate(items)]
-        return "; ".join(lines)
+        return self.write_items(items, part, f"unpack(({text}).view({whole}), {len(items)})")
+
+    def write_items(self, items, kind: str, call: str) -> str:
+        """Statements that put the values which a call returns into operands, one each."""
+        writes = [self.write(item, kind, f"t[{i}]") for i, item in enumerate(items)]
+        return "; ".join([f"t = {call}", *writes])
+
+    def write_halves(self, operand: Vector, values: str) -> str:
+        """{a, b} = two values of 64 bits."""
+        low, high = operand.items
+        return f"t, u = {values}; {self.write(low, 'b64', 't')}; {self.write(high, 'b64', 'u')}"
 
     def write_pair(self, operand, kinds: tuple[str, str], call: str) -> str:
         """`d|p` = the two results of a call; the text may leave out the second."""

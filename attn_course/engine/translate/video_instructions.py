@@ -26,7 +26,7 @@ class VideoLines(OperandText):
             words += ["negab"] * (signs[1] != signs[2]) + ["negc"] * signs[3]
         elif any(signs):
             raise UnsupportedInstruction(f"{root} takes no sign")
-        operation = self.lookup(".".join([root, *words]))
+        operation = self.decoded(isa.lookup, ".".join([root, *words]))
         kinds = operation.sources
         sources = [self.read(o, kind) for o, kind in zip(plain[1:], kinds, strict=True)]
         if simd:
@@ -43,10 +43,3 @@ class VideoLines(OperandText):
                     sources[i] = f"select_part({sources[i]}, {part!r})"
         name = self.object("video", operation.fn)
         return self.write(plain[0], operation.results[0], f"{name}({', '.join(sources)})")
-
-    @staticmethod
-    def lookup(opcode: str) -> isa.Operation:
-        try:
-            return isa.lookup(opcode)
-        except isa.UnknownInstruction as error:
-            raise UnsupportedInstruction(str(error)) from None
