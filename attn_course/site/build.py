@@ -11,16 +11,23 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from attn_course.engine.project import home
+from attn_course.engine.watch.counters.counters import DESCRIPTIONS
 from attn_course.ladder.folders import course_folder
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
 
 from . import kernels, published
 from .lessons import TEMPLATES, lesson_body
-from .markdown import PageRenderer, SiteMap, glossary_html, glossary_words, relative, slug
-from .pages import BrokenLink, ReadPage, check_links, read_page
+from .markdown import (
+    PageRenderer,
+    SiteMap,
+    glossary_html,
+    glossary_words,
+    highlight_css,
+    relative,
+    slug,
+)
+from .pages import BrokenLink, ReadPage, check_links, read_page, search_index
 from .runs import KernelRun, kernel_run, shown_steps
-from .search import search_index
-from .style import highlight_css
 
 ASSETS = Path(__file__).parent / "assets"
 MARK = ".attn-course-site"  # stands in a folder that a build made, and may therefore replace
@@ -103,19 +110,16 @@ class _Builder:
         left_out = {f"{name}.cu" for name in steps} - kept
         self.kernel_files = [file for file in kernels.kernel_files() if file not in left_out]
         self.documents = sorted(course_folder("docs").glob("*.md"))
-        self.site = SiteMap(home(), self._map())
+        pages = {f"notebooks/{GLOSSARY}": "glossary.html", "README.md": "index.html"}
+        pages |= {f"notebooks/{one.name}.ipynb": _lesson_page(one) for one in self.lessons}
+        pages |= {f"kernels/{file}": kernels.page_of(file) for file in self.kernel_files}
+        pages |= {f"docs/{path.name}": f"docs/{path.stem}.html" for path in self.documents}
+        self.site = SiteMap(home(), pages)
         self.templates = Environment(
             loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True
         )
         self.report = SiteReport(folder)
         self.read: dict[str, ReadPage] = {}
-
-    def _map(self) -> dict[str, str]:
-        pages = {f"notebooks/{GLOSSARY}": "glossary.html", "README.md": "index.html"}
-        pages |= {f"notebooks/{one.name}.ipynb": _lesson_page(one) for one in self.lessons}
-        pages |= {f"kernels/{file}": kernels.page_of(file) for file in self.kernel_files}
-        pages |= {f"docs/{path.name}": f"docs/{path.stem}.html" for path in self.documents}
-        return pages
 
     def prepare(self) -> None:
         """Make the folder, empty, with the assets."""
@@ -175,8 +179,7 @@ class _Builder:
                 body,
                 "Lessons",
                 contents=renderer.contents,
-                before=_neighbour(pages, number - 1, place),
-                after=_neighbour(pages, number + 1, place),
+                **_neighbours(pages, number, place),
             )
             if published.is_published():
                 notebook = published.colab_notebook(path.read_text(encoding="utf-8"))
@@ -197,15 +200,15 @@ class _Builder:
             run, place = runs.get(file), kernels.page_of(file)
             steps = kernels.steps_page(file) if run else None
             facts |= {"run": run, "steps": steps and relative(steps, place)}
-            facts["counters"] = kernels.counter_rows(run.totals) if run else []
+            totals = run.totals.items() if run else ()
+            facts["counters"] = [(one, f"{count:,}", DESCRIPTIONS[one]) for one, count in totals]
             self.page(
                 place,
                 facts["name"],
                 template.render(**facts),
                 "Kernels",
                 broad=True,
-                before=_neighbour(pages, number - 1, place),
-                after=_neighbour(pages, number + 1, place),
+                **_neighbours(pages, number, place),
             )
             row = {"name": facts["name"], "idea": facts["fields"].get("Idea", "")}
             row["idea"] = row["idea"] or next(iter(facts["fields"].values()), "")
@@ -236,9 +239,8 @@ class _Builder:
             renderer = PageRenderer(self.site, source, place)
             text = path.read_text(encoding="utf-8")
             body = glossary_html(text, renderer) if part else renderer.html(text)
-            title = text.splitlines()[0].lstrip("# ")
             part = part or ("Engine" if path.stem == "engine" else "")
-            self.page(place, title, body, part, contents=renderer.contents)
+            self.page(place, _title(path), body, part, contents=renderer.contents)
 
     def write_index(self) -> None:
         listed = [
@@ -248,7 +250,7 @@ class _Builder:
                 "question": one.question.replace("*", ""),
                 "minutes": one.minutes,
                 "exercises": len(one.exercises),
-                "elsewhere": _elsewhere(one),
+                "elsewhere": published.elsewhere(one.name),
             }
             for one in self.lessons
         ]
@@ -262,13 +264,7 @@ class _Builder:
             for step in self.steps
         ]
         more = [("Glossary", "glossary.html")]
-        more += [
-            (
-                path.read_text(encoding="utf-8").splitlines()[0].lstrip("# "),
-                f"docs/{path.stem}.html",
-            )
-            for path in self.documents
-        ]
+        more += [(_title(path), f"docs/{path.stem}.html") for path in self.documents]
         picture = (self.folder / "assets" / PICTURE).is_file() and f"assets/{PICTURE}"
         body = self.templates.get_template("index.html.j2").render(
             lessons=listed, steps=steps, more=more, picture=picture
@@ -294,18 +290,13 @@ def _sources(notebook: Path) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells)
 
 
-def _neighbour(pages: list[tuple[str, str]], number: int, place: str) -> tuple[str, str] | None:
-    if not 0 <= number < len(pages):
-        return None
-    title, page = pages[number]
-    return title, relative(page, place)
+def _neighbours(pages: list[tuple[str, str]], number: int, place: str) -> dict[str, tuple | None]:
+    """The pages before and after the one of a number: title, and address from `place`."""
+    at = {"before": number - 1, "after": number + 1}
+    known = {key: pages[i] for key, i in at.items() if 0 <= i < len(pages)}
+    return {key: (title, relative(page, place)) for key, (title, page) in known.items()}
 
 
-def _elsewhere(lesson: Lesson) -> list[tuple[str, str]]:
-    """Where else a lesson opens, once the course is published."""
-    if not published.is_published():
-        return []
-    return [
-        ("Colab", published.colab_url(lesson.name)),
-        ("Binder", published.binder_url(lesson.name)),
-    ]
+def _title(path: Path) -> str:
+    """The first heading of a document."""
+    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from attn_course.engine.watch.counters.counters import DESCRIPTIONS
 from attn_course.ladder.headers import (
     KERNEL_FOLDER,
     HeaderError,
@@ -113,8 +112,3 @@ def source_html(text: str, file: str, site: SiteMap) -> str:
         return f'{found[1]}<a href="{relative(target, page)}">{found[2]}</a>{found[3]}'
 
     return _INCLUDE.sub(linked, body)
-
-
-def counter_rows(totals: dict[str, int]) -> list[tuple[str, str, str]]:
-    """Return name, count and meaning of each counter."""
-    return [(name, f"{count:,}", DESCRIPTIONS[name]) for name, count in totals.items()]

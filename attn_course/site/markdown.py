@@ -12,9 +12,13 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
+from pygments.styles import get_style_by_name
+from pygments.token import STANDARD_TYPES, Token
 
 from . import published
 
+LIGHT, DARK = "default", "github-dark"  # styles of Pygments
+_QUIET = {"#bbbbbb": "#6b7781"}  # too pale on white
 # What the converter leaves as a name that browsers do not know.
 _SPACES = {"negativethinmathspace": "-0.167em"}
 _ENTRY = re.compile(r"^- \*\*(.+?)\*\*:", re.MULTILINE)
@@ -137,3 +141,29 @@ def glossary_html(text: str, renderer: PageRenderer) -> str:
         for word, meaning in zip(parts[1::2], parts[2::2], strict=True)
     )
     return f'{renderer.html(parts[0])}<dl class="glossary">\n{entries}</dl>\n'
+
+
+def highlight_css() -> str:
+    """Return the colours of source text, light and dark, as rules for Pygments' classes."""
+    light, dark = get_style_by_name(LIGHT), get_style_by_name(DARK)
+    ink = "#1f2328", "#e6edf3"
+    rules = []
+    for token, name in STANDARD_TYPES.items():
+        if not name or token is Token.Error:
+            continue
+        pair = [style.style_for_token(token) for style in (light, dark)]
+        colours = [
+            f"#{found['color']}" if found["color"] else rest
+            for found, rest in zip(pair, ink, strict=True)
+        ]
+        declared = []
+        if tuple(colours) != ink:
+            first, second = (_QUIET.get(colour, colour) for colour in colours)
+            declared.append(f"color: light-dark({first}, {second})")
+        if pair[0]["bold"]:
+            declared.append("font-weight: 600")
+        if pair[0]["italic"]:
+            declared.append("font-style: italic")
+        if declared:
+            rules.append(f".highlight .{name} {{ {'; '.join(declared)} }}")
+    return "\n".join(["", *rules, ""])

@@ -20,6 +20,11 @@ COPIES = "work"  # where `attn-course lessons` puts a learner's copies
 INSTALL_CELL = "install-the-course"
 
 
+def elsewhere(lesson: str) -> list[tuple[str, str]]:
+    """Return where else a lesson opens, once the course is published."""
+    return [("Colab", colab_url(lesson)), ("Binder", binder_url(lesson))] if is_published() else []
+
+
 def is_published() -> bool:
     """Whether REPOSITORY names a repository."""
     return REPOSITORY != PLACEHOLDER
