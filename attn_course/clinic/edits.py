@@ -28,7 +28,7 @@ def edited(text: str, edits: Edit | Sequence[Edit], name: str) -> str:
             once.
     """
     for edit in [edits] if edits and isinstance(edits[0], str) else edits:
-        if not _is_pair(edit):
+        if not isinstance(edit, (tuple, list)) or list(map(type, edit)) != [str, str]:
             raise EditError(f"{name}: an edit is a pair of texts, (old, new), not {edit!r}")
         old, new = edit
         count = text.count(old) if old else 0
@@ -37,11 +37,3 @@ def edited(text: str, edits: Edit | Sequence[Edit], name: str) -> str:
             raise EditError(f"{name}: {first!r} is {count} times in the source, not once")
         text = text.replace(old, new)
     return text
-
-
-def _is_pair(value) -> bool:
-    return (
-        isinstance(value, (tuple, list))
-        and len(value) == 2
-        and all(isinstance(part, str) for part in value)
-    )

@@ -94,47 +94,24 @@ def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
 
 # -- families --------------------------------------------------------------------------------------
 _QKV = ("q", "k", "v")
+_SCALED = (*_QKV, "out", "n", "m", "d", "scale")
 _PV = ("p", "v", "out", "n", "m", "d")
+_OF_PV = _PV, ("p", "v"), ("out",)
+_OF_QKV = _QKV, ("out",)
+_ROW_OF_V = _block_a_row(_two_tiles_of_v)
+_NORM = ("x", "gamma", "beta")
 _FAMILIES = {
-    "rows_online": Family(
-        "rows_online",
-        (*_QKV, "out", "n", "m", "d", "scale", "causal"),
-        _QKV,
-        ("out",),
-        _block_a_row(),
-        _attention,
-    ),
-    "rows_atomic": Family(
-        "rows_atomic",
-        (*_QKV, "out", "n", "m", "d", "scale"),
-        _QKV,
-        ("out",),
-        _block_a_row(_scores_of_a_row),
-        _attention,
-    ),
-    "rows_buffered": Family(
-        "rows_buffered", _PV, ("p", "v"), ("out",), _block_a_row(_two_tiles_of_v), _weighted
-    ),
-    "rows_copied": Family(
-        "rows_copied", _PV, ("p", "v"), ("out",), _block_a_row(_two_tiles_of_v), _weighted
-    ),
-    "output_register_tile": Family(
-        "output_register_tile", _PV, ("p", "v"), ("out",), _block_a_row(), _weighted
-    ),
-    "output_register_array": Family(
-        "output_register_array", _PV, ("p", "v"), ("out",), _thread_a_row, _weighted
-    ),
-    "output_split": Family(
-        "output_split", _PV, ("p", "v"), ("out",), _blocks_of_keys, _weighted, adds=True
-    ),
-    "layernorm": Family(
-        "layernorm",
-        ("x", "gamma", "beta", "y", "rows", "d"),
-        ("x", "gamma", "beta"),
-        ("y",),
-        _warps_a_row,
-        _normalised,
-    ),
+    family.entry: family
+    for family in (
+        Family("rows_online", (*_SCALED, "causal"), *_OF_QKV, _block_a_row(), _attention),
+        Family("rows_atomic", _SCALED, *_OF_QKV, _block_a_row(_scores_of_a_row), _attention),
+        Family("rows_buffered", *_OF_PV, _ROW_OF_V, _weighted),
+        Family("rows_copied", *_OF_PV, _ROW_OF_V, _weighted),
+        Family("output_register_tile", *_OF_PV, _block_a_row(), _weighted),
+        Family("output_register_array", *_OF_PV, _thread_a_row, _weighted),
+        Family("output_split", *_OF_PV, _blocks_of_keys, _weighted, adds=True),
+        Family("layernorm", (*_NORM, "y", "rows", "d"), _NORM, ("y",), _warps_a_row, _normalised),
+    )
 }
 
 

@@ -35,8 +35,6 @@ def _is_learners(filename: str) -> bool:
 
 
 # -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------
-
-
 @dataclass(frozen=True)
 class Diagnostic:
     """One message of the compiler: where it points, what it says, and what it prints below."""
@@ -76,8 +74,6 @@ class UnknownInstruction(Exception):
 
 
 # -- calls of a kernel --------------------------------------------------------------------------
-
-
 class BackendError(ShownBriefly, RuntimeError):
     """The chosen backend cannot do this: no GPU is present, or only the other backend has it."""
 
@@ -104,8 +100,6 @@ class LaunchError(ShownBriefly, ValueError):
 
 
 # -- a kernel that runs on the simulator --------------------------------------------------------
-
-
 class SimulatorError(ShownBriefly, RuntimeError):
     """A kernel did something that hardware refuses, or that the simulator does not know.
 

@@ -41,15 +41,11 @@ BROKEN_BY = {
     "uninitialised-read": "initialised",
     "bad-launch": "compiles",
 }
-SHOWN = (  # counters shown after a pass, where either kernel has any
-    "instructions",
-    "global_load_sectors",
-    "global_store_sectors",
-    "shared_load_wavefronts",
-    "shared_store_wavefronts",
-    "atomic_requests",
-    "barriers",
-)
+# Counters shown after a pass, where either kernel has any.
+SHOWN = """
+    instructions global_load_sectors global_store_sectors shared_load_wavefronts
+    shared_store_wavefronts atomic_requests barriers
+""".split()
 # A launch with counters that takes longer must end in this time without counters, many times
 # faster; so a machine that is slow or busy fails no kernel that ends.
 LAUNCH_SECONDS = 2.0

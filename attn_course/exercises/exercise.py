@@ -13,7 +13,7 @@ the learner writes; its stub is the solution without that region.
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from attn_course.clinic.edits import Edit, EditError, edited
@@ -92,7 +92,7 @@ class Exercise:
         return names
 
     def _setups(self, sizes: list[dict]) -> tuple[Setup, ...]:
-        return tuple(self._names["setup"](**one).with_sizes(one) for one in sizes)
+        return tuple(replace(self._names["setup"](**one), sizes=dict(one)) for one in sizes)
 
     @property
     def minutes(self) -> int:

@@ -7,7 +7,7 @@ and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCA
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -88,9 +88,6 @@ class Setup:
             name: value.copy() if isinstance(value, np.ndarray) else value
             for name, value in self.arguments.items()
         }
-
-    def with_sizes(self, sizes: Mapping[str, object]) -> Setup:
-        return replace(self, sizes=dict(sizes))
 
 
 def _is_poisoned(array: np.ndarray) -> bool:

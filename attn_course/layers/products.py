@@ -15,13 +15,6 @@ from attn_course.engine.backend import array_module
 PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}
 
 
-def check_precision(precision: str) -> str:
-    """Return the precision. ValueError: an unknown one."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
-    return precision
-
-
 class WeightMatrix:
     """A weight matrix (k, n) on a backend, ready for products in one precision.
 
@@ -31,9 +24,10 @@ class WeightMatrix:
     """
 
     def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
-        self.precision = check_precision(precision)
-        self.parts = PRECISIONS[precision]
+        self.precision, self.parts = precision, PRECISIONS[precision]
         weights = xp.ascontiguousarray(xp.asarray(weights), dtype=np.float32)
         self.shape = weights.shape
         if self.parts == 3:

@@ -61,8 +61,6 @@ def message(fields: dict, image: bytes = b"") -> bytes:
 
 
 # -- the child ------------------------------------------------------------------------------------
-
-
 def confine(request: dict) -> None:
     """Give up every right that compiling does not need."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -176,8 +174,6 @@ def run_child(nvrtc: ctypes.CDLL, request: dict, out: int) -> None:
 
 
 # -- the server -----------------------------------------------------------------------------------
-
-
 def serve(nvrtc: ctypes.CDLL) -> None:
     """Answer requests until the input ends."""
     while True:

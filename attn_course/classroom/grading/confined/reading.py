@@ -118,8 +118,6 @@ def cells_of(data: bytes) -> Iterator[Cell]:
 
 
 # -- what was done to the cells -------------------------------------------------------------------
-
-
 def _compared(cells: list[Cell], handout: Handout) -> Iterator[Remark]:
     known = {cell.id: cell for cell in handout.cells}
     count = Counter(cell.id for cell in cells if cell.id)

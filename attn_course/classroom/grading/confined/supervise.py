@@ -36,8 +36,6 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 # -- inside the sandbox ---------------------------------------------------------------------------
-
-
 def confine(request: dict) -> None:
     """Take the limits of the request upon this process, then become its command."""
     limits = request["limits"]
@@ -70,8 +68,6 @@ def _landlock():
 
 
 # -- outside --------------------------------------------------------------------------------------
-
-
 def start(request: dict, output: int, reply: int) -> int:
     """Fork the wrapped command; return its process."""
     data = os.memfd_create("stdin")
