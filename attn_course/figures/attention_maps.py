@@ -18,16 +18,9 @@ def _draw_slice(
     for number, (row, column) in enumerate(origins):
         colour, width = (style.ORANGE, 2.0) if number == chosen else (style.PAPER, 1.2)
         style.outline(axes, row, column, *extent, edgecolor=colour, linewidth=width)
-        style.note(
-            axes,
-            str(number),
-            (column - 0.5, row - 0.5),
-            (3, -3),
-            color=colour,
-            fontweight="bold",
-            va="top",
-            bbox={"facecolor": style.INK, "edgecolor": "none", "pad": 1.5},
-        )
+        box = {"facecolor": style.INK, "edgecolor": "none", "pad": 1.5}
+        how = {"color": colour, "fontweight": "bold", "va": "top", "bbox": box}
+        style.note(axes, str(number), (column - 0.5, row - 0.5), (3, -3), **how)
     axes.set_title("the slice and its windows")
     style.bare(axes)
 

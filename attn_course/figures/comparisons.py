@@ -109,16 +109,10 @@ def error_profile(
     for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
         picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
         dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
-        axes.plot(
-            np.maximum(picked, floor),
-            np.linspace(0, 1, len(picked)),
-            label=label,
-            color=style.PALETTE[number % len(style.PALETTE)],
-            ls=_DASHES[dash],
-            lw=2.4 if dash else 3.2,
-            zorder=2 + dash / 10,
-            dash_capstyle="butt",
-        )
+        line = {"color": style.PALETTE[number % len(style.PALETTE)], "ls": _DASHES[dash]}
+        line |= {"lw": 2.4 if dash else 3.2, "zorder": 2 + dash / 10, "dash_capstyle": "butt"}
+        shares = np.linspace(0, 1, len(picked))
+        axes.plot(np.maximum(picked, floor), shares, label=label, **line)
     axes.set_xscale("log")
     axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
     style.chart(axes, title, "absolute error", "share of elements below")
@@ -145,18 +139,11 @@ def times_by_shape(
     figure = style.new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
-        values = [np.nan if value is None else value for value in row]
         # Contestants stand below each other within a row: equal times would hide one another.
         step = (number - (len(times) - 1) / 2) / (len(times) + 2)
-        axes.scatter(
-            values,
-            np.arange(len(shapes)) + step,
-            s=42,
-            label=name,
-            zorder=2,
-            color=style.PALETTE[number % len(style.PALETTE)],
-            marker=_MARKS[number % 8],
-        )
+        mark = {"color": style.PALETTE[number % len(style.PALETTE)], "marker": _MARKS[number % 8]}
+        places = np.arange(len(shapes)) + step
+        axes.scatter(_numbers(row), places, s=42, label=name, zorder=2, **mark)
     style.rows_of_bars(axes, shapes)
     for place in range(1, len(shapes)):
         axes.axhline(place - 0.5, color=style.GRID, lw=1, zorder=0)
@@ -217,14 +204,7 @@ def ratios(
         axes.barh(places, ends, height * 0.9, color=colour, label=name, zorder=2)
         for place, end in zip(places, ends, strict=True):
             if np.isfinite(end):
-                axes.annotate(
-                    f"{end:.2f}",
-                    (end, place),
-                    xytext=(3, 0),
-                    textcoords="offset points",
-                    va="center",
-                    fontsize=8,
-                )
+                style.note(axes, f"{end:.2f}", (end, place), (3, 0), va="center", fontsize=8)
     axes.axvline(1, color=style.INK, lw=1.2, zorder=3)
     style.rows_of_bars(axes, shapes)
     axes.set_xscale("log")
@@ -252,14 +232,8 @@ def rates(
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
         for number, (name, row) in enumerate(values.items()):
-            axes.plot(
-                _numbers(row),
-                range(len(shapes)),
-                _MARKS[number % len(_MARKS)],
-                color=style.PALETTE[number % len(style.PALETTE)],
-                ms=7,
-                label=name,
-            )
+            mark, colour = _MARKS[number % 8], style.PALETTE[number % len(style.PALETTE)]
+            axes.plot(_numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
         axes.set_xscale("log")
         axes.set(xlabel=unit)
         style.grid_lines(axes)
@@ -288,7 +262,7 @@ def scaling(
         _check([str(size) for size in sizes], values)
         for number, (name, row) in enumerate(values.items()):
             colour = style.PALETTE[number % len(style.PALETTE)]
-            mark = _MARKS[number % len(_MARKS)]
+            mark = _MARKS[number % 8]
             axes.plot(sizes, _numbers(row), f"{mark}-", color=colour, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

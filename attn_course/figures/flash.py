@@ -35,14 +35,8 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     bottom.set_ylim(top=1.55 * max(block["row_l"] for block in blocks))
     top.margins(y=0.22)
     handles = [bottom.bar(0, 0, color=colour) for colour in (style.GREY, style.GREEN)]
-    bottom.legend(
-        handles,
-        ("kept from before, rescaled", "of this block of keys"),
-        frameon=False,
-        ncols=2,
-        loc="upper left",
-        fontsize=9,
-    )
+    names = ("kept from before, rescaled", "of this block of keys")
+    bottom.legend(handles, names, frameon=False, ncols=2, loc="upper left", fontsize=9)
     return figure
 
 
@@ -50,27 +44,16 @@ def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
     axes.scatter(places, block["scores"], color=style.BLUE, zorder=3, s=34)
     axes.hlines(block["new_m"], start, stop, color=style.RED, lw=2.2, zorder=2)
-    style.note(
-        axes,
-        f"row_m = {block['new_m']:g}",
-        ((start + stop) / 2, block["new_m"]),
-        (0, 5),
-        ha="center",
-        color=style.RED,
-    )
+    at = (start + stop) / 2, block["new_m"]
+    style.note(axes, f"row_m = {block['new_m']:g}", at, (0, 5), ha="center", color=style.RED)
 
 
 def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:
     kept = block["old_l"] * block["rescale"]
     axes.bar(middle, kept, width=1.3, color=style.GREY, zorder=2)
     axes.bar(middle, block["row_l"] - kept, width=1.3, bottom=kept, color=style.GREEN, zorder=2)
-    style.note(
-        axes,
-        f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}",
-        (middle, block["row_l"]),
-        (0, 4),
-        ha="center",
-    )
+    text = f"row_l = {block['row_l']:.3f}\nrescale = {block['rescale']:.3g}"
+    style.note(axes, text, (middle, block["row_l"]), (0, 4), ha="center")
 
 
 # -- flash attention -------------------------------------------------------------------------------

@@ -9,29 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .style import (
-    BLUE,
-    EMPTY,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PALETTE,
-    PAPER,
-    PINK,
-    RED,
-    centred,
-    frameless,
-    ink_on,
-    mixed,
-    new_figure,
-    outline,
-    require,
-    styled,
-)
+from . import style
 
-TINTS = {"query": BLUE, "key": ORANGE, "score": GREEN, "value": PINK, "plain": "#9AA5B1"}
+TINTS = {
+    "query": style.BLUE,
+    "key": style.ORANGE,
+    "score": style.GREEN,
+    "value": style.PINK,
+    "plain": "#9AA5B1",
+}
 MINUS_INFINITY = "−∞"
 
 
@@ -79,19 +65,19 @@ def _shares(matrix: Matrix) -> np.ndarray:
 
 
 def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hatched: bool) -> None:
-    axes.add_patch(
-        Rectangle(
-            (x, y),
-            1,
-            1,
-            facecolor=face,
-            edgecolor=PALE if hatched else PAPER,
-            linewidth=0 if hatched else 1.6,
-            hatch="////" if hatched else None,
-            zorder=2,
-        )
+    border = {"edgecolor": style.PAPER, "linewidth": 1.6}
+    if hatched:
+        border = {"edgecolor": style.PALE, "linewidth": 0, "hatch": "////"}
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, zorder=2, **border))
+    style.centred(
+        axes,
+        x + 0.5,
+        y + 0.5,
+        text,
+        fontsize=9.5,
+        zorder=4,
+        color="#7B8794" if faint else style.INK,
     )
-    centred(axes, x + 0.5, y + 0.5, text, fontsize=9.5, zorder=4, color="#7B8794" if faint else INK)
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
@@ -106,44 +92,16 @@ def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
         if np.isneginf(value):
             text = MINUS_INFINITY
         share = shares[row, column] * (1 if inside else 0.35)
-        face = EMPTY if hatched else mixed(TINTS[matrix.tint], share)
+        face = style.EMPTY if hatched else style.mixed(TINTS[matrix.tint], share)
         _draw_cell(axes, x + column, y + row, text, face, not inside, hatched)
     if matrix.chosen is not None:
         top, left, height, width = matrix.chosen
-        axes.add_patch(
-            Rectangle(
-                (x + left, y + top),
-                width,
-                height,
-                fill=False,
-                edgecolor=RED,
-                linewidth=2.2,
-                zorder=5,
-            )
-        )
-    axes.text(
-        x + columns / 2,
-        y - 0.22,
-        matrix.title,
-        ha="center",
-        va="bottom",
-        fontweight="bold",
-        fontsize=10,
-    )
-    axes.text(
-        x + columns / 2,
-        y + rows + 0.2,
-        matrix.note,
-        ha="center",
-        va="top",
-        fontsize=8.5,
-        color=GREY,
-        linespacing=1.25,
-    )
-
-
-def _rows(item: Matrix | str) -> int:
-    return 1 if isinstance(item, str) else np.asarray(item.values).shape[0]
+        line = {"fill": False, "edgecolor": style.RED, "linewidth": 2.2, "zorder": 5}
+        axes.add_patch(Rectangle((x + left, y + top), width, height, **line))
+    above = {"va": "bottom", "fontweight": "bold", "fontsize": 10}
+    below = {"va": "top", "fontsize": 8.5, "color": style.GREY, "linespacing": 1.25}
+    axes.text(x + columns / 2, y - 0.22, matrix.title, ha="center", **above)
+    axes.text(x + columns / 2, y + rows + 0.2, matrix.note, ha="center", **below)
 
 
 def _width(item: Matrix | str) -> float:
@@ -162,7 +120,14 @@ def _draw_line(
     for item, width in zip(items, widths, strict=True):
         if isinstance(item, str):
             big = len(item) <= 1
-            centred(axes, x + width / 2, y + height / 2, item, fontsize=15 if big else 9, color=INK)
+            style.centred(
+                axes,
+                x + width / 2,
+                y + height / 2,
+                item,
+                fontsize=15 if big else 9,
+                color=style.INK,
+            )
         else:
             rows, columns = np.asarray(item.values).shape
             _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
@@ -180,7 +145,7 @@ def _line_tops(lines: Sequence[Sequence[Matrix | str]], heights: Sequence[int]) 
     return [*tops, y]
 
 
-@styled
+@style.styled
 def matrix_lines(
     lines: Sequence[Sequence[Matrix | str]],
     *,
@@ -202,7 +167,9 @@ def matrix_lines(
     if labels and len(labels) != len(lines):
         raise ValueError(f"{len(labels)} labels for {len(lines)} lines")
     widths = [max(_width(line[i]) for line in lines) for i in range(len(lines[0]))]
-    heights = [max(_rows(item) for item in line) for line in lines]
+    heights = [
+        max(1 if isinstance(one, str) else len(one.values) for one in line) for line in lines
+    ]
     across = sum(widths) + 0.35 * (len(widths) - 1)
     left = max((0.2 * len(part) for label in labels for part in label.split("\n")), default=0.0)
     *tops, bottom = _line_tops(lines, heights)
@@ -279,7 +246,7 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
     return matrix_lines(lines, labels=labels, cell_inches=0.42)
 
 
-@styled
+@style.styled
 def tile_grid(
     values: np.ndarray,
     tile: int,
@@ -300,30 +267,30 @@ def tile_grid(
         ValueError: values are not two-dimensional, or the tile or highlight does not fit.
     """
     values = np.asarray(values)
-    require(values.ndim == 2, f"values must be two-dimensional, not {values.shape}")
-    require(tile >= 1, f"a tile has at least one row, not {tile}")
+    style.require(values.ndim == 2, f"values must be two-dimensional, not {values.shape}")
+    style.require(tile >= 1, f"a tile has at least one row, not {tile}")
     rows, columns = values.shape
     down, across = -(-rows // tile), -(-columns // tile)
-    require(
+    style.require(
         highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
         f"tile {highlight} is not among {down} x {across}",
     )
     size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
-    figure = new_figure(size * across / max(down, across) + 1.2, size)
+    figure = style.new_figure(size * across / max(down, across) + 1.2, size)
     axes = figure.subplots()
     drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
     _draw_tile_borders(axes, (rows, columns), (down, across), tile)
     if values.size <= 144:
         for (row, column), value in np.ndenumerate(values):
-            ink = ink_on(drawn.cmap(drawn.norm(value)))
-            centred(axes, column, row, f"{value:g}", color=ink, fontsize=10)
+            ink = style.ink_on(drawn.cmap(drawn.norm(value)))
+            style.centred(axes, column, row, f"{value:g}", color=ink, fontsize=10)
     if highlight is not None:
         row, column = highlight[0] * tile, highlight[1] * tile
-        outline(axes, row, column, tile, tile, edgecolor=RED, linewidth=3, zorder=5)
+        style.outline(axes, row, column, tile, tile, edgecolor=style.RED, linewidth=3, zorder=5)
     axes.set_xlim(-0.6, across * tile - 0.4)
     axes.set_ylim(down * tile - 0.4, -0.6)
     axes.set(xlabel=names[0], ylabel=names[1], title=title)
-    frameless(axes)
+    style.frameless(axes)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
     if max(values.shape) <= 16:
@@ -338,10 +305,10 @@ def _draw_tile_borders(
     """Lines between tiles, and hatching over the part of edge tiles that is outside."""
     (rows, columns), (down, across) = shape, tiles
     for number in range(down + 1):
-        axes.plot((-0.5, across * tile - 0.5), (number * tile - 0.5,) * 2, color=INK, lw=1.1)
+        axes.plot((-0.5, across * tile - 0.5), (number * tile - 0.5,) * 2, color=style.INK, lw=1.1)
     for number in range(across + 1):
-        axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=INK, lw=1.1)
-    outside = {"facecolor": EMPTY, "edgecolor": PALE, "hatch": "////", "linewidth": 0}
+        axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=style.INK, lw=1.1)
+    outside = {"facecolor": style.EMPTY, "edgecolor": style.PALE, "hatch": "////", "linewidth": 0}
     past_columns, past_rows = across * tile - columns, down * tile - rows
     if past_columns:
         corner = (columns - 0.5, -0.5)
@@ -350,7 +317,7 @@ def _draw_tile_borders(
         axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, past_rows, zorder=0.5, **outside))
 
 
-@styled
+@style.styled
 def fragment_maps(
     maps: Mapping[str, tuple[np.ndarray, np.ndarray]], *, lane: int | None = None, title: str = ""
 ) -> Figure:
@@ -365,14 +332,14 @@ def fragment_maps(
         ValueError: no map, or lanes and registers of different shapes.
     """
     arrays = {name: tuple(map(np.asarray, pair)) for name, pair in maps.items()}
-    require(
+    style.require(
         bool(arrays) and all(a.shape == b.shape and a.ndim == 2 for a, b in arrays.values()),
         "each matrix needs a lane and a register for every element",
     )
     shapes = [lanes.shape for lanes, _ in arrays.values()]
     most = max(int(registers.max()) for _, registers in arrays.values())
     width = sum(columns for _, columns in shapes)
-    figure = new_figure(0.6 + 0.27 * width + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0])
+    figure = style.new_figure(0.6 + 0.27 * width + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0])
     widths = [columns for _, columns in shapes]
     panels = figure.subplots(1, len(shapes), squeeze=False, width_ratios=widths)[0]
     for axes, (name, (lanes, registers)) in zip(panels, arrays.items(), strict=True):
@@ -388,7 +355,7 @@ def fragment_maps(
 
 
 def _tint_of(register: int) -> tuple[float, float, float]:
-    return mixed(PALETTE[register % len(PALETTE)], 0.45)
+    return style.mixed(style.PALETTE[register % len(style.PALETTE)], 0.45)
 
 
 def _draw_lanes_of(
@@ -398,15 +365,15 @@ def _draw_lanes_of(
     rows, columns = lanes.shape
     for (row, column), number in np.ndenumerate(lanes):
         face = _tint_of(int(registers[row, column]))
-        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=PAPER, lw=0.8)
+        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.8)
         axes.add_patch(cell)
         bold = {"fontweight": "bold"} if number == outlined else {}
-        centred(axes, column + 0.5, row + 0.5, f"{int(number)}", fontsize=7, **bold)
+        style.centred(axes, column + 0.5, row + 0.5, f"{int(number)}", fontsize=7, **bold)
         if number == outlined:
             axes.add_patch(
-                Rectangle((column, row), 1, 1, fill=False, edgecolor=INK, lw=1.8, zorder=4)
+                Rectangle((column, row), 1, 1, fill=False, edgecolor=style.INK, lw=1.8, zorder=4)
             )
     axes.set(xlim=(0, columns), ylim=(rows, 0), xlabel="column")
     axes.set_xticks(np.arange(0, columns, 2) + 0.5, range(0, columns, 2))
     axes.set_yticks(np.arange(0, rows, 2) + 0.5, range(0, rows, 2))
-    frameless(axes, 8)
+    style.frameless(axes, 8)

@@ -43,15 +43,8 @@ def amdahl(
             label=f"{name}: {100 * share:.1f} % of the time",
         )
         axes.axhline(limit, color=colour, lw=1, ls=style.DASHED)
-        style.note(
-            axes,
-            f"limit {limit:.3g}",
-            (most, limit),
-            (-2, 3),
-            ha="right",
-            va="bottom",
-            color=colour,
-        )
+        how = {"ha": "right", "va": "bottom", "color": colour}
+        style.note(axes, f"limit {limit:.3g}", (most, limit), (-2, 3), **how)
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
         axes.plot(*at, mark, color=style.INK, ms=7, zorder=4, label=name)
     axes.set_xscale("log")
@@ -101,16 +94,8 @@ def shares(
     axes.set_title(title, pad=30)
     handles, labels = axes.get_legend_handles_labels()
     found = dict(zip(labels, handles, strict=True))
-    axes.legend(
-        found.values(),
-        found,
-        frameon=False,
-        fontsize=8.5,
-        ncols=3,
-        loc="lower left",
-        bbox_to_anchor=(-0.01, 0.98),
-        borderaxespad=0.2,
-    )
+    where = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.98), "borderaxespad": 0.2}
+    axes.legend(found.values(), found, frameon=False, fontsize=8.5, ncols=3, **where)
     return figure
 
 
@@ -121,25 +106,11 @@ def _draw_shares(
     left, total = 0.0, sum(parts.values())
     for part, value in parts.items():
         width, colour = 100 * value / total, colours.get(part, style.GREY)
-        axes.barh(
-            place,
-            width,
-            left=left,
-            height=0.66,
-            color=colour,
-            edgecolor=style.PAPER,
-            label=part,
-            zorder=2,
-        )
+        bar = {"color": colour, "edgecolor": style.PAPER, "label": part}
+        axes.barh(place, width, left=left, height=0.66, zorder=2, **bar)
         if width > 5:
-            style.centred(
-                axes,
-                left + width / 2,
-                place,
-                f"{width:.0f} %",
-                color=style.ink_on(colour),
-                fontsize=9.5,
-            )
+            ink = {"color": style.ink_on(colour), "fontsize": 9.5}
+            style.centred(axes, left + width / 2, place, f"{width:.0f} %", **ink)
         left += width
 
 

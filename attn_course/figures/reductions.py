@@ -7,10 +7,10 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .style import BLUE, GREY, INK, RED, centred, ink_on, new_figure, require, styled
+from . import style
 
 
-@styled
+@style.styled
 def butterfly(
     offsets: Sequence[int],
     values: np.ndarray,
@@ -31,14 +31,16 @@ def butterfly(
         ValueError: values that do not go with the offsets.
     """
     values = np.asarray(values, float)
-    require(
+    style.require(
         values.ndim == 2 and len(values) == len(offsets) + 1,
         f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}",
     )
     lanes = values.shape[1]
-    require(all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes")
+    style.require(
+        all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes"
+    )
     marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
-    figure = new_figure(11.2, 0.95 + 0.78 * len(values))
+    figure = style.new_figure(11.2, 0.95 + 0.78 * len(values))
     axes = figure.subplots()
     for row, offset in enumerate(offsets):
         _draw_exchange(axes, row, offset, marked[row : row + 2])
@@ -52,15 +54,15 @@ def butterfly(
             ha="left",
             va="center",
             fontsize=10,
-            color=RED,
+            color=style.RED,
             fontweight="bold",
         )
-    axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=RED)
+    axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=style.RED)
     axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
     axes.axis("off")
     for number in range(lanes):
-        axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=GREY)
-    axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=GREY)
+        axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=style.GREY)
+    axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=style.GREY)
     return figure
 
 
@@ -83,7 +85,7 @@ def _draw_exchange(axes: Axes, row: int, offset: int, marked: np.ndarray) -> Non
                 (lane, target),
                 (row, row + 1),
                 zorder=2 if passed else 1,
-                color=RED if passed else "#CBD2D9",
+                color=style.RED if passed else "#CBD2D9",
                 lw=1.5 if passed else 0.7,
             )
 
@@ -94,24 +96,24 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
-        centred(
+        style.centred(
             axes,
             lane,
             row,
             format(value, written),
             zorder=3,
             fontsize=6.8,
-            color=ink_on(face),
+            color=style.ink_on(face),
             bbox={
                 "boxstyle": "round,pad=0.28",
                 "facecolor": face,
                 "linewidth": 1.6,
-                "edgecolor": RED if marked[row, lane] else "#CBD2D9",
+                "edgecolor": style.RED if marked[row, lane] else "#CBD2D9",
             },
         )
 
 
-@styled
+@style.styled
 def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Figure:
     """Draw floats in their order and in the order of integers made from them, joined by lines.
 
@@ -123,13 +125,13 @@ def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Fig
         ValueError: lengths differ, or two are equal.
     """
     values = np.asarray(values, float)
-    require(np.unique(values).size == values.size, "two floats are equal")
+    style.require(np.unique(values).size == values.size, "two floats are equal")
     for name, found in keys.items():
-        require(
+        style.require(
             np.unique(found).size == values.size == len(found),
             f"{name}: {values.size} different integers are needed",
         )
-    figure = new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
+    figure = style.new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
     panels = figure.subplots(1, len(keys), squeeze=False)[0]
     for axes, (name, found) in zip(panels, keys.items(), strict=True):
         _draw_orders(axes, values, np.asarray(found))
@@ -142,7 +144,7 @@ def _draw_orders(axes: Axes, values: np.ndarray, keys: np.ndarray) -> None:
     before, after = (np.argsort(np.argsort(order)) for order in (values, keys))
     for value, left, right in zip(values, before, after, strict=True):
         moved = left != right
-        axes.plot((0.24, 0.76), (left, right), color=RED if moved else BLUE, lw=1.8)
+        axes.plot((0.24, 0.76), (left, right), color=style.RED if moved else style.BLUE, lw=1.8)
         for x, place, side in ((0.22, left, "right"), (0.78, right, "left")):
             axes.text(
                 x,
@@ -151,10 +153,10 @@ def _draw_orders(axes: Axes, values: np.ndarray, keys: np.ndarray) -> None:
                 ha=side,
                 va="center",
                 fontsize=9.5,
-                color=RED if moved else INK,
+                color=style.RED if moved else style.INK,
             )
     top = values.size - 0.3
-    axes.text(0.22, top, "as floats", ha="right", fontsize=8.5, color=GREY)
-    axes.text(0.78, top, "as ints", ha="left", fontsize=8.5, color=GREY)
+    axes.text(0.22, top, "as floats", ha="right", fontsize=8.5, color=style.GREY)
+    axes.text(0.78, top, "as ints", ha="left", fontsize=8.5, color=style.GREY)
     axes.set(xlim=(0, 1), ylim=(-0.6, values.size + 0.1))
     axes.axis("off")

@@ -25,7 +25,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[i
         return "  ".join(placed).rstrip()
 
     def folded(cells):
-        return _folded(cells, widths)
+        """One row of cells as the lines that it takes."""
+        parts = [
+            [cell] if len(cell) <= width else textwrap.wrap(cell, width) or [""]
+            for cell, width in zip(cells, widths, strict=True)
+        ]
+        return [list(line) for line in zip_longest(*parts, fillvalue="")]
 
     rule = ["-" * width for width in widths]
     return "\n".join(map(line, [*folded(heads), rule, *chain.from_iterable(map(folded, rows))]))
@@ -41,12 +46,3 @@ def _narrowed(widths: list[int], right: Sequence[int]) -> list[int]:
         widest = max(places, key=widths.__getitem__)
         widths[widest] = max(_NARROWEST, widths[widest] - excess)
     return widths
-
-
-def _folded(cells: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
-    """One row of cells as the lines that it takes."""
-    parts = [
-        [cell] if len(cell) <= width else textwrap.wrap(cell, width) or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    return [list(line) for line in zip_longest(*parts, fillvalue="")]
