@@ -14,7 +14,7 @@ The rules, in the order in which they decide:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from attn_course.exercises.exercise import GOAL, Exercise
@@ -156,7 +156,7 @@ def _row(problem: Exercise, name: str, outcomes: Sequence[CaseOutcome]) -> Prope
                 failure.line,
                 failure.block,
             )
-    if name in SAFE and not any(_is_right(outcome) for outcome in outcomes):
+    if name in SAFE and all(one.failed("agrees", "in bounds") for one in outcomes):
         return _lost(name, most, "no case has a right result, so there is nothing to keep safe")
     return PropertyPoints(name, most, most)
 
@@ -166,15 +166,9 @@ def _against(name: str, outcome: CaseOutcome, unpaid: tuple[str, ...]) -> Failur
     if name == "agrees":
         return outcome.failed("agrees", "in bounds", *unpaid)
     if name == "counters" or name.startswith(GOAL):
-        return next(_against_goal(name.removeprefix(GOAL), outcome.failures), None)
+        counter = name.removeprefix(GOAL)
+        for failure in outcome.failures:
+            if failure.property != "counters" or counter in ("counters", failure.counter):
+                return failure
+        return None
     return outcome.failed(name)
-
-
-def _against_goal(counter: str, failures: Iterable[Failure]):
-    for failure in failures:
-        if failure.property != "counters" or counter in ("counters", failure.counter):
-            yield failure
-
-
-def _is_right(outcome: CaseOutcome) -> bool:
-    return outcome.failed("agrees", "in bounds") is None

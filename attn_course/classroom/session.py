@@ -11,7 +11,7 @@ from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
 
 from .gpu_bonus import Bonus, timed
-from .points import Points, PropertyPoints
+from .points import PropertyPoints
 from .scoring import read_problem, score
 
 
@@ -19,9 +19,7 @@ class NotEarned(ShownBriefly, AssertionError):
     """A property that does not hold; the message says where."""
 
 
-@lru_cache(maxsize=64)
-def _scored(name: str, text: str, hidden: bool) -> Points:
-    return score(name, text, hidden=hidden)
+_scored = lru_cache(maxsize=64)(score)
 
 
 def earn(name: str, property: str, *, hidden: bool = False) -> None:
@@ -34,7 +32,7 @@ def earn(name: str, property: str, *, hidden: bool = False) -> None:
     if property not in problem.points:
         known = ", ".join(problem.points)
         raise ExerciseError(f"{name} has no points for {property!r}, but for: {known}")
-    row = _scored(name, current_text(problem), hidden).of(property)
+    row = _scored(name, current_text(problem), hidden=hidden).of(property)
     if row.earned < row.possible:
         raise NotEarned(told(row))
     cases = len(problem.setups) + (len(problem.hidden_setups) if hidden else 0)

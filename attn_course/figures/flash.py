@@ -167,14 +167,8 @@ def window_bias(
     _colour_bar(figure, drawn, axes[2:], "attention weight\n(square-root scale)")
     for place in axes:
         style.bare(place)
-        style.outline(
-            place,
-            *query,
-            1,
-            1,
-            edgecolor=style.RED if place in axes[:2] else style.QUERY,
-            linewidth=2,
-        )
+        colour = style.RED if place in axes[:2] else style.QUERY
+        style.outline(place, *query, 1, 1, edgecolor=colour, linewidth=2)
     return figure
 
 
@@ -202,14 +196,8 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
         y = 3 * number
         lanes = _lanes(travel)
         for (begin, end), lane in zip(travel, lanes, strict=True):
-            axes.barh(
-                y + 0.42 * lane,
-                max(end - begin, 6),
-                left=begin,
-                height=0.36,
-                color=style.ORANGE,
-                zorder=2,
-            )
+            bar = {"left": begin, "height": 0.36, "color": style.ORANGE, "zorder": 2}
+            axes.barh(y + 0.42 * lane, max(end - begin, 6), **bar)
         axes.vlines(products, y + 1.0, y + 1.7, color=style.BLUE, lw=0.5, zorder=2)
         ticks += [y + 0.2, y + 1.35]
         names += [f"{name}: loads under way", f"{name}: multiply-adds"]
@@ -246,14 +234,8 @@ def shared_budget(
         axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=style.PALETTE[number])
     for name, value in limits.items():
         axes.axhline(value, color=style.INK, lw=1, ls=style.DASHED)
-        axes.text(
-            1.01,
-            value,
-            f"{name}: {style.bytes_text(value)}",
-            fontsize=8.5,
-            va="center",
-            transform=axes.get_yaxis_transform(),
-        )
+        how = {"fontsize": 8.5, "va": "center", "transform": axes.get_yaxis_transform()}
+        axes.text(1.01, value, f"{name}: {style.bytes_text(value)}", **how)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(dims, dims)
@@ -303,9 +285,6 @@ def _draw_worth(axes: Axes, values: Sequence[tuple[float, float, float]]) -> Non
         colour = style.PALE if not clear else style.BLUE if value > 0 else style.RED
         axes.barh(place, value, height=0.7, color=colour, zorder=2)
         axes.plot((low, high), (place, place), color=style.INK, lw=1.2, zorder=3)
-    style.write_values(
-        axes,
-        [max(0.0, high) for *_, high in values],
-        [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values],
-    )  # no -0.0
+    texts = [f"{round(value, 1) + 0.0:+.1f}" for value, *_ in values]  # no -0.0
+    style.write_values(axes, [max(0.0, high) for *_, high in values], texts)
     axes.axvline(0, color=style.INK, lw=0.8, zorder=3)

@@ -1,7 +1,7 @@
 """Grade a folder: find the submissions, grade those that are new, write tables and pages."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -141,10 +141,7 @@ def _publish(store: Store, results: Sequence[dict]) -> None:
         path = store.feedback_path(result["student"], result["set"])
         return quote(os.fsencode(path.relative_to(store.folder)))  # a name may be no UTF-8
 
-    write(store.folder / OVERVIEW, overview(results, link, set(_sandboxes(results))))
-
-
-def _sandboxes(results: Sequence[dict]) -> Iterator[str]:
-    for result in results:
-        if result.get("sandbox"):
-            yield result["sandbox"]
+    write(
+        store.folder / OVERVIEW,
+        overview(results, link, {one["sandbox"] for one in results if one.get("sandbox")}),
+    )

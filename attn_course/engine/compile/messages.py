@@ -190,17 +190,14 @@ def _header_hint(header: str) -> str:
     if header in STANDARD:
         return f"NVRTC has no host headers; the device version is <{STANDARD[header]}>"
     if header in HEADER_PACKAGES:
-        return f"it is in this package: pip install {_wheel(HEADER_PACKAGES[header])}"
+        wheel = package_name(HEADER_PACKAGES[header], cuda_major())
+        return f"it is in this package: pip install {wheel}"
     if header in ("stdlib.h", "cstdlib", "iostream", "vector", "string", "stdexcept"):
         return "this is host code; NVRTC compiles kernels only, so keep it out of the .cu file"
     return (
         "put it beside the .cu file, or name its folder with options=('-I/folder',); headers "
         "of CUDA come from the nvidia-* packages"
     )
-
-
-def _wheel(stem: str) -> str:
-    return package_name(stem, cuda_major())
 
 
 def _name_hint(name: str, source: str) -> str:

@@ -266,15 +266,13 @@ def _answer(library: str, request: dict, name: str, budget: Budget) -> tuple[dic
     except ChildProcessError as error:
         raise CompileError(f"{name}: {error}") from None
     if "ended" in reply:
+        status = reply["ended"]
+        why = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         raise CompileError(
-            f"{name}: the compiler broke down ({_reason(reply['ended'])}). Is something nested "
+            f"{name}: the compiler broke down ({why}). Is something nested "
             f"very deeply, or expanded very often?"
         )
     return reply, image
-
-
-def _reason(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
 
 def _load_nvrtc() -> str:

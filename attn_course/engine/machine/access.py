@@ -96,11 +96,8 @@ class Memory:
         if bits & (size - 1) or low < first or high + size > end:
             if bits & (size - 1) or not memory.covers(low, high + size, kind):
                 address = spread(address, self.lanes.R[LANE].size)
-                valid = memory.valid(address, size, kind) & (address & np.uint64(size - 1) == 0)
-                if valid.all():
-                    valid = None
-                else:
-                    self.refuse("global", address, valid, size, ins, kind)
+                valid = memory.valid(address, size, kind)
+                valid = self.admitted("global", address, valid, size, ins, kind)
         if self.reports.accesses is not None:
             self.reports.access("global", kind, address, size, valid)
         return memory, _flat(address, shift), valid
@@ -122,11 +119,8 @@ class Memory:
             return self.locate_in_cluster(address, shift, size, ins, kind)
         if bits & (size - 1) or high + size > limit:
             address = spread(address, self.lanes.R[LANE].size)
-            valid = self.fits(space, address, size) & (address & np.uint64(size - 1) == 0)
-            if valid.all():
-                valid = None
-            else:
-                self.refuse(space, address, valid, size, ins, kind)
+            valid = self.fits(space, address, size)
+            valid = self.admitted(space, address, valid, size, ins, kind)
         if self.reports.accesses is not None:
             self.reports.access(space, kind, address, size, valid)
         return memory, _flat(address + base, shift), valid
@@ -161,14 +155,10 @@ class Memory:
         """Shared memory of any block of the cluster; observers hear which."""
         address = spread(address, self.lanes.R[LANE].size)
         inside, base, exists = self.cluster.base_of(address)
-        fits = self.fits("shared", inside, size)
-        valid = fits & exists & (inside & np.uint64(size - 1) == 0)
-        if valid.all():
-            valid = None
-        else:
-            self.refuse("shared", np.where(exists, inside, address), valid, size, ins, kind)
+        place = inside if exists.all() else np.where(exists, inside, address)
+        valid = self.fits("shared", inside, size) & exists
+        valid = self.admitted("shared", place, valid, size, ins, kind)
         if self.reports.accesses is not None:
-            place = inside if valid is None else np.where(exists, inside, address)
             holder = base.astype(np.int64) // max(self.run.shared_stride, 1)
             self.reports.access("shared", kind, place, size, valid, holder)
         return self.shared, _flat(inside + base, shift), valid
@@ -377,12 +367,19 @@ class Memory:
         return old
 
     # -- messages -------------------------------------------------------------------------------
-    def refuse(self, space: str, address, valid, size: int, ins, kind: str) -> None:
-        """Report lanes whose access is not `valid`; raise unless an observer goes on."""
+    def admitted(self, space: str, address, valid, size: int, ins, kind: str):
+        """(lanes,) bool: who of the `valid` is aligned too; None: all of them.
+
+        Reports the other lanes, and raises unless an observer goes on.
+        """
+        valid = valid & (address & np.uint64(size - 1) == 0)
+        if valid.all():
+            return None
         first = int(address[np.argmin(valid)])
         found = self.describe(space, first, size, kind)
         remedy = self.remedy(space, first, found[2])
         self.reports.bad_access(found, remedy, space, address, valid, size, ins, kind)
+        return valid
 
     def describe(self, space: str, address: int, size: int, kind: str) -> tuple[str, object, str]:
         """(array, index in it, both in words) of an address, as the message about a fault says."""

@@ -180,10 +180,6 @@ class Chunk:
             return False
         return True
 
-    def read_clock(self, dtype: np.dtype, shift: int, index: int):
-        """A clock register at an instruction of the block that runs; see Clock.read."""
-        return self.clock.read(dtype, shift, self.reports.block, index)
-
     def hang(self) -> Hang:
         """The error that names the loop in which lanes spin, and barriers at which others wait."""
         text = self.scheduler.describe_spinning()
@@ -242,15 +238,9 @@ class Chunk:
         return block.terminator.target
 
     def jump_by_table(self, block: Block) -> Key | None:
-        """brx.idx: a jump table."""
-        return self.jump_by(self.lanes.R[block.terminator.slot], block.terminator.targets)
-
-    def return_from_recursion(self, block: Block) -> Key | None:
-        """ret of a recursive function: each lane goes back to the place of its call."""
+        """brx.idx; or ret of a recursive function: each lane goes back to the place of its call."""
         t = block.terminator
-        return self.jump_by(self.lanes.R[t.slot], t.action.return_keys)
-
-    def jump_by(self, index, targets) -> Key | None:
+        index, targets = self.lanes.R[t.slot], t.targets or t.action.return_keys
         if scalar(index):
             return targets[int(index)]
         chosen = np.unique(index).tolist()
@@ -354,7 +344,7 @@ ENDS = {
     "branch": Chunk.branch,
     "pause": Chunk.pause,
     "table": Chunk.jump_by_table,
-    "return": Chunk.return_from_recursion,
+    "return": Chunk.jump_by_table,
     "exit": Chunk.exit,
     "trap": Chunk.trap,
     "call": Chunk.call,

@@ -201,7 +201,12 @@ class Run:
         try:
             ended = chunk.run()
         except KeyboardInterrupt as stop:
-            raise Interrupted(self.describe_interruption(chunk, stop)) from None
+            progress, seconds = self.progress, time.monotonic() - self.progress.start
+            raise Interrupted(
+                f"{progress.name} was interrupted at {chunk.where(stop)}, with {progress.done:,} "
+                f"of {self.blocks:,} thread blocks done after {seconds:.1f} s. Arrays hold what "
+                "it had written until then"
+            ) from None
         if not ended:
             return False
         self.progress.done += chunk.block_count
@@ -209,15 +214,6 @@ class Run:
             observer.chunk_finished(chunk.reports.machine)
         chunk.close()
         return True
-
-    def describe_interruption(self, chunk: Chunk, stop: KeyboardInterrupt) -> str:
-        """Where the launch was when it was stopped."""
-        progress = self.progress
-        return (
-            f"{progress.name} was interrupted at {chunk.where(stop)}, with {progress.done:,} of "
-            f"{self.blocks:,} thread blocks done after "
-            f"{time.monotonic() - progress.start:.1f} s. Arrays hold what it had written until then"
-        )
 
 
 def seed_from_environment() -> int | None:

@@ -111,7 +111,8 @@ class Reader:
             self.expressions = DWARFExprParser(unit.structs)
             for die in bounded(unit.iter_DIEs()):
                 if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
-                    self.subprograms[_linkage_name(die)] = die
+                    mangled = text_of(die, "DW_AT_MIPS_linkage_name")  # of device functions
+                    self.subprograms[mangled or text_of(die, "DW_AT_name")] = die
                 elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
                     self.shared[text_of(die, "DW_AT_name")] = die
 
@@ -221,11 +222,6 @@ def attribute_of(die, name: str):
             break
         die = die.get_DIE_from_attribute("DW_AT_abstract_origin")
     return None
-
-
-def _linkage_name(die) -> str:
-    """The name in the PTX: mangled for device functions."""
-    return text_of(die, "DW_AT_MIPS_linkage_name") or text_of(die, "DW_AT_name")
 
 
 # -- types -----------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ class Decoder(MatrixLines, VideoLines):
             return self.write_halves(destination, values)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
             shift = 32 if source.name.endswith("_hi") else 0
-            call = f"c.read_clock(u{TYPE_BYTES[kind]}, {shift}, {instruction.index})"
+            when = f"{shift}, c.reports.block, {instruction.index}"
+            call = f"c.clock.read(u{TYPE_BYTES[kind]}, {when})"
             return self.write(destination, kind, call)
         return self.write(destination, kind, self.read(source, kind))
 

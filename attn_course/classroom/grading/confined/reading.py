@@ -160,7 +160,9 @@ def _kernel(cells: list[Cell], one: HandoutCell) -> tuple[str | None, list[Remar
     """Return the CUDA text that answers a problem, None where there is none, and remarks."""
     remarks, begun = [], f"%%cuda {one.problem}"
     mine = [cell for cell in cells if cell.id == one.id and cell.type == "code"]
-    named = [cell for cell in cells if cell.type == "code" and _answers(cell, one.problem)]
+    named = [
+        cell for cell in cells if cell.type == "code" and magic_name(cell.source) == one.problem
+    ]
     chosen = next((cell for cell in mine if cell in named), None)
     if chosen is None:
         chosen = next((cell for cell in mine if magic_name(cell.source)), None)
@@ -185,10 +187,6 @@ def _kernel(cells: list[Cell], one: HandoutCell) -> tuple[str | None, list[Remar
         remarks.append(Remark("kernel", one.id, said))
         return None, remarks
     return text, remarks
-
-
-def _answers(cell: Cell, problem: str) -> bool:
-    return magic_name(cell.source) == problem
 
 
 def _kind(cell: HandoutCell) -> str:
