@@ -13,11 +13,11 @@ from attn_course.measure.hardware.nsight import (
     COUNTER_METRICS,
     LAUNCH_METRICS,
     SPEED_METRICS,
-    STALL_METRICS,
     TIME,
     Target,
     collect,
     find_ncu,
+    stalls,
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
@@ -101,19 +101,7 @@ def profile(numbers, shape: tuple[int, int, int, int]) -> dict:
     for target, measured in zip(targets, collect(targets), strict=True):
         with observe(Counters()) as seen:
             target.run("simulator")
-        cases.append(
-            {
-                "step": target.step,
-                "file": f"{target.file}.cu",
-                "kernel": measured.kernel,
-                "problem": target.problem,
-                "options": target.options,
-                "grid": measured.grid,
-                "block": measured.block,
-                "metrics": measured.metrics,
-                "simulator": seen.totals,
-            }
-        )
+        cases.append(measured.case(target) | {"step": target.step, "simulator": seen.totals})
     return new_record(KIND, [step(number).file for number in numbers], cases=cases)
 
 
@@ -161,7 +149,7 @@ def report(record: dict) -> str:
     timed = (TIME, *SPEED_METRICS.values()) if record["kind"] != "counters" else ()
     if any(metric in case["metrics"] for case in cases for metric in timed):
         parts.append("How near to the hardware's limits, % of peak\n" + speed_table(cases))
-    if any(map(stalls, cases)):
+    if any(stalls(case["metrics"]) for case in cases):
         parts.append("What a warp waits for, cycles an instruction\n" + stall_table(cases))
     ours = ", then the simulator" if any(case["simulator"] for case in cases) else ""
     parts.append(f"Counted: the hardware{ours}\n" + counter_table(cases))
@@ -191,17 +179,11 @@ def speed_table(cases: list[dict]) -> str:
     return table(heads, rows, right=range(1, len(heads)))
 
 
-def stalls(case: dict) -> list[tuple[str, float]]:
-    waits = {name: case["metrics"].get(metric) for name, metric in STALL_METRICS.items()}
-    found = [(n, cycles) for n, cycles in waits.items() if cycles is not None and n != "selected"]
-    return sorted(found, key=lambda one: -one[1])
-
-
 def stall_table(cases: list[dict]) -> str:
     heads = ["kernel", *(f"{i + 1}." for i in range(_TOP_STALLS))]
     rows = []
     for case in cases:
-        cells = [f"{name} {cycles:.2f}" for name, cycles in stalls(case)[:_TOP_STALLS]]
+        cells = [f"{name} {cycles:.2f}" for name, cycles in stalls(case["metrics"])[:_TOP_STALLS]]
         rows.append([name_of(case), *cells, *["-"] * (_TOP_STALLS - len(cells))])
     return table(heads, rows)
 

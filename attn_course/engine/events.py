@@ -164,6 +164,14 @@ class MachineView(ABC):
     clustered: bool  # do clusters of the launch have more than one block?
     cluster_of_block: np.ndarray  # (blocks,) number of each block's cluster
     cluster_arrivals: np.ndarray  # (lane ids,) int64: arrivals at the barrier of its cluster
+    reads_inactive: np.ndarray | None  # (lanes,) bool of the last shuffle: is the source inactive?
+    shuffle_sources: np.ndarray | None  # (lanes,) int64 of it: the lane of its warp that each reads
+    phase_use: PhaseUse | None  # the effect of the last instruction on mbarriers
+    matrix_product: MatrixProduct | None = None  # the last one
+    local_bytes: int  # of local memory of one thread; calls may raise it
+    call_sites: tuple[
+        CallSite, ...
+    ]  # met so far, in program order; a new tuple when there are more
 
     @property
     def first_lane(self) -> int:
@@ -179,26 +187,6 @@ class MachineView(ABC):
         """
         return 32 * ((block - self.first_block) * self.warps_per_block + warp)
 
-    @property
-    @abstractmethod
-    def reads_inactive(self) -> np.ndarray | None:
-        """(lanes,) bool of the last shuffle: the lanes whose source lane is not active."""
-
-    @property
-    @abstractmethod
-    def phase_use(self) -> PhaseUse | None:
-        """The effect of the last instruction on mbarriers."""
-
-    @property
-    @abstractmethod
-    def shuffle_sources(self) -> np.ndarray | None:
-        """(lanes,) int64 of the last shuffle: the lane of its warp that each lane reads."""
-
-    @property
-    def matrix_product(self) -> MatrixProduct | None:
-        """The last matrix product; None before the first."""
-        return None
-
     # -- memory ---------------------------------------------------------------------------------
     @abstractmethod
     def memory(self, space: str) -> np.ndarray:
@@ -208,21 +196,11 @@ class MachineView(ABC):
         thread (threads are not padded to whole warps).
         """
 
-    @property
-    @abstractmethod
-    def local_bytes(self) -> int:
-        """Bytes of local memory of one thread; calls may raise it."""
-
     @abstractmethod
     def by_space(self, addresses: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield (space, places in `addresses`, addresses in that space) of generic addresses."""
 
     # -- code and values ------------------------------------------------------------------------
-    @property
-    @abstractmethod
-    def call_sites(self) -> tuple[CallSite, ...]:
-        """All call sites met so far, in program order; a new tuple when there are more."""
-
     @abstractmethod
     def running(self, instruction: Instruction, lanes: int) -> list[CallSite]:
         """Return the call sites that may run this instruction now with `lanes` active lanes.

@@ -18,11 +18,11 @@ import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.engine.errors import ShownBriefly
+from attn_course.engine.graphs import capture_graph
 
-from .call import Call, call_steps
+from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap
 from .choose import choose, current_device, device_number
-from .plan import Plan
 from .problem import Problem
 from .steps import EXPERIMENTS, Step, step
 
@@ -152,6 +152,33 @@ def attention(
             _keep(form, Ready(call))
     arrays = call.arrays
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
+
+
+class Plan:
+    """A call of attention() that is ready to run; ``plan()`` runs it and returns ``plan.out``.
+
+    The arrays stay the same: fill them in place before ``plan()``. On a GPU a plan is a CUDA
+    graph, replayed on CuPy's current stream; making it runs the call once. On the simulator
+    ``plan()`` runs the kernels again.
+
+    Attributes:
+        out: (B, H, n, d) of q's dtype, the output.
+        lse: (B, H, n) float32, or None where it was not asked for.
+        method: the method that runs, also where "auto" was asked for.
+        problem: the extents.
+        launches: one :class:`StepLaunch` for each kernel launch, in their order.
+    """
+
+    def __init__(self, call: Call):
+        self.method = call.method
+        self.problem: Problem = call.problem
+        self.launches: tuple[StepLaunch, ...] = call.launches
+        self.out, self.lse = call.arrays["out"], call.arrays.get("lse")
+        self._run = capture_graph(call.run) if call.backend == "gpu" else call.run
+
+    def __call__(self):
+        self._run()
+        return self.out
 
 
 def plan(q, k, v, **how) -> Plan:

@@ -16,11 +16,11 @@ from attn_course.ladder.headers import kernel_path
 from attn_course.measure.hardware.nsight import (
     PROFILING,
     SPEED_METRICS,
-    STALL_METRICS,
     TIME,
     CopyTarget,
     Target,
     collect,
+    stalls,
 )
 from attn_course.measure.hardware.occupancy import Occupancy, compiled_registers, occupancy
 from attn_course.measure.records import is_current, new_record
@@ -111,29 +111,15 @@ def record(quick: bool = False) -> dict:
     for target, profile in zip(targets, collect(targets, metrics), strict=True):
         kept = dict.fromkeys((*metrics, *UNASKED))
         found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
-        cases.append(
-            {
-                "label": target.label,
-                "file": f"{target.file}.cu",
-                "kernel": profile.kernel,
-                "problem": target.problem,
-                "options": target.options,
-                "grid": profile.grid,
-                "block": profile.block,
-                "metrics": found,
-            }
-        )
+        cases.append(profile.case(target) | {"label": target.label, "metrics": found})
     return new_record(KIND, {case["file"] for case in cases}, cases=cases)
 
 
 def case_of(record: dict | None, target: Target | CopyTarget) -> dict | None:
     """Return the record's case for a target; None where there is none, or it is stale."""
     for case in record["cases"] if record else ():
-        same = (case["file"], list(case["problem"]), list(case["options"])) == (
-            f"{target.file}.cu",
-            list(target.problem),
-            list(target.options),
-        )
+        launched = case["file"], tuple(case["problem"]), tuple(case["options"])
+        same = launched == (f"{target.file}.cu", target.problem, target.options)
         if same and is_current(record, case["file"]):
             return case
     return None
@@ -177,19 +163,10 @@ def report(record: dict) -> str:
     rows = []
     named = {one.label: one for one in TARGETS}
     for name, target in (named | {f"{name}, large": one for name, one in LARGE.items()}).items():
-        stalls = {
-            stall: metric(target, which, record) or 0.0
-            for stall, which in STALL_METRICS.items()
-            if stall != "selected"
-        }
-        longest = sorted(stalls, key=stalls.get, reverse=True)[:2]
-        rows.append(
-            (
-                name,
-                shown(time_us(record, target), ",.1f"),
-                *(shown(metric(target, SPEED_METRICS[unit], record)) for unit in units),
-                ", ".join(f"{stall} {stalls[stall]:.1f}" for stall in longest),
-            )
-        )
+        case = case_of(record, target)
+        longest = stalls(case["metrics"])[:2] if case else ()
+        percent = [shown(metric(target, SPEED_METRICS[unit], record)) for unit in units]
+        waits = ", ".join(f"{stall} {cycles:.1f}" for stall, cycles in longest)
+        rows.append((name, shown(time_us(record, target), ",.1f"), *percent, waits))
     heads = ("kernel", "us", *units, "longest stalls, clocks an instruction")
     return table(heads, rows, (1, 2, 3, 4, 5))

@@ -25,10 +25,8 @@ class ChunkView(MachineView):
 
     @property
     def shuffle_sources(self) -> np.ndarray | None:
-        warps = self._chunk.warps
-        return (
-            None if warps.sources is None else np.resize(warps.sources, warps.reads_inactive.size)
-        )
+        found, count = self._chunk.warps.sources, np.size(self._chunk.warps.reads_inactive)
+        return None if found is None else np.resize(found, count)
 
     @property
     def reads_inactive(self) -> np.ndarray | None:
@@ -64,9 +62,8 @@ class ChunkView(MachineView):
             for instance in instances.values():  # callers come before what they call
                 if id(instance) not in sites:
                     caller, call = instance.called_from or (None, None)
-                    frame = {
-                        n: at for n, (space, at) in instance.places.items() if space == "local"
-                    }
+                    places = instance.places.items()
+                    frame = {name: at for name, (space, at) in places if space == "local"}
                     site = CallSite(instance.function, sites.get(id(caller)), call, frame)
                     sites[id(instance)], self._sites[site] = site, instance
             self._of_instance = sites
@@ -123,9 +120,7 @@ class ChunkView(MachineView):
                 line = program.own_line(instruction)
                 line = line or program.call_line(site.function.name, instruction)
                 before = site.function.body[instruction.index :: -1]
-                line = line or next(
-                    (found for one in before if (found := program.own_line(one))), 0
-                )
+                line = line or next(filter(None, map(program.own_line, before)), 0)
                 site, instruction = site.caller, site.call
             self._lines[key] = line
         return self._lines[key]

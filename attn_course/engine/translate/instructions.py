@@ -11,15 +11,15 @@ import re
 import numpy as np
 
 from attn_course.engine.ptx.registers import symbols_in
-from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register
+from attn_course.engine.ptx.syntax import TYPE_BYTES, Instruction, Register, Selected
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
-from ..isa.table import lookup
+from ..isa.narrow import VIDEO_ROWS, select_part, select_parts
+from ..isa.table import DTYPE, lookup
 from .matrix_instructions import MatrixLines
 from .memory_instructions import SPACES, memory_space
-from .operands import type_of
-from .video_instructions import IS_VIDEO, VideoLines
+from .operands import code_of, type_of
 
 # Nothing is left to do; bar: bar.warp, whose lanes are together here.
 _NOTHING = """
@@ -31,7 +31,7 @@ _WRAPPING = re.compile(r"^(add|sub|mul\.lo|mad\.lo)\.s(16|32|64)$")
 _WINDOWS = {"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}
 
 
-class Decoder(MatrixLines, VideoLines):
+class Decoder(MatrixLines):
     """Translates the instructions of one function instance to lines of Python.
 
     A method `_name` translates the instructions called `name`; the operation table has the rest.
@@ -44,7 +44,7 @@ class Decoder(MatrixLines, VideoLines):
             for name in symbols_in(instruction.operands):
                 self.instance.place_of(name)
             return "pass"
-        if root in IS_VIDEO:
+        if root in VIDEO_ROWS:
             return self.video(instruction)
         return getattr(self, f"_{root}", self.pure)(instruction)
 
@@ -196,3 +196,35 @@ class Decoder(MatrixLines, VideoLines):
 
     def _activemask(self, instruction: Instruction) -> str:
         return self.write(instruction.operands[0], "b32", "c.warps.active_mask()")
+
+    # -- video instructions ---------------------------------------------------------------------
+    def video(self, instruction: Instruction) -> str:
+        """A call of the operation table's function on the selected parts."""
+        root, *words = instruction.opcode.split(".")
+        parts = [o.part if isinstance(o, Selected) else "" for o in instruction.operands]
+        signs = [isinstance(o, Selected) and o.negated for o in instruction.operands]
+        plain = [o.operand if isinstance(o, Selected) else o for o in instruction.operands]
+        simd = root[-1] in "24"
+        if parts[0]:
+            words.append(f"to{parts[0][1:]}" if simd else parts[0])
+        if root == "vmad":
+            words += ["negab"] * (signs[1] != signs[2]) + ["negc"] * signs[3]
+        elif any(signs):
+            raise UnsupportedInstruction(f"{root} takes no sign")
+        operation = self.decoded(lookup, ".".join([root, *words]))
+        kinds = operation.sources
+        sources = [self.read(o, kind) for o, kind in zip(plain[1:], kinds, strict=True)]
+        if simd:
+            self.names["select_parts"] = select_parts
+            pair = ", ".join(sources[:2])
+            for i, part in enumerate(parts[1:3]):
+                if part:
+                    dtype = code_of(DTYPE[kinds[i]])
+                    sources[i] = f"select_parts({pair}, {part!r}).view({dtype})"
+        else:
+            self.names["select_part"] = select_part
+            for i, part in enumerate(parts[1:3]):
+                if part:
+                    sources[i] = f"select_part({sources[i]}, {part!r})"
+        name = self.object("video", operation.fn)
+        return self.write(plain[0], operation.results[0], f"{name}({', '.join(sources)})")

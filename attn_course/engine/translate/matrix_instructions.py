@@ -4,15 +4,14 @@ from attn_course.engine.ptx.syntax import Instruction, Register, Vector, format_
 
 from ..errors import UnsupportedInstruction
 from ..isa.matrix import Layout, multiplication, transfer
-from .mbarrier_instructions import MbarrierLines
-from .memory_instructions import memory_space
+from .memory_instructions import MemoryLines, memory_space
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 # Kind of an element -> the type in which a register of a fragment is written.
 _WRITTEN = {"f32": "f32", "f64": "f64"}
 
 
-class MatrixLines(MbarrierLines):
+class MatrixLines(MemoryLines):
     """The lines of mma, wmma, ldmatrix, stmatrix and movmatrix."""
 
     def _mma(self, instruction: Instruction) -> str:

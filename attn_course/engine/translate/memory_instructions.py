@@ -1,4 +1,4 @@
-"""Memory instructions as lines of Python: ld, st, atom, red, cp.async."""
+"""Memory instructions as lines of Python: ld, st, atom, red, cp.async, mbarrier."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def _items(operand, opcode: str) -> tuple:
 
 
 class MemoryLines(OperandText):
-    """The lines of memory instructions; each calls a method of the machine's Memory."""
+    """The lines of memory instructions; each calls a method of a part of the chunk."""
 
     def address(self, operand: Address) -> str:
         """`[base + offset]` as uint64, within its own space."""
@@ -153,6 +153,9 @@ class MemoryLines(OperandText):
 
     def _cp(self, instruction: Instruction) -> str:
         parts = instruction.opcode.split(".")
+        if parts[:4] == ["cp", "async", "mbarrier", "arrive"]:
+            counted = str("noinc" in parts)
+            return self.mbarrier(instruction, "follow_copies", instruction.operands[0], counted)
         if parts[:2] != ["cp", "async"] or "bulk" in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
@@ -177,3 +180,42 @@ class MemoryLines(OperandText):
         if len(rest) > 1 or rest and not hinted:
             return self.read(rest[0], "u32")
         return available
+
+    # -- mbarrier objects -----------------------------------------------------------------------
+    def _mbarrier(self, instruction: Instruction) -> str:
+        _, name, *parts = instruction.opcode.split(".")
+        operands = instruction.operands
+        if name == "init":
+            return self.mbarrier(instruction, "init", operands[0], self.read(operands[1], "u32"))
+        if name == "inval":
+            return self.mbarrier(instruction, "inval", operands[0])
+        if name in ("expect_tx", "complete_tx"):
+            count, sign = self.read(operands[1], "u32"), 1 if name == "expect_tx" else -1
+            return self.mbarrier(instruction, "expect", operands[0], count, str(sign))
+        if name == "pending_count":
+            state = self.read(operands[1], "b64")
+            return self.write(operands[0], "b32", f"c.mbarriers.pending_count({state})")
+        if name in ("arrive", "arrive_drop"):
+            return self.write(operands[0], "b64", self.arrival(instruction, name, parts))
+        if name in ("test_wait", "try_wait"):
+            by_parity = "parity" in parts
+            phase = self.read(operands[2], "u32" if by_parity else "b64")
+            call = self.mbarrier(instruction, "wait", operands[1], phase, str(by_parity))
+            return self.write(operands[0], "pred", call)
+        raise UnsupportedInstruction(instruction.opcode)
+
+    def arrival(self, instruction: Instruction, name: str, parts: list[str]) -> str:
+        """The call of an arrival: by a count, by one with bytes to expect, or by one."""
+        _, address, *value = instruction.operands
+        count, added = self.constant(np.uint32(1)), self.constant(np.uint32(0))
+        if "expect_tx" in parts:
+            added = self.read(value[0], "u32")
+        elif value:
+            count = self.read(value[0], "u32")
+        drops = str(name == "arrive_drop")
+        return self.mbarrier(instruction, "arrive", address, count, drops, added)
+
+    def mbarrier(self, instruction: Instruction, method: str, address: Address, *values: str):
+        """The call of a method of Mbarriers for the mbarrier at an address."""
+        where = repr(memory_space(instruction.opcode)), self.address(address)
+        return self.call(f"mbarriers.{method}", instruction, *where, *values)

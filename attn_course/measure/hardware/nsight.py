@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -164,6 +164,25 @@ class Profile:
     grid: tuple[int, ...]
     block: tuple[int, ...]
     metrics: dict[str, float]
+
+    def case(self, target: Target | CopyTarget) -> dict:
+        """Return the profile as a record's case, with what was launched."""
+        return {
+            "file": f"{target.file}.cu",
+            "kernel": self.kernel,
+            "problem": target.problem,
+            "options": target.options,
+            "grid": self.grid,
+            "block": self.block,
+            "metrics": self.metrics,
+        }
+
+
+def stalls(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return the reasons for which a warp's next instruction waited, the longest first."""
+    waits = {name: metrics.get(metric) for name, metric in STALL_METRICS.items()}
+    found = [(n, cycles) for n, cycles in waits.items() if cycles is not None and n != "selected"]
+    return sorted(found, key=lambda one: -one[1])
 
 
 # -- running ncu -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Definitions are Nsight Compute's; `DESCRIPTIONS` states each. The counts are of 
 sectors do not depend on that.
 """
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
@@ -17,7 +18,6 @@ from attn_course.engine.ptx.source_module import SourceModule
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
-from .tensor import tensor_instructions
 from .traffic import Lanes, count_copied_pieces
 
 DESCRIPTIONS = {
@@ -49,6 +49,26 @@ DESCRIPTIONS = {
 NAMES = tuple(DESCRIPTIONS)
 _RECENT = 4  # patterns of other instructions that a new address array is tried against
 _PENDING = 64  # patterns that wait to be marked as touched
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)k\d+$")
+_FLOAT8 = {"e4m3", "e5m2"}
+_TENSOR_SUMS = 128  # of one machine instruction: 16 rows, 8 columns
+
+
+def tensor_instructions(parts: list[str]) -> int:
+    """Return the machine instructions of sm_90 that the parts of an opcode stand for.
+
+    One computes 16 x 8 sums or fewer: wmma.m16n16k16 is two. Products of 8-bit floats are split
+    along k in two, since mma has no unit for them on sm_90. (Seen in the machine code of ptxas
+    13.0.)
+    """
+    if parts[0] not in ("mma", "wmma") or parts[0] == "wmma" and parts[1] != "mma":
+        return 0
+    shape = next(filter(None, map(_SHAPE.match, parts)), None)
+    if shape is None:
+        return 1
+    m, n = map(int, shape.groups())
+    return max(1, m * n // _TENSOR_SUMS) * (2 if _FLOAT8 & set(parts) else 1)
 
 
 class _Row:
