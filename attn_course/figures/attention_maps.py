@@ -123,8 +123,6 @@ def _require_maps(
         f"weights must be (heads, {tokens}, {tokens}) for a grid of {grid}, not {weights.shape}",
     )
     style.require(0 <= query < tokens, f"query {query} is not among {tokens} tokens")
-    style.require(
-        all(0 <= head < len(weights) for head in heads),
-        f"heads {tuple(heads)} are not all among {len(weights)}",
-    )
+    inside = all(0 <= head < len(weights) for head in heads)
+    style.require(inside, f"heads {tuple(heads)} are not all among {len(weights)}")
     style.require(len(heads) > 0, "no head is named")

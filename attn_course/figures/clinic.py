@@ -62,13 +62,9 @@ def _draw_patient(axes: Axes, label: str, unwritten: np.ndarray, wrong: np.ndarr
     values = np.where(unwritten, np.nan, wrong)
     heads = values if values.ndim == 3 else values[None]
     rows, columns = heads.shape[1:]
-    axes.imshow(
-        heads.reshape(-1, columns),
-        cmap=ListedColormap([RIGHT, WRONG]).with_extremes(bad=NOTHING),
-        vmin=0,
-        vmax=1,
-        interpolation="nearest",
-    )
+    colours = ListedColormap([RIGHT, WRONG]).with_extremes(bad=NOTHING)
+    below = heads.reshape(-1, columns)
+    axes.imshow(below, cmap=colours, vmin=0, vmax=1, interpolation="nearest")
     for head in range(1, len(heads)):
         axes.axhline(head * rows - 0.5, color=PAPER, linewidth=2.5)
     axes.set_xticks(range(0, columns, TICKS))

@@ -67,10 +67,8 @@ def curves(
     Raises:
         ValueError: no curve, or one of another length than x.
     """
-    style.require(
-        len(by_name) > 0 and all(len(y) == len(x) for y in by_name.values()),
-        f"curves need {len(x)} values each",
-    )
+    complete = len(by_name) > 0 and all(len(y) == len(x) for y in by_name.values())
+    style.require(complete, f"curves need {len(x)} values each")
     figure = style.new_figure(7.2, 3.4)
     axes = figure.subplots()
     for number, (name, y) in enumerate(by_name.items()):
@@ -98,10 +96,8 @@ def error_profile(
     """
     style.require(len(labels) == len(errors) > 0, f"{len(labels)} labels for {len(errors)} runs")
     flat = [np.sort(np.asarray(one, float).ravel()) for one in errors]
-    style.require(
-        all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat),
-        "errors must be finite and not negative",
-    )
+    finite = all(len(one) and np.isfinite(one).all() and one[0] >= 0 for one in flat)
+    style.require(finite, "errors must be finite and not negative")
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
     figure = style.new_figure(8.4, 4.2)
@@ -132,10 +128,8 @@ def times_by_shape(
 
     times: contestant -> microseconds, None where it did not run.
     """
-    style.require(
-        bool(times) and all(len(one) == len(shapes) for one in times.values()),
-        "every contestant needs a time, or None, for each shape",
-    )
+    complete = bool(times) and all(len(one) == len(shapes) for one in times.values())
+    style.require(complete, "every contestant needs a time, or None, for each shape")
     figure = style.new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
@@ -166,10 +160,8 @@ Values = Mapping[str, Sequence[float | None]]  # contestant -> a number a shape,
 
 
 def _check(shapes: Sequence[str], values: Values) -> None:
-    style.require(
-        bool(shapes) and bool(values) and all(len(one) == len(shapes) for one in values.values()),
-        "every contestant needs a number, or None, for each shape",
-    )
+    complete = bool(shapes and values) and all(len(one) == len(shapes) for one in values.values())
+    style.require(complete, "every contestant needs a number, or None, for each shape")
 
 
 def _frame(figure: Figure, title: str, source: str) -> None:
@@ -284,10 +276,8 @@ def summary(heads: Sequence[str], rows: Sequence[Sequence[str]], *, source: str)
     Raises:
         ValueError: no rows, or one with another number of cells than heads.
     """
-    style.require(
-        bool(rows) and all(len(row) == len(heads) for row in rows),
-        f"every row needs {len(heads)} cells",
-    )
+    complete = bool(rows) and all(len(row) == len(heads) for row in rows)
+    style.require(complete, f"every row needs {len(heads)} cells")
     figure = style.new_figure(1.35 * len(heads) + 1, 0.34 * len(rows) + 0.9)
     axes = figure.subplots()
     axes.axis("off")

@@ -256,10 +256,8 @@ def worth_of_ideas(
         ideas. Bars whose interval holds 0 are pale.
     """
     ideas = list(next(iter(found.values()), {}))
-    style.require(
-        bool(ideas) and all(list(one) == ideas for one in found.values()),
-        "every problem needs a value for each idea",
-    )
+    complete = bool(ideas) and all(list(one) == ideas for one in found.values())
+    style.require(complete, "every problem needs a value for each idea")
     rows = -(-len(found) // 2)
     figure = style.new_figure(8.2, 0.8 + rows * (0.6 + 0.26 * len(ideas)))
     panels = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)

@@ -69,15 +69,8 @@ def _draw_cell(axes: Axes, x: float, y: float, text: str, face, faint: bool, hat
     if hatched:
         border = {"edgecolor": style.PALE, "linewidth": 0, "hatch": "////"}
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=face, zorder=2, **border))
-    style.centred(
-        axes,
-        x + 0.5,
-        y + 0.5,
-        text,
-        fontsize=9.5,
-        zorder=4,
-        color="#7B8794" if faint else style.INK,
-    )
+    ink = {"color": "#7B8794" if faint else style.INK, "fontsize": 9.5, "zorder": 4}
+    style.centred(axes, x + 0.5, y + 0.5, text, **ink)
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix, x: float, y: float) -> None:
@@ -120,14 +113,8 @@ def _draw_line(
     for item, width in zip(items, widths, strict=True):
         if isinstance(item, str):
             big = len(item) <= 1
-            style.centred(
-                axes,
-                x + width / 2,
-                y + height / 2,
-                item,
-                fontsize=15 if big else 9,
-                color=style.INK,
-            )
+            ink = {"color": style.INK, "fontsize": 15 if big else 9}
+            style.centred(axes, x + width / 2, y + height / 2, item, **ink)
         else:
             rows, columns = np.asarray(item.values).shape
             _draw_matrix(axes, item, x + (width - columns) / 2, y + (height - rows) / 2)
@@ -271,10 +258,8 @@ def tile_grid(
     style.require(tile >= 1, f"a tile has at least one row, not {tile}")
     rows, columns = values.shape
     down, across = -(-rows // tile), -(-columns // tile)
-    style.require(
-        highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across),
-        f"tile {highlight} is not among {down} x {across}",
-    )
+    inside = highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across)
+    style.require(inside, f"tile {highlight} is not among {down} x {across}")
     size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
     figure = style.new_figure(size * across / max(down, across) + 1.2, size)
     axes = figure.subplots()
@@ -332,10 +317,8 @@ def fragment_maps(
         ValueError: no map, or lanes and registers of different shapes.
     """
     arrays = {name: tuple(map(np.asarray, pair)) for name, pair in maps.items()}
-    style.require(
-        bool(arrays) and all(a.shape == b.shape and a.ndim == 2 for a, b in arrays.values()),
-        "each matrix needs a lane and a register for every element",
-    )
+    paired = bool(arrays) and all(a.shape == b.shape and a.ndim == 2 for a, b in arrays.values())
+    style.require(paired, "each matrix needs a lane and a register for every element")
     shapes = [lanes.shape for lanes, _ in arrays.values()]
     most = max(int(registers.max()) for _, registers in arrays.values())
     width = sum(columns for _, columns in shapes)
@@ -370,9 +353,8 @@ def _draw_lanes_of(
         bold = {"fontweight": "bold"} if number == outlined else {}
         style.centred(axes, column + 0.5, row + 0.5, f"{int(number)}", fontsize=7, **bold)
         if number == outlined:
-            axes.add_patch(
-                Rectangle((column, row), 1, 1, fill=False, edgecolor=style.INK, lw=1.8, zorder=4)
-            )
+            border = {"fill": False, "edgecolor": style.INK, "lw": 1.8, "zorder": 4}
+            axes.add_patch(Rectangle((column, row), 1, 1, **border))
     axes.set(xlim=(0, columns), ylim=(rows, 0), xlabel="column")
     axes.set_xticks(np.arange(0, columns, 2) + 0.5, range(0, columns, 2))
     axes.set_yticks(np.arange(0, rows, 2) + 0.5, range(0, rows, 2))

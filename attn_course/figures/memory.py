@@ -30,18 +30,15 @@ def sector_maps(
     style.require(len({one.shape for one in arrays.values()}) == 1, "maps of one shape are needed")
     shape = next(iter(arrays.values())).shape
     style.require(len(shape) == 2, f"a map has two dimensions, not {shape}")
-    style.require(
-        all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values()),
-        f"a sector has {SECTOR_BYTES} bytes",
-    )
+    possible = all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values())
+    style.require(possible, f"a sector has {SECTOR_BYTES} bytes")
     figure = style.new_figure(0.75 + len(arrays) * (0.38 * shape[1] + 0.45), 1.2 + 0.17 * shape[0])
     panels = figure.subplots(1, len(arrays), squeeze=False, sharey=True)[0]
     for axes, (name, used) in zip(panels, arrays.items(), strict=True):
         _draw_sectors(axes, used)
         touched, asked = int((used > 0).sum()), int(used.sum())
-        axes.set_title(
-            f"{name}\n{touched} sectors, {asked} of {touched * SECTOR_BYTES} bytes used", fontsize=9
-        )
+        head = f"{name}\n{touched} sectors, {asked} of {touched * SECTOR_BYTES} bytes used"
+        axes.set_title(head, fontsize=9)
         axes.set_xlabel(columns, fontsize=9)
     panels[0].set_ylabel(rows, fontsize=9)
     style.headline(figure, title)
@@ -56,14 +53,8 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         face = style.EMPTY if count == 0 else style.mixed(style.BLUE if full else style.RED, share)
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=1))
         if count:
-            style.centred(
-                axes,
-                column + 0.5,
-                row + 0.5,
-                f"{int(count)}",
-                fontsize=6.5,
-                color=style.ink_on(face),
-            )
+            ink = {"color": style.ink_on(face), "fontsize": 6.5}
+            style.centred(axes, column + 0.5, row + 0.5, f"{int(count)}", **ink)
     rows, columns = used.shape
     axes.set(xlim=(0, columns), ylim=(rows, 0))
     axes.set_xticks(np.arange(columns) + 0.5, range(columns))
@@ -88,9 +79,8 @@ def bank_maps(
     style.require(len(accesses) > 0, "no access to draw")
     for lanes, address, size in accesses.values():
         style.require(len(lanes) == len(address) > 0, "lanes and addresses go together")
-        style.require(
-            size % 4 == 0 and not (np.asarray(address) % 4).any(), "whole words are drawn"
-        )
+        whole = size % 4 == 0 and not (np.asarray(address) % 4).any()
+        style.require(whole, "whole words are drawn")
     figure = style.new_figure(0.5 + 4.6 * len(accesses), 4.9)
     panels = figure.subplots(1, len(accesses), squeeze=False)[0]
     for axes, (name, access) in zip(panels, accesses.items(), strict=True):
@@ -116,9 +106,8 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     for word, lane in owner.items():
         column, row = word % BANKS, (word - start) // BANKS
         face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
-        axes.add_patch(
-            Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.4)
-        )
+        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.4)
+        axes.add_patch(cell)
         style.centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
     axes.set(xlim=(0, BANKS), ylim=(rows, 0))
     axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
@@ -150,10 +139,8 @@ def passes_and_times(
         ValueError: lengths that differ.
     """
     counts = {name: np.asarray(values, float) for name, values in parts.items()}
-    style.require(
-        all(len(values) == len(labels) for values in counts.values()) and bool(counts),
-        "one count a kernel in every part",
-    )
+    complete = bool(counts) and all(len(values) == len(labels) for values in counts.values())
+    style.require(complete, "one count a kernel in every part")
     style.require(times_us is None or len(times_us) == len(labels), "one time a kernel")
     panels = 1 if times_us is None else 2
     figure = style.new_figure(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels))
@@ -212,17 +199,8 @@ def latency_by_size(
         axes.axhline(shared_clocks, color=style.ORANGE, lw=2, label="shared memory")
     for name, size in (marks or {}).items():
         axes.axvline(size, color=style.GREY, lw=1, ls=style.DASHED)
-        style.note(
-            axes,
-            name,
-            (size, 0.5),
-            (4, 0),
-            xycoords=("data", "axes fraction"),
-            rotation=90,
-            ha="left",
-            va="center",
-            color=style.GREY,
-        )
+        upright = {"rotation": 90, "ha": "left", "va": "center", "color": style.GREY}
+        style.note(axes, name, (size, 0.5), (4, 0), xycoords=("data", "axes fraction"), **upright)
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     ticks = [size for size in sizes if size.bit_length() % 3 == 1]

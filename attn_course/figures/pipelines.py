@@ -149,24 +149,16 @@ def roofline(
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
     for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
-        label = f"{name}: {rate:,.0f} GB/s"
-        axes.plot(
-            x, np.minimum(tflops, x * rate / 1e3), color=style.INK, lw=2, ls=dash, label=label
-        )
+        line = {"color": style.INK, "lw": 2, "ls": dash, "label": f"{name}: {rate:,.0f} GB/s"}
+        axes.plot(x, np.minimum(tflops, x * rate / 1e3), **line)
     style.note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(tflops, at * first / 1e3)
         colour = style.PALETTE[number % len(style.PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
-        axes.plot(
-            at,
-            rate,
-            "osD^vP*X"[number % 8],
-            color=colour,
-            mec=style.PAPER,
-            ms=max(7.5, 12 - 0.8 * number),  # of two at one place, both can be seen
-            label=f"{name}: {100 * rate / roof:.2g} % of its roof",
-        )
+        size = max(7.5, 12 - 0.8 * number)  # of two at one place, both can be seen
+        mark = {"marker": "osD^vP*X"[number % 8], "color": colour, "mec": style.PAPER, "ms": size}
+        axes.plot(at, rate, ls="", label=f"{name}: {100 * rate / roof:.2g} % of its roof", **mark)
     x = "operations a byte, each array moved once"
     style.chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
     return figure
@@ -192,10 +184,8 @@ def time_by_work(
         ValueError: no series, or one that is not positive.
     """
     every = [(x, y) for one in series.values() for x, y in one.items()]
-    style.require(
-        len(every) > 0 and min(min(pair) for pair in every) > 0,
-        "every series needs positive work and time",
-    )
+    positive = len(every) > 0 and min(min(pair) for pair in every) > 0
+    style.require(positive, "every series needs positive work and time")
     least, most = min(x for x, _ in every), max(x for x, _ in every)
     figure = style.new_figure(7.8, 4.4)
     axes = figure.subplots()

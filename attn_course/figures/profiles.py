@@ -28,10 +28,8 @@ def count_ratios(
     """
     filled = {name: two for name, two in pairs.items() if len(two[0]) or len(two[1])}
     style.require(bool(filled), "no counts to draw")
-    style.require(
-        all(len(a) == len(b) and min(*a, *b) > 0 for a, b in filled.values()),
-        "every predicted count needs a measured one, both positive",
-    )
+    paired = all(len(a) == len(b) and min(*a, *b) > 0 for a, b in filled.values())
+    style.require(paired, "every predicted count needs a measured one, both positive")
     figure = style.new_figure(7.6, 1.2 + 0.34 * len(filled))
     axes = figure.subplots()
     axes.axvline(1, color=style.GREY, lw=1, zorder=1)
@@ -45,9 +43,8 @@ def count_ratios(
         highest = max(highest, ratios.max())
     for place, (predicted, measured) in enumerate(filled.values()):
         equal = sum(a == b for a, b in zip(predicted, measured, strict=True))
-        style.note(
-            axes, f"{equal} of {len(predicted)} at 1", (highest, place), (10, 0), va="center"
-        )
+        text = f"{equal} of {len(predicted)} at 1"
+        style.note(axes, text, (highest, place), (10, 0), va="center")
     style.rows_of_bars(axes, list(filled))
     axes.set(title=title, xscale="log", xlabel=style.with_source("hardware / simulator", source))
     ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 8) if tick <= 1.05 * highest]
@@ -69,24 +66,16 @@ def percentages(
     Raises:
         ValueError: a column of another length.
     """
-    style.require(
-        bool(values) and all(len(one) == len(rows) for one in values.values()),
-        "every column needs one value a row",
-    )
+    complete = bool(values) and all(len(one) == len(rows) for one in values.values())
+    style.require(complete, "every column needs one value a row")
     grid = np.array([list(one) for one in values.values()], float).T
     figure = style.new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
     axes = figure.subplots()
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
-        style.centred(
-            axes,
-            column,
-            row,
-            text,
-            fontsize=10,
-            color=style.ink_on(image.cmap(image.norm(np.nan_to_num(value)))),
-        )
+        ink = style.ink_on(image.cmap(image.norm(np.nan_to_num(value))))
+        style.centred(axes, column, row, text, fontsize=10, color=ink)
     axes.set_xticks(range(grid.shape[1]), values)
     axes.set_yticks(range(len(rows)), rows)
     axes.xaxis.tick_top()
@@ -122,15 +111,8 @@ def stacked(
     left, colours = np.zeros(len(rows)), (*style.PALETTE, style.PALE)
     for number, name in enumerate(names):
         lengths = np.array([one.get(name, 0) for one in parts], float)
-        axes.barh(
-            range(len(rows)),
-            lengths,
-            left=left,
-            label=name,
-            height=0.66,
-            zorder=2,
-            color=colours[number % len(colours)],
-        )
+        bar = {"color": colours[number % len(colours)], "height": 0.66, "zorder": 2}
+        axes.barh(range(len(rows)), lengths, left=left, label=name, **bar)
         left += lengths
     style.write_values(axes, left, [f"{value:.1f}" for value in left])
     style.rows_of_bars(axes, rows)

@@ -36,9 +36,8 @@ def butterfly(
         f"{len(offsets)} steps need {len(offsets) + 1} rows of values, not {values.shape}",
     )
     lanes = values.shape[1]
-    style.require(
-        all(0 < offset < lanes for offset in offsets), f"offsets {offsets}: {lanes} lanes"
-    )
+    inside = all(0 < offset < lanes for offset in offsets)
+    style.require(inside, f"offsets {offsets}: {lanes} lanes")
     marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
     figure = style.new_figure(11.2, 0.95 + 0.78 * len(values))
     axes = figure.subplots()
@@ -47,16 +46,8 @@ def butterfly(
     _draw_lanes(axes, values, marked, written)
     for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
         axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
-        axes.text(
-            lanes,
-            row,
-            f"{int(marked[row].sum())}",
-            ha="left",
-            va="center",
-            fontsize=10,
-            color=style.RED,
-            fontweight="bold",
-        )
+        bold = {"fontsize": 10, "color": style.RED, "fontweight": "bold"}
+        axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center", **bold)
     axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=style.RED)
     axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
     axes.axis("off")
@@ -81,13 +72,10 @@ def _draw_exchange(axes: Axes, row: int, offset: int, marked: np.ndarray) -> Non
     for lane in range(marked.shape[1]):
         for target in (lane, lane ^ offset):
             passed = marked[0, lane] and marked[1, target]
-            axes.plot(
-                (lane, target),
-                (row, row + 1),
-                zorder=2 if passed else 1,
-                color=style.RED if passed else "#CBD2D9",
-                lw=1.5 if passed else 0.7,
-            )
+            drawn = {"color": "#CBD2D9", "lw": 0.7, "zorder": 1}
+            if passed:
+                drawn = {"color": style.RED, "lw": 1.5, "zorder": 2}
+            axes.plot((lane, target), (row, row + 1), **drawn)
 
 
 def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str) -> None:
@@ -96,21 +84,10 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
-        style.centred(
-            axes,
-            lane,
-            row,
-            format(value, written),
-            zorder=3,
-            fontsize=6.8,
-            color=style.ink_on(face),
-            bbox={
-                "boxstyle": "round,pad=0.28",
-                "facecolor": face,
-                "linewidth": 1.6,
-                "edgecolor": style.RED if marked[row, lane] else "#CBD2D9",
-            },
-        )
+        ink = {"color": style.ink_on(face), "fontsize": 6.8, "zorder": 3}
+        edge = style.RED if marked[row, lane] else "#CBD2D9"
+        box = {"boxstyle": "round,pad=0.28", "facecolor": face, "linewidth": 1.6, "edgecolor": edge}
+        style.centred(axes, lane, row, format(value, written), bbox=box, **ink)
 
 
 @style.styled
@@ -127,10 +104,8 @@ def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Fig
     values = np.asarray(values, float)
     style.require(np.unique(values).size == values.size, "two floats are equal")
     for name, found in keys.items():
-        style.require(
-            np.unique(found).size == values.size == len(found),
-            f"{name}: {values.size} different integers are needed",
-        )
+        different = np.unique(found).size == values.size == len(found)
+        style.require(different, f"{name}: {values.size} different integers are needed")
     figure = style.new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
     panels = figure.subplots(1, len(keys), squeeze=False)[0]
     for axes, (name, found) in zip(panels, keys.items(), strict=True):
@@ -145,16 +120,9 @@ def _draw_orders(axes: Axes, values: np.ndarray, keys: np.ndarray) -> None:
     for value, left, right in zip(values, before, after, strict=True):
         moved = left != right
         axes.plot((0.24, 0.76), (left, right), color=style.RED if moved else style.BLUE, lw=1.8)
+        ink = {"color": style.RED if moved else style.INK, "fontsize": 9.5}
         for x, place, side in ((0.22, left, "right"), (0.78, right, "left")):
-            axes.text(
-                x,
-                place,
-                f"{value:g}",
-                ha=side,
-                va="center",
-                fontsize=9.5,
-                color=style.RED if moved else style.INK,
-            )
+            axes.text(x, place, f"{value:g}", ha=side, va="center", **ink)
     top = values.size - 0.3
     axes.text(0.22, top, "as floats", ha="right", fontsize=8.5, color=style.GREY)
     axes.text(0.78, top, "as ints", ha="left", fontsize=8.5, color=style.GREY)

@@ -26,13 +26,10 @@ def calls_in_order(
         ValueError: a series has another number of groups, a group is empty or not positive.
     """
     for name, calls in series.items():
-        style.require(
-            len(calls) == len(groups) > 0, f"{name} has {len(calls)} groups of {len(groups)}"
-        )
-        style.require(
-            all(len(one) and min(one) > 0 for one in calls),
-            f"{name} has a group without calls, or a time that is not positive",
-        )
+        found = f"{name} has {len(calls)} groups of {len(groups)}"
+        style.require(len(calls) == len(groups) > 0, found)
+        timed = all(len(one) and min(one) > 0 for one in calls)
+        style.require(timed, f"{name} has a group without calls, or a time that is not positive")
     figure = style.new_figure(8.6, 3.9)
     axes = figure.subplots()
     for colour, (name, calls) in zip(style.PALETTE, series.items(), strict=False):
@@ -61,10 +58,8 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
     Raises:
         ValueError: no samples, or one that is not positive.
     """
-    style.require(
-        len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values()),
-        "every row needs samples, all positive",
-    )
+    sampled = len(samples) > 0 and all(len(one) and min(one) > 0 for one in samples.values())
+    style.require(sampled, "every row needs samples, all positive")
     shares = {name: np.asarray(one, float) / np.median(one) for name, one in samples.items()}
     figure = style.new_figure(7.6, 0.9 + 1.45 * len(shares))
     rows = figure.subplots(len(shares), 1, squeeze=False)[:, 0]
@@ -74,12 +69,9 @@ def spread(samples: Mapping[str, Sequence[float]], *, source: str = "", title: s
         axes.axvline(1, color=style.INK, lw=1)
         axes.axvline(one.mean(), color=style.RED, lw=1, ls=style.DASHED)
         axes.set_ylabel("samples", fontsize=8.5)
-        axes.set_title(
-            f"{name}: median {np.median(samples[name]):,.4g}, mean "
-            f"{np.mean(samples[name]):,.4g}, largest {np.max(samples[name]):,.4g}",
-            fontsize=9.5,
-            fontweight="normal",
-        )
+        median, mean, largest = (f"{of(samples[name]):,.4g}" for of in (np.median, np.mean, np.max))
+        head = f"{name}: median {median}, mean {mean}, largest {largest}"
+        axes.set_title(head, fontsize=9.5, fontweight="normal")
     rows[-1].set_xlabel(style.with_source("sample / median (solid: median, dashed: mean)", source))
     style.headline(figure, title)
     return figure
