@@ -129,23 +129,18 @@ def begin() -> None:
 def _check(question: Question, what: str, value: Answer | None) -> None:
     if value is None and what == "the prediction":
         return
+    said = f"{question.name}: {what} is {value!r}"
     if question.options is not None:
         if not isinstance(value, str) or value not in question.options:
             known = ", ".join(map(repr, question.options))
-            raise PredictionError(
-                f"{question.name}: {what} is {value!r}; choose one of: {known}, with its quotes"
-            )
+            raise PredictionError(f"{said}; choose one of: {known}, with its quotes")
         return
     if isinstance(value, tuple) and value and all(isinstance(part, int) for part in value):
-        raise PredictionError(
-            f"{question.name}: {what} is {value!r}; write the number without commas"
-        )
+        raise PredictionError(f"{said}; write the number without commas")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise PredictionError(
-            f"{question.name}: {what} is {value!r}; it must be a number, without quotes"
-        )
+        raise PredictionError(f"{said}; it must be a number, without quotes")
     if not math.isfinite(value):
-        raise PredictionError(f"{question.name}: {what} is {value!r}; it must be finite")
+        raise PredictionError(f"{said}; it must be finite")
 
 
 def _number(value: Real) -> str:

@@ -25,6 +25,10 @@ def _of_module(name: str) -> property:
     return property(lambda self: getattr(self.module, name), doc=f"The module's `{name}`.")
 
 
+def _resource(name: str, doc: str) -> property:
+    return property(lambda self: getattr(self._resources, name), doc=doc)
+
+
 class ModuleFacts:
     """Attributes of a kernel that belong to its `module`, under CuPy's names."""
 
@@ -104,13 +108,8 @@ class Kernel(ModuleFacts):
             self.name, grid, block, limits, self.max_threads_per_block, required, cluster
         )
         if not self.surely_fits(shared_mem):
-            shared_mem = check_shared(
-                self.name,
-                shared_mem,
-                self.shared_size_bytes,
-                self.max_dynamic_shared_size_bytes,
-                limits,
-            )
+            static, most = self.shared_size_bytes, self.max_dynamic_shared_size_bytes
+            shared_mem = check_shared(self.name, shared_mem, static, most, limits)
         return grid, block, shared_mem
 
     def surely_fits(self, shared_mem: int) -> bool:
@@ -186,20 +185,10 @@ class SimulatorKernel(Kernel):
         """The most threads a block may have: 1024, or fewer by __launch_bounds__."""
         return min(self._simulated_limits.threads, self.entry.max_threads or 1024)
 
-    @property
-    def shared_size_bytes(self) -> int:
-        """Static shared memory in bytes a block."""
-        return self._resources.shared_bytes
-
-    @property
-    def local_size_bytes(self) -> int:
-        """Local memory in bytes a thread (the stack that the PTX declares; spills are ptxas's)."""
-        return self._resources.local_bytes
-
-    @property
-    def num_regs(self) -> int:
-        """Virtual registers of the PTX."""
-        return self._resources.registers
+    shared_size_bytes = _resource("shared_bytes", "Static shared memory in bytes a block.")
+    # the stack that the PTX declares; spills are ptxas's
+    local_size_bytes = _resource("local_bytes", "Local memory in bytes a thread.")
+    num_regs = _resource("registers", "Virtual registers of the PTX.")
 
     @property
     def const_size_bytes(self) -> int:
@@ -233,11 +222,9 @@ class SimulatorKernel(Kernel):
         from ..machine.launch import launch  # only here: the simulator takes a while to import
 
         build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
-        arguments = [
-            _image(value, parameter)
-            for value, parameter in zip(values, self.entry.parameters, strict=True)
-        ]
-        names = tuple(parameter.name for parameter in self.entry.parameters)
+        parameters = self.entry.parameters
+        arguments = [_image(*pair) for pair in zip(values, parameters, strict=True)]
+        names = tuple(parameter.name for parameter in parameters)
         with call_budget():
             launch(
                 self._program(build),

@@ -83,7 +83,8 @@ class RawModule:
         self.backend = resolve_backend(backend)
         self.path = _find_file(path) if path is not None else None
         self.file_path = None if path is None else os.fspath(path)
-        self.strict = self._is_of_the_course() if strict is None else bool(strict)
+        own = self.path is not None and self.path.is_relative_to(PROJECT / "kernels")
+        self.strict = own if strict is None else bool(strict)
         self.translate_cucomplex = translate_cucomplex
         self.enable_cooperative_groups = enable_cooperative_groups
         self.name = "kernel.cu" if path is None else os.fspath(path)
@@ -98,19 +99,13 @@ class RawModule:
         } | ({} if jitify is None else {"jitify": jitify})
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
-        self._check_backend()
-
-    def __repr__(self) -> str:
-        return f"<RawModule {self.name} on the {self.backend}>"
-
-    def _is_of_the_course(self) -> bool:
-        return self.path is not None and self.path.is_relative_to(PROJECT / "kernels")
-
-    def _check_backend(self) -> None:
         if self.name_expressions and self.kind != ".cu":
             raise ValueError("name_expressions need CUDA C source, not a compiled file")
         if self.backend == "simulator" and self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code; the simulator runs .cu and .ptx")
+
+    def __repr__(self) -> str:
+        return f"<RawModule {self.name} on the {self.backend}>"
 
     # -- compilation -------------------------------------------------------------------------
 
