@@ -171,13 +171,7 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import lesson13_profile
     from attn_course.lessons.claims import times as claim_times
-    from attn_course.measure import (
-        ablations,
-        experiments,
-        first_calls,
-        pipeline_times,
-        tile_model,
-    )
+    from attn_course.measure import ablations, experiments, first_calls, pipeline_times, tile_model
     from attn_course.measure.hardware import memory_levels
 
     homes = {

@@ -178,11 +178,7 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
                 )
             continue
         result = compare(
-            found,
-            setup.expected[name],
-            relative=setup.relative,
-            absolute=setup.absolute,
-            name=name,
+            found, setup.expected[name], relative=setup.relative, absolute=setup.absolute, name=name
         )
         if not result:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))

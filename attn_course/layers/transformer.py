@@ -9,13 +9,7 @@ from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan
-from .operations import (
-    add_layer_norm,
-    add_mlp,
-    check_approximate,
-    check_matrix,
-    check_vector,
-)
+from .operations import add_layer_norm, add_mlp, check_approximate, check_matrix, check_vector
 from .products import WeightMatrix
 from .steps import MERGE_HEADS, SPLIT_HEADS, Rows
 

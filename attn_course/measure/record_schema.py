@@ -192,20 +192,11 @@ BothCounts = _fields(hardware=float, simulator=float, verdict=str)
 CounterCase = _fields(ProfileCase, label=str, counters=dict[str, BothCounts])
 ProbeCase = _fields(label=str, kernel=str, counters=dict[str, BothCounts])
 CountersRecord = _fields(
-    RecordStamp,
-    cases=list[CounterCase],
-    probes=list[ProbeCase],
-    missed=list[str],
-    reasons=Reasons,
+    RecordStamp, cases=list[CounterCase], probes=list[ProbeCase], missed=list[str], reasons=Reasons
 )
 OurFindings = _fields(kinds=dict[str, list[int]], right=bool | None, messages=list[str])
 ToolFindings = _fields(
-    tool=str,
-    build=str,
-    errors=Natural,
-    kinds=dict[str, list[int]],
-    outcome=str,
-    lines=list[str],
+    tool=str, build=str, errors=Natural, kinds=dict[str, list[int]], outcome=str, lines=list[str]
 )
 CleanKernel = _fields(file=str, ours=OurFindings, tools=list[ToolFindings])
 BrokenKernel = _fields(CleanKernel, defect=str, line=int, verdict=str, why=str | None)
@@ -219,12 +210,7 @@ SanitizerRecord = _fields(
     unexplained=list[str],
 )
 DifferentialSection = _fields(
-    count=Natural,
-    agree=Natural,
-    disagree=Natural,
-    errors=Natural,
-    all_agree=bool,
-    items=list[dict],
+    count=Natural, agree=Natural, disagree=Natural, errors=Natural, all_agree=bool, items=list[dict]
 )
 DifferentialRecord = _fields(
     RecordStamp,

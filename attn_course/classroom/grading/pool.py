@@ -35,9 +35,7 @@ def grade_here(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, dict | 
 
 
 def grade_on_cluster(
-    tasks: Sequence[Task],
-    address: str,
-    patience: float = 20.0,
+    tasks: Sequence[Task], address: str, patience: float = 20.0
 ) -> Iterator[tuple[Task, dict | Exception]]:
     """Grade submissions on a Dask cluster; yield each once, with its result or what went wrong.
 

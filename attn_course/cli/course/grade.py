@@ -6,13 +6,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
-from attn_course.classroom.grading.gradebook import (
-    GRADED,
-    printable,
-    remarks_of,
-    state_of,
-    total,
-)
+from attn_course.classroom.grading.gradebook import GRADED, printable, remarks_of, state_of, total
 from attn_course.classroom.grading.grader import RUN_SECONDS
 from attn_course.cli.arguments import add_json, natural, output_file, output_folder, write_json
 from attn_course.figures import table

@@ -68,10 +68,7 @@ STALL_METRICS = {
 }
 COUNTING = tuple(COUNTER_METRICS.values())
 # Instructions of the matrix unit; which of the names an ncu knows depends on its version.
-TENSOR_METRICS = (
-    "sm__inst_executed_pipe_tensor.sum",
-    "sm__inst_executed_pipe_tensor_op_hmma.sum",
-)
+TENSOR_METRICS = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tensor_op_hmma.sum")
 PROFILING = (
     TIME,
     *COUNTING,

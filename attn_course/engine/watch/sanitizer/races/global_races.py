@@ -59,11 +59,7 @@ class GlobalRaces(SharedState):
     space = "global"
 
     def __init__(
-        self,
-        image: np.ndarray,
-        naming: Naming,
-        lines: list[int],
-        unwritten: Iterable[Buffer],
+        self, image: np.ndarray, naming: Naming, lines: list[int], unwritten: Iterable[Buffer]
     ):
         stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
         super().__init__(GlobalShadow(image, stretches), naming, lines)
