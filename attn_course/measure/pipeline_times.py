@@ -179,32 +179,24 @@ def times(shape: Shape, root=RESULTS_FOLDER) -> PipelineTimes:
     if resolve_backend() == "gpu" and tuple(shape) in SHAPES:
         own = [records.measured_or_recorded(KIND, partial(record, iterations=20))]
     for found in own:
-        if (one := _from_own(found, shape, caption(found))) is not None:
+        if (one := _from_own(found, shape)) is not None:
             return one
     for found in records.records("bench_seeds_fp32", root):
-        if (one := _from_bench(found, shape, caption(found), root)) is not None:
+        if (one := _from_bench(found, shape, root)) is not None:
             return one
     raise RecordError(f"no times of {shape} in {root}: {NO_RECORD}")
 
 
-def _from_own(found: dict, shape: Shape, source: str) -> PipelineTimes | None:
+def _from_own(found: dict, shape: Shape) -> PipelineTimes | None:
     for row in records.rows_of(found, shape):
         ratio = row["tiled_over_naive"]
-        return PipelineTimes(
-            tuple(shape),
-            records.medians_us(row["pipelines"]),
-            records.medians_us(row["kernels"]),
-            found["gpu"],
-            found["date"],
-            source,
-            _clock(found),
-            _nothing(found["empty_launch"]),
-            (ratio["low"], ratio["high"]),
-        )
+        us = [records.medians_us(row[part]) for part in ("pipelines", "kernels")]
+        rest = _nothing(found["empty_launch"]), (ratio["low"], ratio["high"])
+        return PipelineTimes(tuple(shape), *us, *_stamp(found), *rest)
     return None
 
 
-def _from_bench(found: dict, shape: Shape, source: str, root) -> PipelineTimes | None:
+def _from_bench(found: dict, shape: Shape, root) -> PipelineTimes | None:
     for row in records.rows_of(found, shape):
         timings = records.medians_us(row["timings"])
         pipelines = {_BENCH_CHAINS.get(name, name): us for name, us in timings.items()}
@@ -214,23 +206,15 @@ def _from_bench(found: dict, shape: Shape, source: str, root) -> PipelineTimes |
             for part in PIPELINES[name]:
                 label = next(label for label, one in KERNELS.items() if Part(*one) == part)
                 kernels[label] = alone[part.row.file]
-        return PipelineTimes(
-            tuple(shape),
-            pipelines,
-            kernels,
-            found["gpu"],
-            found["date"],
-            source,
-            _clock(found),
-            _recorded_nothing(found["gpu"], root),
-        )
+        nothing = _recorded_nothing(found["gpu"], root)
+        return PipelineTimes(tuple(shape), pipelines, kernels, *_stamp(found), nothing)
     return None
 
 
-def _clock(found: dict) -> float | None:
-    """MHz: the median of the readings while the record was taken."""
+def _stamp(found: dict) -> tuple[str, str, str, float | None]:
+    """The GPU, the date and the caption of a record, and the median of its clock in MHz."""
     readings = found.get("clocks", {}).get("sm_mhz")
-    return readings[1] if readings else None
+    return found["gpu"], found["date"], caption(found), readings[1] if readings else None
 
 
 def _nothing(launch: dict) -> float:

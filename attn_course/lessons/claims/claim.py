@@ -49,8 +49,8 @@ class Claim:
     """One claim and its experiment.
 
     Attributes:
-        name: a key, in lower case with underscores.
         source: a key of SOURCES.
+        name: a key, in lower case with underscores.
         said: the claim, in our words.
         lesson: the lesson whose subject it is, "05_timing_honestly".
         experiment: returns the evidence; raises NotMeasured.
@@ -58,8 +58,8 @@ class Claim:
         why: what explains the numbers.
     """
 
-    name: str
     source: str
+    name: str
     said: str
     lesson: str
     experiment: Callable[[], list[Evidence]]

@@ -60,12 +60,11 @@ def conflicts() -> list[Evidence]:
 
 
 def tile_64() -> list[Evidence]:
+    refused = 0
     try:
         count_scores("TILE=64")
     except LaunchError:
         refused = 1
-    else:
-        refused = 0
     return [
         Evidence("threads a block", 64 * 64, "", COMPUTED),
         Evidence("refused", refused, "launches of 1", COUNTED),
@@ -195,19 +194,16 @@ def tile_occupancy() -> list[Evidence]:
 def gelu_error() -> list[Evidence]:
     """The largest change of the MLP's output when tanh replaces erf, in float64."""
     found = []
-    for what, scaled in (
-        ("weights of variance 1", False),
-        ("weights as torch.nn.Linear draws them", True),
-    ):
-        apart, size = _gelu_change(scaled)
+    for what in ("weights of variance 1", "weights as torch.nn.Linear draws them"):
+        apart, size = _gelu_change(scaled="Linear" in what)
         found.append(Evidence(f"{what}: error", apart, "", COMPUTED))
         found.append(Evidence(f"{what}: of the largest output", apart / size, "", COMPUTED))
     return [*found, Evidence("printed", 2.32e-2, "", PRINTED)]
 
 
-def _gelu_change(scaled: bool, tokens: int = 512, hidden: int = 512, ff: int = 2048):
+def _gelu_change(scaled: bool) -> tuple[float, float]:
     """Return the largest difference of the two outputs, and the largest output."""
-    rng = np.random.default_rng(42)
+    rng, tokens, hidden, ff = np.random.default_rng(42), 512, 512, 2048
 
     def weights(rows: int, cols: int):
         if not scaled:

@@ -3,19 +3,19 @@
 from functools import partial
 
 from . import counted, recorded
-from .claim import FAILS, HOLDS, HOLDS_WHEN, Claim
+from .claim import FAILS, HOLDS, HOLDS_WHEN, SOURCES, Claim
 
 Values = dict[str, float]
 
 
-def _above(what: str, least: float, otherwise: str = FAILS):
+def _above(what: str, least: float):
     """A rule: holds where a value reaches `least`."""
-    return lambda found: HOLDS if found[what] >= least else otherwise
+    return lambda found: HOLDS if found[what] >= least else FAILS
 
 
-def _near(what: str, printed: float, share: float, otherwise: str = FAILS):
+def _near(what: str, printed: float, share: float):
     """A rule: holds where a value is within a share of what was printed."""
-    return lambda found: HOLDS if abs(found[what] / printed - 1) <= share else otherwise
+    return lambda found: HOLDS if abs(found[what] / printed - 1) <= share else FAILS
 
 
 def _when(holds_here: str, fails_there: str):
@@ -56,11 +56,10 @@ def _handles(found: Values) -> str:
     return HOLDS if all(both) else HOLDS_WHEN if any(both) else FAILS
 
 
+guide, essay, readme, report, log = (partial(Claim, source) for source in SOURCES)
 CLAIMS = (
-    # -- the guide ---------------------------------------------------------------------------------
-    Claim(
+    guide(
         "shared_100_times",
-        "guide",
         "Shared memory is about 100 times faster than global memory.",
         "03_memory_traffic",
         recorded.shared_over_global,
@@ -68,9 +67,8 @@ CLAIMS = (
         "Latency and bandwidth are two ratios, and neither comes near 100. A program that keeps "
         "many loads under way sees the smaller one, of bandwidth.",
     ),
-    Claim(
+    guide(
         "five_clocks",
-        "guide",
         "A load from shared memory takes about 5 clocks.",
         "03_memory_traffic",
         recorded.shared_latency,
@@ -78,9 +76,8 @@ CLAIMS = (
         "A chain of dependent loads pays the whole latency at each link. Only throughput, many "
         "loads at once, is better than one result in 23 clocks.",
     ),
-    Claim(
+    guide(
         "strided_is_efficient",
-        "guide",
         "Strided access is reasonably efficient on modern GPUs.",
         "03_memory_traffic",
         counted.strided_loads,
@@ -88,9 +85,8 @@ CLAIMS = (
         "Each lane of the strided load touches a sector of its own and uses 4 of its 32 bytes. L1 "
         "hides a part of it in time, as lesson 03 measures; the requests to L1 remain.",
     ),
-    Claim(
+    guide(
         "no_bank_conflicts",
-        "guide",
         "The tiled kernel avoids bank conflicts by its nature.",
         "03_memory_traffic",
         counted.conflicts,
@@ -102,9 +98,8 @@ CLAIMS = (
         "It depends on one index. The guide stores [ty][tx] and has none; the essay stores the "
         "same tile as [tx][ty], and a column of it lies in a single bank.",
     ),
-    Claim(
+    guide(
         "try_tile_64",
-        "guide",
         "Try other tile sizes: 16, 32, 64.",
         "03_memory_traffic",
         counted.tile_64,
@@ -112,9 +107,8 @@ CLAIMS = (
         "One thread a score makes 4,096 threads a block; a block has at most 1,024. A tile of 64 "
         "needs several scores a thread, as kernel 03 has them.",
     ),
-    Claim(
+    guide(
         "operations_58_million",
-        "guide",
         "The scores of (2, 12, 196, 64) take about 58 million operations.",
         "07_where_the_time_goes",
         counted.operations,
@@ -122,9 +116,8 @@ CLAIMS = (
         "It holds when a multiply-add is one operation. Data sheets count it as two, and so must "
         "a number that is compared with their TFLOP/s.",
     ),
-    Claim(
+    guide(
         "restrict_reorders",
-        "guide",
         "__restrict__ lets the compiler optimise aggressively: vectorise and reorder.",
         "14_claims_on_trial",
         counted.restrict,
@@ -136,9 +129,8 @@ CLAIMS = (
         "In a tiled kernel no store stands between two loads, so there is nothing to reorder. The "
         "loads become loads through the read-only path; all else stays as it is.",
     ),
-    Claim(
+    guide(
         "unroll_removes_the_loop",
-        "guide",
         "#pragma unroll removes the overhead of the loop over a tile.",
         "14_claims_on_trial",
         counted.unrolling,
@@ -146,10 +138,8 @@ CLAIMS = (
         "The length of the loop is a constant, and the compiler unrolls it unasked: the machine "
         "code is the same with the pragma. `#pragma unroll 1` shows what a loop would look like.",
     ),
-    # -- the essay ---------------------------------------------------------------------------------
-    Claim(
+    essay(
         "six_percent",
-        "essay",
         "A score kernel that is three times faster made the whole only 6 % faster.",
         "07_where_the_time_goes",
         recorded.six_percent,
@@ -157,10 +147,8 @@ CLAIMS = (
         "Amdahl's law: the scores were 8.5 % of the time. The last number shows what the essay did "
         "not try, to remove the other part.",
     ),
-    # -- the README and the log --------------------------------------------------------------------
-    Claim(
+    log(
         "quarter_operation_a_byte",
-        "log",
         "Attention does 0.25 operations a byte, so it is bound by memory.",
         "15_clusters",
         counted.intensity,
@@ -168,9 +156,8 @@ CLAIMS = (
         "0.25 is one dot product that reads both its vectors anew. Every row is used 64 times; "
         "what must cross the memory bus is each array once.",
     ),
-    Claim(
+    readme(
         "infinite_compute",
-        "readme",
         "At d = 8192 memory bandwidth is the limit; even infinite compute would not help.",
         "15_clusters",
         recorded.wider_gain_8192,
@@ -178,9 +165,8 @@ CLAIMS = (
         "The kernel runs 16 blocks on 132 multiprocessors. It is far above the floor of memory, "
         "and filling the idle multiprocessors made it faster.",
     ),
-    Claim(
+    readme(
         "online_softmax_gain",
-        "readme",
         "Online softmax gave gains of 1.91, 2.02, 1.48 and 1.03.",
         "08_online_softmax",
         recorded.online_gains,
@@ -189,9 +175,8 @@ CLAIMS = (
         "also gave each score to a warp; at d = 8192 that change alone decides how many warps "
         "work.",
     ),
-    Claim(
+    log(
         "warp_reduction_gain",
-        "log",
         "Warp reductions in place of atomics gave 1.12, 1.05, 1.00 and 1.00: the other set of "
         "gains of the same project.",
         "08_online_softmax",
@@ -201,9 +186,8 @@ CLAIMS = (
         "kernel before with the kernel after a rewrite. Our step from 07 to 08 also loads four "
         "floats at a time, which the log had in both versions; lesson 08 takes the edits apart.",
     ),
-    Claim(
+    readme(
         "atomics_32_times",
-        "readme",
         "Warp reductions are 32 times faster than atomics for reductions.",
         "06_softmax_and_reductions",
         recorded.both_reductions,
@@ -212,9 +196,8 @@ CLAIMS = (
         "memory, so the compiler writes a loop of compare-and-swap, in which 256 threads take "
         "turns. An integer maximum has one; the compiler reduces a warp first, and beats shuffles.",
     ),
-    Claim(
+    log(
         "tensor_cores_slower",
-        "log",
         "Tensor cores are 3 to 4 times slower here.",
         "11_tensor_cores",
         recorded.tensor_gain,
@@ -222,18 +205,16 @@ CLAIMS = (
         "The kernel that was timed issues no tensor-core instruction at all: it converts to half "
         "precision and multiplies lane by lane. Kernel 14 issues them.",
     ),
-    Claim(
+    readme(
         "shared_48_kb",
-        "readme",
         "Shared memory is 48 KB, and that is not negotiable.",
         "10_asynchronous_copies",
         counted.shared_limit,
         lambda found: HOLDS if found["sm_80"] <= 48 else FAILS,
         "48 KB is what a launch gets unasked. `max_dynamic_shared_size_bytes` asks for more.",
     ),
-    Claim(
+    readme(
         "double_buffer_overflows",
-        "readme",
         "cp.async with double buffering fails: shared memory overflows.",
         "10_asynchronous_copies",
         recorded.double_buffers,
@@ -241,9 +222,8 @@ CLAIMS = (
         "It overflows when whole rows of 2048 floats stand in shared memory twice. Slices of rows "
         "fit; they run, and are not faster than kernel 09.",
     ),
-    Claim(
+    log(
         "atomic_max_on_bits",
-        "log",
         "atomicMax on the bits of a float gives the maximum of the scores.",
         "06_softmax_and_reductions",
         counted.atomic_max,
@@ -251,10 +231,8 @@ CLAIMS = (
         "Bits of positive floats are ordered as integers are. Negative ones are ordered the other "
         "way round.",
     ),
-    # -- the report --------------------------------------------------------------------------------
-    Claim(
+    report(
         "speedup_7_76",
-        "report",
         "The tiled kernels are 7.76 times faster than PyTorch at batch 8.",
         "05_timing_honestly",
         recorded.speedup_776,
@@ -262,9 +240,8 @@ CLAIMS = (
         "PyTorch's printed 11.34 ms is about 900 times what it takes warm. Lesson 05 times "
         "first calls; they are too short to explain it. From the report alone nobody can know.",
     ),
-    Claim(
+    report(
         "launch_overhead_below_4",
-        "report",
         "PyTorch wins at batch 4 and below because of launch overhead.",
         "05_timing_honestly",
         recorded.small_batches,
@@ -272,9 +249,8 @@ CLAIMS = (
         "An overhead of launches would weigh most at batch 1, where the report wins. As replays "
         "of a graph, where nobody waits for a launch, the ratio hardly depends on the batch.",
     ),
-    Claim(
+    report(
         "bound_by_memory_at_0_4_percent",
-        "report",
         "At 0.4 % of the peak bandwidth the kernels are bound by memory bandwidth.",
         "07_where_the_time_goes",
         recorded.bandwidth_share,
@@ -282,9 +258,8 @@ CLAIMS = (
         "What uses a resource to 0.4 % does not wait for its bandwidth. Latency and launches set "
         "the time at this size; the same work in one kernel is several times faster.",
     ),
-    Claim(
+    report(
         "profile_percentages",
-        "report",
         "The profile shows a memory bottleneck: DRAM at 0.4 %, L2 hits 45 %, SM 65 %.",
         "13_reading_the_profiler",
         recorded.profile_numbers,
@@ -292,18 +267,16 @@ CLAIMS = (
         "The profile of such a kernel shows DRAM idle and the pipes of L1 and shared memory busy. "
         "That is a bottleneck of memory *instructions* on chip, and tiles in registers cure it.",
     ),
-    Claim(
+    report(
         "operations_a_head",
-        "report",
         "512 tokens and hidden size 768 take 402 million operations for Q K^T, a head.",
         "14_claims_on_trial",
         counted.operations_a_head,
         _near("Q K^T, one head of 64", 402e6, 0.05),
         "768 is the hidden size of all twelve heads. One head of 64 takes a twelfth.",
     ),
-    Claim(
+    report(
         "linear_traffic",
-        "report",
         "Flash attention reduces reads and writes from O(N^2) to O(N).",
         "14_claims_on_trial",
         counted.traffic,
@@ -318,9 +291,8 @@ CLAIMS = (
         "grows as N^2, divided by the rows of a tile: every tile of queries reads all keys. The "
         "paper says O(N^2 d^2 / M) for a fast memory of M numbers.",
     ),
-    Claim(
+    report(
         "tile_16_occupancy",
-        "report",
         "A tile of 16 was chosen because it maximises occupancy on an A100.",
         "14_claims_on_trial",
         counted.tile_occupancy,
@@ -334,9 +306,8 @@ CLAIMS = (
         "It reaches the maximum, and so does 32, which reads each element half as often. "
         "Occupancy alone does not choose between them.",
     ),
-    Claim(
+    report(
         "gelu_error",
-        "report",
         "An MLP error of 2.32e-2 is well within tolerance: GELU is approximated by tanh.",
         "14_claims_on_trial",
         counted.gelu_error,
@@ -350,9 +321,8 @@ CLAIMS = (
         "thousands and the relative error is tiny. With weights of a usual size the same "
         "approximation changes the output by 2e-4, and 2e-2 would be a defect.",
     ),
-    Claim(
+    report(
         "first_warp_found",
-        "report",
         "Tests find a LayerNorm that uses the sum of its first warp only.",
         "12_layernorm_mlp_block",
         counted.first_warp,
@@ -364,9 +334,8 @@ CLAIMS = (
         "A comparison with float64 finds it at once. The sanitizer cannot: every access is in "
         "order, only the number is wrong.",
     ),
-    Claim(
+    report(
         "mlp_handle",
-        "report",
         "The MLP is slower than PyTorch because it makes a cuBLAS handle in each call.",
         "14_claims_on_trial",
         recorded.handle_cost,
@@ -375,9 +344,8 @@ CLAIMS = (
         "kept, and lose when it is made anew. A handle costs some hundred microseconds here; the "
         "report lost two milliseconds, so on its machine it cost more, or was not alone.",
     ),
-    Claim(
+    report(
         "layer_norm_2_to_7",
-        "report",
         "LayerNorm is 2 to 7 times faster than PyTorch's.",
         "12_layernorm_mlp_block",
         recorded.layer_norm,
