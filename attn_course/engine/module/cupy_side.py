@@ -56,6 +56,7 @@ class CupyModules:
 
     def __init__(self, module):
         self.module = module
+        self._lowered: dict[str, dict[str, str]] = {}  # architecture -> names in its machine code
 
     def function(self, name: str):
         """The `cupy.RawKernel` of a name or name expression, compiled for the current device."""
@@ -104,20 +105,10 @@ class CupyModules:
             )
         return f"sm_{number}{suffix}" if suffix else None
 
-    @cached_property
-    def _lowered(self) -> dict[str, dict[str, str]]:
-        return {}
-
     def _cubin(self, arch: str) -> Path:
         module = self.module
-        compiled = compile_cubin(
-            module.compiled_code,
-            module.name,
-            module.options,
-            arch,
-            module.name_expressions,
-            self._folder,
-        )
+        text, names = (module.compiled_code, module.name), module.name_expressions
+        compiled = compile_cubin(*text, module.options, arch, names, self._folder)
         self._lowered[arch] = compiled.lowered_names
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
         path = path.with_suffix(".cubin")
