@@ -1,1 +1,5 @@
-"""The command `attn-course`, one module a subcommand."""
+"""The command `attn-course`, one module a subcommand.
+
+Each has `add(parsers)`, which declares the subcommand and its arguments, and `execute(arguments)`,
+which runs it and returns the exit status. All but `record` take --json too.
+"""

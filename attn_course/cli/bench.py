@@ -21,15 +21,7 @@ from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
 
 from . import simulator_speed
-from .arguments import (
-    add_json,
-    add_records,
-    natural,
-    positive,
-    printer,
-    require_writable,
-    write_json,
-)
+from .arguments import add_records, natural, positive, printer, require_writable, write_json
 
 SIMULATOR = "simulator"
 ALL = "all"
@@ -41,7 +33,6 @@ _SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
 def add(parsers) -> None:
-    """The subcommand `bench` and its arguments."""
     parser = parsers.add_parser(
         "bench",
         help="kernels against PyTorch on a GPU, or the recorded times; simulator speed",
@@ -81,8 +72,6 @@ def add(parsers) -> None:
         help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)",
     )
     add_records(parser, "there is a GPU")
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

@@ -18,7 +18,7 @@ from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
 from attn_course.reference.comparison import Comparison, compare
 
-from .arguments import add_json, add_workload, printer, workload, write_json
+from .arguments import add_workload, printer, workload, write_json
 from .own import add_own, arrays_record, is_own, own_call, own_options, save, written
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
@@ -33,7 +33,6 @@ class Checked:
 
 
 def add(parsers) -> None:
-    """The subcommand `check` and its arguments."""
     parser = parsers.add_parser(
         "check",
         help="races, bad accesses, uninitialised reads and divergent barriers",
@@ -54,13 +53,11 @@ def add(parsers) -> None:
         ),
     )
     add_own(parser)
-    add_json(parser)
     # A broken kernel without --shape is run at the case that its file names.
-    parser.set_defaults(execute=execute, shape=None, usual_shape=None)
+    parser.set_defaults(shape=None, usual_shape=None)
 
 
 def execute(arguments) -> int:
-    """Run `check` with its parsed arguments; returns the exit status."""
     if arguments.backend == "gpu":
         raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
     path = kernel_file(arguments.method)

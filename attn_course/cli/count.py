@@ -8,21 +8,11 @@ from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
 from attn_course.figures import table
 
-from .arguments import (
-    add_json,
-    add_workload,
-    observed,
-    observed_record,
-    printer,
-    title,
-    workload,
-    write_json,
-)
+from .arguments import add_workload, observed, observed_record, printer, title, workload, write_json
 from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, written
 
 
 def add(parsers) -> None:
-    """The subcommand `count` and its arguments."""
     parser = parsers.add_parser(
         "count",
         help="memory traffic, bank conflicts and branches of a method, line by line",
@@ -33,8 +23,6 @@ def add(parsers) -> None:
     add_workload(parser, also="; or a kernel file of your own")
     add_own(parser)
     parser.add_argument("--totals", action="store_true", help="no source lines, only the totals")
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

@@ -10,6 +10,7 @@ from attn_course.engine.project import home
 from attn_course.ladder.folders import FOLDERS
 
 from . import bench, check, count, profile, record, run, tour, trace
+from .arguments import add_json
 from .course import book, claims, exercises, grade, lessons, site
 from .own import joined
 
@@ -41,6 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show it, and end")
     for command in COMMANDS:
         command.add(parsers)
+        own = list(parsers.choices.values())[-1]
+        own.set_defaults(execute=command.execute)
+        if command is not record:
+            add_json(own)
     return parser
 
 

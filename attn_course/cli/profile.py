@@ -22,7 +22,6 @@ from attn_course.measure.hardware.nsight import (
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
 from .arguments import (
-    add_json,
     add_records,
     ladder_step,
     printer,
@@ -43,7 +42,6 @@ _TOP_STALLS = 3
 
 
 def add(parsers) -> None:
-    """The subcommand `profile` and its arguments."""
     parser = parsers.add_parser(
         "profile",
         help="hardware counters of the kernels, from ncu or from the records",
@@ -66,8 +64,6 @@ def add(parsers) -> None:
         help="to profile (default: 2,12,196,64)",
     )
     add_records(parser, "ncu could run")
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

@@ -100,7 +100,6 @@ ON_A_GPU = tuple(name for name, one in KINDS.items() if one.needs.startswith("GP
 
 
 def add(parsers) -> None:
-    """The subcommand `record` and its arguments."""
     parser = parsers.add_parser(
         "record",
         help="take measurements on this machine and keep them as records",
@@ -140,7 +139,6 @@ def add(parsers) -> None:
         action="store_true",
         help="with tiles: fit the model's prices to the newest record and print them; no GPU",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

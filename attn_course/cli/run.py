@@ -12,7 +12,6 @@ from attn_course.ladder.verify import Verdict, verify_method
 
 from .arguments import (
     Workload,
-    add_json,
     add_workload,
     launch_cells,
     printer,
@@ -25,7 +24,6 @@ from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, 
 
 
 def add(parsers) -> None:
-    """The subcommand `run` and its arguments."""
     parser = parsers.add_parser(
         "run",
         help="one method on random input, checked against float64",
@@ -37,8 +35,6 @@ def add(parsers) -> None:
     )
     add_workload(parser, also="; or a kernel file of your own")
     add_own(parser)
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

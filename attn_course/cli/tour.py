@@ -18,7 +18,6 @@ from attn_course.reference.dtypes import DTYPES
 
 from .arguments import (
     add_backend,
-    add_json,
     launch_cells,
     output_folder,
     positive,
@@ -33,7 +32,6 @@ HEADS_DRAWN = 5
 
 
 def add(parsers) -> None:
-    """The subcommand `tour` and its arguments."""
     parser = parsers.add_parser(
         "tour",
         help="every step of the ladder on this machine, on real input",
@@ -56,8 +54,6 @@ def add(parsers) -> None:
         help="two heads of 16 dimensions, one window: a few seconds without a GPU",
     )
     add_backend(parser)
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

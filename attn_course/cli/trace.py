@@ -10,7 +10,6 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch.tracer.tracer import Tracer
 
 from .arguments import (
-    add_json,
     add_workload,
     natural,
     observed,
@@ -34,7 +33,6 @@ from .own import (
 
 
 def add(parsers) -> None:
-    """The subcommand `trace` and its arguments."""
     parser = parsers.add_parser(
         "trace",
         help="step through one thread block: source lines, variables, shared memory",
@@ -68,8 +66,6 @@ def add(parsers) -> None:
         type=output_file,
         help="write the stepper as one page that opens offline",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

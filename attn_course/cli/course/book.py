@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attn_course import figures
-from attn_course.cli.arguments import add_json, output_folder, printer, write_json
+from attn_course.cli.arguments import output_folder, printer, write_json
 from attn_course.measure import book
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 
@@ -14,7 +14,6 @@ BASELINES = ("three_kernels", "tiled", "flash_fp32", "auto")
 
 
 def add(parsers) -> None:
-    """The subcommand `book` and its arguments."""
     parser = parsers.add_parser(
         "book",
         help="draw the benchmark book from the records: figures as PNG and SVG, and an index",
@@ -32,8 +31,6 @@ def add(parsers) -> None:
         metavar="DIR",
         help="folder of records (default: results/)",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

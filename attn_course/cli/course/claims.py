@@ -1,11 +1,10 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
-from attn_course.cli.arguments import add_json, printer, write_json
+from attn_course.cli.arguments import printer, write_json
 from attn_course.lessons import claims
 
 
 def add(parsers) -> None:
-    """The subcommand `claims` and its arguments."""
     parser = parsers.add_parser(
         "claims",
         help="try the claims of lesson 14 again, and compare with results/claims.json",
@@ -17,8 +16,6 @@ def add(parsers) -> None:
         "names", nargs="*", metavar="NAME", help="claims to try, and to show with their numbers"
     )
     parser.add_argument("--write", action="store_true", help="write results/claims.json")
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:

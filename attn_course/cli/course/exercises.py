@@ -5,7 +5,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
-from attn_course.cli.arguments import add_json, printer, write_json
+from attn_course.cli.arguments import printer, write_json
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
 from attn_course.figures import table
@@ -13,7 +13,6 @@ from attn_course.lessons.working_copy import WorkingCopy
 
 
 def add(parsers) -> None:
-    """The subcommand `exercises` and its arguments."""
     parser = parsers.add_parser(
         "exercises",
         help="list the exercises, or prove that their checks work",
@@ -28,12 +27,9 @@ def add(parsers) -> None:
         metavar="NAME",
         help="examine all solutions of this exercise (default: of all exercises)",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
-    """Run `exercises` with its parsed arguments; return the exit status."""
     names = exercise_names() if arguments.prove in (None, "all") else [arguments.prove]
     found = [read_exercise(name) for name in names]
     say, quiet = printer(arguments.json), arguments.json == Path("-")

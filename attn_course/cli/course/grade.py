@@ -8,14 +8,13 @@ from tqdm import tqdm
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
 from attn_course.classroom.grading.gradebook import GRADED, printable, remarks_of, state_of, total
 from attn_course.classroom.grading.grader import RUN_SECONDS
-from attn_course.cli.arguments import add_json, natural, output_file, output_folder, write_json
+from attn_course.cli.arguments import natural, output_file, output_folder, write_json
 from attn_course.figures import table
 
 from .grade_self import grade_self
 
 
 def add(parsers) -> None:
-    """The subcommand `grade` and its arguments."""
     parser = parsers.add_parser(
         "grade",
         help="grade the notebooks of a class",
@@ -66,8 +65,6 @@ def add(parsers) -> None:
         metavar="FILE",
         help="also write the points into nbgrader's database, such as DIR/gradebook.db",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def positive_seconds(text: str) -> float:
@@ -82,7 +79,6 @@ def positive_seconds(text: str) -> float:
 
 
 def execute(arguments) -> int:
-    """Run `grade` with its parsed arguments; return the exit status."""
     if arguments.own:
         return grade_self(arguments.own, arguments.folder, arguments.json)
     if arguments.folder is None:

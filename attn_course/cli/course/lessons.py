@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
-from attn_course.cli.arguments import add_json, output_folder, write_json
+from attn_course.cli.arguments import output_folder, write_json
 from attn_course.figures import table
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 
@@ -14,7 +14,6 @@ from .grade_self import FOLDER
 
 
 def add(parsers) -> None:
-    """The subcommand `lessons` and its arguments."""
     parser = parsers.add_parser(
         "lessons",
         help="make the working copies of the lessons, and list minutes and progress",
@@ -35,12 +34,9 @@ def add(parsers) -> None:
         metavar="LESSON",
         help="open JupyterLab in the working copy, on this lesson (default: the first)",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
-    """Run `lessons` with its parsed arguments; return the exit status."""
     found = lessons()
     names = [lesson.name for lesson in found]
     if arguments.open is not None and arguments.open not in names:

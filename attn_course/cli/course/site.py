@@ -2,11 +2,10 @@
 
 import time
 
-from attn_course.cli.arguments import add_json, natural, output_folder, printer, write_json
+from attn_course.cli.arguments import natural, output_folder, printer, write_json
 
 
 def add(parsers) -> None:
-    """The subcommand `site` and its arguments."""
     parser = parsers.add_parser(
         "site",
         help="write the course as a static site: lessons, kernels, glossary, documents",
@@ -30,12 +29,9 @@ def add(parsers) -> None:
         metavar="N",
         help="processes that run kernels beside this one (default 2)",
     )
-    add_json(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(arguments) -> int:
-    """Run `site` with its parsed arguments; return the exit status."""
     from attn_course.site import build_site  # nbconvert takes long to import
 
     start = time.perf_counter()
