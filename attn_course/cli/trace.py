@@ -9,6 +9,7 @@ from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch.tracer.tracer import Tracer
 
+from . import own
 from .arguments import (
     add_workload,
     natural,
@@ -19,16 +20,6 @@ from .arguments import (
     printer,
     workload,
     write_json,
-)
-from .own import (
-    add_own,
-    arrays_record,
-    arrays_report,
-    block_argument,
-    is_own,
-    own_call,
-    save,
-    written,
 )
 
 
@@ -42,10 +33,10 @@ def add(parsers) -> None:
     )
     # A small default: each step of each thread is kept.
     add_workload(parser, shape=(1, 1, 16, 8), also="; or a kernel file of your own")
-    add_own(parser, kernel_help="record this kernel of the method only; or the file's kernel")
+    own.add_own(parser, kernel_help="record this kernel of the method only; or the file's kernel")
     parser.add_argument(
         "--at",
-        type=block_argument,
+        type=own.block_argument,
         default=(0, 0, 0),
         metavar="X,Y,Z",
         help="place in the grid of the block to record (default 0,0,0)",
@@ -72,7 +63,7 @@ def execute(arguments) -> int:
     """0 where the result agrees with float64, else 1."""
     if arguments.backend == "gpu":
         raise BackendError("trace needs the simulator: a GPU does not show its registers")
-    if is_own(arguments, of_methods=("kernel",)):
+    if own.is_own(arguments, of_methods=("kernel",)):
         return execute_own(arguments)
     work = workload(arguments)
     tracer = Tracer(arguments.at, arguments.warp, arguments.kernel, arguments.limit)
@@ -87,15 +78,15 @@ def execute(arguments) -> int:
 
 def execute_own(arguments) -> int:
     """Record one launch of a kernel of the user's own."""
-    call = own_call(arguments, backend="simulator")
+    call = own.own_call(arguments, backend="simulator")
     tracer = Tracer(arguments.at, arguments.warp, limit=arguments.limit)
     with observe(tracer):
         call.run()
-    found = written(call)
-    show(tracer, call.name, f"{call.title}\n{arrays_report(found)}", arguments)
-    save(call, arguments.out)
+    found = own.written(call)
+    show(tracer, call.name, f"{call.title}\n{own.arrays_report(found)}", arguments)
+    own.save(call, arguments.out)
     recordings = [recording.plain() for recording in tracer.recordings]
-    steps = {"recordings": recordings, "arrays": arrays_record(found)}
+    steps = {"recordings": recordings, "arrays": own.arrays_record(found)}
     write_json(arguments.json, call.record() | steps)
     return 0
 

@@ -15,17 +15,8 @@ from attn_course.engine.watch.counters.counters import DESCRIPTIONS
 from attn_course.ladder.folders import course_folder
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
 
-from . import kernels, published
+from . import kernels, markdown, published
 from .lessons import TEMPLATES, lesson_body
-from .markdown import (
-    PageRenderer,
-    SiteMap,
-    glossary_html,
-    glossary_words,
-    highlight_css,
-    relative,
-    slug,
-)
 from .pages import BrokenLink, ReadPage, check_links, read_page, search_index
 from .runs import KernelRun, kernel_run, shown_steps
 
@@ -114,7 +105,7 @@ class _Builder:
         pages |= {f"notebooks/{one.name}.ipynb": _lesson_page(one) for one in self.lessons}
         pages |= {f"kernels/{file}": kernels.page_of(file) for file in self.kernel_files}
         pages |= {f"docs/{path.name}": f"docs/{path.stem}.html" for path in self.documents}
-        self.site = SiteMap(home(), pages)
+        self.site = markdown.SiteMap(home(), pages)
         self.templates = Environment(
             loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True
         )
@@ -135,7 +126,7 @@ class _Builder:
         (self.folder / ".nojekyll").write_text("", encoding="utf-8")
         shutil.copytree(ASSETS, self.folder / "assets")
         with (self.folder / "assets" / "site.css").open("a", encoding="utf-8") as style:
-            style.write(highlight_css())
+            style.write(markdown.highlight_css())
         picture = course_folder("docs") / PICTURE
         if picture.is_file():
             shutil.copyfile(picture, self.folder / "assets" / PICTURE)
@@ -167,7 +158,7 @@ class _Builder:
         self.read[place] = read_page(text)
 
     def write_lessons(self) -> None:
-        words = glossary_words((NOTEBOOKS / GLOSSARY).read_text(encoding="utf-8"))
+        words = markdown.glossary_words((NOTEBOOKS / GLOSSARY).read_text(encoding="utf-8"))
         pages = [(one.title, _lesson_page(one)) for one in self.lessons]
         for number, lesson in enumerate(self.lessons):
             path, place = NOTEBOOKS / f"{lesson.name}.ipynb", _lesson_page(lesson)
@@ -199,7 +190,7 @@ class _Builder:
             facts = kernels.kernel_facts(file, self.site, texts)
             run, place = runs.get(file), kernels.page_of(file)
             steps = kernels.steps_page(file) if run else None
-            facts |= {"run": run, "steps": steps and relative(steps, place)}
+            facts |= {"run": run, "steps": steps and markdown.relative(steps, place)}
             totals = run.totals.items() if run else ()
             facts["counters"] = [(one, f"{count:,}", DESCRIPTIONS[one]) for one, count in totals]
             self.page(
@@ -212,18 +203,18 @@ class _Builder:
             )
             row = {"name": facts["name"], "idea": facts["fields"].get("Idea", "")}
             row["idea"] = row["idea"] or next(iter(facts["fields"].values()), "")
-            row |= {"page": relative(place, "kernels/"), "steps": steps and steps[8:]}
+            row |= {"page": markdown.relative(place, "kernels/"), "steps": steps and steps[8:]}
             listed.setdefault(file.rpartition("/")[0], []).append(row)
             if run:
                 self.write_steps(file, run)
-        groups = [(kernels.GROUPS[g], slug(kernels.GROUPS[g]), listed[g]) for g in listed]
+        groups = [(kernels.GROUPS[g], markdown.slug(kernels.GROUPS[g]), listed[g]) for g in listed]
         body = self.templates.get_template("kernels.html.j2").render(groups=groups)
         self.page("kernels/index.html", "Kernels", body, "Kernels")
 
     def write_steps(self, file: str, run: KernelRun) -> None:
         """Write the page of a kernel's stepper."""
         place, name = kernels.steps_page(file), file.rpartition(".")[0]
-        kernel = relative(kernels.page_of(file), place)
+        kernel = markdown.relative(kernels.page_of(file), place)
         body = self.templates.get_template("steps.html.j2").render(
             name=name, run=run, kernel=kernel
         )
@@ -236,9 +227,9 @@ class _Builder:
         places += [("", path, f"docs/{path.stem}.html") for path in self.documents]
         for part, path, place in places:
             source = path.relative_to(home()).as_posix()
-            renderer = PageRenderer(self.site, source, place)
+            renderer = markdown.PageRenderer(self.site, source, place)
             text = path.read_text(encoding="utf-8")
-            body = glossary_html(text, renderer) if part else renderer.html(text)
+            body = markdown.glossary_html(text, renderer) if part else renderer.html(text)
             part = part or ("Engine" if path.stem == "engine" else "")
             self.page(place, _title(path), body, part, contents=renderer.contents)
 
@@ -294,7 +285,7 @@ def _neighbours(pages: list[tuple[str, str]], number: int, place: str) -> dict[s
     """The pages before and after the one of a number: title, and address from `place`."""
     at = {"before": number - 1, "after": number + 1}
     known = {key: pages[i] for key, i in at.items() if 0 <= i < len(pages)}
-    return {key: (title, relative(page, place)) for key, (title, page) in known.items()}
+    return {key: (title, markdown.relative(page, place)) for key, (title, page) in known.items()}
 
 
 def _title(path: Path) -> str:

@@ -2,15 +2,7 @@
 
 import numpy as np
 
-from attn_course.engine.events import (
-    VERBS,
-    Access,
-    BarrierEvent,
-    FaultEvent,
-    InstructionEvent,
-    MachineView,
-    WarpBarrierEvent,
-)
+from attn_course.engine import events
 from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import MemoryFault
@@ -27,9 +19,9 @@ class Reports:
 
     def __init__(self, observers: tuple, lanes: ChunkLanes):
         self.observers, self.lanes = observers, lanes
-        self.machine: MachineView | None = None
+        self.machine: events.MachineView | None = None
         self.kernel = lanes.kernel
-        self.accesses: list[Access] | None = [] if observers else None
+        self.accesses: list[events.Access] | None = [] if observers else None
         self.block: Block | None = None
         self._told: dict[Key, list[bool]] = {}
 
@@ -48,7 +40,9 @@ class Reports:
         line = self.kernel.program.own_line(instruction)
         lanes, accesses = self.lanes.R[LANE], tuple(self.accesses)
         self.accesses = []
-        event = InstructionEvent(instruction, line, lanes, accesses, self.machine, taken, members)
+        event = events.InstructionEvent(
+            instruction, line, lanes, accesses, self.machine, taken, members
+        )
         for observer in self.observers:
             observer.instruction(event)
 
@@ -56,7 +50,7 @@ class Reports:
         """Note an access of the running lanes."""
         lanes = self.lanes.R[LANE]
         address = spread(address, lanes.size)
-        self.accesses.append(Access(space, kind, address, lanes, size, valid, block))
+        self.accesses.append(events.Access(space, kind, address, lanes, size, valid, block))
 
     def barrier(self, number: int, arrivals: list, complete: bool = True) -> None:
         """Tell of threads that pass a barrier; arrivals: (instance, instruction, lane ids)."""
@@ -67,7 +61,7 @@ class Reports:
         blocks = self.lanes.first_block + np.unique(lanes // per_block)
         groups = tuple((instruction, lanes) for _, instruction, lanes in arrivals)
         sites = tuple(self.machine.site_of(instance) for instance, _, _ in arrivals)
-        event = BarrierEvent(blocks, number, groups, self.machine, sites, complete)
+        event = events.BarrierEvent(blocks, number, groups, self.machine, sites, complete)
         for observer in self.observers:
             observer.barrier(event)
 
@@ -78,18 +72,18 @@ class Reports:
         if lanes.size > 1 and (lanes[1:] < lanes[:-1]).any():  # of several places in the program
             order = np.argsort(lanes)
             lanes, members = lanes[order], members[order]
-        event = WarpBarrierEvent(lanes, members, self.machine)
+        event = events.WarpBarrierEvent(lanes, members, self.machine)
         for observer in self.observers:
             observer.warp_barrier(event)
 
     # -- faults ---------------------------------------------------------------------------------
     def fault(
         self, kind: str, message: str, instance, instruction, lanes, array: str = "", index=None
-    ) -> FaultEvent | None:
+    ) -> events.FaultEvent | None:
         """Tell of a fault; return the event, or None when an observer wants the run to go on."""
         threads = tuple(self.lanes.threads(lanes[:8]))
         line = instance.line(instruction)
-        event = FaultEvent(kind, message, instruction, line, threads, array, index)
+        event = events.FaultEvent(kind, message, instruction, line, threads, array, index)
         for observer in self.observers:
             observer.fault(event)
         return None if any(observer.keeps_going for observer in self.observers) else event
@@ -111,7 +105,7 @@ class Reports:
         instance = self.block.instance
         message = (
             f"{self.kernel.name} at {instance.where(ins)}: "
-            f"{self.lanes.thread_text(lanes)} {VERBS[kind]} {what}{place} "
+            f"{self.lanes.thread_text(lanes)} {events.VERBS[kind]} {what}{place} "
             f"({bad.size} of {valid.size} active threads do so). "
             + ("Use an address that is a multiple of the access size" if misaligned else remedy)
         )
