@@ -51,12 +51,11 @@ def bind(kernel: str, entry: Entry, arguments, backend: str, strict: bool = True
             f"{kernel} takes {len(expected)} argument{'s' * (len(expected) != 1)}, "
             f"got {len(arguments)}. Its parameters: {listed}"
         )
-    return [
-        _bind_one(_Refusal(kernel, position, parameter, strict), parameter, value, backend)
-        for position, (parameter, value) in enumerate(
-            zip(expected, arguments, strict=True), start=1
-        )
-    ]
+    bound = []
+    for position, (parameter, value) in enumerate(zip(expected, arguments, strict=True), start=1):
+        refuse = _Refusal(kernel, position, parameter, strict)
+        bound.append(_bind_one(refuse, parameter, value, backend))
+    return bound
 
 
 class _Refusal:
@@ -340,9 +339,8 @@ def _bind_integer(refuse, parameter: Parameter, value):
     wanted, least, largest = _integer_type(kind, parameter.size)
     remedy = f"Pass int(x) or np.{wanted.__name__}(x)"
     if isinstance(value, (float, complex, np.inexact)):
-        return _read_as(
-            refuse, value, wanted, f"got {value!r}; this parameter is an integer", remedy
-        )
+        problem = f"got {value!r}; this parameter is an integer"
+        return _read_as(refuse, value, wanted, problem, remedy)
     if isinstance(value, np.generic) and not isinstance(value, np.bool_):
         if value.dtype.kind not in "iu":
             refuse(f"got {type(value).__name__}; pass np.{wanted.__name__}(x)")

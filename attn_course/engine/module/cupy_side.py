@@ -108,17 +108,13 @@ class CupyModules:
     def _cubin(self, arch: str) -> Path:
         module = self.module
         text, names = (module.compiled_code, module.name), module.name_expressions
-        compiled = compile_cubin(*text, module.options, arch, names, self._folder)
+        compiled = compile_cubin(*text, module.options, arch, names, module.folder)
         self._lowered[arch] = compiled.lowered_names
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
         path = path.with_suffix(".cubin")
         if not path.exists():
             path.write_bytes(compiled.cubin)
         return path
-
-    @property
-    def _folder(self) -> str | None:
-        return str(self.module.path.parent) if self.module.path else None
 
     def _from_file(self, path: Path):
         import cupy
@@ -150,6 +146,6 @@ class CupyModules:
         with the hash of their texts makes an edited header a new kernel.
         """
         options = self.module.options
-        headers = headers_of(self.module.code, self._folder, options)
+        headers = headers_of(self.module.code, self.module.folder, options)
         mark = (f"-DATTN_COURSE_HEADERS=0x{closure_hash('', headers)[:15]}",) if headers else ()
-        return (*options, *standard_options(options), *include_options(self._folder), *mark)
+        return (*options, *standard_options(options), *include_options(self.module.folder), *mark)

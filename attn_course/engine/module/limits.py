@@ -72,12 +72,9 @@ def check_geometry(
 
 def _three(kernel, what, sizes, largest, limits) -> tuple[int, int, int]:
     if not isinstance(sizes, tuple) or not 1 <= len(sizes) <= 3:
-        raise LaunchError(
-            f"{kernel}: {what} is {sizes!r}; it must be a tuple of one to three integers, "
-            f"such as ({sizes},)"
-            if isinstance(sizes, int)
-            else f"{kernel}: {what} is {sizes!r}; it must be a tuple of one to three integers"
-        )
+        example = f", such as ({sizes},)" if isinstance(sizes, int) else ""
+        text = f"{what} is {sizes!r}; it must be a tuple of one to three integers{example}"
+        raise LaunchError(f"{kernel}: {text}")
     found = tuple(_size(kernel, what, sizes, value) for value in sizes) + (1, 1)
     for axis, value, limit in zip("xyz", found, largest, strict=False):
         if value > limit:

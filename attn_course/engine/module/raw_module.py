@@ -133,15 +133,13 @@ class RawModule:
         if self.kind == ".ptx":
             return Compiled(read_text(self.path))
         with call_budget():
-            return compile_ptx(
-                self.compiled_code,
-                self.name,
-                self.options,
-                self.arch,
-                build,
-                self.name_expressions,
-                str(self.path.parent) if self.path else None,
-            )
+            text, how = (self.compiled_code, self.name), (self.options, self.arch, build)
+            return compile_ptx(*text, *how, self.name_expressions, self.folder)
+
+    @property
+    def folder(self) -> str | None:
+        """Where the file is, whose neighbours it may include."""
+        return str(self.path.parent) if self.path else None
 
     @property
     def compiled_code(self) -> str:
@@ -165,7 +163,6 @@ class RawModule:
         if build not in self._programs:
             from attn_course.engine.machine import Program
 
-            folder = str(self.path.parent) if self.path else None
             with call_budget():
                 self._programs[build] = Program(
                     self.ptx(build),
@@ -173,7 +170,7 @@ class RawModule:
                     source_name=self.name,
                     build=build,
                     options=self.options,
-                    headers=headers_of(self.code or "", folder, self.options),
+                    headers=headers_of(self.code or "", self.folder, self.options),
                     memory=next((one.memory for one in self._programs.values()), None),
                 )
         return self._programs[build]
