@@ -16,6 +16,8 @@ from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
+from attn_course.layers.steps import LAYERS
+from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
 
 SMALL = ("--shape", "1,2,17,9")
@@ -162,13 +164,14 @@ def test_tour(capsys, tmp_path):
     status, out, _ = call(
         capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
-    steps, backend = len(LADDER) + len(METHODS), resolve_backend()
+    steps, backend = len(LADDER) + len(LAYERS) + len(METHODS), resolve_backend()
     assert status == 0
     last = out.splitlines()[-1]
     assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
     assert all(step.file in out for step in LADDER)
     assert [s["name"] for s in json.loads(path.read_text())["steps"]] == [
         *(step.file for step in LADDER),
+        *map(layer_name, LAYERS),
         *METHODS,
     ]
     figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
@@ -178,6 +181,7 @@ def test_tour(capsys, tmp_path):
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
+    monkeypatch.setattr(tour, "LAYERS", ())
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
     status, out, _ = call(capsys, "tour", "--quick", "--out", str(tmp_path))
     assert status == 1
