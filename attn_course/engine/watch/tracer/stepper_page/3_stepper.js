@@ -443,7 +443,7 @@ class Stepper {
         : `${active} of ${plural(threads, "thread")} active`;
     const parts = [`line ${frame.line}`, who];
     if (frame.function && frame.function !== this.recording.kernel)
-      parts.splice(1, 0, `in ${frame.function}()`);
+      parts.splice(1, 0, `in ${frame.function}()${called(frame)}`);
     if (frame.barrier !== null) parts.push("the whole block passes this barrier");
     if (frame === this.opened) parts.push("opened at the finding, go back to see what led to it");
     this.banner.replaceChildren(make("span", "", parts.join(" · ")));
@@ -578,6 +578,11 @@ class Stepper {
       });
     }
   }
+}
+
+function called(frame) {
+  const lines = (frame.callers ?? []).filter((line) => line && line !== frame.line);
+  return lines.length ? `, called from line ${lines.reverse().join(", from line ")}` : "";
 }
 
 // -- entry points -------------------------------------------------------------------------------
