@@ -22,8 +22,11 @@ from attn_course.classroom.grading import (
 )
 from attn_course.classroom.grading.class_run import OVERVIEW
 from attn_course.classroom.grading.confined.sandbox import ProcessOutcome, SandboxError
+from attn_course.classroom.grading.gradebook import total
+from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.points import nothing
 from attn_course.classroom.scoring import read_problem
+from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
 
 QUICK = ("no_first_barrier", "scripts", "not_json", "link", "=cmd()")
@@ -155,6 +158,20 @@ def test_every_case_has_a_name_of_its_own():
 def test_what_a_kernel_prints_is_not_taken_for_points():
     points, page = grader.judge(Sandbox("limits"), PROBLEM, hostile_class.PRINTED)
     assert points.earned == 0 and points.possible == 14 and "mount(" in page
+
+
+def test_points_edited_in_a_release_change_no_grade(tmp_path):
+    """The problem's file gives the points, as docs/classroom.md says."""
+    handed_out = released_notebook(problem_set(SET))
+    submitted, edited = tmp_path / f"ann_{SET}.ipynb", tmp_path / "release" / SET / f"{SET}.ipynb"
+    submitted.write_text(notebook_text(handed_out))
+    tests = [cell for cell in handed_out["cells"] if cell["metadata"]["nbgrader"].get("points")]
+    tests[0]["metadata"]["nbgrader"]["points"] += 50
+    edited.parent.mkdir(parents=True)
+    edited.write_text(notebook_text(handed_out))
+    (result,) = grade_class(tmp_path, tmp_path / "grades", run=False).results
+    assert total(result) == (0, problem_set(SET).points)
+    assert [one["kind"] for one in result["remarks"]] == ["metadata"]
 
 
 class Replies:
