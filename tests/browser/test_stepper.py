@@ -582,6 +582,8 @@ def test_cuda_cells_are_coloured_as_cpp(browser, lab):
     browser.get(lab.replace("trace.ipynb", "cuda.ipynb"))
     WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])
     looked(browser, "lab-cuda")
+    plugins = "return jupyterapp.hasPlugin('@jupyterlab/apputils-extension:announcements')"
+    assert not browser.execute_script(plugins)  # nobody is asked about Jupyter's news
     cells = "jupyterapp.shell.currentWidget.content.model.cells"
     change = f"{cells}.get(arguments[0]).sharedModel.setSource(arguments[1])"
     browser.execute_script(change, 0, "before = 1 // 2")

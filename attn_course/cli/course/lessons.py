@@ -82,7 +82,8 @@ def lab_environment() -> dict[str, str]:
 def lab_command(folder: Path, lesson: str) -> list[str]:
     """Return the command that opens JupyterLab in the working copy, with the course's extension.
 
-    The extension colours cells that begin with %%cuda as C++.
+    The extension colours cells that begin with %%cuda as C++, and turns off JupyterLab's question
+    about news and its look for updates on the network.
     Root needs leave of its own; where there is no screen, the address is printed instead.
     """
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir", str(folder)]
