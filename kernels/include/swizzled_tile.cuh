@@ -69,3 +69,29 @@ __device__ __forceinline__ void start_swizzled_copy(unsigned char* tile,  // (co
     }
     asm volatile("cp.async.commit_group;" ::: "memory");  // this thread's copies, one group a call
 }
+
+// Writes `count` rows of a tile to rows [0, rows) of a (.., d) matrix; one warp calls it. vector:
+// rows are 16-byte aligned and written chunk by chunk; others element by element.
+template <int stride, int count, typename T>
+__device__ __forceinline__ void store_swizzled(T* dst,                     // (rows, d)
+                                               const unsigned char* tile,  // (count, stride), shared
+                                               int rows, int d, bool vector)
+{
+    constexpr int CHUNK = 16 / sizeof(T);  // elements
+    constexpr int LANES = stride / 16;     // threads a row
+#pragma unroll
+    for (int x = threadIdx.x % 32; x < count * LANES; x += 32) {
+        const int row = x / LANES;
+        const int col = x % LANES * CHUNK;
+        if (row >= rows || col >= d) continue;
+        const unsigned char* from = tile + swizzled<stride>(row, x % LANES);
+        T* to = dst + (long long)row * d + col;
+        if (vector) {
+            *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+        } else {
+            for (int i = 0; i < min(CHUNK, d - col); ++i) {
+                to[i] = reinterpret_cast<const T*>(from)[i];
+            }
+        }
+    }
+}
