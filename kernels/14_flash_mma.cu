@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     __syncthreads();  // barrier: where there is no key to see, Q is still on its way, and would
                       // overwrite the output
 
-    // The warp is done with its rows of Q: the output goes there, and on from there in whole chunks.
+    // The warp is done with its rows of Q: the output goes there, and from there in whole chunks.
     unsigned char* warp_tile = q_tile + warp * WARP_ROWS * ROW_BYTES;  // (WARP_ROWS, ROW_BYTES)
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; ++i) {

@@ -73,8 +73,8 @@ __device__ __forceinline__ void start_swizzled_copy(unsigned char* tile,  // (co
 // Writes `count` rows of a tile to rows [0, rows) of a (.., d) matrix; one warp calls it. vector:
 // rows are 16-byte aligned and written chunk by chunk; others element by element.
 template <int stride, int count, typename T>
-__device__ __forceinline__ void store_swizzled(T* dst,                     // (rows, d)
-                                               const unsigned char* tile,  // (count, stride), shared
+__device__ __forceinline__ void store_swizzled(T* dst,  // (rows, d)
+                                               const unsigned char* tile,  // (.., stride), shared
                                                int rows, int d, bool vector)
 {
     constexpr int CHUNK = 16 / sizeof(T);  // elements
