@@ -94,7 +94,8 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    if device.capability >= TENSOR_CORES and problem.d <= TF32_D:
+    # A bias costs flash_tf32x3 more: at the shape of a Swin window it loses to flash_async.
+    if device.capability >= TENSOR_CORES and problem.d <= TF32_D and not problem.biased:
         large = matrix_candidates("flash_tf32x3", problem, device)[:1]
         blocks = matrix_blocks(large[0], problem) if large else 0
         if blocks >= TF32_SHARE * device.sm_count:

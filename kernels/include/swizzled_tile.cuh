@@ -79,18 +79,24 @@ __device__ __forceinline__ void store_swizzled(T* dst,  // (rows, d)
 {
     constexpr int CHUNK = 16 / sizeof(T);  // elements
     constexpr int LANES = stride / 16;     // threads a row
+    const int lane = threadIdx.x % 32;
+    if (vector) {
 #pragma unroll
-    for (int x = threadIdx.x % 32; x < count * LANES; x += 32) {
-        const int row = x / LANES;
-        const int col = x % LANES * CHUNK;
-        if (row >= rows || col >= d) continue;
-        const unsigned char* from = tile + swizzled<stride>(row, x % LANES);
-        T* to = dst + (long long)row * d + col;
-        if (vector) {
-            *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-        } else {
-            for (int i = 0; i < min(CHUNK, d - col); ++i) {
-                to[i] = reinterpret_cast<const T*>(from)[i];
+        for (int x = lane; x < count * LANES; x += 32) {
+            const int row = x / LANES;
+            const int chunk = x % LANES;
+            if (row < rows && chunk * CHUNK < d) {
+                *reinterpret_cast<uint4*>(dst + (long long)row * d + chunk * CHUNK) =
+                    *reinterpret_cast<const uint4*>(tile + swizzled<stride>(row, chunk));
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int row = 0; row < min(count, rows); ++row) {
+#pragma unroll 1
+            for (int col = lane; col < d; col += 32) {
+                const unsigned char* from = tile + swizzled<stride>(row, col / CHUNK);
+                dst[(long long)row * d + col] = reinterpret_cast<const T*>(from)[col % CHUNK];
             }
         }
     }
