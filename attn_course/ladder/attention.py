@@ -79,8 +79,10 @@ def steps_of(method: str) -> tuple[Step, ...]:
     if any(method == row.entry for row in EXPERIMENTS):
         return (step(method),)
     known = (*METHODS, AUTO, *(row.entry for row in EXPERIMENTS))
-    near = get_close_matches(str(method), known, 1)
+    of = [name for name, numbers in METHODS.items() if method in (step(n).file for n in numbers)]
+    near = [] if of else get_close_matches(str(method), known, 1)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
+    meant = f" (this kernel is a step of: {', '.join(of)})" if of else meant
     raise UnknownMethod(
         f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
         f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}"

@@ -302,12 +302,16 @@ def test_a_finding_is_shown_where_it_happened(browser, tmp_path):
         kernel((2,), (64,), (np.zeros(100, np.float32), np.zeros(64, np.float32)))
     tracer.to_html(tmp_path / "fault.html")
     root = opened(browser, tmp_path / "fault.html")
-    press(root, "finding")
+    assert "opened at the finding" in root.find_element(By.CSS_SELECTOR, ".acs-banner").text
     assert "out-of-bounds" in root.find_element(By.CSS_SELECTOR, ".acs-finding-text").text
     assert "float mine" in root.find_element(By.CSS_SELECTOR, ".acs-current.acs-bad").text
     warp = Select(root.find_elements(By.CSS_SELECTOR, ".acs-chooser select")[1])
     assert warp.first_selected_option.text == "1"  # thread 36 is the first to go too far
     looked(browser, "page-finding")
+    press(root, "first")
+    assert root.get_attribute("data-step") == "0"
+    press(root, "finding")
+    assert "float mine" in root.find_element(By.CSS_SELECTOR, ".acs-current.acs-bad").text
 
 
 def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):

@@ -146,6 +146,11 @@ def test_a_wrong_value_names_its_parameter(call, kernel, texts, words):
     assert status == 2 and all(word in err for word in words)
 
 
+def test_a_kernel_of_the_course_is_told_where_its_file_is(call):
+    status, _, err = call("trace", "broken/lost_update")
+    assert status == 2 and "named by its file: " in err and "broken/lost_update.cu" in err
+
+
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])
 def test_the_two_kinds_of_call_are_kept_apart(call, command):
     status, _, err = call(command, "naive", "--grid", "1")

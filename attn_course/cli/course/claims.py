@@ -46,6 +46,8 @@ def execute(arguments) -> int:
         _show(tried, detailed=bool(arguments.names))
         for name, reason in missing.items():
             print(f"{name}: not tried: {reason}")
+        if not changed and not missing:
+            print("every verdict is that of results/claims.json; NAME shows a claim's numbers")
         for name in changed:
             print(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
         if arguments.write:

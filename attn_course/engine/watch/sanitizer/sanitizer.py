@@ -159,6 +159,7 @@ class Sanitizer(Observer):
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
+        self.found.event = None  # it holds the chunk's memory
 
     def launch_finished(self, launch: Launch) -> None:
         self._tell_pending()
@@ -180,7 +181,7 @@ class Sanitizer(Observer):
             self._last_line = event.line
         elif event.accesses or nature.meeting or nature.warp_barrier:
             self._last_line = self._line_of_call(event) or self._last_line
-        self.found.line, self.found.header = self._last_line, header
+        self.found.line, self.found.header, self.found.event = self._last_line, header, event
         if event.accesses:
             self._accesses(event, nature)
         if nature.plain:
