@@ -287,28 +287,6 @@ class ClaimTimesRecord(RecordStamp):
     handles: list[Handles]
 
 
-# -- sweeps, which choose tiles --------------------------------------------------------------------
-class SweepTiming(TypedDict):
-    median_us: Positive
-    p20_us: NotRequired[Positive]
-    p80_us: NotRequired[Positive]
-    tflops: NotRequired[Positive]
-    error: NotRequired[NotNegative]  # largest over the largest output, or relative (wmma, mlp)
-
-
-class SweepRow(TypedDict):
-    sweep: str
-    shape: Annotated[list[Count], Meta(min_length=3, max_length=4)]
-    causal: bool
-    dtype: str
-    timings: dict[str, SweepTiming]
-
-
-class SweepsRecord(RecordStamp):
-    torch: str
-    rows: Annotated[list[SweepRow], Meta(min_length=1)]
-
-
 # -- profiles and comparisons ----------------------------------------------------------------------
 class ProfileCase(TypedDict):
     file: Annotated[str, Meta(pattern=r"^(probes/\w+|\d\d_\w+)\.cu$")]
@@ -419,7 +397,6 @@ SCHEMAS: dict[str, type] = {
     "memory_lesson": MemoryRecord,
     "timing_lesson": TimingRecord,
     "claims_lesson": ClaimTimesRecord,
-    "sweeps": SweepsRecord,
     "profile": ProfileRecord,
     "profile_lesson": ProfileRecord,
     "counters": CountersRecord,
