@@ -120,4 +120,4 @@ dist: venv
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 clean:
-	rm -rf .venv .compiled_cache tour site build dist *.egg-info
+	rm -rf .venv .compiled_cache tour site book build dist *.egg-info

@@ -71,7 +71,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     q += ((long long)bh * n + row0) * d;  // (n - row0, d), from this block's first row on
     k += (long long)kv_head * m * d;      // (m, d)
     v += (long long)kv_head * m * d;      // (m, d)
-    const bool vector = d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v) % 16 == 0;
+    const bool vector =
+        d % 8 == 0 && ((size_t)q | (size_t)k | (size_t)v | (size_t)out) % 16 == 0;
 
     const int warp_row = row0 + warp * WARP_ROWS;  // the warp's first row
     const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
@@ -205,22 +206,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
             }
         }
     }
-    copies_arrived<0>();  // where there is no key to see, Q is still on its way
+    copies_arrived<0>();
+    __syncthreads();  // barrier: where there is no key to see, Q is still on its way, and would
+                      // overwrite the output
 
+    // The warp is done with its rows of Q: the output goes there, and from there in whole chunks.
+    unsigned char* warp_tile = q_tile + warp * WARP_ROWS * ROW_BYTES;  // (WARP_ROWS, ROW_BYTES)
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; ++i) {
         const float total = warp_sum<2, 1>(sum[i / 2][i % 2]);
         const float inverse = total > 0.0f ? 1.0f / total : 0.0f;  // every key masked: zeros
         const int r = row + 8 * i;
-        if (r >= n) continue;
-        const long long at = (long long)bh * n + r;
-        if (lse && lane % 4 == 0) lse[at] = shift[i / 2][i % 2] * LN2 + logf(total);
+        if (lse && r < n && lane % 4 == 0) {
+            lse[(long long)bh * n + r] = shift[i / 2][i % 2] * LN2 + logf(total);
+        }
 #pragma unroll
         for (int c = 0; c < D / 8; ++c) {
-            const int col = 8 * c + lane % 4 * 2;
+            const int at = swizzled<ROW_BYTES>(lane / 4 + 8 * i, c) + lane % 4 * 4;
             const float low = o[i / 2][c][i % 2 * 2] * inverse;
             const float high = o[i / 2][c][i % 2 * 2 + 1] * inverse;
-            store2(out + at * d + col, low, high, d - col);
+            *reinterpret_cast<unsigned*>(warp_tile + at) = to_pair(low, high);
         }
     }
+    __syncwarp();  // lanes read what others wrote
+    store_swizzled<ROW_BYTES, WARP_ROWS>(out + ((long long)bh * n + warp_row) * d, warp_tile,
+                                         n - warp_row, d, vector);
 }

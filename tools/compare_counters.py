@@ -34,6 +34,11 @@ SASS_WAVEFRONTS = {
     "shared_load_wavefronts": f"{_SASS}_ld.sum",
     "shared_store_wavefronts": f"{_SASS}_st.sum",
 }
+# ldmatrix has counts of its own: its requests, and its wavefronts as the instructions made them.
+LDMATRIX = {
+    "shared_load_requests": "smsp__inst_executed_op_ldsm.sum",
+    "shared_load_wavefronts": f"{_SASS}_ldsm.sum",
+}
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = (
     "global_load_requests",
@@ -148,7 +153,7 @@ def profile(every: int) -> list[Profile]:
     """One ncu run over this very script."""
     script = str(Path(__file__).resolve())
     program = [sys.executable, script, "--launch", "--every", str(every)]
-    metrics = (*COUNTING, *SASS_WAVEFRONTS.values())
+    metrics = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values())
     return run_ncu(program, [case.launch for case in cases(every)], metrics)
 
 
@@ -186,6 +191,9 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     }
     for waves, metric in SASS_WAVEFRONTS.items():
         found[waves] = profile.metrics.get(metric, found.get(waves, 0))
+    for name, metric in LDMATRIX.items():
+        found[name] += profile.metrics.get(metric, 0)
+    for waves in SASS_WAVEFRONTS:
         conflicts = waves.replace("wavefronts", "conflicts")
         found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])
     return found

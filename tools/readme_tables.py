@@ -12,13 +12,21 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from attn_course.ladder.attention import METHODS, steps_of
+from attn_course.ladder.attention import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
+from attn_course.measure.book import ATTENTION, times_on_each_gpu
 from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
-from attn_course.measure.records import RecordError, caption, no_record, read_record
+from attn_course.measure.records import (
+    COURSE_GPU,
+    RecordError,
+    caption,
+    newest_of_each_gpu,
+    no_record,
+    read_record,
+)
 from attn_course.measure.suites import SUITES
 from attn_course.site.published import badges
 
@@ -28,6 +36,12 @@ SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
 ENGINE = ROOT / "docs" / "engine.md"
 GPU_RECORDS = ROOT / "results" / "h200"
+# What the course runs in each suite.
+OURS = {suite: AUTO for suite in ATTENTION} | {
+    "layernorm": "layer_norm",
+    "mlp": "mlp_fp32",
+    "block": "block_fp32",
+}
 NUMBA_RECORD = ROOT / "results" / "cpu" / "numba_simulator.json"
 
 
@@ -150,57 +164,41 @@ def bench() -> str:
             continue
         record = read_record(path)
         rows = [bench_row(row) for row in record["rows"]]
+        rival = "best backend of SDPA" if record["dtype"] == "float32" else "FLASH"
         parts.append(
             "\n".join(
                 [
                     f"`{suite}`: {record['about']}; {caption(record)}, PyTorch {record['torch']}.",
                     "",
                     "| B, H, L, D | `auto` takes | us | best of all peers | us | its time / ours "
-                    "| best backend of SDPA / ours |",
+                    f"| {rival} / ours |",
                     "|---|---|--:|---|--:|--:|--:|",
                     *rows,
                 ]
             )
         )
-    return "\n\n".join([*parts, *sweeps()])
+    return "\n\n".join(parts)
 
 
-def sweeps() -> list[str]:
-    """The sweeps that chose the tiles of the newest kernels: the tile taken, and PyTorch's time."""
-    path = GPU_RECORDS / "sweeps.json"
-    if not path.is_file():
-        return []
-    record = read_record(path)
-    lines = [
-        "| sweep | shape | dtype | ours | us | TFLOP/s | error | PyTorch | us | error "
-        "| its time / ours |",
-        "|---|---|---|---|--:|--:|--:|---|--:|--:|--:|",
-    ]
-    for row in record["rows"]:
-        theirs = {name: one for name, one in row["timings"].items() if name.startswith("torch")}
-        ((peer, its),) = theirs.items()
-        shape = ",".join(map(str, row["shape"])) + (" causal" if row["causal"] else "")
-        for name, one in row["timings"].items():
-            if name not in theirs:
-                cells = (row["sweep"], shape, row["dtype"], f"`{name}`", *sweep_cells(one, True))
-                peers_cells = (peer.removeprefix("torch_"), *sweep_cells(its, False))
-                ratio = f"{its['median_us'] / one['median_us']:.2f}"
-                lines.append(f"| {' | '.join((*cells, *peers_cells, ratio))} |")
-    about = (
-        "Sweeps, which chose the tiles of kernels 13 to 17: medians of ten turns or more, beside "
-        "PyTorch in the same run, and the tile that was taken. The error is the largest one over "
-        "the largest output (tensor cores), or relative (wmma, mlp). The kernels' text has changed "
-        "since, with the same tiles; a suite's record will replace these rows: "
+def other_gpus() -> str:
+    """The course's times on other GPUs over those on its own GPU, a row for each suite."""
+    heads = (
+        f"| suite | ours | GPU | rows | its time / that on the {COURSE_GPU}, from least to most |"
     )
-    return [f"{about}{caption(record)}, PyTorch {record['torch']}.", "\n".join(lines)]
-
-
-def sweep_cells(timing: dict, rate: bool) -> tuple[str, ...]:
-    """Microseconds, TFLOP/s where `rate` asks for them, and the error; '-' where unrecorded."""
-    shown = [f"{timing['median_us']:,.1f}"]
-    if rate:
-        shown.append(f"{timing['tflops']:.1f}" if "tflops" in timing else "-")
-    return (*shown, f"{timing['error']:.1e}" if "error" in timing else "-")
+    lines = [heads, "|---|---|---|--:|---|"]
+    for suite, name in OURS.items():
+        rows = times_on_each_gpu(suite, name)
+        for gpu in newest_of_each_gpu(f"bench_{suite}"):
+            ratios = {label: us[gpu] / us[COURSE_GPU] for label, us in rows.items()}
+            if gpu != COURSE_GPU and ratios:
+                ends = [
+                    f"{ratios[label]:.2f} at {label}"
+                    for label in (at(ratios, key=ratios.get) for at in (min, max))
+                ]
+                lines.append(
+                    f"| `{suite}` | `{name}` | {gpu} | {len(ratios)} | {'; '.join(ends)} |"
+                )
+    return "\n".join(lines)
 
 
 def methods() -> str:
@@ -239,10 +237,11 @@ def bench_row(row: dict) -> str:
     """`auto` beside the best peer, eager attention included, and the best backend of SDPA."""
     ours, best = row["timings"]["auto"]["median_us"], row["best_peer"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_peer"]["value"]
+    flash = row["timings"].get("torch_flash")
+    other = flash["median_us"] / ours if flash else row["ratio_backend"]["value"]
     return (
         f"| {row['label']} | `{row['auto_picks']}` | {ours:,.1f} | "
-        f"{best.removeprefix('torch_')} | {theirs:,.1f} | {ratio:.2f} | "
-        f"{row['ratio_backend']['value']:.2f} |"
+        f"{best.removeprefix('torch_')} | {theirs:,.1f} | {ratio:.2f} | {other:.2f} |"
     )
 
 
@@ -310,6 +309,7 @@ TABLES = {
     "speed": speed,
     "lessons": lessons,
     "bench": bench,
+    "gpus": other_gpus,
     "methods": methods,
     "checked": checked,
     "badges": badges,

@@ -67,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             given = sys.argv[1:] if arguments is None else arguments
+            if not given:
+                build_parser().print_help(sys.stderr)
+                return 2
             parsed = build_parser().parse_args(joined(given))
             return parsed.execute(parsed)
         finally:

@@ -1,4 +1,4 @@
-"""`attn-course tour`: every step of the ladder on the MRI windows, each checked against float64."""
+"""`attn-course tour`: every kernel of the course on the MRI windows, checked against float64."""
 
 import sys
 from pathlib import Path
@@ -13,6 +13,8 @@ from attn_course.figures import table
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
+from attn_course.layers.steps import LAYERS
+from attn_course.layers.verify import layer_name, verify_layer
 from attn_course.reference import inputs as data
 from attn_course.reference.dtypes import DTYPES
 
@@ -34,9 +36,10 @@ HEADS_DRAWN = 5
 def add(parsers) -> None:
     parser = parsers.add_parser(
         "tour",
-        help="every step of the ladder on this machine, on real input",
-        description="Runs every kernel and every method over windows of a brain MRI slice, checks "
-        "each against float64, and writes figures. Exit status 1 when one disagrees.",
+        help="every kernel and method on this machine, on real input",
+        description="Runs the kernels of attention and of the layers around it, and every method, "
+        "over windows of a brain MRI slice, checks each against float64, and writes figures. "
+        "Exit status 1 when one disagrees.",
     )
     parser.add_argument(
         "--out",
@@ -94,8 +97,17 @@ def execute(arguments) -> int:
 def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
     """A verdict for each kernel on inputs of its own, then for each method from q, k, v."""
     flat = [array.reshape(-1, *array.shape[2:]) for array in (windows.q, windows.k, windows.v)]
+    batch, heads, n, _ = windows.q.shape
+    tokens = windows.q.swapaxes(1, 2).reshape(batch, n, -1)  # the heads of a token side by side
     jobs = [
         (step.file, lambda step=step: verify_step(step, *flat, backend=backend)) for step in LADDER
+    ]
+    jobs += [
+        (
+            layer_name(step),
+            lambda step=step: verify_layer(step, tokens, heads, backend=backend),
+        )
+        for step in LAYERS
     ]
     jobs += [
         (
@@ -122,6 +134,7 @@ def in_dtype(windows: data.MriWindows, dtype: str) -> list[np.ndarray]:
 def rows(verdict: Verdict) -> list[tuple[str, ...]]:
     """A verdict's table rows: one for a kernel; for a method one and its launches below it."""
     formulas = {step.file: step.computes for step in LADDER}
+    formulas |= {layer_name(step): step.computes for step in LAYERS}
     found = verdict.comparison
     judged = (
         f"{found.max_abs_error:.1e}",

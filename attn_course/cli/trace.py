@@ -6,7 +6,9 @@ METHOD is a method of attention(), or a kernel file of the user's own.
 from pathlib import Path
 
 from attn_course.engine.backend import BackendError
+from attn_course.engine.errors import SimulatorError
 from attn_course.engine.events import observe
+from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.tracer.tracer import Tracer
 
 from . import own
@@ -29,7 +31,8 @@ def add(parsers) -> None:
         help="step through one thread block: source lines, variables, shared memory",
         description="Runs one method of attention() on the simulator and records every step of "
         "one thread block of each kernel, with the local variables by name. Exit status 1 when "
-        "the result disagrees with float64. Or records a launch of a kernel of your own.",
+        "the result disagrees with float64. Or records a launch of a kernel of your own, and the "
+        "sanitizer's findings in it: exit status 1 where there is an error.",
     )
     # A small default: each step of each thread is kept.
     add_workload(parser, shape=(1, 1, 16, 8), also="; or a kernel file of your own")
@@ -77,18 +80,39 @@ def execute(arguments) -> int:
 
 
 def execute_own(arguments) -> int:
-    """Record one launch of a kernel of the user's own."""
+    """Record one launch of a kernel of the user's own, with the sanitizer's findings in it."""
     call = own.own_call(arguments, backend="simulator")
     tracer = Tracer(arguments.at, arguments.warp, limit=arguments.limit)
-    with observe(tracer):
-        call.run()
-    found = own.written(call)
-    show(tracer, call.name, f"{call.title}\n{own.arrays_report(found)}", arguments)
+    watch, ended = Sanitizer(call.outputs), ""
+    try:
+        with observe(tracer, watch):
+            call.run()
+    except SimulatorError as error:
+        if not any(recording.frames for recording in tracer.recordings):
+            raise
+        ended = f"the run ended early: {error}"
+    tracer.mark(watch.findings)
+    found, told = own.written(call), [*findings(tracer, watch), *([ended] if ended else [])]
+    show(tracer, call.name, "\n".join([call.title, own.arrays_report(found), *told]), arguments)
     own.save(call, arguments.out)
     recordings = [recording.plain() for recording in tracer.recordings]
     steps = {"recordings": recordings, "arrays": own.arrays_record(found)}
     write_json(arguments.json, call.record() | steps)
-    return 0
+    return 1 if ended or watch.errors else 0
+
+
+def findings(tracer: Tracer, watch: Sanitizer) -> list[str]:
+    """Return where the trace shows the sanitizer's errors, or which block has them."""
+    shown = [
+        f"step {one['step']}, line {one['line']}: {one['kind']}: {one['message']}"
+        for recording in tracer.recordings
+        for one in recording.findings
+    ]
+    elsewhere = [one.threads[0][0] for one in watch.errors if one.threads]
+    if not shown and elsewhere:
+        block = ",".join(map(str, elsewhere[0]))
+        return [f"block {elsewhere[0]} has a finding that this one has not: --at {block} traces it"]
+    return shown
 
 
 def show(tracer: Tracer, name: str, result: str, arguments) -> None:

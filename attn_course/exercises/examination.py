@@ -161,7 +161,8 @@ def _unfinished(error: SimulatorError, setup: Setup) -> Failure:
 
 
 def _failure(finding: Finding, label: str) -> Failure:
-    message = f"{finding.message} \nremedy: {finding.remedy}".replace(" \n", "\n")
+    called = f"\ncalled from {finding.called}" if finding.called else ""
+    message = f"{finding.message} {called}\nremedy: {finding.remedy}".replace(" \n", "\n")
     block = finding.threads[0][0] if finding.threads else (0, 0, 0)
     return Failure(BROKEN_BY[finding.kind], message, label, finding.line, block)
 

@@ -7,9 +7,9 @@ from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer, Tracer
 from attn_course.lessons.working_copy import WorkingCopy
 
-from .examination import compiled, judge, launch
+from .examination import BROKEN_BY, compiled, judge, launch
 from .exercise import Exercise, ExerciseError, read_exercise
-from .judgement import Judgement
+from .judgement import Failure, Judgement
 from .setups import Setup
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows
@@ -41,8 +41,8 @@ def current_text(exercise: Exercise) -> str:
 def step(name: str):
     """Return the stepper on the smallest case that the last `check` found to fail.
 
-    It shows the thread block of the finding; after a pass, the first block of the smallest case.
-    Raises ExerciseError before any check.
+    It shows the thread block of the finding and opens there; after a pass, the first block of the
+    smallest case. Raises ExerciseError before any check.
     """
     judgement = _judgements.get(name)
     if judgement is None or judgement.waiting:
@@ -54,7 +54,16 @@ def step(name: str):
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
     block = first.block if first is not None and first.block else (0, 0, 0)
-    return traced(exercise, judgement.source, setup, block).show()
+    trace = traced(exercise, judgement.source, setup, block)
+    return trace.show(step=_told(trace, first))
+
+
+def _told(trace: Tracer, failure: Failure | None) -> int | None:
+    """Return the step of the failure that `check` told, where the trace has it."""
+    found = trace.findings if failure is not None and trace.recordings else ()
+    of = [one for one in found if BROKEN_BY.get(one["kind"]) == failure.property]
+    exactly = [one for one in of if one["line"] == failure.line]
+    return next((one["step"] for one in (*exactly, *of)), None)
 
 
 def traced(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from . import style
 
@@ -39,6 +39,8 @@ def bars(
     style.rows_of_bars(axes, labels)
     axes.set_xlim(0, values.max() * 1.2 or 1)
     axes.xaxis.set_major_formatter("{x:,g}")
+    if (values == values.round()).all():
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # no half of a claim
     axes.set(title=title, xlabel=unit)
     return figure
 

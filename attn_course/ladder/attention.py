@@ -79,8 +79,10 @@ def steps_of(method: str) -> tuple[Step, ...]:
     if any(method == row.entry for row in EXPERIMENTS):
         return (step(method),)
     known = (*METHODS, AUTO, *(row.entry for row in EXPERIMENTS))
-    near = get_close_matches(str(method), known, 1)
+    of = [name for name, numbers in METHODS.items() if method in (step(n).file for n in numbers)]
+    near = [] if of else get_close_matches(str(method), known, 1)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
+    meant = f" (this kernel is a step of: {', '.join(of)})" if of else meant
     raise UnknownMethod(
         f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
         f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}"
@@ -217,9 +219,10 @@ def call_method(
     if method != AUTO:
         steps_of(method)  # an unknown method is named before any argument
     check_arrays(q, k, v, xp)
-    problem = problem_of(q, k, causal, check_bias(bias, q, k, xp))
+    strides = check_bias(bias, q, k, xp)
+    problem = problem_of(q, k, causal, strides, biased=bias is not None)
     method, reason = _pick(method, problem, backend)
-    check_options(method, problem, bias, return_lse)
+    check_options(method, problem, return_lse)
     arrays = {"q": q, "k": k, "v": v}
     if bias is not None:
         arrays["bias"] = bias
@@ -256,14 +259,16 @@ def _pick(method: str, problem: Problem, backend: str | None) -> tuple[str, str]
     return method, reason
 
 
-def problem_of(q, k, causal: bool = False, bias_strides: tuple[int, int] = (0, 0)) -> Problem:
+def problem_of(
+    q, k, causal: bool = False, bias_strides: tuple[int, int] = (0, 0), *, biased: bool = False
+) -> Problem:
     """Return the extents of a call on q (B, H, n, d) and k (B, H_kv, m, d)."""
     batch, heads, n, d = q.shape
     extents = (batch * heads, n, k.shape[2], d, heads, k.shape[1])
-    return Problem(*extents, bool(causal), bias_strides, q.dtype.name)
+    return Problem(*extents, bool(causal), bias_strides, q.dtype.name, biased)
 
 
-def check_options(method: str, problem: Problem, bias=None, return_lse: bool = False) -> None:
+def check_options(method: str, problem: Problem, return_lse: bool = False) -> None:
     """Refuse what the method's kernels do not implement.
 
     Raises:
@@ -272,7 +277,7 @@ def check_options(method: str, problem: Problem, bias=None, return_lse: bool = F
     check_dtype(method, problem.dtype)
     wanted = {
         "causal": problem.causal,
-        "bias": bias is not None,
+        "bias": problem.biased,
         "lse": return_lse,
         "kv_heads": problem.kv_heads != problem.heads,
     }

@@ -5,7 +5,7 @@ from functools import lru_cache
 from attn_course.engine.backend import resolve_backend
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import fills_device, matrix_candidates
+from .matrix_tiles import matrix_blocks, matrix_candidates
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_flash, best_split
 
@@ -13,6 +13,7 @@ CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 was timed
+TF32_SHARE = 0.45  # blocks a multiprocessor from which it was the fastest: docs/mma_log.md
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -93,13 +94,15 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    if device.capability >= TENSOR_CORES and problem.d <= TF32_D:
+    # A bias costs flash_tf32x3 more: at the shape of a Swin window it loses to flash_async.
+    if device.capability >= TENSOR_CORES and problem.d <= TF32_D and not problem.biased:
         large = matrix_candidates("flash_tf32x3", problem, device)[:1]
-        if large and fills_device(large[0], problem, device):
+        blocks = matrix_blocks(large[0], problem) if large else 0
+        if blocks >= TF32_SHARE * device.sm_count:
             return "flash_tf32x3", (
-                f"head dim {problem.d} is at most {TF32_D}, and tiles for all {device.sm_count} "
-                f"SMs of {device.name}: three products of tensor cores are faster than one in "
-                "float32, and nearly as exact"
+                f"head dim {problem.d} is at most {TF32_D}, and large tiles make {blocks} blocks "
+                f"for the {device.sm_count} SMs of {device.name}: three products of tensor cores "
+                "are faster than one in float32, and nearly as exact"
             )
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS

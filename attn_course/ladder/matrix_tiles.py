@@ -115,6 +115,11 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
     return next((c for c in found if fills_device(c, problem, device)), found[-1])
 
 
+def matrix_blocks(c: Mapping[str, int], problem: Problem) -> int:
+    """Blocks that a kernel with these constants starts."""
+    return problem.bh * ceil_div(problem.n, matrix_rows(c))
+
+
 def fills_device(c: Mapping[str, int], problem: Problem, device: Device) -> bool:
     """Whether every multiprocessor gets a block of these constants."""
-    return problem.bh * ceil_div(problem.n, matrix_rows(c)) >= device.sm_count
+    return matrix_blocks(c, problem) >= device.sm_count

@@ -21,6 +21,7 @@ class Problem:
     heads and kv_heads: of q and of k and v in one element of the batch; bh is a multiple of heads,
     heads of kv_heads. bias_strides: floats from one element of the batch, and from one head, to
     the next in the bias; 0 where they share it. dtype: of q, k, v and out, a name in DTYPES.
+    biased: whether there is a bias.
     """
 
     bh: int
@@ -32,6 +33,7 @@ class Problem:
     causal: bool = False
     bias_strides: tuple[int, int] = (0, 0)
     dtype: str = "float32"
+    biased: bool = False
 
     def shape(self, buffer: str) -> tuple[int, ...]:
         """Shape of a buffer by its name in the kernels: q, k, v, s, p, out or lse."""

@@ -16,7 +16,7 @@ from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
 from .attention import call_method
-from .call import Call, call_steps
+from .call import Call, StepLaunch, call_steps
 from .steps import FUSED, Problem, Step
 
 Arrays = Mapping[str, np.ndarray]
@@ -146,14 +146,14 @@ def verify_step(
     arrays = _device_arrays(step, problem, inputs, array_module(backend))
     call = call_steps([step], arrays, scale, problem=problem, backend=backend, options=options)
     _warm_up(call, options)
-    seconds = _timed(call)
+    seconds = timed(call)
     outputs = {name: asnumpy(arrays[name]) for name in step.writes}
     found, relative = [], step.tolerance(problem.dtype)
     for name in step.writes:
         said = f"{step.file}: {name}"
         found.append(compare(outputs[name], expected[name], name=said, relative=relative))
     return Verdict(
-        step.file, backend, _records(call), _worst(found), seconds, outputs, dtype=problem.dtype
+        step.file, backend, _records(call), worst(found), seconds, outputs, dtype=problem.dtype
     )
 
 
@@ -179,7 +179,7 @@ def verify_method(
     device = [array_module(backend).asarray(array) for array in (q, k, v)]
     call = call_method(*device, method, causal, scale, backend)
     _warm_up(call)
-    seconds = _timed(call)
+    seconds = timed(call)
     out = asnumpy(call.arrays["out"])
     expected = reference.attention(q, k, v, causal=causal, scale=scale)
     comparison = compare(out, expected, name=method, relative=call.tolerance)
@@ -212,25 +212,30 @@ def _device_arrays(step: Step, problem: Problem, inputs: Arrays, xp) -> dict:
 
 
 def _records(call: Call) -> tuple[LaunchRecord, ...]:
-    return tuple(
-        LaunchRecord(
-            launch.step.file,
-            launch.geometry.entry,
-            launch.geometry.grid,
-            launch.geometry.block,
-            launch.kernel.shared_size_bytes + launch.geometry.shared_bytes,
-        )
-        for launch in call.launches
+    return tuple(launch_record(launch) for launch in call.launches)
+
+
+def launch_record(launch: StepLaunch) -> LaunchRecord:
+    """Return the facts of a launch."""
+    return LaunchRecord(
+        launch.step.file,
+        launch.geometry.entry,
+        launch.geometry.grid,
+        launch.geometry.block,
+        launch.kernel.shared_size_bytes + launch.geometry.shared_bytes,
     )
 
 
-def _worst(comparisons: list[Comparison]) -> Comparison:
-    """The comparison that disagrees, if one does; else the one with the largest relative error."""
+def worst(comparisons: list[Comparison]) -> Comparison:
+    """Return the comparison that disagrees, else the one with the largest relative error."""
     return max(comparisons, key=lambda found: (not found.agrees, found.relative_error))
 
 
-def _timed(call: Call) -> float:
-    """Wall-clock seconds of a call, with the GPU idle before and after it."""
+def timed(call) -> float:
+    """Return wall-clock seconds of `call.run()`, with the GPU idle before and after it.
+
+    call: a Call, or another sequence of launches with a `backend`.
+    """
     xp = array_module(call.backend)
     synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
     synchronize()

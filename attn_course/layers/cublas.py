@@ -8,10 +8,12 @@ structures are those of cublasLt.h
 import ctypes
 import os
 from ctypes import c_float, c_int, c_size_t, c_uint64, c_void_p
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from math import gcd
 
 from attn_course.engine.errors import BackendError
+from attn_course.engine.graphs import capture_graph
 
 FLOAT32 = 0  # CUDA_R_32F
 COMPUTE = {"fp32": 68, "tf32": 77}  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32
@@ -19,8 +21,8 @@ EPILOGUE, BIAS_POINTER = 7, 8  # CUBLASLT_MATMUL_DESC_*
 ADD_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS
 MOST_WORKSPACE, ALIGNMENT_OF_A = 1, 5  # CUBLASLT_MATMUL_PREF_*; B, C and D follow A
 WORKSPACE = 32 << 20  # bytes, what NVIDIA recommends for Hopper
-ALGORITHMS = 8  # that are timed
-TIMED_CALLS = 5
+ALGORITHMS = 64  # at most, that are timed
+TIMED_CALLS = 10  # in a graph: launched one by one, small products would take a launch's time
 LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
 
@@ -185,16 +187,16 @@ class Product:
         return usable[min(times, key=times.get)]
 
     def _time(self, algorithm) -> float:
-        """The shortest of some calls, in milliseconds."""
-        events = [self._cupy.cuda.Event() for _ in range(TIMED_CALLS + 1)]
-        self._launch(algorithm)
-        for event in events[:-1]:
+        """The shortest of some replays of a graph of launches, in milliseconds."""
+        replay = capture_graph(partial(self._launch, algorithm), TIMED_CALLS)
+        events = [self._cupy.cuda.Event() for _ in range(4)]
+        events[0].record()
+        for event in events[1:]:
+            replay()
             event.record()
-            self._launch(algorithm)
-        events[-1].record()
         events[-1].synchronize()
         elapsed = self._cupy.cuda.get_elapsed_time
-        return min(elapsed(*pair) for pair in zip(events, events[1:], strict=False))
+        return min(elapsed(*pair) for pair in pairwise(events))
 
     def __del__(self):
         if not hasattr(self, "_layouts"):

@@ -100,7 +100,7 @@ class LayerPlan:
     the simulator ``plan()`` runs them again.
 
     Attributes:
-        out: the output array.
+        out: the output array, or all of them where the layer returns several.
         launches: what runs, in order.
     """
 

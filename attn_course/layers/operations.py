@@ -49,10 +49,13 @@ def layer_norm(
 
 
 def plan_layer_norm(x, gamma=None, beta=None, eps=1e-5, **how) -> LayerPlan:
-    """Prepare a call of layer_norm() on these arrays; also ``layer_norm.plan``."""
+    """Prepare a call of layer_norm() on these arrays; also ``layer_norm.plan``.
+
+    ``plan()`` returns what layer_norm() does: with ``return_sum`` a pair.
+    """
     how = {"residual": None, "bias": None, "return_sum": False, "backend": None} | how
-    launches, y, _ = _layer_norm_launches(x, gamma, beta, eps, **how)
-    return LayerPlan(launches, y)
+    launches, y, total = _layer_norm_launches(x, gamma, beta, eps, **how)
+    return LayerPlan(launches, (y, total) if how["return_sum"] else y)
 
 
 layer_norm.plan = plan_layer_norm

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from attn_course.engine.backend import gpu_count, resolve_backend
-from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 TABLE_WIDTH = 110  # characters of a table of steps; a notebook breaks longer lines inside words
 
@@ -50,7 +50,8 @@ def show_source(kernel: str, start: str, end: str | None = None, **defined: int)
     shown = [lines[n - 1].rstrip() for n in chosen]
     where = f"line {chosen[0]}" if len(chosen) == 1 else f"lines {chosen[0]} to {chosen[-1]}"
     text = textwrap.dedent("\n".join(_compiled(shown, defined) if defined else shown))
-    return Listing(f"// kernels/{kernel}.cu, {where}\n{text}", "c++")
+    file = kernel_path(kernel).relative_to(KERNEL_FOLDER).as_posix()
+    return Listing(f"// kernels/{file}, {where}\n{text}", "c++")
 
 
 def _compiled(lines: Iterable[str], defined: Mapping[str, int]) -> Iterator[str]:

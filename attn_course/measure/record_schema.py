@@ -159,23 +159,6 @@ ClaimTimesRecord = _fields(
     handles=list[Handles],
 )
 
-# -- sweeps, which choose tiles --------------------------------------------------------------------
-SweepTiming = _fields(
-    median_us=Positive,
-    p20_us=NotRequired[Positive],
-    p80_us=NotRequired[Positive],
-    tflops=NotRequired[Positive],
-    error=NotRequired[NotNegative],  # largest over the largest output, or relative (wmma, mlp)
-)
-SweepRow = _fields(
-    sweep=str,
-    shape=Annotated[list[Count], Meta(min_length=3, max_length=4)],
-    causal=bool,
-    dtype=str,
-    timings=dict[str, SweepTiming],
-)
-SweepsRecord = _fields(RecordStamp, torch=str, rows=Annotated[list[SweepRow], Meta(min_length=1)])
-
 # -- profiles and comparisons ----------------------------------------------------------------------
 ProfileCase = _fields(
     file=Annotated[str, Meta(pattern=r"^(probes/\w+|\d\d_\w+)\.cu$")],
@@ -233,7 +216,6 @@ SCHEMAS: dict[str, type] = {
     "memory_lesson": MemoryRecord,
     "timing_lesson": TimingRecord,
     "claims_lesson": ClaimTimesRecord,
-    "sweeps": SweepsRecord,
     **dict.fromkeys(("profile", "profile_lesson"), ProfileRecord),
     "counters": CountersRecord,
     "sanitizer": SanitizerRecord,

@@ -29,6 +29,7 @@ from .record_schema import decoded, kind_of
 
 RESULTS_FOLDER = course_folder("results")
 _STRING_OR_COMMENT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+COURSE_GPU = "NVIDIA H200"  # of the course's own records
 CPU_FOLDER = "cpu"  # of results/: the simulator's speed, no records of a GPU
 _log = logging.getLogger(__name__)
 _warned: set[Path] = set()  # files that were named as corrupt
@@ -169,7 +170,7 @@ def read_or_warn(path: Path, schema: type | None = None) -> dict | None:
 
 
 def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
-    """Return all records of a kind, newest first.
+    """Return all records of a kind, newest first; of one day, that of COURSE_GPU first.
 
     A corrupt file is skipped, whatever its kind; the log names it and says why.
     """
@@ -180,7 +181,9 @@ def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
         if _kind(path) in (kind, None) and (record := read_or_warn(path)):
             found.append(record)
     found = [record for record in found if record["kind"] == kind]
-    return sorted(found, key=lambda record: record["date"], reverse=True)
+    return sorted(
+        found, key=lambda record: (record["date"], record["gpu"] == COURSE_GPU), reverse=True
+    )
 
 
 def _kind(path: Path) -> str | None:
@@ -194,6 +197,14 @@ def _kind(path: Path) -> str | None:
 def newest_record(kind: str, root: Path = RESULTS_FOLDER) -> dict | None:
     """Return the newest record of a kind, None where there is none."""
     return next(iter(records(kind, root)), None)
+
+
+def newest_of_each_gpu(kind: str, root: Path = RESULTS_FOLDER) -> dict[str, dict]:
+    """Return GPU -> its newest record of a kind, in the order of :func:`records`."""
+    found: dict[str, dict] = {}
+    for record in records(kind, root):
+        found.setdefault(record["gpu"], record)
+    return found
 
 
 _measured_now: dict[str, dict] = {}

@@ -81,7 +81,11 @@ def steppers(notebook) -> dict[str, str]:
     found = {model: one["state"] for model, one in state.get("state", {}).items()}
     return {
         model: packed_fragment(
-            one["trace"], tables[model], one["step"], script=one["_esm"], style=one["_css"]
+            one["trace"],
+            tables[model],
+            {"step": one["step"], "recording": one.get("recording", 0)},
+            script=one["_esm"],
+            style=one["_css"],
         )
         for model, one in found.items()
         if model in tables and "trace" in one

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course import reference
 from attn_course.engine.compile import include_closure
 from attn_course.engine.compile.kept import FOLDER, keep, read_kept
 from attn_course.engine.events import observe
@@ -28,13 +27,14 @@ from attn_course.ladder.problem import Geometry, Problem
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.ladder.verify import ORACLES, step_inputs
 from attn_course.layers.launches import Launches
-from attn_course.layers.operations import add_bias_gelu, add_layer_norm
-from attn_course.layers.steps import LAYERS, SPLIT_HEADS, Rows
+from attn_course.layers.steps import LAYERS
+from attn_course.layers.verify import layer_case
 from attn_course.lessons.show import machine_facts
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import mri_windows
 
 HEAD_DIM = 16
+HEADS = 6  # of a token, in the layers' kernels
 TRACED_TOKENS = (14, 70)  # queries and keys: the first row, and five rows, of the window's tokens
 TRACED_STEPS = 300
 MOST_PAGE_BYTES = 1_800_000  # of a stepper
@@ -178,30 +178,14 @@ def _attention_run(step: Step, queries: slice, keys: slice) -> _Run:
 
 def _layer_run(step: Step, rows: slice) -> _Run:
     """A kernel of the layers on the tokens of the window, (tokens, channels)."""
-    window = mri_windows(windows=1, heads=6, head_dim=HEAD_DIM)
-    x = np.concatenate(window.q[0], axis=-1)[rows].copy()  # (tokens, 96)
+    window = mri_windows(windows=1, heads=HEADS, head_dim=HEAD_DIM)
+    x = np.concatenate(window.q[0], axis=-1)[rows]  # (tokens, 96)
     tokens, width = x.shape
-    launches = Launches("simulator")
-    if step is SPLIT_HEADS:
-        x = np.concatenate([x, 2 * x, 3 * x], axis=-1)  # [q k v] side by side
-        parts = {name: np.empty((1, 6, tokens, HEAD_DIM), np.float32) for name in "qkv"}
-        numbers = {"n": tokens, "heads": 6, "d": HEAD_DIM}
-        arrays = {"qkv": x, "bias": None, "token": None, **parts}
-        launches.kernel(SPLIT_HEADS, Rows(tokens, width), arrays, numbers)
-        cut = x.reshape(tokens, 3, 6, HEAD_DIM).transpose(1, 2, 0, 3)[:, None]
-        expected = dict(zip("qkv", cut, strict=True))
-        found = parts
-    elif step.entry == "bias_gelu":
-        found = {"out": np.empty_like(x)}
-        add_bias_gelu(launches, x, None, found["out"], "none")
-        expected = {"out": reference.gelu(x)}
-    else:
-        found = {"y": np.empty_like(x)}
-        add_layer_norm(launches, x, found["y"], None, None, 1e-5)
-        expected = {"y": reference.layer_norm(x)}
+    launches, case = Launches("simulator"), layer_case(step, x[None], HEADS)
+    found = case.append(step, launches)
     shape = f"one window of the MRI slice: {tokens} tokens of {width} channels, float32"
     geometry = launches.calls[0][1].launch.geometry
-    return _Run(geometry, shape, launches.run, lambda: _verdict(found, expected))
+    return _Run(geometry, shape, launches.run, lambda: _verdict(found, case.expected))
 
 
 def _verdict(found, expected, relative: float = 1e-5) -> str:

@@ -48,14 +48,3 @@ __device__ __forceinline__ void store4(Element* to, float4 x, float factor, int 
         if (left > 3) to[3] = to_element(x.w * factor);
     }
 }
-
-// Writes two elements, the first 2 of `left` columns.
-__device__ __forceinline__ void store2(Element* to, float first, float second, int left)
-{
-    if (left > 1 && (size_t)to % 4 == 0) {
-        *reinterpret_cast<unsigned*>(to) = to_pair(first, second);
-    } else {
-        if (left > 0) to[0] = to_element(first);
-        if (left > 1) to[1] = to_element(second);
-    }
-}

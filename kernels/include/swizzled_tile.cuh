@@ -69,3 +69,35 @@ __device__ __forceinline__ void start_swizzled_copy(unsigned char* tile,  // (co
     }
     asm volatile("cp.async.commit_group;" ::: "memory");  // this thread's copies, one group a call
 }
+
+// Writes `count` rows of a tile to rows [0, rows) of a (.., d) matrix; one warp calls it. vector:
+// rows are 16-byte aligned and written chunk by chunk; others element by element.
+template <int stride, int count, typename T>
+__device__ __forceinline__ void store_swizzled(T* dst,  // (rows, d)
+                                               const unsigned char* tile,  // (.., stride), shared
+                                               int rows, int d, bool vector)
+{
+    constexpr int CHUNK = 16 / sizeof(T);  // elements
+    constexpr int LANES = stride / 16;     // threads a row
+    const int lane = threadIdx.x % 32;
+    if (vector) {
+#pragma unroll
+        for (int x = lane; x < count * LANES; x += 32) {
+            const int row = x / LANES;
+            const int chunk = x % LANES;
+            if (row < rows && chunk * CHUNK < d) {
+                *reinterpret_cast<uint4*>(dst + (long long)row * d + chunk * CHUNK) =
+                    *reinterpret_cast<const uint4*>(tile + swizzled<stride>(row, chunk));
+            }
+        }
+    } else {
+#pragma unroll 1
+        for (int row = 0; row < min(count, rows); ++row) {
+#pragma unroll 1
+            for (int col = lane; col < d; col += 32) {
+                const unsigned char* from = tile + swizzled<stride>(row, col / CHUNK);
+                dst[(long long)row * d + col] = reinterpret_cast<const T*>(from)[col % CHUNK];
+            }
+        }
+    }
+}

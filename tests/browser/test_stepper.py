@@ -302,12 +302,16 @@ def test_a_finding_is_shown_where_it_happened(browser, tmp_path):
         kernel((2,), (64,), (np.zeros(100, np.float32), np.zeros(64, np.float32)))
     tracer.to_html(tmp_path / "fault.html")
     root = opened(browser, tmp_path / "fault.html")
-    press(root, "finding")
+    assert "opened at the finding" in root.find_element(By.CSS_SELECTOR, ".acs-banner").text
     assert "out-of-bounds" in root.find_element(By.CSS_SELECTOR, ".acs-finding-text").text
     assert "float mine" in root.find_element(By.CSS_SELECTOR, ".acs-current.acs-bad").text
     warp = Select(root.find_elements(By.CSS_SELECTOR, ".acs-chooser select")[1])
     assert warp.first_selected_option.text == "1"  # thread 36 is the first to go too far
     looked(browser, "page-finding")
+    press(root, "first")
+    assert root.get_attribute("data-step") == "0"
+    press(root, "finding")
+    assert "float mine" in root.find_element(By.CSS_SELECTOR, ".acs-current.acs-bad").text
 
 
 def test_bank_conflicts_and_scattered_sectors_are_counted(browser, tmp_path):
@@ -578,6 +582,8 @@ def test_cuda_cells_are_coloured_as_cpp(browser, lab):
     browser.get(lab.replace("trace.ipynb", "cuda.ipynb"))
     WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])
     looked(browser, "lab-cuda")
+    plugins = "return jupyterapp.hasPlugin('@jupyterlab/apputils-extension:announcements')"
+    assert not browser.execute_script(plugins)  # nobody is asked about Jupyter's news
     cells = "jupyterapp.shell.currentWidget.content.model.cells"
     change = f"{cells}.get(arguments[0]).sharedModel.setSource(arguments[1])"
     browser.execute_script(change, 0, "before = 1 // 2")

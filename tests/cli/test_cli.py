@@ -11,11 +11,13 @@ import pytest
 
 import attn_course
 from attn_course import reference
-from attn_course.cli import __main__, main, record, run, simulator_speed, tour
+from attn_course.cli import __main__, course, main, record, run, simulator_speed, tour
 from attn_course.cli.arguments import Workload, finite
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
+from attn_course.layers.steps import LAYERS
+from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
 
 SMALL = ("--shape", "1,2,17,9")
@@ -151,6 +153,23 @@ def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, mo
     assert out.startswith("naive, (B, H, L, D) = (1, 2, 17, 9), float32, seed 0, backend ")
 
 
+def test_without_a_command_the_commands_are_listed(capsys):
+    status, out, err = call(capsys)
+    assert (status, out) == (2, "") and all(name in err for name in ("tour", "lessons", "check"))
+
+
+@pytest.mark.parametrize("given", ["03_memory_traffic", "03", "3"])
+def test_a_lesson_is_opened_by_its_name_or_number(given, monkeypatch, tmp_path):
+    """In JupyterLab's terminals `attn-course` is a command, whatever the PATH was."""
+    opened = []
+    monkeypatch.setattr(course.lessons.os, "execve", lambda *call: opened.append(call))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert main.main(["lessons", "--folder", str(tmp_path / "work"), "--open", given]) == 0
+    [(program, command, environment)] = opened
+    assert program == sys.executable and command[-1].endswith("work/03_memory_traffic.ipynb")
+    assert environment["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/nowhere"
+
+
 def test_the_traceback_is_there_when_asked_for(monkeypatch):
     monkeypatch.setenv(main.TRACEBACK_VARIABLE, "1")
     with pytest.raises(ValueError, match="nonsense"):
@@ -162,13 +181,14 @@ def test_tour(capsys, tmp_path):
     status, out, _ = call(
         capsys, "tour", "--quick", "--out", str(tmp_path / "figures"), "--json", str(path)
     )
-    steps, backend = len(LADDER) + len(METHODS), resolve_backend()
+    steps, backend = len(LADDER) + len(LAYERS) + len(METHODS), resolve_backend()
     assert status == 0
     last = out.splitlines()[-1]
     assert last == f"tour: {steps} steps, {steps} agree with float64, backend {backend}"
     assert all(step.file in out for step in LADDER)
     assert [s["name"] for s in json.loads(path.read_text())["steps"]] == [
         *(step.file for step in LADDER),
+        *map(layer_name, LAYERS),
         *METHODS,
     ]
     figures = {figure.name for figure in (tmp_path / "figures").iterdir()}
@@ -178,6 +198,7 @@ def test_tour(capsys, tmp_path):
 def test_tour_fails_when_a_method_disagrees(capsys, tmp_path, wrong_reference, monkeypatch):
     """With the kernels of the figures and one of all attention; the latter's result disagrees."""
     monkeypatch.setattr(tour, "LADDER", tuple(step(number) for number in (2, 5, 9)))
+    monkeypatch.setattr(tour, "LAYERS", ())
     monkeypatch.setattr(tour, "METHODS", ("naive", "rows_online"))
     status, out, _ = call(capsys, "tour", "--quick", "--out", str(tmp_path))
     assert status == 1
@@ -226,6 +247,7 @@ def test_the_module_runs_as_a_command():
     ("arguments", "words"),
     [
         (["run", "flash_spilt"], "did you mean 'flash_split'"),
+        (["count", "05_softmax_warp"], "this kernel is a step of: three_kernels, tiled"),
         (["bench", "--recorded"], "name one of seeds_fp32"),
         (
             ["run", "rows_online", "--shape", "1,1,2,8", "--kv-length", "5000000000000"],

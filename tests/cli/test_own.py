@@ -1,6 +1,7 @@
 """A kernel file of the user's own: run, count, check and trace, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -106,6 +107,12 @@ def test_count_check_and_trace(call, folder):
     status, out, _ = call("trace", "add.cu", *CALL, "--arg", "100", *page)
     assert status == 0 and "steps written to page.html" in out
     assert "step by step" in (folder / "page.html").read_text()
+    status, out, _ = call("trace", "add.cu", *CALL, "--arg", "120", *page)
+    step = re.search(r"step (\d+), line \d+: out-of-bounds", out)[1]
+    assert status == 1 and "steps written to page.html" in out
+    assert f'{{"step": {step}, "recording": 0}}' in (folder / "page.html").read_text()
+    status, out, _ = call("trace", "add.cu", *CALL, "--arg", "120")
+    assert status == 1 and "--at 3,0,0 traces it" in out
 
 
 WRONG = [
@@ -144,6 +151,11 @@ def test_a_wrong_value_names_its_parameter(call, kernel, texts, words):
     options = ("--grid", "1", "--kernel", kernel, "--option", "-DTWO=2")
     status, _, err = call("run", "many.cu", *options, *values)
     assert status == 2 and all(word in err for word in words)
+
+
+def test_a_kernel_of_the_course_is_told_where_its_file_is(call):
+    status, _, err = call("trace", "broken/lost_update")
+    assert status == 2 and "named by its file: " in err and "broken/lost_update.cu" in err
 
 
 @pytest.mark.parametrize("command", ["run", "count", "check", "trace"])

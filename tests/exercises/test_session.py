@@ -70,7 +70,33 @@ def test_step_shows_the_failing_case_even_where_the_kernel_faults(copy):
     session.write("add_ten", wrong("add_ten", "no guard"))
     session.check("add_ten")
     stepper = session.step("add_ten")
-    assert stepper is not None
+    found = stepper.tracer.findings[0]
+    assert stepper.step == found["step"] > 0 and found["kind"] == "out-of-bounds"
+
+
+TWO_FINDINGS = """
+extern "C" __global__ void rotate_row(float* x, int m) {
+    __shared__ float unset[1024];
+    float* row = x + blockIdx.x * m;
+    const float old = unset[threadIdx.x];
+    row[threadIdx.x] = old + row[threadIdx.x + 1];
+}
+"""
+
+
+def test_step_opens_at_the_finding_that_check_tells(copy):
+    """The uninitialised read comes first, and check tells the access out of bounds."""
+    session.write("rotate_row", TWO_FINDINGS)
+    assert session.check("rotate_row").first.property == "in bounds"
+    stepper = session.step("rotate_row")
+    early, told = stepper.tracer.findings
+    assert early["kind"] == "uninitialised-read" and stepper.step == told["step"] > early["step"]
+
+
+def test_step_opens_at_the_beginning_after_a_pass(copy):
+    session.write("add_ten", read_exercise("add_ten").solution)
+    assert session.check("add_ten")
+    assert session.step("add_ten").step == 0
 
 
 def test_what_does_not_compile_is_told_with_its_line(copy):

@@ -94,7 +94,7 @@ def test_the_environment_is_made_from_hashes_and_past_the_users_settings(bare):
 
 
 def test_clean_takes_away_all_that_was_built(bare):
-    for name in (".venv", "tour", "build", "dist", "attn_course.egg-info"):
+    for name in (".venv", "tour", "book", "build", "dist", "attn_course.egg-info"):
         (bare / name).mkdir()
     assert make(bare, "clean", f"PYTHON={sys.executable}").returncode == 0
     assert {path.name for path in bare.iterdir()} == {

@@ -10,6 +10,7 @@ from record_harness import NOT_TIMED, stamped, timing
 
 from attn_course.cli.main import COMMANDS
 from attn_course.ladder.steps import LADDER
+from attn_course.measure.book import ATTENTION, LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,8 +61,8 @@ def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
         record["kernels"] = dict.fromkeys(record["kernels"], "0")
         (tmp_path / path.name).write_text(json.dumps(record))
     monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
-    recorded = {path.stem for path in tmp_path.glob("bench_*.json")} - {"bench_ladder"}
-    assert readme_tables.bench().count("STALE") == len(recorded) >= 2
+    assert readme_tables.bench().count("STALE") == len(ATTENTION)
+    assert readme_tables.layers().count("STALE") == len(LAYERS)
     assert all("STALE" in line for line in readme_tables.checked().splitlines())
 
 

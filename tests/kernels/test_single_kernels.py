@@ -394,6 +394,8 @@ def test_auto_picks_by_head_dim_and_device():
     found, reason = choose(large, hopper)
     assert found == "flash_tf32x3" and "64" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
+    assert choose(replace(large, biased=True), hopper)[0] == "flash_async"
+    assert choose(replace(large, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
     assert choose(large, turing)[0] == "flash_fp32"
 
 

@@ -128,6 +128,16 @@ def test_the_shape_is_kept_and_the_sum_returned():
     assert_agrees(plan(), reference.layer_norm(asnumpy(residual)), relative=NORM, name="plan")
 
 
+def test_a_plan_returns_the_sum_too():
+    x, residual = device(normal(3, 20), normal(3, 20, seed=1))
+    plan = layer_norm.plan(x, residual=residual, return_sum=True)
+    x[...] = 2 * x
+    y, total = plan()
+    assert plan.out[1] is total
+    np.testing.assert_array_equal(asnumpy(total), asnumpy(x) + asnumpy(residual))
+    assert_agrees(y, reference.layer_norm(asnumpy(total)), relative=NORM, name="plan")
+
+
 def test_arguments_are_refused_by_name():
     x, gamma = device(normal(4, 10), normal(10))
     cases = [

@@ -131,6 +131,8 @@ def test_a_listing_can_be_copied_and_says_where_it_stands():
     assert shown == textwrap.dedent("\n".join(lines[first - 1 : last])).splitlines()
     assert len(shown) == 4 and "fmaf" in shown[2]
     assert listing._repr_markdown_().startswith("```c++\n")
+    header = show.show_source("include/warp.cuh", "__shfl")
+    assert repr(header).startswith("// kernels/include/warp.cuh, line ")
 
 
 @pytest.mark.parametrize(("layout", "absent"), [(1, "[i][tx]"), (2, "[tx][i]")])

@@ -63,3 +63,27 @@ def test_the_command_draws_what_is_recorded_and_names_what_is_not(tmp_path, caps
     index = (tmp_path / "out" / "README.md").read_text()
     assert "](roofline.png)" in index and "no record of it yet" in index
     assert main(["book", "--folder", str(tmp_path / "out"), "--records", str(tmp_path)]) == 1
+
+
+def test_one_suite_on_two_gpus(tmp_path):
+    recorded = json.loads((RESULTS_FOLDER / "h200" / "bench_mlp.json").read_text())
+    label, *_ = labels = [row["label"] for row in recorded["rows"]]
+
+    def add(folder: str, gpu: str, date: str, us: float) -> None:
+        recorded["rows"][0]["timings"]["mlp_fp32"]["median_us"] = us
+        path = tmp_path / folder / "bench_mlp.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(recorded | {"gpu": gpu, "date": date}))
+
+    add("1", "NVIDIA H200", "2026-01-02", 2.0)
+    assert book.times_on_each_gpu("mlp", "mlp_fp32", tmp_path) == {}
+    add("2", "NVIDIA H100", "2026-01-02", 3.0)
+    found = book.times_on_each_gpu("mlp", "mlp_fp32", tmp_path)
+    assert list(found) == labels and found[label] == {"NVIDIA H200": 2.0, "NVIDIA H100": 3.0}
+    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H200"  # of one day, the course's
+    assert book.times_on_each_gpu("mlp", "no_such_layer", tmp_path) == {}
+    del recorded["rows"][1]
+    add("3", "NVIDIA H100", "2026-01-03", 4.0)
+    found = book.times_on_each_gpu("mlp", "mlp_fp32", tmp_path)
+    assert found == {label: {"NVIDIA H100": 4.0, "NVIDIA H200": 2.0}}
+    assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H100"

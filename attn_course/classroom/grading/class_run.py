@@ -24,12 +24,14 @@ class ClassRun:
 
     layout: which one was found. results: of all submissions, as `grader.grade` returns them, in the
     order of set and student. graded: how many were graded now; the others had been before.
+    left_out: students that are not in nbgrader's gradebook, as it cannot hold their names.
     """
 
     folder: Path
     layout: str
     results: tuple[dict, ...]
     graded: int
+    left_out: tuple[str, ...] = ()
 
 
 def grade_class(
@@ -77,9 +79,8 @@ def grade_class(
             results[task.set, task.student] = store.save(result)
     ordered = tuple(results[key] for key in sorted(results))
     _publish(store, ordered)
-    if gradebook is not None:
-        write_nbgrader(gradebook, handouts, ordered)
-    return ClassRun(out, layout, ordered, store.graded)
+    left_out = () if gradebook is None else write_nbgrader(gradebook, handouts, ordered)
+    return ClassRun(out, layout, ordered, store.graded, tuple(left_out))
 
 
 def _handouts(

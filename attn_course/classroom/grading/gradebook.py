@@ -94,12 +94,15 @@ def printable(text: str) -> str:
     return shown.encode("utf-8", "replace").decode()
 
 
-def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping]) -> None:
+def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping]) -> list[str]:
     """Write the points of problem sets into nbgrader's gradebook, an SQLite file.
 
     The points of a property go to the test cell that earns them, as nbgrader's own do; what an
-    instructor has graded by hand stays. Raises GradebookError where nbgrader is missing.
+    instructor has graded by hand stays. Returns the students that the file cannot name, whose
+    folder or notebook has a name that is not UTF-8: they are left out. Raises GradebookError where
+    nbgrader is missing.
     """
+    left_out = []
     try:
         from nbgrader.api import Gradebook
     except ImportError:
@@ -118,6 +121,9 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping])
             if state_of(result) != GRADED:
                 continue
             name, student = result["set"], result["student"]
+            if not _is_utf8(student):
+                left_out.append(student)
+                continue
             book.update_or_create_student(student)
             book.update_or_create_submission(name, student)
             for problem in result["problems"]:
@@ -126,6 +132,15 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping])
                     grade = book.find_grade(cell.grade_id, name, name, student)
                     grade.auto_score, grade.needs_manual_grade = row["earned"], False
         book.db.commit()
+    return left_out
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # bytes of a file's name that Python keeps as surrogates
+        return False
+    return True
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from .handout import Handout, HandoutError
 ROOM = "attn_course.classroom.grading.confined"
 READ_LIMITS = ProcessLimits(seconds=20, memory_bytes=1024 * MIB)
 JUDGE_LIMITS = ProcessLimits(seconds=40)  # its launches have limits of their own
+JUDGED_AGAIN = 1  # times, where the judge's answer is cut off
 WELL = "ran to its end"
 RUN_SECONDS = 12.0  # of a notebook
 ENDED = {  # limit that a notebook passed -> what the report says
@@ -140,18 +141,24 @@ def _read(task: Task, sandbox: Sandbox) -> dict:
 
 
 def judge(sandbox: Sandbox, problem: str, text: str | None) -> tuple[Points, str]:
-    """Return a kernel's points, and the page with the steps of the case that fails, or ""."""
+    """Return a kernel's points, and the page with the steps of the case that fails, or "".
+
+    Raises SandboxError where the judge's answer is cut off time and again.
+    """
     about = read_problem(problem)
     if text is None:
         return nothing(about, "there is no kernel"), ""
     data = json.dumps({"problem": problem, "text": text}).encode()
-    outcome = sandbox.run(["-m", f"{ROOM}.judging"], data, JUDGE_LIMITS)
-    lines = outcome.reply.splitlines()
-    if not lines:
-        why = _ending(outcome, JUDGE_LIMITS)
-        return nothing(about, f"the kernel ended the examination: it {why}"), ""
-    page = json.loads(lines[1]) if len(lines) > 1 and outcome else ""
-    return Points.from_data(json.loads(lines[0])), page
+    for _ in range(1 + JUDGED_AGAIN):
+        outcome = sandbox.run(["-m", f"{ROOM}.judging"], data, JUDGE_LIMITS)
+        first, ended, rest = outcome.reply.partition("\n")
+        if not outcome.reply:
+            why = _ending(outcome, JUDGE_LIMITS)
+            return nothing(about, f"the kernel ended the examination: it {why}"), ""
+        if ended:  # the line of points is whole; the page may be missing
+            page = json.loads(rest) if rest.endswith("\n") and outcome else ""
+            return Points.from_data(json.loads(first)), page
+    raise SandboxError(f"the judge's answer on {problem} was cut off twice")
 
 
 def execute(sandbox: Sandbox, cells: list, seconds: float) -> dict:

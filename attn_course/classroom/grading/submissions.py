@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attn_course.engine.errors import ShownBriefly
@@ -94,6 +94,28 @@ def _notebooks(folder: Path) -> list[Path]:
 
 
 def _flat(folder: Path, only: str) -> Iterator[Submission]:
+    """The notebooks of a flat folder, each with a student of its own.
+
+    STUDENT_SET.ipynb has the name; another notebook of the same student and set, such as
+    STUDENT-SET.ipynb, may be somebody else's: it is graded under the name of its file.
+    """
+    groups: dict[tuple[str, str], list[Submission]] = {}
+    for one in _named(folder, only):
+        groups.setdefault((one.set, one.student), []).append(one)
+    for (name, student), found in groups.items():
+        found.sort(key=lambda one: (one.path.stem != f"{student}_{name}", one.path.name))
+        first, others = found[0], found[1:]
+        names = ", ".join(one.path.name for one in others)
+        remark = f"of the same student by its name, graded apart: {names}" if others else ""
+        yield replace(first, remark=remark)
+        for one in others:
+            own = one.path.stem if one.path.stem != student else one.path.name
+            remark = f"{first.path.name} has the name of the same student; both are graded"
+            yield replace(one, student=own, remark=remark)
+
+
+def _named(folder: Path, only: str) -> Iterator[Submission]:
+    """The notebooks of a flat folder, with the student and the set that their names tell."""
     for path in _notebooks(folder):
         named = _SET.search(path.stem)
         if named:

@@ -43,6 +43,8 @@ def execute(arguments) -> int:
         say(f"verdict: {one.verdict}. {one.why}\n")
     for name, reason in missing.items():
         say(f"{name}: not tried: {reason}")
+    if not changed and not missing:
+        say("every verdict is that of results/claims.json; NAME shows a claim's numbers")
     for name in changed:
         say(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
     if arguments.write:

@@ -151,6 +151,7 @@ def _report(run: ClassRun) -> str:
         "",
         f"{run.layout}: {len(run.results)} submissions, {graded} graded, {run.graded} of all now",
         *(f"sandbox: {one}" for one in confined),
+        *(f"not in the gradebook, the name is not UTF-8: {printable(one)}" for one in run.left_out),
         f"written to {run.folder}: grades.csv, points.csv, remarks.csv, {OVERVIEW}, feedback/",
     ]
     return "\n".join(lines)

@@ -32,15 +32,14 @@ def add(parsers) -> None:
         nargs="?",
         const="00_start_here",
         metavar="LESSON",
-        help="open JupyterLab in the working copy, on this lesson (default: the first)",
+        help="open JupyterLab in the working copy, on this lesson, by its name or number (default: "
+        "the first)",
     )
 
 
 def execute(arguments) -> int:
     found = lessons()
-    names = [lesson.name for lesson in found]
-    if arguments.open is not None and arguments.open not in names:
-        raise ValueError(f"no lesson {arguments.open!r}; the lessons are: {', '.join(names)}")
+    opened = None if arguments.open is None else _chosen(arguments.open, found)
     copy = WorkingCopy(arguments.folder.resolve())
     said = copy.update()
     sets = {f"{FOLDER}/{one.name}.ipynb": released_notebook(one) for one in problem_sets()}
@@ -48,18 +47,37 @@ def execute(arguments) -> int:
     rows = [_row(copy, lesson) for lesson in found]
     if arguments.json != Path("-"):
         where = f"They are in {copy.folder}, the problem sets in its folder {FOLDER}."
+        if opened is None:
+            where += "\nattn-course lessons --open 03 opens one of them in JupyterLab."
         print("\n".join([*said, _listing(rows), "", where]), flush=True)
     write_json(arguments.json, {"folder": str(copy.folder), "lessons": rows})
-    if arguments.open is not None:
-        command = lab_command(copy.folder, arguments.open)
-        os.execv(command[0], command)
+    if opened is not None:
+        command = lab_command(copy.folder, opened)
+        os.execve(command[0], command, lab_environment())
     return 0
+
+
+def _chosen(name: str, found: list[Lesson]) -> str:
+    """The lesson of a name, or of a number such as 03. Raises ValueError where there is none."""
+    names = [lesson.name for lesson in found]
+    for one in names:
+        if name == one or f"{name:0>2}" == one.split("_")[0]:
+            return one
+    raise ValueError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
+
+
+def lab_environment() -> dict[str, str]:
+    """Return JupyterLab's environment: in its terminals and cells `attn-course` is a command."""
+    programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    known = programs in path.split(os.pathsep)
+    return {**os.environ, "PATH": path if known else os.pathsep.join([programs, path])}
 
 
 def lab_command(folder: Path, lesson: str) -> list[str]:
     """Return the command that opens JupyterLab in the working copy, with the course's extension.
 
-    The extension colours cells that begin with %%cuda as C++.
+    The extension colours cells that begin with %%cuda as C++, and turns off JupyterLab's question
+    about news and its look for updates on the network.
     Root needs leave of its own; where there is no screen, the address is printed instead.
     """
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir", str(folder)]

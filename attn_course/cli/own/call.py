@@ -119,7 +119,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
 
 def _usage(name: str, parameters, texts: list[str], grid) -> str:
     """What a call lacks, and the parameters with their types."""
-    lacks = [] if grid else ["--grid, such as --grid 4,1"]
+    lacks = [] if grid else ["--grid (such as --grid 4 or --grid 4,2)"]
     if len(texts) != len(parameters):
         lacks.append(f"one --arg for each of its {len(parameters)} parameters, not {len(texts)}")
     width = max((len(parameter.text) for parameter in parameters), default=0)

@@ -2,7 +2,10 @@
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from attn_course.ladder.headers import kernel_path
 
 from ..arguments import natural, output_file
 
@@ -116,4 +119,6 @@ def source_file(name: str) -> Path:
         return path
     near = sorted(file.name for file in path.parent.glob("*.cu"))
     listed = f"; {path.parent} has: {', '.join(near)}" if near else ""
+    with suppress(FileNotFoundError):
+        listed = f"; a kernel of the course is named by its file: {kernel_path(name)}"
     raise FileNotFoundError(f"no kernel file {name!r}{listed}")

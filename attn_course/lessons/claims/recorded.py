@@ -24,14 +24,19 @@ def record_of(kind: str, name: str) -> dict:
     return found
 
 
-def suite_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, float], str]:
-    """Return contestant -> median microseconds at a shape of a suite, and the record's caption."""
+def bench_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, dict], str]:
+    """Return contestant -> timing at a shape of a suite without a mask, and the caption."""
     found = record_of(f"bench_{suite}", suite)
     for row in found["rows"]:
-        if tuple(row["shape"]) == shape and not row["causal"]:
-            times = {name: one["median_us"] for name, one in row["timings"].items()}
-            return times, caption(found)
+        if tuple(row["shape"]) == shape and not row.get("causal"):
+            return row["timings"], caption(found)
     raise NotMeasured(f"the record of the suite {suite!r} has no row of shape {shape}")
+
+
+def suite_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, float], str]:
+    """Return contestant -> median microseconds, as :func:`bench_row`."""
+    timings, source = bench_row(suite, shape)
+    return {name: one["median_us"] for name, one in timings.items()}, source
 
 
 def best_of(times: dict[str, float]) -> float:
@@ -195,20 +200,10 @@ def profile_numbers() -> list[Evidence]:
     return [Evidence(what, metrics[name], "%", source) for what, name in names.items()]
 
 
-def sweep_row(sweep: str, shape: tuple[int, ...], dtype: str = "float32") -> tuple[dict, str]:
-    """Return contestant -> timing at a shape of a sweep without a mask, and the caption."""
-    found = record_of("sweeps", "long_bf16")
-    for row in found["rows"]:
-        if (row["sweep"], tuple(row["shape"]), row["dtype"]) == (sweep, shape, dtype):
-            if not row["causal"]:
-                return row["timings"], caption(found)
-    raise NotMeasured(f"the record of sweeps has no row {sweep}, {shape}, {dtype}")
-
-
 def layer_norm() -> list[Evidence]:
     evidence = []
     for shape, theirs in (((8, 256, 512), 7.60), ((4, 512, 768), 2.44), ((8, 128, 1024), 2.31)):
-        timings, source = sweep_row("layer norm", shape)
+        timings, source = bench_row("layernorm", shape)
         ratio = timings["torch"]["median_us"] / timings["layer_norm"]["median_us"]
         label = ",".join(map(str, shape))
         evidence.append(Evidence(label, ratio, "times faster", source))
@@ -232,7 +227,7 @@ def handle_cost() -> list[Evidence]:
 def tensor_gain() -> list[Evidence]:
     from .counted import tensor_instructions
 
-    timings, source = sweep_row("tensor cores", (4, 16, 4096, 128), "bfloat16")
+    timings, source = bench_row("long_bf16", (4, 16, 4096, 128))
     rate = timings["flash_mma"]["tflops"]
     plain, _ = suite_row("long_fp32", (4, 16, 2048, 128))
     work = attention_work(Problem(64, 2048, 2048, 128))

@@ -1,5 +1,6 @@
 """The benchmark book: what its figures show, read from the records of the suites."""
 
+from .gpus import times_on_each_gpu
 from .pages import (
     ATTENTION,
     BATCHES,

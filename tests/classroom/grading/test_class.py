@@ -21,6 +21,12 @@ from attn_course.classroom.grading import (
     handout_of,
 )
 from attn_course.classroom.grading.class_run import OVERVIEW
+from attn_course.classroom.grading.confined.sandbox import ProcessOutcome, SandboxError
+from attn_course.classroom.grading.gradebook import total
+from attn_course.classroom.notebooks import notebook_text, released_notebook
+from attn_course.classroom.points import nothing
+from attn_course.classroom.scoring import read_problem
+from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
 
 QUICK = ("no_first_barrier", "scripts", "not_json", "link", "=cmd()")
@@ -152,6 +158,43 @@ def test_every_case_has_a_name_of_its_own():
 def test_what_a_kernel_prints_is_not_taken_for_points():
     points, page = grader.judge(Sandbox("limits"), PROBLEM, hostile_class.PRINTED)
     assert points.earned == 0 and points.possible == 14 and "mount(" in page
+
+
+def test_points_edited_in_a_release_change_no_grade(tmp_path):
+    """The problem's file gives the points, as docs/classroom.md says."""
+    handed_out = released_notebook(problem_set(SET))
+    submitted, edited = tmp_path / f"ann_{SET}.ipynb", tmp_path / "release" / SET / f"{SET}.ipynb"
+    submitted.write_text(notebook_text(handed_out))
+    tests = [cell for cell in handed_out["cells"] if cell["metadata"]["nbgrader"].get("points")]
+    tests[0]["metadata"]["nbgrader"]["points"] += 50
+    edited.parent.mkdir(parents=True)
+    edited.write_text(notebook_text(handed_out))
+    (result,) = grade_class(tmp_path, tmp_path / "grades", run=False).results
+    assert total(result) == (0, problem_set(SET).points)
+    assert [one["kind"] for one in result["remarks"]] == ["metadata"]
+
+
+class Replies:
+    """A sandbox that gives these answers in turn."""
+
+    def __init__(self, *replies):
+        self.left = list(replies)
+
+    def run(self, *_):
+        return ProcessOutcome("", 0, 1.0, 0, 1.0, 0, "", self.left.pop(0))
+
+
+def test_an_answer_that_is_cut_off_is_asked_for_again():
+    points = json.dumps(nothing(read_problem(PROBLEM), "no").as_data())
+    whole = f'{points}\n"page"\n'
+    sandbox = Replies(whole[:30], whole)
+    found, page = grader.judge(sandbox, PROBLEM, "x")
+    assert (found.possible, page, sandbox.left) == (14, "page", [])
+    assert grader.judge(Replies(whole[:-3]), PROBLEM, "x")[1] == ""  # of the page only
+    sandbox = Replies(whole[:30], whole[:40], whole)
+    with pytest.raises(SandboxError, match=f"answer on {PROBLEM} was cut off"):
+        grader.judge(sandbox, PROBLEM, "x")
+    assert sandbox.left == [whole]
 
 
 # -- the notebook itself ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import copy
 import csv
 import io
+import os
 import re
 
 import pytest
@@ -130,3 +131,14 @@ def test_the_points_reach_nbgraders_gradebook(tmp_path):
         points = {one.student.id: one.score for one in book.assignment_submissions(SET)}
         assert points == {"ann": 14, "bob": 14}
         assert book.find_assignment(SET).max_score == problem_set(SET).points
+
+
+def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(tmp_path):
+    pytest.importorskip("nbgrader", reason="nbgrader is not installed")
+    path, strange = tmp_path / "gradebook.db", os.fsdecode(b"cyn\xff")
+    results = [result_of("ann"), result_of(strange), result_of("dan")]
+    assert write_nbgrader(path, [SET], results) == [strange]
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{path}") as book:
+        assert {one.student.id for one in book.assignment_submissions(SET)} == {"ann", "dan"}

@@ -407,3 +407,36 @@ def test_text_of_a_finding():
     (found,) = check(SHARED + RACES["read after write"].removeprefix("RAW "))
     text = str(found)
     assert text.startswith("error: race, line 5: b[t] = s[63 - t];\n") and "remedy: " in text
+
+
+CALLS = """
+__device__ int from(const int* a, int i) { return a[i]; }
+__device__ int deep(const int* a, int i) {
+    return from(a, i);
+}
+extern "C" __global__ void k(const int* a, int* b) {
+    b[threadIdx.x] = from(a, threadIdx.x);
+    b[threadIdx.x] += CALL;
+}
+"""
+
+
+FIRST = "line 7 `b[threadIdx.x] = from(a, threadIdx.x);`"
+
+
+@pytest.mark.parametrize(
+    ("call", "line", "called"),
+    [
+        ("from(a, 4 + threadIdx.x)", 2, f"{FIRST} or line 8 `b[threadIdx.x] += CALL;`"),
+        ("deep(a, 4 + threadIdx.x)", 2, f"line 4 `return from(a, i);` or {FIRST}"),
+        ("deep(a, 0) + from(a, 0) + from(a, 4)", 2, "one of the lines 4, 7, 8"),
+        ("a[4 + threadIdx.x]", 8, ""),
+    ],
+)
+def test_a_finding_in_a_function_names_the_call(call, line, called):
+    module = RawModule(code=CALLS, options=(f"-DCALL={call}",), backend="simulator")
+    with observe(Sanitizer()) as report:
+        module.get_function("k")((1,), (4,), (np.zeros(4, np.int32), np.zeros(4, np.int32)))
+    (found,) = report.findings
+    assert (found.line, found.called) == (line, called)
+    assert (f"  called from {called}\n" in str(found)) == bool(called)

@@ -13,9 +13,13 @@ class OneBlock(events.MachineView):
 
     first_block, block_count, warps_per_block, local_bytes = 0, 1, 2, 0
     alive, clustered, cluster_of_block = np.ones(64, bool), False, np.zeros(1, np.int64)
-    cluster_arrivals = reads_inactive = by_space = running = callee = lines_of = None
+    cluster_arrivals = reads_inactive = by_space = callee = lines_of = None
     line_at = shuffle_sources = phase_use = None
     register = operand = None
+
+    def running(self, *_):
+        return []
+
     call_sites = ()
 
     def stored(self, instruction, access, lanes):

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from attn_course import RawModule, Tracer, observe
+from attn_course import RawModule, Sanitizer, Tracer, observe
 from attn_course.engine.watch.tracer import stepper
 
 SOURCE = """extern "C" __global__ void k(const float* q, float* out) {
@@ -65,5 +65,29 @@ def test_the_page_falls_back_to_the_table(tracer, tmp_path):
 
 def test_the_static_view_is_html_and_text(tracer):
     view = tracer.show(static=True, step=1)
-    assert "{ step: 1 }" in view._repr_html_()
+    assert '{"step": 1, "recording": 0}' in view._repr_html_()
     assert repr(view) == stepper.text(tracer.recordings)
+
+
+RACE = """extern "C" __global__ void shift(float* out) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = blockIdx.x;
+    if (blockIdx.x == 1) out[threadIdx.x] = tile[63 - threadIdx.x];
+}
+"""
+
+
+def test_it_opens_at_the_first_finding_and_in_its_block():
+    trace, watch = Tracer(block=[(0, 0, 0), (1, 0, 0)]), Sanitizer()
+    with observe(trace, watch):
+        RawModule(code=RACE, backend="simulator").get_function("shift")(
+            (2,), (64,), (np.zeros(64, np.float32),)
+        )
+    assert trace.show().step == 0  # nothing is marked yet
+    assert trace.mark(watch.findings) == 1
+    (finding,) = trace.recordings[1].findings
+    assert finding["line"] == 4 and finding["step"] > 0
+    view = trace.show()
+    assert (view.step, view.recording) == (finding["step"], 1)
+    assert f'{{"step": {finding["step"]}, "recording": 1}}' in trace.to_html()
+    assert trace.show(step=0).recording == 0  # who names a step gets it

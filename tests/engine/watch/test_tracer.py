@@ -318,6 +318,37 @@ def test_a_sanitizers_findings_are_put_on_their_steps():
     assert Tracer(block=(0, 0, 0)).mark([]) == 0
 
 
+HELPER = """
+__device__ float first(float mine, float* part) {
+    if (threadIdx.x == 0) part[0] = mine;
+    __syncthreads();
+    return part[0];
+}
+extern "C" __global__ void twice(float* out) {
+    __shared__ float part[1];
+    float sum = first(1.0f, part);
+    sum += first(2.0f, part);
+    out[threadIdx.x] = sum;
+}
+"""
+
+
+def test_a_race_is_put_on_the_call_that_makes_it():
+    """The first call writes too, and does nothing wrong: the second overwrites what was read."""
+    kernel = RawModule(code=HELPER, backend="simulator").get_function("twice")
+    with observe(Sanitizer(), Tracer()) as (report, trace):
+        kernel((1,), (64,), (np.zeros(64, np.float32),))
+    (race,) = report.findings
+    assert (race.kind, race.line, race.other_line) == ("race", 3, 5)
+    assert trace.mark(report.findings) == 1
+    frame = trace.frames[trace.findings[0]["step"]]
+    assert frame["callers"] == [10] and frame["shared"][0]["kind"] == "write"
+    assert {tuple(one["callers"]) for one in trace.frames if one["function"] == "first"} == {
+        (9,),
+        (10,),
+    }
+
+
 def test_recording_stops_at_its_limit_and_the_kernel_goes_on():
     trace, scores = trace_scores(limit=5)
     assert len(trace.frames) == 5 and "limit=" in trace.truncated

@@ -43,8 +43,7 @@ def page(problem: Exercise, text: str, points: Points) -> str:
     trace = traced(problem, text, setup, row.block, STEP_SECONDS)
     if not trace.recordings:
         return ""
-    step = next((finding["step"] for finding in trace.findings), 0)
-    html = trace.to_html(step=step, title=f"{problem.name}, {setup.label}")
+    html = trace.to_html(title=f"{problem.name}, {setup.label}")
     return html if len(html) <= MOST_PAGE_CHARACTERS else ""
 
 

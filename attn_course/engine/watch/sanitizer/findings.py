@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from attn_course.engine.events import Buffer, Launch, place_in
+from attn_course.engine.events import Buffer, InstructionEvent, Launch, place_in
 from attn_course.engine.ptx.c_types import dtype_of
 from attn_course.engine.ptx.debug_names import shared_arrays
 
@@ -26,6 +26,7 @@ REMEDIES = {
 }
 KINDS = tuple(REMEDIES)
 MAX_THREADS = 8  # threads named by one finding
+MAX_CALLS = 2  # calls whose text a finding shows
 
 Thread = tuple[tuple[int, int, int], tuple[int, int, int]]  # ((block x, y, z), (thread x, y, z))
 
@@ -53,6 +54,8 @@ class Finding:
         count: how often it was seen, in accesses of single threads; a barrier's in blocks.
         other_line: line of the earlier access of a race; 0 elsewhere.
         header: "name:line `text`" of the place in a header that `line` leads to; "" elsewhere.
+        called: "line N `text`" of the call of the function that `line` is in; calls joined by "or"
+            where it is not known which of those that were made; "" in the kernel itself.
     """
 
     kind: str
@@ -68,11 +71,14 @@ class Finding:
     count: int = 1
     other_line: int = 0
     header: str = ""
+    called: str = ""
 
     def __str__(self) -> str:
         text = [f"{self.severity}: {self.kind}, line {self.line}: {self.line_text}".rstrip(": ")]
         if self.header:
             text.append(f"  in {self.header}")
+        if self.called:
+            text.append(f"  called from {self.called}")
         text.append(f"  {self.message}" + (f" ({self.count} times)" if self.count > 1 else ""))
         text.append(f"  remedy: {self.remedy}")
         return "\n".join(text)
@@ -85,6 +91,7 @@ class Findings:
         self._found: dict[tuple, Finding] = {}
         self.source_lines: tuple[str, ...] = ()
         self.line, self.header = 0, ""  # of the instruction that is running
+        self.event: InstructionEvent | None = None  # its event
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found.values())
@@ -114,8 +121,22 @@ class Findings:
             finding,
             line_text=finding.line_text or text,
             header=self.header if finding.line == self.line else "",
+            called=self._called() if finding.line == self.line else "",
             remedy=finding.remedy or REMEDIES.get(finding.kind, ""),
         )
+
+    def _called(self) -> str:
+        """The calls of the function that is running."""
+        if self.event is None:
+            return ""
+        machine, instruction = self.event.machine, self.event.instruction
+        sites = machine.running(instruction, self.event.lanes.size)
+        calls = {machine.line_at(one.caller, one.call) for one in sites if one.caller is not None}
+        numbers = sorted(calls - {0, self.line})
+        if len(numbers) > MAX_CALLS:
+            return f"one of the lines {', '.join(map(str, numbers))}"
+        texts = [(n, self.source_lines[n - 1 : n]) for n in numbers]
+        return " or ".join(f"line {n} `{text[0].strip()}`" for n, text in texts if text)
 
 
 def key_of(kind: str, line: int, array: str, severity: str = "error") -> tuple:

@@ -151,6 +151,7 @@ class Sanitizer(Observer):
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
+        self.found.event = None  # it holds the chunk's memory
 
     def launch_finished(self, launch: Launch) -> None:
         self._tell_pending()
@@ -174,7 +175,7 @@ class Sanitizer(Observer):
             calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
-        self.found.line, self.found.header = self._last_line, header
+        self.found.line, self.found.header, self.found.event = self._last_line, header, event
         if event.accesses:
             self._accesses(event, nature)
         if nature.plain:

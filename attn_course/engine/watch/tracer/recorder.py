@@ -91,17 +91,18 @@ class Recorder:
             self.close_frame()
             if self.recording.truncated:
                 return
-            self.open_frame(line, active)
+            self.open_frame(line, active, calls)
         self.ran.add(key)
         self.last = (event, calls)
         if self.finding is not None:
             self.attach_finding(stops=False)
 
-    def open_frame(self, line: int, threads: list[int]) -> None:
+    def open_frame(self, line: int, threads: list[int], calls: Calls) -> None:
         self.frame = {
             "step": len(self.recording.frames),
             "line": line,
             "function": "",
+            "callers": [self.call_lines[calls[: n + 1]] for n in range(len(calls))],
             "threads": threads,
             "variables": {},
             "shared": self.elsewhere,
@@ -135,7 +136,8 @@ class Recorder:
 
     def record_stop(self, fault: FaultEvent) -> None:
         """The frame of an instruction that ended the run, so that its own event never came."""
-        self.open_frame(fault.line, sorted(self.recording.threads_of(fault)))
+        threads = sorted(self.recording.threads_of(fault))
+        self.open_frame(fault.line, threads, self.calls[threads[0]] if threads else ())
         self.attach_finding(stops=True)
         frame, self.frame = self.frame, None
         self.keep(frame)

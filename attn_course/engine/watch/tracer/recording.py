@@ -33,6 +33,7 @@ class Recording:
 
     frames: one dict a step, in the order in which they ran,
         step, line, function: where; line numbers count from 1 in the kernel's own file
+        callers: lines of the calls that lead there, the kernel's own first
         threads: the active ones, linear in the block (x fastest)
         variables: name -> {"threads", "values"} of the threads whose value changed; None: gone
         shared, global: accesses {"array", "kind", "size", "threads", "index", "values"}; index
@@ -89,17 +90,52 @@ class Recording:
     def mark(self, findings) -> int:
         """Put a sanitizer's findings on the steps where they happened; return how many fit.
 
-        A finding goes to the first step of its line that one of its threads of this block takes.
+        A finding goes to a step of its line that one of its threads of this block takes: the first
+        that uses its element, of a race after the access of the other line; else the first at all.
         """
-        marked = 0
-        for finding in findings:
-            threads = self.threads_of(finding)
-            for frame in self.frames:
-                if frame["line"] == finding.line and threads & set(frame["threads"]):
-                    frame["finding"] = frame["finding"] or finding_record(finding)
-                    marked += 1
-                    break
-        return marked
+        found = [(finding, self._frame_of(finding)) for finding in findings]
+        marked = [(finding, frame) for finding, frame in found if frame is not None]
+        for finding, frame in marked:
+            frame["finding"] = frame["finding"] or finding_record(finding)
+        return len(marked)
+
+    def _frame_of(self, finding) -> dict | None:
+        threads = self.threads_of(finding)
+        on_line = [
+            frame
+            for frame in self.frames
+            if frame["line"] == finding.line and threads & set(frame["threads"])
+        ]
+        told = [frame for frame in on_line if _is(frame["finding"], finding)]  # by the run itself
+        using = [frame for frame in on_line if self._uses(frame, finding, threads)]
+        before = (
+            frame["step"]
+            for frame in self.frames
+            if frame["line"] == finding.other_line and self._uses(frame, finding)
+        )
+        earlier = next(before, 0)
+        after = [frame for frame in using if frame["step"] >= earlier]
+        return next(iter(told or after or using or on_line), None)
+
+    def _uses(self, frame: dict, finding, threads: set[int] | None = None) -> bool:
+        """Does one of these threads, or any, use the element of a finding in this step?"""
+        for access in (*frame["shared"], *frame["global"]):
+            if access["array"] != finding.array:
+                continue
+            index = self._flat(finding)
+            each = max(1, len(access["index"]) // max(1, len(access["threads"])))
+            for place, element in enumerate(access["index"]):
+                mine = threads is None or access["threads"][place // each] in threads
+                if mine and index in (None, element):
+                    return True
+        return False
+
+    def _flat(self, finding) -> int | None:
+        """The number of a finding's element in its array; None where it is not known."""
+        index, shape = finding.index, self.arrays[finding.array]["shape"]
+        if isinstance(index, tuple) and len(index) == len(shape):
+            return int(np.dot(index, [np.prod(shape[at + 1 :]) for at in range(len(shape))]))
+        return index if isinstance(index, int) and len(shape) == 1 else None
 
     def threads_of(self, finding) -> set[int]:
         """Return the numbers of a finding's threads in this block."""
@@ -241,6 +277,10 @@ class Recording:
         if frame["finding"]:
             parts.append(frame["finding"]["kind"])
         return ", ".join(parts)
+
+
+def _is(known: dict | None, finding) -> bool:
+    return bool(known) and (known["kind"], known["array"]) == (finding.kind, finding.array)
 
 
 def place_text(index: int, shape: Sequence[int]) -> str:

@@ -24,15 +24,20 @@ _SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a sec
 
 
 class Stepper(anywidget.AnyWidget):
-    """The widget. `trace` holds all frames, packed; `step` is the step shown and can be set."""
+    """The widget. `trace` holds all frames, packed; `step` is the step shown and can be set.
+
+    recording: number of the recording that it opens with.
+    """
 
     _esm = _SCRIPT
     _css = _STYLE
     trace = traitlets.Unicode().tag(sync=True)
     step = traitlets.Int(0).tag(sync=True)
+    recording = traitlets.Int(0).tag(sync=True)
 
-    def __init__(self, tracer, step: int = 0):
-        super().__init__(trace=pack(tracer.recordings), step=step)
+    def __init__(self, tracer, step: int | None = None):
+        recordings = tracer.recordings
+        super().__init__(trace=pack(recordings), **opening(recordings, step))
         self.tracer = tracer
 
     def _repr_mimebundle_(self, **options):
@@ -47,7 +52,7 @@ class Stepper(anywidget.AnyWidget):
 class StaticStepper:
     """The same view as HTML that needs no kernel, no extension and no network."""
 
-    def __init__(self, tracer, step: int = 0):
+    def __init__(self, tracer, step: int | None = None):
         self.recordings, self.step = tracer.recordings, step
 
     def _repr_html_(self) -> str:
@@ -57,8 +62,22 @@ class StaticStepper:
         return text(self.recordings)
 
 
-def show(tracer, step: int = 0, static: bool = False) -> Stepper | StaticStepper:
+def opening(recordings, step: int | None = None) -> dict[str, int]:
+    """Return the recording and the step that a view opens at: the first finding, where one is.
+
+    step: of the first recording, where it is given.
+    """
+    if step is None:
+        for number, recording in enumerate(recordings):
+            for finding in recording.findings:
+                return {"step": finding["step"], "recording": number}
+    return {"step": step or 0, "recording": 0}
+
+
+def show(tracer, step: int | None = None, static: bool = False) -> Stepper | StaticStepper:
     """Return the stepper of a tracer for a notebook, opened at `step`.
+
+    Without `step` it opens at the first finding, else at the beginning.
 
     static=True gives plain HTML with its script inside, which works in every export of the
     notebook; the widget, which needs JupyterLab's widget support, keeps `step` in sync with Python.
@@ -66,8 +85,11 @@ def show(tracer, step: int = 0, static: bool = False) -> Stepper | StaticStepper
     return StaticStepper(tracer, step) if static else Stepper(tracer, step)
 
 
-def to_html(tracer, path=None, step: int = 0, title: str | None = None) -> str:
-    """One self-contained page; written to `path` (UTF-8) if given. Returns its text."""
+def to_html(tracer, path=None, step: int | None = None, title: str | None = None) -> str:
+    """One self-contained page; written to `path` (UTF-8) if given. Returns its text.
+
+    step: as in show().
+    """
     recordings = tracer.recordings
     title = title or f"{tracer.recording.kernel}, step by step"
     page = _PAGE.format(title=html.escape(title), body=fragment(recordings, step))
@@ -95,23 +117,24 @@ body {{ margin: 0; padding: 18px; background: #eef1f4; font-family: system-ui, s
 """
 
 
-def fragment(recordings, step: int = 0) -> str:
+def fragment(recordings, step: int | None = None) -> str:
     """HTML that shows the table until its script replaces it with the stepper."""
-    return packed_fragment(pack(recordings), table(recordings), step)
+    return packed_fragment(pack(recordings), table(recordings), opening(recordings, step))
 
 
 def packed_fragment(
-    packed: str, shown: str, step: int = 0, script: str = _SCRIPT, style: str = _STYLE
+    packed: str, shown: str, opens: dict[str, int], script: str = _SCRIPT, style: str = _STYLE
 ) -> str:
     """The same of recordings that are packed; `shown`: HTML until the script has run.
 
+    opens: as opening() returns it.
     script, style: of the version that packed them, where it is another; a saved widget has them.
     """
     name = f"stepper-{uuid.uuid4().hex}"
     return (
         f'<style>{style}</style>\n<div id="{name}">{shown}</div>\n'
         f'<script type="module">\n{script}\n'
-        f'mount(document.getElementById("{name}"), "{packed}", {{ step: {step} }});\n'
+        f'mount(document.getElementById("{name}"), "{packed}", {json.dumps(opens)});\n'
         "</script>"
     )
 

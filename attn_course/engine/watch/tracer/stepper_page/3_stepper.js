@@ -2,7 +2,8 @@
 // and in a page of its own, after the other files of this folder.
 
 class Stepper {
-  constructor(recordings, { step = 0, onStep = () => {} } = {}) {
+  // recording, step: what it opens with; at a finding it says so.
+  constructor(recordings, { step = 0, recording = 0, onStep = () => {} } = {}) {
     this.recordings = recordings;
     this.onStep = onStep;
     this.root = make("div", "acs");
@@ -12,7 +13,13 @@ class Stepper {
     this.root.dataset.lmSuppressShortcuts = "true"; // arrow keys are ours, not JupyterLab's
     this.pinned = null;
     this.buildFrame();
-    this.choose(0, step);
+    this.choose(recording, step);
+    const opened = this.recording.frames[this.step];
+    if (opened?.finding) {
+      this.opened = opened;
+      this.meet(opened);
+      this.drawBanner(opened);
+    }
     this.root.addEventListener("keydown", (event) => this.key(event));
     const follow = () => this.root.classList.toggle("acs-dark", isDark());
     follow();
@@ -436,8 +443,9 @@ class Stepper {
         : `${active} of ${plural(threads, "thread")} active`;
     const parts = [`line ${frame.line}`, who];
     if (frame.function && frame.function !== this.recording.kernel)
-      parts.splice(1, 0, `in ${frame.function}()`);
+      parts.splice(1, 0, `in ${frame.function}()${called(frame)}`);
     if (frame.barrier !== null) parts.push("the whole block passes this barrier");
+    if (frame === this.opened) parts.push("opened at the finding, go back to see what led to it");
     this.banner.replaceChildren(make("span", "", parts.join(" · ")));
     if (frame.barrier !== null) this.banner.lastChild.classList.add("acs-barrier-text");
     if (frame.finding) {
@@ -572,6 +580,11 @@ class Stepper {
   }
 }
 
+function called(frame) {
+  const lines = (frame.callers ?? []).filter((line) => line && line !== frame.line);
+  return lines.length ? `, called from line ${lines.reverse().join(", from line ")}` : "";
+}
+
 // -- entry points -------------------------------------------------------------------------------
 export async function mount(element, packed, options = {}) {
   const stepper = new Stepper(await unpack(packed), options);
@@ -583,6 +596,7 @@ export async function mount(element, packed, options = {}) {
 async function render({ model, el }) {
   const stepper = await mount(el, model.get("trace"), {
     step: model.get("step"),
+    recording: model.get("recording"),
     onStep: (step) => {
       model.set("step", step);
       model.save_changes();

@@ -1,0 +1,118 @@
+"""Run one kernel of the layers on tokens and check every array that it writes against float64."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_course import reference
+from attn_course.engine.backend import asnumpy
+from attn_course.ladder.steps import Step
+from attn_course.ladder.verify import Verdict, launch_record, timed, worst
+from attn_course.reference.comparison import compare, poisoned
+
+from .launches import Launches
+from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, LAYERS, MERGE_HEADS, SPLIT_HEADS, Rows
+
+EPS = 1e-5  # of the layer norm
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """The inputs of one launch, and what it must write.
+
+    inputs: array by the kernel's names, None for a null pointer.  numbers: its other arguments.
+    expected: the arrays that it writes, in float64.
+    """
+
+    rows: Rows
+    inputs: Mapping[str, np.ndarray | None]
+    numbers: Mapping[str, object]
+    expected: Mapping[str, np.ndarray]
+
+    def append(self, step: Step, launches: Launches) -> dict[str, object]:
+        """Append the kernel to launches; return the arrays that it writes, poisoned until then."""
+        xp = launches.xp
+        written = {
+            name: poisoned(array.shape, np.float32, xp) for name, array in self.expected.items()
+        }
+        given = {
+            name: None if array is None else xp.asarray(array)
+            for name, array in self.inputs.items()
+        }
+        launches.kernel(step, self.rows, {**given, **written}, self.numbers)
+        return written
+
+
+def layer_name(step: Step) -> str:
+    """Return a kernel's name: its file, and its entry where the file has several."""
+    several = sum(one.file == step.file for one in LAYERS) > 1
+    return f"{step.file}: {step.entry}" if several else step.file
+
+
+def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
+    """Return inputs for a kernel of the layers, made of tokens, and its results in float64.
+
+    tokens: (B, n, width) float32, the heads of a token side by side. Biases and weights are seeded.
+    """
+    batch, n, width = tokens.shape
+    x = np.ascontiguousarray(tokens.reshape(-1, width))
+    rng = np.random.default_rng(step.number)
+    vectors = rng.normal(0.5, 1, (5, width)).astype(np.float32)
+    bias, gamma, beta = vectors[:3]
+    residual = np.roll(x, 1, axis=0)
+    rows, cut = Rows(len(x), width), {"n": n, "heads": heads, "d": width // heads}
+    apart = (batch, n, -1, heads, width // heads)  # a token's numbers as heads
+    total = x.astype(np.float64) + residual + bias
+    if step is LAYER_NORM:
+        inputs = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
+        numbers = {"rows": len(x), "d": width, "parts": 1, "eps": np.float32(EPS)}
+        expected = {"y": reference.layer_norm(total, gamma, beta, eps=EPS), "sum": total}
+    elif step is BIAS_GELU:
+        inputs = {"x": x, "bias": bias}
+        numbers = {"rows": len(x), "width": width, "approximate": 0, "parts": 1}
+        expected = {"out": reference.gelu(x.astype(np.float64) + bias)}
+    elif step is BIAS_ADD:
+        inputs = {"x": x, "residual": residual, "bias": bias}
+        numbers = {"rows": len(x), "width": width, "parts": 1}
+        expected = {"out": total}
+    elif step is SPLIT_HEADS:
+        qkv, wide = np.concatenate([x, 2 * x, 3 * x], axis=-1), vectors[:3].reshape(-1)
+        inputs, numbers = {"qkv": qkv, "bias": wide, "token": None}, cut
+        parts = (qkv.astype(np.float64) + wide).reshape(apart).transpose(2, 0, 3, 1, 4)
+        expected = dict(zip("qkv", parts, strict=True))
+    elif step is MERGE_HEADS:
+        by_head = x.reshape(apart)[:, :, 0].transpose(0, 2, 1, 3)  # (B, heads, n, d)
+        inputs = {"x": np.ascontiguousarray(by_head), "token": None}
+        numbers, expected = cut | {"parts": 1}, {"out": x.astype(np.float64)}
+    else:
+        raise ValueError(f"{step.file} is no kernel of the layers")
+    return LayerCase(rows, inputs, numbers, expected)
+
+
+def verify_layer(
+    step: Step, tokens: np.ndarray, heads: int, *, backend: str | None = None
+) -> Verdict:
+    """Run one kernel of the layers and judge every array it writes.
+
+    Args:
+        tokens: (B, n, width) float32, a NumPy array.  heads: of a token.
+
+    Raises:
+        BackendError: a GPU is asked for where there is none.
+        ValueError: no kernel of the layers, or an extent that it does not take.
+    """
+    first = Launches(backend)
+    layer_case(step, tokens[:1, :1], heads).append(step, first)
+    first.run()  # compiled and decoded here, untimed
+    case, launches = layer_case(step, tokens, heads), Launches(backend)
+    written = case.append(step, launches)
+    seconds = timed(launches)
+    outputs = {name: asnumpy(array) for name, array in written.items()}
+    name = layer_name(step)
+    found = [
+        compare(outputs[what], expected, name=f"{name}: {what}", relative=step.tolerance("float32"))
+        for what, expected in case.expected.items()
+    ]
+    records = (launch_record(launches.calls[0][1].launch),)
+    return Verdict(name, launches.backend, records, worst(found), seconds, outputs)
