@@ -47,7 +47,9 @@ def execute(arguments) -> int:
         for name, reason in missing.items():
             print(f"{name}: not tried: {reason}")
         if not changed and not missing:
-            print("every verdict is that of results/claims.json; NAME shows a claim's numbers")
+            print("every verdict is that of results/claims.json")
+            if not arguments.names:
+                print("attn-course claims NAME shows the numbers of a claim")
         for name in changed:
             print(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
         if arguments.write:
