@@ -44,7 +44,9 @@ def execute(arguments) -> int:
     for name, reason in missing.items():
         say(f"{name}: not tried: {reason}")
     if not changed and not missing:
-        say("every verdict is that of results/claims.json; NAME shows a claim's numbers")
+        say("every verdict is that of results/claims.json")
+        if not arguments.names:
+            say("attn-course claims NAME shows the numbers of a claim")
     for name in changed:
         say(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
     if arguments.write:

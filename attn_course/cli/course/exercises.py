@@ -74,9 +74,9 @@ def _listing(exercises: list[Exercise]) -> str:
     lessons = len({one.lesson for one in exercises})
     return (
         table(heads, rows, right=(2, 3, 4, 5))
-        + f"\n\n{len(exercises)} exercises in {lessons} lessons, about {lines} lines of CUDA; "
-        "`lines` and `minutes` are yours\n"
-        "correct, wrong: solutions that prove the check; attn-course exercises --prove runs them"
+        + f"\n\n{len(exercises)} exercises in {lessons} lessons, about {lines} lines of CUDA\n"
+        "lines, minutes: what you write, and about how long it takes\n"
+        "correct, wrong: known solutions that prove the check; --prove NAME runs them"
     )
 
 

@@ -367,5 +367,6 @@ def layer_times(name: str, root: Path = records.RESULTS_FOLDER) -> str:
             text = (
                 f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
             )
-            lines.append(text + (f", {ratio['value']:.2f} times as fast" if ratio else ""))
+            faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
+            lines.append(text + faster)
     return "\n".join(lines)
