@@ -146,8 +146,16 @@ def _row(problem: Exercise, name: str, outcomes: Sequence[CaseOutcome]) -> Prope
     for outcome in outcomes:
         failure = _against(name, outcome, unpaid(problem))
         if failure:
-            case, place = (outcome.label, outcome.hidden), (failure.line, failure.block)
-            return PropertyPoints(name, 0, most, failure.message, *case, *place)
+            return PropertyPoints(
+                name,
+                0,
+                most,
+                failure.message,
+                outcome.label,
+                outcome.hidden,
+                failure.line,
+                failure.block,
+            )
     if name in SAFE and all(one.failed("agrees", "in bounds") for one in outcomes):
         return _lost(name, most, "no case has a right result, so there is nothing to keep safe")
     return PropertyPoints(name, most, most)

@@ -128,8 +128,14 @@ def measure(case: SpeedCase, repeats: int) -> SpeedTiming:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    times = statistics.median(seconds), min(seconds), max(seconds)
-    return SpeedTiming(case.name, (case.bh, case.n, case.d), *times, count_instructions(case))
+    return SpeedTiming(
+        case.name,
+        (case.bh, case.n, case.d),
+        statistics.median(seconds),
+        min(seconds),
+        max(seconds),
+        count_instructions(case),
+    )
 
 
 def report(timings: list[SpeedTiming]) -> str:

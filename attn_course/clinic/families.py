@@ -138,10 +138,18 @@ def family(path: Path, text: str | None = None) -> Family:
 
 def _family_of_step(step: Step) -> Family:
     oracle = ORACLES[step.computes]
-
-    def alone(b, scale, causal):
-        return oracle.compute(b, scale)
-
-    expected = _attention if step.computes == FUSED else alone
-    names = step.entry, step.arguments, oracle.reads, step.writes
-    return Family(*names, step.geometry, expected, tune=step.tune, dtype=step.dtypes[0])
+    expected = (
+        _attention
+        if step.computes == FUSED
+        else (lambda b, scale, causal: oracle.compute(b, scale))
+    )
+    return Family(
+        step.entry,
+        step.arguments,
+        oracle.reads,
+        step.writes,
+        step.geometry,
+        expected,
+        tune=step.tune,
+        dtype=step.dtypes[0],
+    )

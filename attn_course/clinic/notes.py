@@ -87,9 +87,17 @@ def read_broken(path: Path, text: str | None = None) -> Broken:
     clean = notes["Clean"]
     folder = KERNEL_FOLDER if (KERNEL_FOLDER / clean).is_file() else BROKEN_FOLDER
     defect, found = (_marked(text, mark) for mark in ("defect", "found here"))
-    said = [notes[name] for name in ("Defect", "Symptom", "Story")]
-    case = read_case(notes["Case"])
-    return Broken(path.stem, path, folder / clean, *said, case, defect, found or defect)
+    return Broken(
+        path.stem,
+        path,
+        folder / clean,
+        notes["Defect"],
+        notes["Symptom"],
+        notes["Story"],
+        read_case(notes["Case"]),
+        defect,
+        found or defect,
+    )
 
 
 def clean_twin(path: Path, text: str) -> Path | None:

@@ -148,10 +148,15 @@ def verify_step(
     _warm_up(call, options)
     seconds = timed(call)
     outputs = {name: asnumpy(arrays[name]) for name in step.writes}
-    found, relative = [], step.tolerance(problem.dtype)
-    for name in step.writes:
-        said = f"{step.file}: {name}"
-        found.append(compare(outputs[name], expected[name], name=said, relative=relative))
+    found = [
+        compare(
+            outputs[name],
+            expected[name],
+            name=f"{step.file}: {name}",
+            relative=step.tolerance(problem.dtype),
+        )
+        for name in step.writes
+    ]
     return Verdict(
         step.file, backend, _records(call), worst(found), seconds, outputs, dtype=problem.dtype
     )

@@ -146,8 +146,14 @@ def picks(found: dict, prices: Prices = PRICES) -> Iterable[Pick]:
         }
         picked = min(clocks, key=clocks.get)
         fastest = min(times, key=lambda name: times[name]["median_us"])
-        us = [times[name]["median_us"] for name in (picked, fastest)]
-        yield Pick(shape, row["keys"], picked, fastest, *us)
+        yield Pick(
+            shape,
+            row["keys"],
+            picked,
+            fastest,
+            times[picked]["median_us"],
+            times[fastest]["median_us"],
+        )
 
 
 def forecast(name: str, wanted: Problem, device: Device, prices: Prices = PRICES) -> float:

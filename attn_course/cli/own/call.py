@@ -90,9 +90,17 @@ def own_call(arguments: argparse.Namespace, backend: str | None = None) -> OwnCa
     xp = array_module(kernel.backend)
     passed = [xp.array(v) if isinstance(v, np.ndarray) else v for v in values]
     kernel.bind(tuple(passed))  # a wrong argument is told before anything runs
-    geometry = arguments.grid, arguments.block or BLOCK, arguments.shared_mem or 0
-    by_name = [dict(zip(names, each, strict=True)) for each in (texts, values, passed)]
-    return OwnCall(file, kernel, name, *geometry, *by_name)
+    return OwnCall(
+        file,
+        kernel,
+        name,
+        arguments.grid,
+        arguments.block or BLOCK,
+        arguments.shared_mem or 0,
+        dict(zip(names, texts, strict=True)),
+        dict(zip(names, values, strict=True)),
+        dict(zip(names, passed, strict=True)),
+    )
 
 
 def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Kernel, str]:

@@ -55,9 +55,16 @@ def _written(call: OwnCall, name: str, array: np.ndarray) -> Written:
         if unwritten:
             first = tuple(map(int, np.unravel_index(int(same.argmax()), array.shape)))
         nans = None if nans is None else nans.reshape(-1) & ~same
-    changed, nans = int(same.size - same.sum()), 0 if nans is None else int(nans.sum())
-    what = name, array.shape, str(array.dtype)
-    return Written(*what, changed, nans, unwritten, first, array.reshape(-1)[:FIRST].tolist())
+    return Written(
+        name,
+        array.shape,
+        str(array.dtype),
+        int(same.size - same.sum()),
+        0 if nans is None else int(nans.sum()),
+        unwritten,
+        first,
+        array.reshape(-1)[:FIRST].tolist(),
+    )
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -78,8 +78,15 @@ class GlobalMemory(FlatMemory):
         self._use(Span("kernel parameters", start, size))
 
     def _use(self, span: Span, allocation: Allocation | None = None, owner=None) -> None:
-        name, kind = span.name or "an array", (span.shape, span.dtype, span.writable)
-        buffer = Buffer(name, "global", span.start, span.size, *kind)
+        buffer = Buffer(
+            span.name or "an array",
+            "global",
+            span.start,
+            span.size,
+            span.shape,
+            span.dtype,
+            span.writable,
+        )
         self.buffers.append(buffer)
         self._items[id(buffer)] = span.item
         if allocation is None or not allocation.host:

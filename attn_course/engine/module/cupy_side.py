@@ -107,8 +107,14 @@ class CupyModules:
 
     def _cubin(self, arch: str) -> Path:
         module = self.module
-        text, names = (module.compiled_code, module.name), module.name_expressions
-        compiled = compile_cubin(*text, module.options, arch, names, module.folder)
+        compiled = compile_cubin(
+            module.compiled_code,
+            module.name,
+            module.options,
+            arch,
+            module.name_expressions,
+            module.folder,
+        )
         self._lowered[arch] = compiled.lowered_names
         path = Path(_cubin_folder().name, f"{zlib.crc32(compiled.cubin):08x}_{len(compiled.cubin)}")
         path = path.with_suffix(".cubin")

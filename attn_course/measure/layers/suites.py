@@ -125,8 +125,15 @@ def _layer_norm_problem(row: LayerRow) -> tuple[Makers, Callable]:
 
     def theirs(x):
         torch, vectors = peers.torch_module(), tensors(host)
-        given = torch.from_dlpack(x), (width,), vectors["gamma"], vectors["beta"], EPS
-        return TorchLayer(TORCH, partial(torch.nn.functional.layer_norm, *given), NORM_RELATIVE)
+        call = partial(
+            torch.nn.functional.layer_norm,
+            torch.from_dlpack(x),
+            (width,),
+            vectors["gamma"],
+            vectors["beta"],
+            EPS,
+        )
+        return TorchLayer(TORCH, call, NORM_RELATIVE)
 
     def expected(x, causal=False):
         return reference.layer_norm(checked_rows(x), **host, eps=EPS)

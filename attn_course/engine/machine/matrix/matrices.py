@@ -256,9 +256,17 @@ class Matrices:
         for at in self.tile_addresses(form, tiles, address, stride):
             if form.across:  # each element by itself
                 step = (spread(stride, at.size) * size).astype(np.uint64)
-                kind = _RAW[size], size.bit_length() - 1
-                places = [at + np.uint64(i) * step for i in range(layout.span)]
-                parts = [self.memory.load(space, one, *kind, 1, instruction) for one in places]
+                parts = [
+                    self.memory.load(
+                        space,
+                        at + np.uint64(i) * step,
+                        _RAW[size],
+                        size.bit_length() - 1,
+                        1,
+                        instruction,
+                    )
+                    for i in range(layout.span)
+                ]
                 parts = [spread(part, at.size) for part in parts]
                 bits = np.stack(parts, axis=1).view(_RAW[layout.register_bytes])
                 found.append([np.ascontiguousarray(one) for one in bits.T])

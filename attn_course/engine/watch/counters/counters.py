@@ -8,7 +8,7 @@ sectors do not depend on that.
 
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -120,10 +120,9 @@ class _Kernel:
     source_lines: tuple[str, ...]
     build: str
     merges: dict[int, Merge | None]
-    rows: dict[int, _Row] = field(default_factory=dict)
-    # line -> unique bytes, added up over finished launches
-    unique: defaultdict[int, Counter] = field(default_factory=lambda: defaultdict(Counter))
-    unique_totals: Counter = field(default_factory=Counter)
+    rows: dict[int, _Row]
+    unique: defaultdict[int, Counter]  # line -> unique bytes, added up over finished launches
+    unique_totals: Counter
     launches: int = 0
 
 
@@ -197,19 +196,31 @@ class Counters(Observer):
         for counts in lines.values():
             totals.update({k: v for k, v in counts.items() if not k.startswith("unique")})
         totals.update(unique)
-        text = kernel.source_name, kernel.source_lines
-        by_line = {at: {name: lines[at][name] for name in NAMES} for at in sorted(lines)}
-        totals = {name: totals[name] for name in NAMES}
-        return KernelLines(kernel.name, *text, kernel.build, kernel.launches, totals, by_line)
+        return KernelLines(
+            kernel.name,
+            kernel.source_name,
+            kernel.source_lines,
+            kernel.build,
+            kernel.launches,
+            {name: totals[name] for name in NAMES},
+            {at: {name: lines[at][name] for name in NAMES} for at in sorted(lines)},
+        )
 
     # -- launches -------------------------------------------------------------------------------
     def launch_started(self, launch: Launch) -> None:
         self._finish()
         key = (id(launch.source), launch.kernel)
         if key not in self._kernels:
-            text = launch.source_name, launch.source_lines
             self._kernels[key] = _Kernel(
-                launch.source, launch.kernel, *text, launch.build, merges_of(launch)
+                launch.source,
+                launch.kernel,
+                launch.source_name,
+                launch.source_lines,
+                launch.build,
+                merges_of(launch),
+                {},
+                defaultdict(Counter),
+                Counter(),
             )
         self._current = self._kernels[key]
         self._current.launches += 1

@@ -298,9 +298,16 @@ class LocalArrays:
 
 
 def _array(variable, start: int) -> Array:
-    item, shape = np.dtype(variable.dtype).itemsize, variable.shape
-    members = len(shape) > variable.type.count("[")
-    return Array(variable.name, start, variable.size, item, shape, members, not shape)
+    item = np.dtype(variable.dtype).itemsize
+    return Array(
+        variable.name,
+        start,
+        variable.size,
+        item,
+        variable.shape,
+        len(variable.shape) > variable.type.count("["),
+        not variable.shape,
+    )
 
 
 def holding(arrays: list[Array], byte: int) -> Array | None:

@@ -28,9 +28,15 @@ class Recorder:
     def __init__(self, launch: Launch, block, warp: int | None, limit: int):
         self.source, self.limit = launch.source, limit
         self.memory = TracedBlock(launch, block)
-        geometry, text = (launch.grid, launch.block), (launch.source_name, launch.source_lines)
         self.recording = Recording(
-            demangle(launch.kernel), *geometry, block, warp, *text, self.memory.arrays
+            demangle(launch.kernel),
+            launch.grid,
+            launch.block,
+            block,
+            warp,
+            launch.source_name,
+            launch.source_lines,
+            self.memory.arrays,
         )
         self.threads = launch.threads
         self.first_thread = 0 if warp is None else 32 * warp
