@@ -183,18 +183,32 @@ class Plan:
         return self.out
 
 
-def plan(q, k, v, **how) -> Plan:
+def plan(
+    q,
+    k,
+    v,
+    *,
+    method="tiled",
+    causal=False,
+    scale=None,
+    backend=None,
+    bias=None,
+    return_lse=False,
+    out=None,
+    options=(),
+) -> Plan:
     """Prepare a call of :func:`attention` on these arrays; also ``attention.plan``.
 
-    The arguments are those of attention(), by name after v, and so are the errors. Each
-    ``plan()`` reads q, k, v and bias again from the same memory and writes ``plan.out``: fill the
-    arrays in place between calls. On a GPU the launches are captured into a CUDA graph, and
-    ``plan()`` replays it.
+    The arguments are those of attention(), and so are the errors. Each ``plan()`` reads q, k, v
+    and bias again from the same memory and writes ``plan.out``: fill the arrays in place between
+    calls. On a GPU the launches are captured into a CUDA graph, and ``plan()`` replays it.
 
     >>> step = attention.plan(q, k, v, method="auto")  # doctest: +SKIP
     >>> q[...] = new_q; out = step()  # doctest: +SKIP
     """
-    return Plan(call_method(q, k, v, **how))
+    return Plan(
+        call_method(q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
+    )
 
 
 attention.plan = plan
