@@ -25,10 +25,6 @@ def _of_module(name: str) -> property:
     return property(lambda self: getattr(self.module, name), doc=f"The module's `{name}`.")
 
 
-def _resource(name: str, doc: str) -> property:
-    return property(lambda self: getattr(self._resources, name), doc=doc)
-
-
 class ModuleFacts:
     """Attributes of a kernel that belong to its `module`, under CuPy's names."""
 
@@ -185,10 +181,20 @@ class SimulatorKernel(Kernel):
         """The most threads a block may have: 1024, or fewer by __launch_bounds__."""
         return min(self._simulated_limits.threads, self.entry.max_threads or 1024)
 
-    shared_size_bytes = _resource("shared_bytes", "Static shared memory in bytes a block.")
-    # the stack that the PTX declares; spills are ptxas's
-    local_size_bytes = _resource("local_bytes", "Local memory in bytes a thread.")
-    num_regs = _resource("registers", "Virtual registers of the PTX.")
+    @property
+    def shared_size_bytes(self) -> int:
+        """Static shared memory in bytes a block."""
+        return self._resources.shared_bytes
+
+    @property
+    def local_size_bytes(self) -> int:
+        """Local memory in bytes a thread (the stack that the PTX declares; spills are ptxas's)."""
+        return self._resources.local_bytes
+
+    @property
+    def num_regs(self) -> int:
+        """Virtual registers of the PTX."""
+        return self._resources.registers
 
     @property
     def const_size_bytes(self) -> int:

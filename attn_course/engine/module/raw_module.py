@@ -133,8 +133,15 @@ class RawModule:
         if self.kind == ".ptx":
             return Compiled(read_text(self.path))
         with call_budget():
-            text, how = (self.compiled_code, self.name), (self.options, self.arch, build)
-            return compile_ptx(*text, *how, self.name_expressions, self.folder)
+            return compile_ptx(
+                self.compiled_code,
+                self.name,
+                self.options,
+                self.arch,
+                build,
+                self.name_expressions,
+                self.folder,
+            )
 
     @property
     def folder(self) -> str | None:
