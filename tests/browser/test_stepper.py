@@ -195,14 +195,13 @@ def test_back_and_forth_show_the_same(browser, page):
             root.find_element(By.CSS_SELECTOR, ".acs-current").text,
         )
 
-    for _ in range(17):
-        press(root, "step")
+    root.send_keys(Keys.ARROW_RIGHT * 17)
     there = picture()
     root.send_keys(Keys.END)
     assert picture() != there
-    while root.get_attribute("data-step") != "17":
-        press(root, "back")
-    assert picture() == there
+    press(root, "back")
+    root.send_keys(Keys.ARROW_LEFT * (int(root.get_attribute("data-step")) - 17))
+    assert root.get_attribute("data-step") == "17" and picture() == there
 
 
 def test_the_current_line_and_its_accesses(browser, page):
@@ -375,7 +374,7 @@ def warp_accesses():
     """(lanes, byte addresses, bytes a lane): the patterns and random ones, whole and in part."""
     rng = np.random.default_rng(7)
     items = list(PATTERNS.values())
-    for _ in range(80):
+    for _ in range(20):
         shared = rng.choice([1, 2, 4])
         items.append(LANE // shared * rng.integers(0, 40) + rng.integers(0, 40))
         items.append(rng.integers(0, rng.choice([2, 8, 40, 4000]), 32))
@@ -422,7 +421,7 @@ def test_wavefronts_are_counted_as_the_counters_count_them(browser):
     assert not wrong, f"{len(wrong)} of {len(asked)}: {wrong[0]}"
     loads, stores = expected[::2], expected[1::2]
     joined = sum(load < store for load, store in zip(loads, stores, strict=True))
-    assert 100 < joined < len(loads) // 2  # both sides of the rule are met
+    assert 40 < joined < len(loads) // 2  # both sides of the rule are met
 
 
 def test_without_scripts_the_table_is_readable(browser, page, tmp_path):
@@ -457,8 +456,10 @@ CUDA_CELLS = [
 ]
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab with two notebooks; `?reset` forgets what was open before."""
+    tmp_path = tmp_path_factory.mktemp("lab")
     notebook(tmp_path / "trace.ipynb", CELLS)
     notebook(tmp_path / "cuda.ipynb", CUDA_CELLS)
     with socket.socket() as probe:
@@ -480,7 +481,7 @@ def lab(tmp_path):
         )
         try:
             wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
-            yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb"
+            yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb?reset"
         finally:
             stop(server)
 
