@@ -54,7 +54,7 @@ SHOWN = (  # counters shown after a pass, where either kernel has any
 )
 # A launch with counters that takes longer must end in this time without counters, many times
 # faster; so a machine that is slow or busy fails no kernel that ends.
-LAUNCH_SECONDS = 2.0
+LAUNCH_SECONDS = 1.0
 SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that has ended before
 # Without the macro of -G: else the sanitizer's build could be another text than the one counted.
 ONE_TEXT = ("-U__CUDACC_DEBUG__",)
