@@ -16,6 +16,12 @@ gc.set_threshold(20_000, 10, 10)
 sys.modules["rfc3987_syntax"] = None
 
 
+def pytest_collection_finish():
+    """Leave the collected tests and the imported modules out of all later searches."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def no_gpu(monkeypatch):
     """Choose the simulator, whatever GPU the machine has."""
