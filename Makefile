@@ -8,11 +8,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	done; true)
 WORKERS ?= 2
 BIN := .venv/bin
-# Workers, notebooks and the next run share what one has compiled; `make clean` removes it.
-KEPT := ATTN_COURSE_COMPILED=$(CURDIR)/.compiled_cache
-# The files that take longest come first, so that no worker waits for one at the end.
-LONG := tests/exercises/test_exercises.py tests/kernels tests/clinic tests/browser tests/measure \
-	tests/house/test_wheel.py
+# Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
+# do with Python's own compiled files, even where the environment asks for none.
+KEPT := ATTN_COURSE_COMPILED=$(CURDIR)/.compiled_cache PYTHONDONTWRITEBYTECODE=
 # PIP_USER=1 in the environment would send packages past .venv.
 PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 NBVAL := $(KEPT) $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
@@ -64,9 +62,9 @@ tour: venv
 
 test: lint unit notebook-test
 
+# A worker that has nothing left takes tests from the end of another's list.
 unit: venv
-	$(KEPT) $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	-p no:nbval -p no:anyio $(LONG) tests
+	$(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio tests
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

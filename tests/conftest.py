@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import gc
+import sys
 
 import pytest
 
@@ -9,6 +10,16 @@ from attn_course.engine import backend
 # Parsed kernels are many small objects, and searching them all for cycles took an eighth of the
 # time: collect a thirtieth as often.
 gc.set_threshold(20_000, 10, 10)
+
+# Where this package is found, an import of nbformat compiles the grammar of IRIs, which takes a
+# second in each worker; no notebook's check needs it.
+sys.modules["rfc3987_syntax"] = None
+
+
+def pytest_collection_finish():
+    """Leave the collected tests and the imported modules out of all later searches."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

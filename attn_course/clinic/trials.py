@@ -14,7 +14,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder.call import numbers_of
+from attn_course.ladder.call import compiled, numbers_of
 from attn_course.ladder.headers import chosen_constants, read_constants
 from attn_course.ladder.steps import Device, Geometry, Problem
 from attn_course.reference.comparison import Comparison, compare, poisoned
@@ -84,12 +84,12 @@ def prepare(
     scale = 1 / math.sqrt(case.problem.d)
     inputs = _make_inputs(how, case, seed)
     arrays = _on_device(how, case, inputs, poison, array_module(backend))
-    source = {"path": str(path)}
-    if code is not None:
-        source = {"code": with_headers(code, path.parent)}
-    kernel = RawModule(**source, options=options, backend=backend, strict=True).get_function(
-        launch.entry
-    )
+    if code is None:
+        kernel = compiled(path, options, entry=launch.entry, backend=backend)
+    else:
+        whole = with_headers(code, path.parent)
+        module = RawModule(code=whole, options=options, backend=backend, strict=True)
+        kernel = module.get_function(launch.entry)
     if how.tune and launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
         kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
     values = numbers_of(replace(case.problem, causal=case.causal), scale) | arrays

@@ -54,7 +54,7 @@ def step(name: str):
     if first is not None:
         setup = next((one for one in exercise.setups if one.label == first.label), setup)
     block = first.block if first is not None and first.block else (0, 0, 0)
-    trace = traced(exercise, judgement.source, setup, block)
+    trace = traced(exercise, judgement.source, setup, block, STEP_SECONDS)
     return trace.show(step=_told(trace, first))
 
 
@@ -71,9 +71,9 @@ def traced(
     source: str,
     setup: Setup,
     block: tuple[int, int, int],
-    seconds: float = STEP_SECONDS,
+    seconds: float,
 ) -> Tracer:
-    """Run one case of a kernel under the tracer, until it ends or its time is over.
+    """Run one case of a kernel under the tracer, until it ends or has run for `seconds`.
 
     The tracer holds the steps of this block, the sanitizer's findings marked among them.
     """

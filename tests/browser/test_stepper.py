@@ -195,14 +195,13 @@ def test_back_and_forth_show_the_same(browser, page):
             root.find_element(By.CSS_SELECTOR, ".acs-current").text,
         )
 
-    for _ in range(17):
-        press(root, "step")
+    root.send_keys(Keys.ARROW_RIGHT * 17)
     there = picture()
     root.send_keys(Keys.END)
     assert picture() != there
-    while root.get_attribute("data-step") != "17":
-        press(root, "back")
-    assert picture() == there
+    press(root, "back")
+    root.send_keys(Keys.ARROW_LEFT * (int(root.get_attribute("data-step")) - 17))
+    assert root.get_attribute("data-step") == "17" and picture() == there
 
 
 def test_the_current_line_and_its_accesses(browser, page):
@@ -379,7 +378,7 @@ def warp_accesses():
     """(lanes, byte addresses, bytes a lane): the patterns and random ones, whole and in part."""
     rng = np.random.default_rng(7)
     items = list(PATTERNS.values())
-    for _ in range(80):
+    for _ in range(20):
         shared = rng.choice([1, 2, 4])
         items.append(LANE // shared * rng.integers(0, 40) + rng.integers(0, 40))
         items.append(rng.integers(0, rng.choice([2, 8, 40, 4000]), 32))
@@ -426,7 +425,7 @@ def test_wavefronts_are_counted_as_the_counters_count_them(browser):
     assert not wrong, f"{len(wrong)} of {len(asked)}: {wrong[0]}"
     loads, stores = expected[::2], expected[1::2]
     joined = sum(load < store for load, store in zip(loads, stores, strict=True))
-    assert 100 < joined < len(loads) // 2  # both sides of the rule are met
+    assert 40 < joined < len(loads) // 2  # both sides of the rule are met
 
 
 def test_without_scripts_the_table_is_readable(browser, page, tmp_path):
@@ -461,8 +460,10 @@ CUDA_CELLS = [
 ]
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab with two notebooks; `?reset` forgets what was open before."""
+    tmp_path = tmp_path_factory.mktemp("lab")
     notebook(tmp_path / "trace.ipynb", CELLS)
     notebook(tmp_path / "cuda.ipynb", CUDA_CELLS)
     with socket.socket() as probe:
@@ -484,7 +485,7 @@ def lab(tmp_path):
         )
         try:
             wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
-            yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb"
+            yield f"http://127.0.0.1:{port}/lab/tree/trace.ipynb?reset"
         finally:
             stop(server)
 
@@ -550,12 +551,14 @@ def test_the_widget_in_jupyterlab(browser, lab):
 
 def test_an_exported_notebook_works_offline(browser, tmp_path):
     """show(static=True) in a notebook that nbconvert has made into HTML."""
-    from nbclient import NotebookClient
+    from IPython.core.formatters import DisplayFormatter
     from nbconvert import HTMLExporter
 
-    notebook(tmp_path / "static.ipynb", [CELLS[0].replace("show()", "show(static=True)")])
+    notebook(tmp_path / "static.ipynb", ["view"])
     content = nbformat.read(tmp_path / "static.ipynb", as_version=4)
-    NotebookClient(content, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    shown, more = DisplayFormatter().format(trace_scores((0, 0, 0)).show(static=True))
+    output = nbformat.v4.new_output("display_data", data=shown, metadata=more)
+    content.cells[0].outputs = [output]
     text, _ = HTMLExporter().from_notebook_node(content)
     (tmp_path / "static.html").write_text(text, encoding="utf-8")
     root = opened(browser, tmp_path / "static.html")

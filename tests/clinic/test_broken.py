@@ -92,8 +92,8 @@ def test_kernels_of_all_attention_have_no_findings(path, case):
 
 # What may not be missing in the kernel whose copies go past the registers: the n-th of its kind.
 COPIES = "12_flash_async"
-SMALL_TILES = ("-DD=64", "-DROWS=4", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=2")  # 16 keys each
-SEVERAL_TILES = Case(Problem(1, 5, 60, 36), causal=True)
+SMALL_TILES = ("-DD=32", "-DROWS=4", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=2")  # 16 keys each
+SEVERAL_TILES = Case(Problem(1, 5, 60, 28), causal=True)
 WAITS = [("copies_arrived<0>();", 0), ("copies_arrived<1>();", 0)]
 BARRIERS = [("__syncthreads();", n) for n in range(3)]  # those of the loop over key tiles
 

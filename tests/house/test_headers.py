@@ -29,24 +29,15 @@ def names(text, word):
 
 
 @pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
-def test_header_parses(path):
+def test_a_header_is_complete_and_names_a_file_the_constants_and_the_entries(path):
     header = headers.read_header(path)
     for attribute in headers.FIELDS.values():
         assert getattr(header, attribute).strip()
-
-
-@pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
-def test_changes_from_names_a_file(path):
-    source = headers.read_header(path).changes_from
-    if source == "nothing":
-        return
-    name = source.split()[0].rstrip(",;")
-    assert name.endswith(".cu") and name != path.name
-    assert (path.parent / name).is_file() or (headers.KERNEL_FOLDER / name).is_file(), source
-
-
-@pytest.mark.parametrize("path", ALL_FILES, ids=short_name)
-def test_constants_and_entries_are_named(path):
+    source = header.changes_from
+    if source != "nothing":
+        name = source.split()[0].rstrip(",;")
+        assert name.endswith(".cu") and name != path.name
+        assert (path.parent / name).is_file() or (headers.KERNEL_FOLDER / name).is_file(), source
     text = header_text(path)
     entries = RawModule(path=path, backend="simulator").kernels
     assert entries
@@ -55,20 +46,16 @@ def test_constants_and_entries_are_named(path):
 
 
 @pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
-def test_every_pointer_has_its_shape(path):
+def test_pointers_have_shapes_and_barriers_say_what_would_break(path):
     """A pointer parameter on a line of its own carries a (shape) comment."""
     parameter = re.compile(r"^    (?:const )?float\* (?:__restrict__ )?\w+,.*$", re.MULTILINE)
     pointers = parameter.findall(path.read_text())
     assert pointers
     for line in pointers:
         assert re.search(r"// \([\w, .*+/]+\)", line), line
-
-
-@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
-def test_every_barrier_says_what_would_break(path):
     for line in path.read_text().splitlines():
-        if "__syncthreads()" in line:
-            assert "// barrier:" in line, line
+        assert "__syncthreads()" not in line or "// barrier:" in line, line
+    assert len(path.read_text().splitlines()) <= (120 if path.stem == "10_flash_rows" else 235)
 
 
 @pytest.mark.parametrize("step", LADDER, ids=lambda step: step.file)
@@ -196,8 +183,3 @@ def test_an_include_file_has_no_constants_and_no_kernels(path):
 
 def test_every_include_file_is_used():
     assert INCLUDES and all(includers(path) for path in INCLUDES)
-
-
-@pytest.mark.parametrize("path", LADDER_FILES, ids=short_name)
-def test_a_kernel_is_readable_in_one_sitting(path):
-    assert len(path.read_text().splitlines()) <= (120 if path.stem == "10_flash_rows" else 235)

@@ -79,7 +79,7 @@ def test_scores(file, shape):
 
 @pytest.mark.parametrize("pad", [0, 1])
 @pytest.mark.parametrize("k_tile", [0, 1, 2])
-@pytest.mark.parametrize("tile", [2, 5, 16, 32])
+@pytest.mark.parametrize("tile", [5, 16, 32])
 def test_tiled_scores_in_every_layout(tile, k_tile, pad):
     q, k, _ = inputs(2, 13, 19, 37, seed=tile)
     run_scores("02_scores_tiled", q, k, (f"-DTILE={tile}", f"-DK_TILE={k_tile}", f"-DPAD={pad}"))
@@ -213,7 +213,7 @@ CALLS = [
     ((1, 2, 1, 80), 37),
     ((1, 2, 37, 80), 1),
     ((2, 2, 17, 1), 50),
-    ((1, 2, 196, 64), 196),
+    ((1, 2, 100, 64), 100),
     ((1, 1, 3, 8), 1030),
 ]
 

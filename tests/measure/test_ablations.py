@@ -93,15 +93,11 @@ def test_edits_are_made_in_order_one_or_several():
 
 # -- right results ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
-@pytest.mark.parametrize(
-    ("shape", "keys", "causal", "tile"),
-    [((1, 2, 37, 22), 41, False, -1), ((2, 1, 45, 30), 45, True, 0)],
-)
-def test_an_ablation_computes_attention(one, shape, keys, causal, tile):
-    q, k, v = seeded_qkv(shape, kv_length=keys)
-    expected = float64_attention(q, k, v, causal=causal)
-    options = TILES[one.kernel][tile]
-    made = ablations.variant(one, q, k, v, causal=causal, backend="simulator", options=options)
+def test_an_ablation_computes_attention(one):
+    q, k, v = seeded_qkv((1, 2, 37, 22), kv_length=41)
+    expected = float64_attention(q, k, v, causal=True)
+    options = TILES[one.kernel][0]
+    made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
     assert not agrees(made, expected), "nothing has been written"
     made.call()
     assert agrees(made, expected)
@@ -112,11 +108,12 @@ def test_an_ablation_computes_attention(one, shape, keys, causal, tile):
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
-    for options in TILES[one.kernel]:
-        made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
-        with observe(Sanitizer()) as report:
-            made.call()
-        assert report.findings == []
+    options = TILES[one.kernel][-1]
+    made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
+    with observe(Sanitizer()) as report:
+        made.call()
+    assert report.findings == []
+    assert agrees(made, float64_attention(q, k, v, causal=True))
 
 
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
@@ -150,7 +147,7 @@ def test_rows_that_see_no_key_are_zeros():
 
 
 # -- what each costs on counters -------------------------------------------------------------------
-QKV = seeded_qkv((1, 2, 64, 64))
+QKV = seeded_qkv((1, 1, 64, 32))
 TILE = ("-DROWS=4", "-DKEYS=4", "-DROW_WARPS=1", "-DKEY_WARPS=1")
 
 
@@ -162,7 +159,7 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     # Per 4 floats of a tile's rows: 4 loads of K by each warp, and as many of Q; the same of P V.
     loads = before["shared_load_requests"]
     assert after["shared_load_requests"] == loads
-    k_and_v = 2 * 4 * (64 // 4) * 2 * 2 * 4  # loads a tile, tiles, heads, blocks of 16 rows
+    k_and_v = 2 * 4 * (32 // 4) * 2 * 4  # loads a tile, tiles, blocks of 16 rows
     saved = before["shared_load_wavefronts"] - after["shared_load_wavefronts"]
     assert saved == 2 * k_and_v
 
@@ -172,7 +169,7 @@ def test_pointers_and_barriers_show_in_the_counters():
     pointers = counted(ablations.ablation("flash_async", "pointers"), *QKV, options=TILE)
     late = counted(ablations.ablation("flash_async", "late V"), *QKV, options=TILE)
     assert pointers["instructions"] > full["instructions"]
-    blocks, tiles = 8, 2
+    blocks, tiles = 4, 2
     assert late["barriers"] - full["barriers"] == blocks * tiles
     for name in ("turn", "last rows"):
         other = counted(ablations.ablation("flash_async", name), *QKV, options=TILE)
@@ -224,7 +221,9 @@ def measured(clock, causal=True):
     return ablations.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
-def test_measuring_checks_and_relates_to_the_whole_kernel(simulated):
+def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch):
+    few = [one for one in ABLATIONS if one.name in ("lanes", "cluster", "relaxed")]
+    monkeypatch.setattr(ablations, "ABLATIONS", tuple(few))
     place = {one.label: float(at) for at, one in enumerate(ablations.all_variants(), start=10)}
     row = measured(Clock(place.get))
     assert row["wrong"] == row["refused"] == {} and list(row["variants"]) == list(place)

@@ -86,7 +86,7 @@ class Memory:
             return self.locate_global(address, shift, size, ins, kind)
         if space == "generic":
             return self.locate_generic(address, shift, size, ins, kind)
-        return self.locate_slice(space, address, shift, size, ins, kind)
+        return self.locate_slice(space, address, bounds(address)[1:], shift, size, ins, kind)
 
     def locate_global(self, address, shift: int, size: int, ins, kind: str):
         """`locate` in global memory."""
@@ -102,8 +102,11 @@ class Memory:
             self.reports.access("global", kind, address, size, valid)
         return memory, _flat(address, shift), valid
 
-    def locate_slice(self, space: str, address, shift: int, size: int, ins, kind: str):
-        """Shared and local memory: each block or thread has a slice of the flat array."""
+    def locate_slice(self, space: str, address, limits, shift: int, size: int, ins, kind: str):
+        """Shared and local memory: each block or thread has a slice of the flat array.
+
+        limits: (highest, all bits or-ed) of the addresses; of the bits, those below `size` count.
+        """
         slot, memory, limit = (
             (SHARED_BASE, self.shared, self.shared_limit)
             if space == "shared"
@@ -113,7 +116,7 @@ class Memory:
         if base is None:
             self.lanes.fetch((slot,))
             base = self.lanes.R[slot]
-        _, high, bits = bounds(address)
+        high, bits = limits
         valid = None
         if high >> CLUSTER_SHIFT and space == "shared" and self.cluster.names_block(high):
             return self.locate_in_cluster(address, shift, size, ins, kind)
@@ -165,11 +168,14 @@ class Memory:
 
     def locate_generic(self, address, shift: int, size: int, ins, kind: str):
         """`locate` where all lanes are in one space; memory is None where they are not."""
-        low, high, _ = bounds(address)
+        low, high, bits = bounds(address)
         for space, (start, end) in RANGES.items():
             if start <= low and high < end:
-                relative = address - np.uint64(WINDOWS[space])
-                return self.locate_slice(space, relative, shift, size, ins, kind)
+                window = WINDOWS[space]
+                relative = address - np.uint64(window)
+                # An index below zero gives a very large address.
+                top = high - window if low >= window else bounds(relative)[1]
+                return self.locate_slice(space, relative, (top, bits), shift, size, ins, kind)
         if high < _GLOBAL_END or low >= _GLOBAL_AGAIN:
             return self.locate_global(address, shift, size, ins, kind)
         return None, None, None  # lanes in different spaces
@@ -249,7 +255,7 @@ class Memory:
         view = memory.view[dtype]
         if memory is not self.local and self.lanes.probe is None:
             self.globals.version += 1  # other threads may wait for this
-        elif valid is not None or any(map(np.any, self.changes(view, index, values))):
+        elif valid is not None or any(map(np.count_nonzero, self.changes(view, index, values))):
             if memory is self.local:
                 self.lanes.local_changes += 1
             else:

@@ -136,9 +136,7 @@ class Chunk:
         members = block.members(R) if block.warp_level and block.members else None
         if members is not None and is_warp_barrier(block):
             reports.warp_barrier(R[LANE], members)
-        for instruction, operation, told in zip(
-            block.instructions, block.operations, reports.told_of(block), strict=True
-        ):
+        for instruction, operation, told in reports.steps(block):
             operation(R, self)
             if told or reports.accesses:
                 reports.instruction(instruction, members=members)

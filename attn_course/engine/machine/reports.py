@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_course.engine import events
-from attn_course.engine.translate.control_flow import LANE, Block, Key
+from attn_course.engine.translate.control_flow import LANE, Block
 
 from ..errors import MemoryFault
 from .lanes import ChunkLanes
@@ -23,23 +23,29 @@ class Reports:
         self.kernel = lanes.kernel
         self.accesses: list[events.Access] | None = [] if observers else None
         self.block: Block | None = None
-        self._told: dict[Key, list[bool]] = {}
+        self._steps: dict[int, list[tuple]] = {}  # by id of the block, which the kernel keeps
 
-    def told_of(self, block: Block) -> list[bool]:
-        """Return which instructions of a block observers are told of, whatever they access."""
-        if block.key not in self._told:
+    def steps(self, block: Block) -> list[tuple]:
+        """Return (instruction, operation, told) of a block's instructions.
+
+        told: whether observers are told of it, whatever it accesses.
+        """
+        known = self._steps.get(id(block))
+        if known is None:
             own_line, body = self.kernel.program.own_line, block.instructions
             told = [any(one.concerns(i) for one in self.observers) for i in body]
             for place, following in enumerate(body[1:]):
                 told[place] |= not own_line(following)
-            self._told[block.key] = told[:-1] + [True] if told else told
-        return self._told[block.key]
+            told[-1:] = [True] * bool(told)
+            known = self._steps[id(block)] = list(zip(body, block.operations, told, strict=True))
+        return known
 
     def instruction(self, instruction, taken=None, members=None) -> None:
         """Tell of an instruction that the running lanes have executed."""
         line = self.kernel.program.own_line(instruction)
-        lanes, accesses = self.lanes.R[LANE], tuple(self.accesses)
-        self.accesses = []
+        lanes, accesses = self.lanes.R[LANE], ()
+        if self.accesses:
+            accesses, self.accesses = tuple(self.accesses), []
         event = events.InstructionEvent(
             instruction, line, lanes, accesses, self.machine, taken, members
         )

@@ -1,6 +1,7 @@
 """Which registers an instruction reads and writes, and which symbols it names."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from .syntax import (
     Address,
@@ -75,22 +76,27 @@ def has_result(opcode: str) -> bool:
     return parts[0] not in _NO_RESULT
 
 
-def reads_and_writes(instruction: Instruction, guard: bool = True) -> tuple[set[str], set[str]]:
+def reads_and_writes(
+    instruction: Instruction, guard: bool = True
+) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the registers that an instruction reads and writes.
 
     guard: whether the register of its guard counts as read, also where no operand reads it.
     """
-    operands = instruction.operands
-    writes: set[str] = set()
-    if has_result(instruction.opcode) and operands:
-        writes = set(registers_in(operands[0]))
-        operands = operands[1:]
-    reads = {name for operand in operands for name in registers_in(operand)}
+    reads, writes = _of_operands(instruction.opcode, instruction.operands)
     if guard and instruction.guard is not None:
-        reads.add(instruction.guard.name)
-    parts = instruction.opcode.split(".")
+        reads |= {instruction.guard.name}
+    return reads, writes
+
+
+@lru_cache(maxsize=1 << 14)  # asked several times, and similar kernels have most in common
+def _of_operands(opcode: str, operands: tuple) -> tuple[frozenset[str], frozenset[str]]:
+    """`reads_and_writes` but for the guard."""
+    parts = opcode.split(".")
+    result = operands[:1] if has_result(opcode) else ()
+    reads, writes = set(registers_in(operands[len(result) :])), set(registers_in(result))
     if parts[0] in ("addc", "subc", "madc"):
         reads.add("%carry")
     if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
         writes.add("%carry")
-    return reads, writes
+    return frozenset(reads), frozenset(writes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FunctionType
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import reads_and_writes
@@ -38,6 +40,16 @@ def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
         offsets.append(start)
         start += variable.size
     return offsets, start
+
+
+@lru_cache(maxsize=1 << 14)  # kernels that differ in a line have most statements in common
+def code_of(statement: str) -> CodeType:
+    """Return the code of a function of (R, c) that runs a statement.
+
+    The statement holds numbers, names that Decoder makes, and nothing of the PTX text.
+    """
+    module = compile(f"def op(R, c):\n    {statement}", TRANSLATED, "exec")
+    return next(one for one in module.co_consts if isinstance(one, CodeType))
 
 
 class Instance:
@@ -198,16 +210,15 @@ class Instance:
         check_budget(demangle(self.function.name), lambda: "its translation to NumPy")
 
     def finish(self, decoder: Decoder, lines, built, uses) -> None:
-        """Compile the lines; special registers found meanwhile are live everywhere.
-
-        The source holds numbers, names that Decoder makes, and nothing of the PTX text.
-        """
-        source = "\n".join(f"def op{i.index}(R, c):\n    {statement}" for i, statement in lines)
-        exec(compile(source, TRANSLATED, "exec"), decoder.names)
+        """Compile the lines; special registers found meanwhile are live everywhere."""
+        made = {
+            i.index: FunctionType(code_of(line).replace(co_name=f"op{i.index}"), decoder.names)
+            for i, line in lines
+        }
         self.kernel.lines.extend(lines)
         special = sum(1 << slot for slot in self.kernel.specials)
         for key, block in built.items():
-            block.operations = [decoder.names[f"op{i.index}"] for i in block.instructions]
+            block.operations = [made[i.index] for i in block.instructions]
             mask = uses[key]
             block.uses = tuple(slot for slot in range(mask.bit_length()) if mask >> slot & 1)
             block.live_in |= special

@@ -15,7 +15,8 @@ import numpy as np
 from attn_course.engine.events import InstructionEvent, Launch, Observer
 
 from .counters.merging import merges_of
-from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors
+from .counters.patterns import Pattern
+from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes
 
 LINE_BYTES = 128
 
@@ -163,6 +164,7 @@ class LineLookups(Observer):
     def __init__(self):
         super().__init__()
         self.by_line: Counter[int] = Counter()
+        self._patterns: dict[int, tuple[object, Pattern]] = {}  # by id of the instruction
 
     @property
     def total(self) -> int:
@@ -179,6 +181,14 @@ class LineLookups(Observer):
             if access.valid is not None:
                 address, lanes = address[access.valid], lanes[access.valid]
             if lanes.size:
-                shift = np.uint64((LINE_BYTES // SECTOR_BYTES).bit_length() - 1)
-                lines = count_sectors(Lanes(lanes), address >> shift)
-                self.by_line[event.line] += lines
+                pattern, delta = self._pattern(event.instruction, lanes, address)
+                self.by_line[event.line] += pattern.pieces(delta, LINE_BYTES)
+
+    def _pattern(self, instruction, lanes: np.ndarray, address: np.ndarray) -> tuple[Pattern, int]:
+        """Return the pattern of an access, and by how many bytes it is moved along."""
+        _, pattern = self._patterns.get(id(instruction), (None, None))
+        delta = pattern.delta(lanes, address) if pattern is not None else None
+        if delta is None:
+            pattern, delta = Pattern(Lanes(lanes), address), 0
+            self._patterns[id(instruction)] = instruction, pattern
+        return pattern, delta

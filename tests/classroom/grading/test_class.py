@@ -208,9 +208,10 @@ def test_errors_of_cells_are_told_and_the_next_cell_runs():
     assert errors == [("a", "ZeroDivisionError"), ("b", "SyntaxError"), ("c", "SystemExit")]
 
 
-@pytest.mark.parametrize("cell", ["Infinity", "1e999", "-7", "[]", '"x"', "NaN"])
-def test_a_forged_report_is_no_failure_of_the_grader(cell):
-    text = f"import os\nos.write(3, b'{{\"cell\": {cell}}}\\n')"
+def test_a_forged_report_is_no_failure_of_the_grader():
+    cells = ("Infinity", "1e999", "-7", "[]", '"x"', "NaN", "[" * 99, "null", "{}")
+    forged = "".join(f'{{"cell": {cell}}}\n' for cell in cells)
+    text = f"import os\nos.write(3, {forged.encode()!r})"
     told = grader.execute(best_sandbox(), [("first", text)], 5.0)
     assert told["ended"] == "ran to its end"
 

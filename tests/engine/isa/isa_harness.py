@@ -120,6 +120,33 @@ def check(opcode, oracle, count=90, agree=None, lanes=None):
     _check_mixed(operation, values, got)
 
 
+def by_name(opcode):
+    """The word that names an operation: "add" of "add.rn.f32"."""
+    return opcode.partition(".")[0]
+
+
+def by_type(opcode):
+    """The type that an operation reads: "f32" of "cvt.rn.f16.f32"."""
+    return opcode.rpartition(".")[2]
+
+
+def groups(key, cases):
+    """The groups that `key` makes of the opcodes, in their order."""
+    return list(dict.fromkeys(map(key, cases)))
+
+
+def check_all(group, key, cases, count=90):
+    """Check every opcode of a group; a failure names each one that is wrong."""
+    wrong = []
+    for opcode, oracle in cases.items():
+        if key(opcode) == group:
+            try:
+                check(opcode, oracle, count)
+            except AssertionError as error:
+                wrong.append(str(error).partition("\n")[0])
+    assert not wrong, "\n".join(wrong)
+
+
 def _equal(wanted, found):
     if wanted is None:
         return found & 0x7FFFFFFFFFFFFFFF > 0x7FF0000000000000

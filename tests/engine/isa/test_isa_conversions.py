@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from .isa_harness import check
+from .isa_harness import by_type, check, check_all, groups
 from .isa_oracle import FORMATS, bits_of, decode, encode, exact, read, round_integer
 
 INTEGERS = tuple(f"{sign}{width}" for sign in "us" for width in (8, 16, 32, 64))
@@ -164,9 +164,9 @@ for mode, relu in itertools.product(("rn", "rz"), (False, True)):
     CASES[f"cvt.{mode}{'.relu' * relu}.tf32.f32"] = to_tf32(mode, relu)
 
 
-@pytest.mark.parametrize("opcode", CASES)
-def test_row(opcode):
-    check(opcode, CASES[opcode], count=60)
+@pytest.mark.parametrize("name", groups(by_type, CASES))
+def test_rows(name):
+    check_all(name, by_type, CASES, count=60)
 
 
 def test_integers_around_the_floats_middles():

@@ -9,7 +9,7 @@ import pytest
 from attn_course.engine.isa.float64 import _BLOCK, _fma_in_steps, fma_f64
 
 from . import isa_oracle as exact
-from .isa_harness import check
+from .isa_harness import by_name, check, check_all, groups
 from .isa_oracle import FORMATS, decode, encode
 
 MODES = ("rn", "rz", "rm", "rp")
@@ -151,9 +151,9 @@ for kind in ("f32", "f64"):
 test_class.__test__ = False
 
 
-@pytest.mark.parametrize("opcode", CASES)
-def test_row(opcode):
-    check(opcode, CASES[opcode])
+@pytest.mark.parametrize("name", groups(by_name, CASES))
+def test_rows(name):
+    check_all(name, by_name, CASES)
 
 
 # --- rounding, where it is hardest ---

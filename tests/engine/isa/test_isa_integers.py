@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from .isa_harness import check
+from .isa_harness import by_name, check, check_all, groups
 from .isa_oracle import bits_of, read, signed
 
 SIXES = ("s16", "u16", "s32", "u32", "s64", "u64")
@@ -320,9 +320,9 @@ for kind in (*BITS, *SIXES, "f32", "f64"):
     CASES[f"slct.{kind}.s32"] = lambda a, b, c: b if c >> 31 else a
 
 
-@pytest.mark.parametrize("opcode", CASES)
-def test_row(opcode):
-    check(opcode, CASES[opcode])
+@pytest.mark.parametrize("name", groups(by_name, CASES))
+def test_rows(name):
+    check_all(name, by_name, CASES)
 
 
 def test_lop3_every_table():

@@ -140,10 +140,6 @@ def data(n, high=60, seed=1):
     return np.random.default_rng(seed).integers(0, high, n).astype(np.int32)
 
 
-def c_mod(a, b):
-    return int(np.fmod(a, b))
-
-
 def wrap(value):
     return (value + 2**31) % 2**32 - 2**31
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from machine_harness import run
 
-KERNELS, THREADS = 24, 75
+KERNELS, THREADS = 16, 75
 NAMES = ("a", "b", "c", "d")
 MASK = 2**32 - 1
 

@@ -25,7 +25,7 @@ class Pattern:
     def __init__(self, lanes: Lanes, address: np.ndarray):
         self.lanes, self.address = lanes, address
         self.first, self.middle, self.last = self._samples(address)
-        self._sectors: dict[int, int] = {}
+        self._pieces: dict[tuple[int, int], int] = {}
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
@@ -50,10 +50,16 @@ class Pattern:
 
     def sectors(self, delta: int) -> int:
         """Sectors of the pattern moved along by `delta` bytes, summed over warps."""
-        key = delta % SECTOR_BYTES
-        if key not in self._sectors:
-            self._sectors[key] = count_sectors(self.lanes, self.address + np.uint64(key))
-        return self._sectors[key]
+        return self.pieces(delta, SECTOR_BYTES)
+
+    def pieces(self, delta: int, size: int) -> int:
+        """The same for aligned pieces of memory of `size` bytes, a power of two from 32 on."""
+        key = size, delta % size
+        if key not in self._pieces:
+            shift = np.uint64((size // SECTOR_BYTES).bit_length() - 1)
+            moved = self.address + np.uint64(key[1]) >> shift
+            self._pieces[key] = count_sectors(self.lanes, moved)
+        return self._pieces[key]
 
     def wavefronts(self, delta: int, size: int, kind: str) -> tuple[int, int]:
         """(wavefronts, minimum) of the pattern moved along, a "load" or "store" of `size` bytes."""

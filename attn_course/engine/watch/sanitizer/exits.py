@@ -3,9 +3,11 @@
 import numpy as np
 
 from attn_course.engine.events import CLUSTER_BARRIER, BarrierEvent, InstructionEvent, MachineView
+from attn_course.engine.ptx.syntax import Instruction
 
 from .findings import Naming, key_of
 
+_ON = -2
 _LEAVING = ("bra", "brx", "ret", "exit")
 _MEETING = ("bar.", "barrier.", "shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
@@ -31,6 +33,7 @@ class Exits:
         self.launched = place < launch.threads
         self.count = int(np.count_nonzero(self.launched))
         self.seen_by_all, self.seen = 0, None  # index in the body; (lanes,) where they differ
+        self.leads: dict[int, int] = {}  # index in the body -> what `lead` says of it
 
     @staticmethod
     def concern(functions) -> bool:
@@ -42,20 +45,34 @@ class Exits:
         index = instruction.index
         if index >= len(self.body) or self.body[index] is not instruction:
             return  # of a device function
-        lanes = event.lanes
-        if instruction.opcode.startswith(_LEAVING):
-            if event.taken is None or instruction.operands[0].name not in self.labels:
+        lanes, lead = event.lanes, self.leads.get(index)
+        if lead is None:
+            lead = self.leads[index] = self.lead(instruction)
+        if lead != _ON:
+            taken = event.taken
+            if taken is None or lead < 0:
                 return
-            index = max(index, self.labels[instruction.operands[0].name])
-            lanes = lanes if np.size(event.taken) == 1 else lanes[event.taken]
-            if np.size(event.taken) == 1 and not np.all(event.taken):
-                return
+            index = max(index, lead)
+            if np.size(taken) == 1:
+                if not np.all(taken):
+                    return
+            else:
+                lanes = lanes[taken]
         if lanes.size == self.count:
             self.seen_by_all, self.seen = index, None
             return
         if self.seen is None:
             self.seen = np.full(self.launched.size, self.seen_by_all, np.int64)
         self.seen[lanes] = index
+
+    def lead(self, instruction: Instruction) -> int:
+        """Return the index that a branch of the kernel leads to, -1 where no label says so, and
+        _ON for an instruction that leads to the next one.
+        """
+        if not instruction.opcode.startswith(_LEAVING):
+            return _ON
+        name = getattr(instruction.operands[0], "name", "") if instruction.operands else ""
+        return self.labels.get(name, -1)
 
     def barrier(self, event: BarrierEvent) -> None:
         """Report the barrier when threads of its blocks went around it and have ended."""

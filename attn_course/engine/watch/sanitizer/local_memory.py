@@ -51,7 +51,7 @@ class LocalMemory:
         if inside is not None:
             address, lanes = address[inside], lanes[inside]
         unit = lanes * self.stride + (address >> 2)
-        units = [unit + i for i in range(max(access.size >> 2, 1))]
+        units = [unit, *(unit + i for i in range(1, access.size >> 2))]
         if access.kind != "load":
             for one in units:
                 self.written[one] = True
@@ -60,7 +60,10 @@ class LocalMemory:
             return
         if not event.line:
             return  # CUDA's headers
-        missing = [~self.written[one] for one in units]
+        known = [self.written[one] for one in units]
+        if not self.copied and all(np.count_nonzero(one) == one.size for one in known):
+            return
+        missing = [~one for one in known]
         unknown = np.logical_and.reduce(missing)
         places = self.judged(np.nonzero(unknown)[0], address, event)
         value = event.instruction.operands[0]
@@ -211,10 +214,11 @@ class LocalMemory:
             for start, end in self.passed():
                 self.given[start:end] = True
             self.inside |= self.given
-        if not self.inside.any():
+            self.has_frames = bool(self.inside.any())
+        if not self.has_frames:
             return None
         right = self.inside[address] & self.inside[address + access.size - 1]
-        if right.all():
+        if np.count_nonzero(right) == right.size:
             return None
         wrong = np.nonzero(~right)[0]
         byte, every = int(address[wrong[0]]), lanes[wrong] + self.first_lane

@@ -258,7 +258,7 @@ class Bounds:
                 return None
             start, end = start + sites[0].frame[limits.frame], end + sites[0].frame[limits.frame]
         address = access.address.view(np.int64)
-        if address.min() >= start and address.max() <= end - access.size:
+        if np.minimum.reduce(address) >= start and np.maximum.reduce(address) <= end - access.size:
             return None
         wrong = (address < start) | (address > end - access.size)
         if access.valid is not None:

@@ -98,12 +98,12 @@ class Shadow:
         unit, stamp = touch.unit, touch.stamp
         last = self.reader[unit]
         fresh = last >= touch.floor
-        if fresh.any():
+        if np.count_nonzero(fresh):
             fresh &= (last ^ stamp) & LANE_MASK != 0
             self.other[unit[fresh]] = last[fresh]
         self.reader[unit] = stamp
         beaten = self.reader[unit] != stamp  # several lanes read one unit; one of them stays
-        if beaten.any():
+        if np.count_nonzero(beaten):
             self.other[unit[beaten]] = stamp[beaten]
 
     def mark(self, name: str, touch: Touch) -> None:
@@ -127,7 +127,7 @@ class Shadow:
 def suspects(prior: np.ndarray, touch: Touch) -> np.ndarray:
     """Places whose earlier access was another lane's and may be unordered with this one."""
     hot = prior >= touch.floor
-    if not hot.any():
+    if not np.count_nonzero(hot):
         return _NONE
     hot &= (prior ^ touch.stamp) & LANE_MASK != 0
     if touch.strong:
