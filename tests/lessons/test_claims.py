@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from attn_course.cli.course import claims as command
 from attn_course.cli.main import main
 from attn_course.lessons import begin, claims
+from attn_course.lessons.claims.claim import COMPUTED, Evidence
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
 
 BY_NAME = {one.name: one for one in claims.CLAIMS}
@@ -127,3 +129,9 @@ def test_the_command_tries_and_compares(capsys, monkeypatch):
 def test_calls_that_cannot_run(call, capsys):
     assert main(call) == 2
     assert capsys.readouterr().err
+
+
+def test_yes_and_no_are_words():
+    yes, no = (Evidence("it runs", value, "", COMPUTED) for value in (np.True_, False))
+    assert (str(yes), str(no), str(Evidence("blocks", 1, "", COMPUTED))) == ("yes", "no", "1")
+    assert yes.value == 1.0

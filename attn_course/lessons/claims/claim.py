@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 HOLDS, HOLDS_WHEN, FAILS = "holds", "holds only when", "does not hold"
 VERDICTS = (HOLDS, HOLDS_WHEN, FAILS)
 # What the claims come from: five documents about attention kernels, by their kind.
@@ -18,12 +20,14 @@ SOURCES = {
 COUNTED = "counted by the simulator"
 COMPUTED = "computed"
 PRINTED = "printed in the source"
+YES_OR_NO = "yes or no"
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One number: what it is, its value, its unit, and where it comes from.
 
+    value: True and False become 1 and 0 in the unit YES_OR_NO.
     source: COUNTED, COMPUTED, PRINTED, or the caption of a record.
     """
 
@@ -33,9 +37,13 @@ class Evidence:
     source: str
 
     def __post_init__(self):
-        object.__setattr__(self, "value", float(self.value))  # of NumPy's numbers, and of yes or no
+        if isinstance(self.value, bool | np.bool_):
+            object.__setattr__(self, "unit", YES_OR_NO)
+        object.__setattr__(self, "value", float(self.value))
 
     def __str__(self) -> str:
+        if self.unit == YES_OR_NO:
+            return "yes" if self.value else "no"
         number = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.4g}"
         return f"{number} {self.unit}".rstrip()
 
