@@ -192,7 +192,8 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     for waves, metric in SASS_WAVEFRONTS.items():
         found[waves] = profile.metrics.get(metric, found.get(waves, 0))
     for name, metric in LDMATRIX.items():
-        found[name] += profile.metrics.get(metric, 0)
+        if SASS_WAVEFRONTS.get(name, COUNTER_METRICS[name]) in profile.metrics:
+            found[name] += profile.metrics.get(metric, 0)  # the plain wavefronts have them already
     for waves in SASS_WAVEFRONTS:
         conflicts = waves.replace("wavefronts", "conflicts")
         found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])

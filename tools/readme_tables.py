@@ -23,7 +23,6 @@ from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
     caption,
-    newest_of_each_gpu,
     no_record,
     read_record,
 )
@@ -188,16 +187,18 @@ def other_gpus() -> str:
     lines = [heads, "|---|---|---|--:|---|"]
     for suite, name in OURS.items():
         rows = times_on_each_gpu(suite, name)
-        for gpu in newest_of_each_gpu(f"bench_{suite}"):
-            ratios = {label: us[gpu] / us[COURSE_GPU] for label, us in rows.items()}
-            if gpu != COURSE_GPU and ratios:
-                ends = [
-                    f"{ratios[label]:.2f} at {label}"
-                    for label in (at(ratios, key=ratios.get) for at in (min, max))
-                ]
-                lines.append(
-                    f"| `{suite}` | `{name}` | {gpu} | {len(ratios)} | {'; '.join(ends)} |"
-                )
+        others = {gpu for us in rows.values() if COURSE_GPU in us for gpu in us} - {COURSE_GPU}
+        for gpu in sorted(others):
+            ratios = {
+                label: us[gpu] / us[COURSE_GPU]
+                for label, us in rows.items()
+                if {gpu, COURSE_GPU} <= set(us)
+            }
+            ends = [
+                f"{ratios[label]:.2f} at {label}"
+                for label in (at(ratios, key=ratios.get) for at in (min, max))
+            ]
+            lines.append(f"| `{suite}` | `{name}` | {gpu} | {len(ratios)} | {'; '.join(ends)} |")
     return "\n".join(lines)
 
 

@@ -102,17 +102,25 @@ def execute_own(arguments) -> int:
 
 
 def findings(tracer: Tracer, watch: Sanitizer) -> list[str]:
-    """Return where the trace shows the sanitizer's errors, or which block has them."""
-    shown = [
-        f"step {one['step']}, line {one['line']}: {one['kind']}: {one['message']}"
-        for recording in tracer.recordings
-        for one in recording.findings
-    ]
-    elsewhere = [one.threads[0][0] for one in watch.errors if one.threads]
-    if not shown and elsewhere:
-        block = ",".join(map(str, elsewhere[0]))
-        return [f"block {elsewhere[0]} has a finding that this one has not: --at {block} traces it"]
-    return shown
+    """Return each finding that the trace shows, and where the sanitizer's other errors are."""
+    marked = [one for recording in tracer.recordings for one in recording.findings]
+    told = [f"step {one['step']}, {in_words(**one)}" for one in marked]
+    shown = {(one["kind"], one["line"]) for one in marked}
+    here = {recording.block for recording in tracer.recordings}
+    for error in watch.errors:
+        blocks = [block for block, _ in error.threads]
+        if blocks and not here.intersection(blocks):
+            at = ",".join(map(str, blocks[0]))
+            told.append(
+                f"block {blocks[0]} has a finding that this one has not: --at {at} traces it"
+            )
+        elif (error.kind, error.line) not in shown:
+            told.append(f"no recorded step, {in_words(error.line, error.kind, error.message)}")
+    return list(dict.fromkeys(told))
+
+
+def in_words(line: int, kind: str, message: str, **_) -> str:
+    return f"line {line}: {kind}: {message}"
 
 
 def show(tracer: Tracer, name: str, result: str, arguments) -> None:

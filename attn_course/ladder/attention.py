@@ -121,8 +121,8 @@ def attention(
             H / H_kv heads of q in a row. Of one dtype, which the method takes: float32, or for
             flash_wmma and flash_mma float16 or ml_dtypes.bfloat16. C-contiguous; NumPy arrays on
             the simulator, CuPy arrays on a GPU.
-        method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype and device, and
-            the logger "attn_course.ladder.attention" says what and why.
+        method: a key of METHODS, or "auto": :func:`choose` picks by shape, dtype, device and
+            whether there is a bias; the logger "attn_course.ladder.attention" says what and why.
         causal: query i sees key j only where j <= i + (m - n); the last one sees all.
         scale: defaults to 1/sqrt(d).
         backend: "gpu", "simulator" or None, as for RawModule.

@@ -23,6 +23,13 @@ extern "C" __global__ void mix(const unsigned char* a, long long* b, double d, b
 }
 extern "C" __global__ void odd(const uint3* a, void* b, float3 c) {}
 """
+LATE = r"""
+__global__ void late(const float* x, float* out, int n) {
+    float value = x[threadIdx.x];
+    if (blockIdx.x == 0) out[n + threadIdx.x + 5] = value;
+    out[threadIdx.x] = value;
+}
+"""
 CALL = "--grid 4 --block 32 --arg normal:10x10 --arg ones:100 --arg output:10x10".split()
 
 
@@ -31,6 +38,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "add.cu").write_text(ADD)
     (folder / "many.cu").write_text(MANY)
+    (folder / "late.cu").write_text(LATE)
     return folder
 
 
@@ -113,6 +121,16 @@ def test_count_check_and_trace(call, folder):
     assert f'{{"step": {step}, "recording": 0}}' in (folder / "page.html").read_text()
     status, out, _ = call("trace", "add.cu", *CALL, "--arg", "120")
     assert status == 1 and "--at 3,0,0 traces it" in out
+
+
+def test_trace_tells_every_error(call):
+    """One in the traced block that no kept step has; and one elsewhere, beside a warning here."""
+    given = "--grid 2 --block 32 --arg ones:32 --arg output:32 --arg 32".split()
+    status, out, _ = call("trace", "late.cu", *given, "--limit", "2")
+    assert status == 1 and "no recorded step, line 4: out-of-bounds" in out and "--at" not in out
+    status, out, _ = call("trace", "late.cu", *given, "--at", "1")
+    assert status == 1 and re.search(r"step \d+, line 5: race", out)
+    assert out.count("--at 0,0,0 traces it") == 1
 
 
 WRONG = [

@@ -87,3 +87,6 @@ def test_one_suite_on_two_gpus(tmp_path):
     found = book.times_on_each_gpu("mlp", "mlp_fp32", tmp_path)
     assert found == {label: {"NVIDIA H100": 4.0, "NVIDIA H200": 2.0}}
     assert book.newest("mlp", tmp_path)["gpu"] == "NVIDIA H100"
+    recorded["rows"][0]["label"] = "another"
+    add("4", "NVIDIA A100", "2026-01-01", 5.0)  # a record of other rows takes none away
+    assert book.times_on_each_gpu("mlp", "mlp_fp32", tmp_path) == found
