@@ -125,10 +125,11 @@ def times_by_shape(
     *,
     source: str,
     title: str = "",
+    rows: str = "(B, H, L, D)",
 ) -> Figure:
     """Draw a row of dots a shape, one dot a contestant, time on a logarithmic axis.
 
-    times: contestant -> microseconds, None where it did not run.
+    times: contestant -> microseconds, None where it did not run.  rows: what the shapes are of.
     """
     complete = bool(times) and all(len(one) == len(shapes) for one in times.values())
     style.require(complete, "every contestant needs a time, or None, for each shape")
@@ -150,7 +151,7 @@ def times_by_shape(
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(
         xlabel=style.with_source("microseconds (median)", source),
-        ylabel="(B, H, L, D)",
+        ylabel=rows,
         title=f"{title} (lower is better)".lstrip(),
     )
     style.legend_beside(axes)
@@ -204,6 +205,7 @@ def ratios(
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
+    axes.set_xlim(right=1.15 * axes.get_xlim()[1])  # room for the number behind the longest bar
     axes.set(xlabel=f"times faster than {to}")
     style.legend_beside(axes)
     _frame(figure, title, source)

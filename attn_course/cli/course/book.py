@@ -76,10 +76,11 @@ def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     """Yield name, description and figure, one by one, of a suite."""
     shown, source = contestants(page), textwrap.fill(page.source, 72)
     times = page.with_best_peer(shown)
+    rows = "input" if page.suite in book.LAYERS else "(B, H, L, D)"
     yield (
         "times",
         f"Times of {', '.join(times)} by shape",
-        figures.times_by_shape(page.shapes, times, source=source, title=page.suite),
+        figures.times_by_shape(page.shapes, times, source=source, title=page.suite, rows=rows),
     )
     over = {name: row for name, row in page.over_best_peer().items() if name in shown}
     if page.peers:
