@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import sanitizer_runs as runs
-from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, Report, Subject
+from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, LayerRun, Report, Subject
 
+from attn_course import Sanitizer, observe
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
 from attn_course.figures import table as aligned
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
@@ -62,15 +63,21 @@ def simulate(subject: Subject) -> dict:
     kinds: dict[str, list[int]] = {}
     messages, right = [], []
     for case in subject.cases:
-        found = examine(subject.path, case)
-        for finding in found.findings:
+        if isinstance(case, LayerRun):
+            with observe(Sanitizer(case.step.writes)) as watch:
+                comparison = case.run("simulator")
+            findings = watch.findings
+        else:
+            found = examine(subject.path, case)
+            findings, comparison = found.findings, found.comparison
+        for finding in findings:
             kind = finding.kind if finding.severity == "error" else f"{finding.kind} (warning)"
             if finding.line not in kinds.setdefault(kind, []):
                 kinds[kind].append(finding.line)
-        messages += [finding.message for finding in found.findings]
-        if found.comparison is not None:
-            right.append(found.comparison.agrees)
-            messages += [] if right[-1] else [found.comparison.message]
+        messages += [finding.message for finding in findings]
+        if comparison is not None:
+            right.append(comparison.agrees)
+            messages += [] if right[-1] else [comparison.message]
     return {"kinds": kinds, "right": all(right) if right else None, "messages": messages[:4]}
 
 

@@ -12,12 +12,18 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
 from attn_course.engine.module.arguments import bind
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.ladder.steps import FUSED, LADDER, Problem
+from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
 from attn_course.ladder.verify import ORACLES
+from attn_course.layers import LAYERS
+from attn_course.layers.launches import Launches
+from attn_course.layers.verify import layer_case
+from attn_course.reference.comparison import Comparison
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
@@ -30,6 +36,8 @@ ATTENTION = (
     Case(Problem(4, 13, 150, 36, heads=2), causal=True),
     Case(Problem(8, 26, 19, 36, heads=4, kv_heads=2), causal=True),
 )
+# (B, n, width) and heads for kernels of the layers: rows that no vector load fits, and long rows.
+TOKENS = (((2, 5, 37), 1), ((2, 7, 48), 3), ((1, 3, 2052), 1))
 # A clean kernel with exactly the m * 4 bytes of shared memory that its PTX reads; ptxas reads more.
 EXACT = "broken/clean/rows_atomic.cu@148-bytes"
 
@@ -52,11 +60,28 @@ _OUTCOME = re.compile(r"^outcome (\S+): (.*)$", re.MULTILINE)
 
 # -- what is run -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
+class LayerRun:
+    """A launch of a kernel of the layers on random tokens."""
+
+    step: Step
+    shape: tuple[int, int, int]
+    heads: int
+
+    def run(self, backend: str, options: tuple[str, ...] = ()) -> Comparison:
+        """Launch it, and compare what it wrote with float64."""
+        tokens = np.random.default_rng(0).standard_normal(self.shape).astype(np.float32)
+        case, launches = layer_case(self.step, tokens, self.heads), Launches(backend)
+        written = case.append(self.step, launches, options)
+        launches.run()
+        return case.judge(self.step, written)
+
+
+@dataclass(frozen=True)
 class Subject:
     """A kernel file and the launches it is examined at."""
 
     path: Path
-    cases: tuple[Case, ...]
+    cases: tuple[Case | LayerRun, ...]
 
 
 def broken_subjects() -> dict[str, Subject]:
@@ -65,13 +90,18 @@ def broken_subjects() -> dict[str, Subject]:
 
 
 def clean_subjects() -> dict[str, Subject]:
-    """The ladder and the twins of broken kernels, which neither side may find anything in."""
+    """The ladder, the layers' kernels and the twins of broken ones: both sides find nothing."""
     steps = {step.path: step for step in LADDER if step.computes in ORACLES}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     fused = {path for path, step in steps.items() if step.computes == FUSED}
-    return {
+    found = {
         name_of(path): Subject(path, ATTENTION if path in fused else (RAGGED,)) for path in paths
     }
+    for path in dict.fromkeys(step.path for step in LAYERS):
+        steps_here = [step for step in LAYERS if step.path == path]
+        launches = tuple(LayerRun(step, *tokens) for step in steps_here for tokens in TOKENS)
+        found[name_of(path)] = Subject(path, launches)
+    return found
 
 
 def exact_subject() -> dict[str, Subject]:
@@ -201,9 +231,11 @@ def outcome(subject: Subject, build: str) -> str:
     return next((one for one in found if one != "right"), "right")
 
 
-def judged(path: Path, case: Case, build: str) -> str:
+def judged(path: Path, case: Case | LayerRun, build: str) -> str:
     import cupy
 
+    if isinstance(case, LayerRun):
+        return "right" if case.run("gpu", (BUILDS[build],)).agrees else "wrong"
     trial = clinic.prepare(path, case, backend="gpu", options=(BUILDS[build],), poison=False)
     start, kernel = trial.launch, trial.kernel
     values = tuple(bind(kernel.name, kernel.entry, trial.arguments, "gpu"))

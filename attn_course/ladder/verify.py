@@ -6,7 +6,7 @@ command line, the notebooks and the tests read the same records.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -231,7 +231,7 @@ def launch_record(launch: StepLaunch) -> LaunchRecord:
     )
 
 
-def worst(comparisons: list[Comparison]) -> Comparison:
+def worst(comparisons: Iterable[Comparison]) -> Comparison:
     """Return the comparison that disagrees, else the one with the largest relative error."""
     return max(comparisons, key=lambda found: (not found.agrees, found.relative_error))
 

@@ -9,7 +9,7 @@ from attn_course import reference
 from attn_course.engine.backend import asnumpy
 from attn_course.ladder.steps import Step
 from attn_course.ladder.verify import Verdict, launch_record, timed, worst
-from attn_course.reference.comparison import compare, poisoned
+from attn_course.reference.comparison import Comparison, compare, poisoned
 
 from .launches import Launches
 from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, LAYERS, MERGE_HEADS, SPLIT_HEADS, Rows
@@ -30,7 +30,9 @@ class LayerCase:
     numbers: Mapping[str, object]
     expected: Mapping[str, np.ndarray]
 
-    def append(self, step: Step, launches: Launches) -> dict[str, object]:
+    def append(
+        self, step: Step, launches: Launches, options: tuple[str, ...] = ()
+    ) -> dict[str, object]:
         """Append the kernel to launches; return the arrays that it writes, poisoned until then."""
         xp = launches.xp
         written = {
@@ -40,8 +42,16 @@ class LayerCase:
             name: None if array is None else xp.asarray(array)
             for name, array in self.inputs.items()
         }
-        launches.kernel(step, self.rows, {**given, **written}, self.numbers)
+        launches.kernel(step, self.rows, {**given, **written}, self.numbers, options)
         return written
+
+    def judge(self, step: Step, written: Mapping[str, object]) -> Comparison:
+        """Compare the arrays that the kernel wrote with float64; return the worst of them."""
+        name, relative = layer_name(step), step.tolerance("float32")
+        return worst(
+            compare(asnumpy(written[what]), expected, name=f"{name}: {what}", relative=relative)
+            for what, expected in self.expected.items()
+        )
 
 
 def layer_name(step: Step) -> str:
@@ -109,10 +119,6 @@ def verify_layer(
     written = case.append(step, launches)
     seconds = timed(launches)
     outputs = {name: asnumpy(array) for name, array in written.items()}
-    name = layer_name(step)
-    found = [
-        compare(outputs[what], expected, name=f"{name}: {what}", relative=step.tolerance("float32"))
-        for what, expected in case.expected.items()
-    ]
     records = (launch_record(launches.calls[0][1].launch),)
-    return Verdict(name, launches.backend, records, worst(found), seconds, outputs)
+    found = case.judge(step, outputs)
+    return Verdict(layer_name(step), launches.backend, records, found, seconds, outputs)

@@ -1,6 +1,7 @@
 """The comparison with compute-sanitizer: what is run, how its output is read, the verdicts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import compare_sanitizer as tool
 import pytest
@@ -9,6 +10,8 @@ from sanitizer_runs import Job, Report
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.ladder.steps import LADDER
+from attn_course.layers import LAYERS
+from attn_course.layers.verify import layer_case
 from attn_course.measure import records
 from attn_course.measure.records import caption, is_current
 
@@ -73,7 +76,26 @@ def test_every_kernel_meets_every_tool_once():
     for name in (*runs.broken_subjects(), *runs.clean_subjects()):
         met = {(who, build) for one, who, build in runs_of if one == name}
         assert len(met) == len(runs.TOOLS) * len(runs.BUILDS)
-    assert {step.path.name for step in LADDER} <= set(runs.clean_subjects())
+    assert {step.path.name for step in (*LADDER, *LAYERS)} <= set(runs.clean_subjects())
+
+
+@pytest.mark.parametrize("path", sorted({step.path for step in LAYERS}), ids=lambda path: path.name)
+def test_kernels_of_the_layers_are_silent_and_right(path, monkeypatch):
+    subject = runs.clean_subjects()[path.name]
+    assert {case.step for case in subject.cases} == {step for step in LAYERS if step.path == path}
+    assert tool.simulate(subject) == {"kinds": {}, "right": True, "messages": []}
+
+    def other_tokens(step, tokens, heads):
+        case = layer_case(step, tokens, heads)
+        inputs = {
+            name: None if one is None or name == "token" else one[..., :-1].copy()
+            for name, one in case.inputs.items()
+        }
+        return replace(case, inputs=inputs)
+
+    monkeypatch.setattr(runs, "layer_case", other_tokens)
+    found = tool.simulate(replace(subject, cases=subject.cases[:1]))
+    assert "out-of-bounds" in found["kinds"] and found["right"] is False
 
 
 def test_kernels_that_may_fault_run_alone():
