@@ -1,7 +1,6 @@
 """The stepper in Chromium: a page from disk, and the widget in JupyterLab."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,24 +12,19 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
+from chromium_harness import BROWSER, DRIVER, chromium
 
 from attn_course import RawModule, Tracer, observe
 from attn_course.cli.course.lessons import lab_command
 from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import WebDriverException  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-BROWSER = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-DRIVER = shutil.which("chromedriver")
-FLAGS = """--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync
-    --disable-background-networking --disable-component-update --window-size=1280,1000"""
 pytestmark = [
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver here"),
     # The browser's own log sockets are closed by the garbage collector, after the test.
@@ -41,14 +35,8 @@ SHOTS = os.environ.get("ATTN_COURSE_SCREENSHOTS")  # a folder: keep what the tes
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def trace_scores(block, keys=4):

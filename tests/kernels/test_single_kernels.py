@@ -14,7 +14,15 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
-from attn_course.ladder.attention import AUTO, METHODS, attention, problem_of, steps_of, supports
+from attn_course.ladder.attention import (
+    AUTO,
+    METHODS,
+    attention,
+    call_method,
+    problem_of,
+    steps_of,
+    supports,
+)
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
@@ -395,6 +403,7 @@ def test_auto_picks_by_head_dim_and_device():
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
     assert choose(replace(large, biased=True), hopper)[0] == "flash_async"
     assert choose(replace(large, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
+    assert choose(replace(large, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
     assert choose(large, turing)[0] == "flash_fp32"
 
 
@@ -405,6 +414,15 @@ def test_auto_runs_what_it_picks_and_says_so(d, caplog):
         check(AUTO, q, k[:, :2].copy(), v[:, :2].copy(), causal=True)
     method, reason = choose(problem_of(q, k), current_device())
     assert f"auto picks {method}: {reason}" in caplog.text
+
+
+def test_a_bias_is_part_of_what_auto_looks_at():
+    q, k, v = seeded_qkv((1, 80, 1, 8))
+    bias = np.zeros((1, 1), np.float32)
+    plain, biased = (
+        call_method(q, k, v, AUTO, backend="simulator", bias=one) for one in (None, bias)
+    )
+    assert plain.method == "flash_tf32x3" and biased.method != "flash_tf32x3"
 
 
 def test_current_device():

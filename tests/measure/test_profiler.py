@@ -349,6 +349,17 @@ def profile_of(totals):
     return nsight.Profile("k", (1,), (1,), metrics)
 
 
+def test_ldmatrix_counts_among_the_loads_of_shared_memory():
+    totals = dict.fromkeys(nsight.COUNTER_METRICS, 0)
+    totals |= {"shared_load_wavefronts": 9, "shared_load_conflicts": 2}
+    waves, matrices = compare_counters.SASS_WAVEFRONTS, compare_counters.LDMATRIX
+    loads = "shared_load_requests", "shared_load_wavefronts"
+    metrics = {nsight.COUNTER_METRICS[loads[0]]: 3, matrices[loads[0]]: 2}
+    metrics |= {waves[loads[1]]: 4, matrices[loads[1]]: 5}
+    found = compare_counters.measured(nsight.Profile("k", (1,), (1,), metrics), totals)
+    assert [found[name] for name in (*loads, "shared_load_conflicts")] == [5, 9, 2]
+
+
 def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):
     cases = [nsight.Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
     totals = [compare_counters.simulate(case) for case in cases]

@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import nbformat
 import pytest
+from chromium_harness import chromium
 
 from attn_course.site import build_site, check_links
 from attn_course.site import published as published_at
@@ -215,24 +215,10 @@ def test_the_commands_of_the_engine_page_run(in_folder, capsys):
 
 
 # -- in a browser ----------------------------------------------------------------------------------
-BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if not (BROWSER and DRIVER):
-        pytest.skip("no Chromium with chromedriver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def opened(browser, report, place, width, scheme):

@@ -20,7 +20,7 @@ class CompilerProcess:
     """A server process; `ask` is for one thread at a time."""
 
     def __init__(self, library: str):
-        self.library = library
+        self.nvrtc = library
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SERVER), library],
             stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ def ask_compiler(library: str, request: dict, seconds: float) -> tuple[dict, byt
         server = _idle.pop()
     except IndexError:
         server = CompilerProcess(library)
-    if server.library != library or server.process.poll() is not None:
+    if server.nvrtc != library or server.process.poll() is not None:
         server.end()
         server = CompilerProcess(library)
     reply = server.ask(request, seconds)

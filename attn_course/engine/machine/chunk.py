@@ -18,8 +18,8 @@ from attn_course.engine.translate.function import ODD_OPERANDS, TRANSLATED, call
 
 from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
-from .access import AsyncCopies, Memory
-from .barriers import Barriers, Mbarriers
+from .access import Memory
+from .barriers import AsyncCopies, Barriers, Mbarriers
 from .clock import Clock
 from .clusters import Cluster
 from .device_calls import DeviceCalls

@@ -1,4 +1,5 @@
-"""Barriers: those of blocks, by number, and mbarrier objects in shared memory."""
+"""What threads wait for: barriers of blocks, mbarrier objects, and asynchronous copies."""
 
 from .block import Barriers
+from .copies import AsyncCopies
 from .mbarriers import Mbarriers

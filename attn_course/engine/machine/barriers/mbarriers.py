@@ -19,11 +19,12 @@ from attn_course.engine.translate.control_flow import LANE
 
 from ...addresses import CLUSTER_SHIFT
 from ...errors import SimulatorError
-from ..access import AsyncCopies, Memory
+from ..access import Memory
 from ..lanes import ChunkLanes
 from ..memory import spread
 from ..reports import Reports
 from ..scheduler import Scheduler
+from .copies import AsyncCopies
 
 MOST = (1 << 20) - 1  # arrivals that an mbarrier can expect, and bytes that can be pending
 _WORD = np.dtype("u8")
