@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests."""
 
 import gc
+import os
 import sys
 
 import pytest
@@ -17,9 +18,13 @@ sys.modules["rfc3987_syntax"] = None
 
 
 def pytest_collection_finish():
-    """Leave the collected tests and the imported modules out of all later searches."""
-    gc.collect()
-    gc.freeze()
+    """Leave the collected tests and the imported modules of a worker out of all later searches.
+
+    Not of a process alone: Hypothesis, imported at its end, searches for what refers to an object.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
