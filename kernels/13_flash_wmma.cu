@@ -40,7 +40,6 @@ constexpr int LANES = 32 / WARP_ROWS;      // lanes that share a row in the soft
 constexpr int PART = KEYS / LANES;         // keys of a tile that such a lane has
 constexpr int STRIDE = D + 8;              // pad: 8 rows of 16 bytes are the 32 banks
 constexpr int S_STRIDE = KEYS + 8;         // of the scores (floats) and of the weights (elements)
-constexpr float SLACK = 8.0f;              // weights up to 2^SLACK are left as they are
 
 static_assert(D % 16 == 0 && KEYS % 16 == 0, "matrices of 16 x 16");
 static_assert(ROW_TILES == 1 || ROW_TILES == 2, "32 lanes share at most 32 rows");
@@ -127,8 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_wmma(
             mask_row(s, bias_row, turn, m - key, visible - key);
         }
         const float top = LANES > 1 ? warp_max<16, 16>(largest(s)) : largest(s);
-        // A maximum that grows little stays: the weights are at most 2^SLACK, and O as it is.
-        const float new_m = top > row_m + SLACK ? top : row_m;
+        const float new_m = fmaxf(row_m, top);
         const float rescale = new_m == row_m ? 1.0f : exp2f(row_m - new_m);
         if (lane < WARP_ROWS) factors[my_row] = rescale;
         __syncwarp();  // barrier: weights would overwrite scores that other lanes still read

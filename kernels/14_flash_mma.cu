@@ -7,8 +7,8 @@
 //                head*bias_head; lse null or float32 (batch*heads, n)
 // Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
 //                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
-// Needs:         sm_80; d <= D; D a multiple of 16; BC a multiple of 16; 16*ROW_TILES rows a warp;
-//                BFLOAT16 1, or 0 for half; Q_IN_REGISTERS 0 or 1; heads a multiple of kv_heads
+// Needs:         sm_80; d <= D; D and BC multiples of 16; 16*ROW_TILES rows a warp; BFLOAT16 1, or 0
+//                for half; Q_IN_REGISTERS 0 or 1; SLACK at most 15; heads a multiple of kv_heads
 // Expect:        the matrix unit at work more than half of the time at d = 128; no bank conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time; ceil(n/BR) <= 65535
@@ -31,6 +31,9 @@
 #ifndef Q_IN_REGISTERS
 #define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded once
 #endif
+#ifndef SLACK
+#define SLACK 0  // a row's largest weight is 1, which 16 bits hold exactly, or 2^SLACK at most
+#endif
 
 #include "include/async_copy.cuh"
 #include "include/block_order.cuh"
@@ -44,7 +47,6 @@ constexpr int WARP_ROWS = 16 * ROW_TILES;          // query rows a warp
 constexpr int BR = WARP_ROWS * WARPS;              // query rows a block
 constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;  // of a row in shared memory: whole groups
 constexpr int KV_BYTES = BC * ROW_BYTES;           // of a tile of K or V
-constexpr float SLACK = 8.0f;                      // weights stay below 2^SLACK
 
 static_assert(D % 16 == 0 && D <= 256 && BC % 16 == 0, "fragments are 16 rows or columns");
 
@@ -78,8 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's first address for load_matrices(): in Q and V, and in K, whose four matrices are in
-    // another order.
+    // A lane's first address for load_matrices(); K's four matrices are in another order.
     const unsigned q_lane = shared_address(q_tile) +
                             swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
     const unsigned k_lane = shared_address(k_tiles) +
@@ -98,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     copy_tile(0);
 
     float o[ROW_TILES][D / 8][4] = {};  // the output so far, not yet divided by sum
-    float shift[ROW_TILES][2];          // about the maximum of the scores so far, in powers of two
+    float shift[ROW_TILES][2];          // maximum of the scores so far, to SLACK, in powers of two
     float sum[ROW_TILES][2] = {};       // of exp2(score - shift) so far, over this lane's keys
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
@@ -163,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
             top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
             higher |= top[i / 2][i % 2] > shift[i / 2][i % 2] + SLACK;
         }
-        // Sums are rescaled only where a score passes the old maximum by far: seldom.
+        // Later tiles seldom raise a maximum, and where none grows no sum is rescaled.
         if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {

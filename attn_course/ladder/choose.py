@@ -14,6 +14,8 @@ ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 was timed
 TF32_SHARE = 0.45  # blocks a multiprocessor from which it was the fastest: docs/mma_log.md
+BIASED_SHARE = 0.7  # and from which it was with a bias and a head dim of at most SMALL_D
+SMALL_D = 32
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -94,11 +96,12 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    # A bias costs flash_tf32x3 more: at the shape of a Swin window it loses to flash_async.
-    if device.capability >= TENSOR_CORES and problem.d <= TF32_D and not problem.biased:
+    if device.capability >= TENSOR_CORES and problem.d <= TF32_D:
         large = matrix_candidates("flash_tf32x3", problem, device)[:1]
         blocks = matrix_blocks(large[0], problem) if large else 0
-        if blocks >= TF32_SHARE * device.sm_count:
+        # Where products are short, a bias is a larger part of the time.
+        share = BIASED_SHARE if problem.biased and problem.d <= SMALL_D else TF32_SHARE
+        if blocks >= share * device.sm_count:
             return "flash_tf32x3", (
                 f"head dim {problem.d} is at most {TF32_D}, and large tiles make {blocks} blocks "
                 f"for the {device.sm_count} SMs of {device.name}: three products of tensor cores "

@@ -19,13 +19,29 @@ __device__ __forceinline__ void scale_and_bias(float (&s)[tiles][4], float scale
                                                int row, int key, int n, int m)
 {
 #pragma unroll
-    for (int j = 0; j < tiles; ++j) {
+    for (int x = 0; x < 4 * tiles; ++x) s[x / 4][x % 4] *= scale;
+    if (!bias) return;
+    const bool pairs = m % 2 == 0 && (size_t)bias % 8 == 0;  // this lane's two are 8-byte aligned
 #pragma unroll
-        for (int x = 0; x < 4; ++x) {
-            const int r = row + x / 2 * 8;
-            const int c = key + 8 * j + x % 2;
-            s[j][x] *= scale;
-            if (bias && r < n && c < m) s[j][x] += bias[(long long)r * m + c];
+    for (int half = 0; half < 2; ++half) {
+        const int r = row + 8 * half;
+        const float* from = bias + (long long)r * m + key;
+        float2 add[tiles];  // all loads start before the first addition waits for one
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) {
+            const int left = r < n ? m - key - 8 * j : 0;  // keys of this row from `key` + 8*j on
+            add[j] = make_float2(0.0f, 0.0f);
+            if (pairs && left > 0) {
+                add[j] = *reinterpret_cast<const float2*>(from + 8 * j);
+            } else {
+                if (left > 0) add[j].x = from[8 * j];
+                if (left > 1) add[j].y = from[8 * j + 1];
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < tiles; ++j) {
+            s[j][2 * half] += add[j].x;
+            s[j][2 * half + 1] += add[j].y;
         }
     }
 }

@@ -401,7 +401,9 @@ def test_auto_picks_by_head_dim_and_device():
     found, reason = choose(large, hopper)
     assert found == "flash_tf32x3" and "64" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, biased=True), hopper)[0] == "flash_async"
+    assert choose(replace(large, bh=4, biased=True), hopper)[0] == "flash_tf32x3"
+    assert choose(replace(large, bh=5, d=32, biased=True), hopper)[0] != "flash_tf32x3"
+    assert choose(replace(large, bh=6, d=32, biased=True), hopper)[0] == "flash_tf32x3"
     assert choose(replace(large, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
     assert choose(replace(large, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
     assert choose(large, turing)[0] == "flash_fp32"
@@ -417,7 +419,7 @@ def test_auto_runs_what_it_picks_and_says_so(d, caplog):
 
 
 def test_a_bias_is_part_of_what_auto_looks_at():
-    q, k, v = seeded_qkv((1, 80, 1, 8))
+    q, k, v = seeded_qkv((1, 60, 1, 8))
     bias = np.zeros((1, 1), np.float32)
     plain, biased = (
         call_method(q, k, v, AUTO, backend="simulator", bias=one) for one in (None, bias)
