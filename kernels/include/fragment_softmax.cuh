@@ -25,11 +25,12 @@ __device__ __forceinline__ void scale_and_bias(float (&s)[tiles][4], float scale
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int r = row + 8 * half;
+        if (r >= n) continue;
         const float* from = bias + (long long)r * m + key;
         float2 add[tiles];  // all loads start before the first addition waits for one
 #pragma unroll
         for (int j = 0; j < tiles; ++j) {
-            const int left = r < n ? m - key - 8 * j : 0;  // keys of this row from `key` + 8*j on
+            const int left = m - key - 8 * j;  // keys of this row from `key` + 8*j on
             add[j] = make_float2(0.0f, 0.0f);
             if (pairs && left > 0) {
                 add[j] = *reinterpret_cast<const float2*>(from + 8 * j);
