@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from attn_course import RawModule, Sanitizer, Tracer, observe
+from attn_course import RawModule, Sanitizer, Tracer, attention, observe
 from attn_course.engine.machine import MemoryFault
 from attn_course.engine.watch.tracer.recording import plain_values
+from attn_course.reference.dtypes import DTYPES
+from attn_course.reference.inputs import seeded_qkv
 
 # q (4, 4) and k (4, 4): as the columns of k^T are all (1, 2, 3, 4), so is every element of a key.
 Q = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [2, 3, 4, 5], [6, 7, 8, 9]], np.float32)[None]
@@ -395,3 +397,22 @@ def test_plain_values_keep_what_json_cannot():
     assert plain_values(values) == [0.1, "nan", "-inf", 3.0]
     assert np.float32(plain_values(values)[0]) == values[0]
     assert plain_values(np.array([[1, 2]], np.int32)) == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    "method, dtype, asks",
+    [
+        ("flash_fp32", "float32", set()),
+        ("flash_wmma", "bfloat16", {"store_scores<", "add_values<"}),
+        ("flash_mma", "bfloat16", {"mma16<BFLOAT16>("}),
+        ("flash_tf32x3", "float32", {"mma_tf32("}),
+    ],
+)
+def test_code_of_headers_stands_at_the_line_that_asks_for_it(method, dtype, asks):
+    q, k, v = (one.astype(DTYPES[dtype]) for one in seeded_qkv((1, 1, 5, 8)))
+    with observe(Tracer(warp=0, limit=400)) as trace:
+        attention(q, k, v, method=method, backend="simulator")
+    assert len(trace.frames) > 50 and all(frame["line"] > 0 for frame in trace.frames)
+    products = {trace.lines[f["line"] - 1].strip() for f in trace.frames if f["products"]}
+    assert {ask for ask in asks if any(line.startswith(ask) for line in products)} == asks
+    assert all(line.startswith(tuple(asks)) for line in products)

@@ -83,7 +83,7 @@ class Recorder:
     # -- frames ---------------------------------------------------------------------------------
     def step(self, event: InstructionEvent, calls: Calls, threads: np.ndarray) -> None:
         """Go on with the current frame, or close it and open the next."""
-        line = event.line or self.call_lines.get(calls, 0)
+        line = self.line_of(event, calls)
         key = (*calls, event.instruction.index)
         active, frame = threads.tolist(), self.frame
         if (
@@ -102,6 +102,14 @@ class Recorder:
         self.last = (event, calls)
         if self.finding is not None:
             self.attach_finding(stops=False)
+
+    def line_of(self, event: InstructionEvent, calls: Calls) -> int:
+        """The event's line; for code inlined from a header, that of the kernel's file that asks."""
+        if event.line:
+            return event.line
+        site = self.site(event.machine, calls, event.instruction)
+        found = event.machine.line_at(site, event.instruction) if site else 0
+        return found or self.call_lines.get(calls, 0)
 
     def open_frame(self, line: int, threads: list[int], calls: Calls) -> None:
         self.frame = {
@@ -154,7 +162,7 @@ class Recorder:
         root = instruction.opcode.split(".")[0]
         if root == "call" and self.enters(instruction):
             inner = (*calls, instruction.index)
-            self.call_lines[inner] = event.line or self.call_lines.get(calls, 0)
+            self.call_lines[inner] = self.line_of(event, calls)
         elif root == "ret" and calls:
             inner = calls[:-1]
         else:
