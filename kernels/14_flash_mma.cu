@@ -9,7 +9,7 @@
 //                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D and BC multiples of 16; 16*ROW_TILES rows a warp; BFLOAT16 1, or
 //                0 for half; Q_IN_REGISTERS 0 or 1; SLACK at most 15; heads a multiple of kv_heads
-// Expect:        the matrix unit at work more than half of the time at d = 128; no conflicts in the loop
+// Expect:        the matrix unit at work over half of the time at d = 128; a loop without conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time, with conflicts; ceil(n/BR) <= 65535
 
