@@ -43,6 +43,7 @@ METHODS: dict[str, tuple[int, ...]] = {
     "rows_split": (20,),
 }
 AUTO = "auto"  # the method that choose() names
+DEFAULT = "tiled"
 LOOK_AGAIN_S = 1.0
 MOST_READY = 256  # forms of calls that are kept
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
@@ -104,7 +105,7 @@ def attention(
     q,
     k,
     v,
-    method="tiled",
+    method=DEFAULT,
     causal=False,
     scale=None,
     backend=None,
@@ -188,7 +189,7 @@ def plan(
     k,
     v,
     *,
-    method="tiled",
+    method=DEFAULT,
     causal=False,
     scale=None,
     backend=None,
@@ -218,7 +219,7 @@ def call_method(
     q,
     k,
     v,
-    method="tiled",
+    method=DEFAULT,
     causal=False,
     scale=None,
     backend=None,
@@ -313,10 +314,12 @@ def check_dtype(method: str, dtype: str) -> None:
     taken = dtypes_of(method)
     if dtype not in taken:
         able = [name for name in METHODS if dtype in dtypes_of(name)]
+        default = ", the default," if method == DEFAULT else ""
         module = "ml_dtypes" if taken[0] == "bfloat16" else "numpy"
         raise UnsupportedDtype(
-            f"method {method!r} takes {' or '.join(taken)}, not {dtype}; methods that take "
-            f"{dtype}: {', '.join([*able, AUTO])}. Or pass .astype({module}.{taken[0]})"
+            f"method {method!r}{default} takes {' or '.join(taken)}, not {dtype}: pass "
+            f'method="{AUTO}"; methods that take {dtype}: {", ".join(able)}. '
+            f"Or pass .astype({module}.{taken[0]})"
         )
 
 

@@ -1,5 +1,8 @@
 """layer_norm, bias_gelu and mlp on arrays of a backend, and their prepared calls."""
 
+import operator
+from numbers import Real
+
 import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
@@ -30,7 +33,7 @@ def layer_norm(
         x: (..., d) float32, C-contiguous, d at most 16384; NumPy arrays on the simulator, CuPy
             arrays on a GPU.
         gamma, beta: (d,); ones and zeros where None.
-        eps: added to the variance, which is the biased one.
+        eps: added to the variance, which is the biased one; 0 or more.
         residual: like x, bias: (d,); added to x first.
         return_sum: also return t, like x.
         options: compiler options, such as ("-DVECTORS=2", "-DWARPS=4").
@@ -96,7 +99,7 @@ def add_layer_norm(
     d = x.shape[-1]
     rows = x.size // d
     arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
-    numbers = {"rows": rows, "d": d, "parts": parts, "eps": np.float32(eps)}
+    numbers = {"rows": rows, "d": d, "parts": parts, "eps": check_eps(eps)}
     launches.kernel(
         LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, tuple(options)
     )
@@ -228,6 +231,34 @@ def check_approximate(approximate: str) -> str:
             f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
         )
     return approximate
+
+
+def check_eps(eps) -> np.float32:
+    """Return the eps of a layer norm as the kernel takes it.
+
+    Raises:
+        TypeError: not a number.  ValueError: negative, or not finite in float32.
+    """
+    if not isinstance(eps, Real):
+        raise TypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
+    with np.errstate(over="ignore"):
+        found = np.float32(eps)
+    if not 0 <= found < np.inf:
+        raise ValueError(
+            f"eps is {eps}: it is added to a variance, so pass a finite number of 0 or more, "
+            "such as 1e-5"
+        )
+    return found
+
+
+def check_integer(name: str, value) -> int:
+    """Return an integer, NumPy's or Python's, as an int. TypeError: anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{name} is {value!r}, a {type(value).__name__}: pass an int, such as 4"
+        ) from None
 
 
 def check_rows(x, xp) -> None:

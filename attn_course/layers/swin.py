@@ -14,7 +14,8 @@ from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan
-from .transformer import Grouping, TransformerBlock, host_array
+from .operations import check_integer
+from .transformer import Grouping, TransformerBlock, check_mapping, host_weight
 
 BIAS_TABLE = "bias_table"  # among a block's weights: ((2s - 1)^2, heads)
 
@@ -70,7 +71,8 @@ class SwinStage:
         side: of a window, in tokens. An image of one window along an axis is not shifted.
 
     Raises:
-        ValueError, TypeError: no block, a side below 1, or a weight as for TransformerBlock.
+        ValueError, TypeError: no block, blocks of several widths, a side below 1, or an argument
+            as for TransformerBlock.
     """
 
     def __init__(
@@ -84,19 +86,33 @@ class SwinStage:
     ):
         if "causal" in options:
             raise ValueError("windows of an image have no causal order: leave causal out")
+        if isinstance(weights, Mapping) or not isinstance(weights, Sequence):
+            raise TypeError(
+                f"weights is {type(weights).__name__}, not a sequence of mappings, one a block: "
+                "pass a list such as [weights_1, weights_2]"
+            )
+        heads, side = check_integer("heads", heads), check_integer("side", side)
         if not weights or side < 1:
             raise ValueError(f"a stage of {len(weights)} blocks, side {side}: both are at least 1")
         self.backend, self.heads, self.side = resolve_backend(backend), heads, side
         self.blocks, self.tables = [], []
-        for given in weights:
+        for number, given in enumerate(weights):
+            check_mapping(f"weights[{number}]", given, "pass a mapping for each block")
             table = given.get(BIAS_TABLE)
+            table = None if table is None else host_weight(BIAS_TABLE, table)
             others = {name: array for name, array in given.items() if name != BIAS_TABLE}
-            if table is not None and np.shape(table) != ((2 * side - 1) ** 2, heads):
+            if table is not None and table.shape != ((2 * side - 1) ** 2, heads):
                 raise ValueError(
-                    f"{BIAS_TABLE} has shape {np.shape(table)}, not {((2 * side - 1) ** 2, heads)}"
+                    f"{BIAS_TABLE} has shape {table.shape}, not {((2 * side - 1) ** 2, heads)}"
                 )
-            self.tables.append(None if table is None else host_array(table))
+            self.tables.append(table)
             self.blocks.append(TransformerBlock(others, heads, backend=self.backend, **options))
+            first, width = self.blocks[0].width, self.blocks[-1].width
+            if width != first:
+                raise ValueError(
+                    f"weights[{number}] are of width {width}, weights[0] of width {first}: the "
+                    "blocks of a stage have one width; make a stage for each"
+                )
 
     def __call__(self, x):
         """Return the stage of x: (B, height, width, E) float32, an array of the backend."""

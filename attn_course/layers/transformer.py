@@ -6,10 +6,19 @@ from typing import NamedTuple
 import numpy as np
 
 from attn_course.engine.backend import resolve_backend
+from attn_course.ladder.attention import AUTO, METHODS, UnsupportedDtype, dtypes_of
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan
-from .operations import add_layer_norm, add_mlp, check_approximate, check_matrix, check_vector
+from .operations import (
+    add_layer_norm,
+    add_mlp,
+    check_approximate,
+    check_eps,
+    check_integer,
+    check_matrix,
+    check_vector,
+)
 from .products import WeightMatrix
 from .steps import MERGE_HEADS, SPLIT_HEADS, Rows
 
@@ -45,13 +54,15 @@ class TransformerBlock:
             norm, ``gamma_2``, ``beta_2`` of the second, (E,).
         heads: E is divided into this many.
         causal: token i sees token j only where j <= i.
-        eps: of both norms.
+        eps: of both norms; 0 or more.
         approximate: of GELU, "none" or "tanh".
-        method: of attention().
+        method: of attention(), one that takes float32.
         precision: of the products with the weights on a GPU; a key of PRECISIONS.
 
     Raises:
-        ValueError, TypeError: a weight that is missing, unknown or of a wrong shape.
+        ValueError, TypeError: a weight that is missing, unknown, of a wrong shape or no array of
+            numbers; another argument's type or value, with the remedy.
+        UnknownMethod, UnsupportedDtype: as for attention().
     """
 
     def __init__(
@@ -67,7 +78,10 @@ class TransformerBlock:
         backend: str | None = None,
     ):
         self.backend = resolve_backend(backend)
-        self.heads, self.causal, self.eps, self.method = heads, causal, eps, method
+        check_eps(eps)
+        heads = check_integer("heads", heads)
+        self.heads, self.causal, self.eps = heads, causal, eps
+        self.method = _float32_method(method)
         self.approximate = check_approximate(approximate)
         host = _checked(weights)
         self.width, self.hidden_width = host["w_1"].shape
@@ -92,7 +106,8 @@ class TransformerBlock:
             eps of the layer is 1e-5 unless it was changed. Dropout is left out, as in ``eval()``.
 
         Raises:
-            ValueError: a state of another layer.
+            ValueError: a state of another layer, or an array of a wrong shape.
+            TypeError: no mapping, or one whose values are no arrays of numbers.
         """
         return cls(torch_weights(state_dict), heads, **options)
 
@@ -170,8 +185,40 @@ def host_array(array) -> np.ndarray:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
+def host_weight(name: str, array) -> np.ndarray:
+    """Return host_array(array). TypeError: not numbers, by the weight's name."""
+    try:
+        found = array if hasattr(array, "dtype") else np.asarray(array)
+        if getattr(found.dtype, "kind", "f") not in "SUOc":  # PyTorch's dtypes have no kind
+            return host_array(found)
+    except (TypeError, ValueError):
+        pass  # said below, with the name
+    what = f"an array of {array.dtype}" if hasattr(array, "dtype") else type(array).__name__
+    raise TypeError(f"{name} is {what}: pass an array of real numbers, such as float32")
+
+
+def check_mapping(name: str, given, remedy: str) -> None:
+    """Refuse weights that are no mapping of names to arrays."""
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{name} is {type(given).__name__}, not a mapping of names to arrays: {remedy}"
+        )
+
+
+def _float32_method(method: str) -> str:
+    """The method of attention(). UnsupportedDtype: it takes no float32, in which blocks compute."""
+    if method != AUTO and "float32" not in dtypes_of(method):
+        able = [name for name in METHODS if "float32" in dtypes_of(name)]
+        raise UnsupportedDtype(
+            f"method {method!r} takes {' or '.join(dtypes_of(method))}, and a block computes in "
+            f'float32: pass method="{AUTO}", or one of {", ".join(able)}'
+        )
+    return method
+
+
 def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The weights on the host, all of the shapes that they must have."""
+    check_mapping("weights", weights, 'pass a dict such as {"w_q": w_q, ...}')
     unknown = sorted(set(weights) - {*MATRICES, *VECTORS})
     missing = [name for name in MATRICES if weights.get(name) is None]
     if unknown or missing:
@@ -179,7 +226,8 @@ def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
             f"weights lack {missing} and have {unknown}, which no block has; there are "
             f"{', '.join((*MATRICES, *VECTORS))}"
         )
-    found = {name: host_array(array) for name, array in weights.items() if array is not None}
+    given = {name: array for name, array in weights.items() if array is not None}
+    found = {name: host_weight(name, array) for name, array in given.items()}
     width, hidden = found["w_q"].shape[0], found["w_1"].shape[-1]
     shapes = dict.fromkeys(MATRICES, (width, width)) | {
         "w_1": (width, hidden),
@@ -201,38 +249,63 @@ def _joined_bias(host: Mapping[str, np.ndarray], put):
     return put(np.concatenate([zeros if bias is None else bias for bias in given]))
 
 
-_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
-
-
 def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return the weights by our names from the state of a torch.nn.TransformerEncoderLayer.
 
     PyTorch's matrices act from the left, (out, in); ours are their transposes.
 
     Raises:
-        ValueError: a key that such a layer has is missing, or there is one that it has not.
+        ValueError: a key that such a layer has is missing, or there is one that it has not; an
+            array of a wrong shape, by its key.
+        TypeError: no mapping, or a value in it that is no array of numbers.
     """
-    left, found = dict(state_dict), {}
+    state = _checked_state(state_dict)
+    found = {}
+    for kind in ("weight", "bias"):
+        joined = state.get(f"self_attn.in_proj_{kind}")  # (3E, E) or (3E,)
+        if joined is not None:
+            parts = zip("qkv", np.split(joined, 3), strict=True)
+            found |= {f"{kind[0]}_{name}": part.T for name, part in parts}
+    for name, key in _TORCH_MATRICES.items():
+        found[f"w_{name}"] = state[f"{key}.weight"].T
+        found[f"b_{name}"] = state.get(f"{key}.bias")
+    for number in "12":
+        found[f"gamma_{number}"] = state.get(f"norm{number}.weight")
+        found[f"beta_{number}"] = state.get(f"norm{number}.bias")
+    return {name: array for name, array in found.items() if array is not None}
 
-    def take(key: str, optional: bool = False):
-        if key not in left and not optional:
+
+_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
+
+
+def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """The arrays of a torch.nn.TransformerEncoderLayer's state on the host, of its shapes."""
+    check_mapping("state_dict", state_dict, "pass what the layer's state_dict() returns")
+    needed = ("self_attn.in_proj_weight", *(f"{key}.weight" for key in _TORCH_MATRICES.values()))
+    for key in needed:
+        if key not in state_dict:
             raise ValueError(
                 f"the state has no {key!r}: it is not that of a torch.nn.TransformerEncoderLayer"
             )
-        return host_array(left.pop(key)) if key in left else None
-
-    joined = take("self_attn.in_proj_weight")  # (3E, E)
-    for name, part in zip("qkv", np.split(joined, 3), strict=True):
-        found[f"w_{name}"] = part.T
-    bias = take("self_attn.in_proj_bias", optional=True)
-    if bias is not None:
-        found |= {f"b_{n}": part for n, part in zip("qkv", np.split(bias, 3), strict=True)}
-    for name, key in _TORCH_MATRICES.items():
-        found[f"w_{name}"] = take(f"{key}.weight").T
-        found[f"b_{name}"] = take(f"{key}.bias", optional=True)
-    for number in "12":
-        found[f"gamma_{number}"] = take(f"norm{number}.weight", optional=True)
-        found[f"beta_{number}"] = take(f"norm{number}.bias", optional=True)
-    if left:
-        raise ValueError(f"the state has {sorted(left)}, which no TransformerEncoderLayer has")
-    return {name: array for name, array in found.items() if array is not None}
+    first = host_weight("linear1.weight", state_dict["linear1.weight"])
+    hidden, width = first.shape[0], first.shape[-1]
+    shapes = {
+        "linear1.weight": (hidden, width),
+        "self_attn.in_proj_weight": (3 * width, width),
+        "self_attn.in_proj_bias": (3 * width,),
+        "self_attn.out_proj.weight": (width, width),
+        "self_attn.out_proj.bias": (width,),
+        "linear1.bias": (hidden,),
+        "linear2.weight": (width, hidden),
+        "linear2.bias": (width,),
+    } | {f"norm{i}.{name}": (width,) for i in "12" for name in ("weight", "bias")}
+    if unknown := sorted(set(state_dict) - set(shapes)):
+        raise ValueError(f"the state has {unknown}, which no TransformerEncoderLayer has")
+    found = {key: host_weight(key, state_dict[key]) for key in shapes if key in state_dict}
+    for key, array in found.items():
+        if array.shape != shapes[key]:
+            raise ValueError(
+                f"{key} has shape {array.shape}, not {shapes[key]}: linear1.weight has the shape "
+                f"{first.shape}, so that d_model is {width} and dim_feedforward {hidden}"
+            )
+    return found

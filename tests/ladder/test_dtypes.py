@@ -76,7 +76,8 @@ def test_auto_goes_by_the_dtype():
 
 def test_refusals_name_the_way_out():
     q, k, v = rounded("float16")
-    with pytest.raises(UnsupportedDtype, match="'tiled' takes float32, not float16.*flash_wmma"):
+    asked = """'tiled', the default, takes float32, not float16: pass method="auto".*flash_wmma"""
+    with pytest.raises(UnsupportedDtype, match=asked):
         attention(q, k, v)
     assert issubclass(UnsupportedDtype, TypeError) and issubclass(
         UnsupportedDtype, UnsupportedOption

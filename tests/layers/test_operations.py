@@ -149,6 +149,8 @@ def test_arguments_are_refused_by_name():
         ((x, gamma[:9]), {}, ValueError, r"gamma has shape \(9,\), not \(10,\)"),
         ((x,), {"residual": x[:3]}, ValueError, r"residual has shape \(3, 10\), x \(4, 10\)"),
         ((xp.zeros((1, WIDEST + 1), np.float32),), {}, ValueError, "16385.*at most 16384"),
+        ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
+        ((x,), {"eps": -0.5}, ValueError, "eps is -0.5: .* 0 or more"),
         ((xp.zeros((), np.float32),), {}, ValueError, r"x has shape \(\), not \(\.\.\., width\)"),
     ]
     for arguments, more, error, message in cases:

@@ -1,5 +1,8 @@
 """The transformer block and the Swin stage against float64, and weights from PyTorch."""
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from attn_course import SwinStage, TransformerBlock, reference
 from attn_course.engine.backend import array_module, asnumpy
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
+from attn_course.ladder.attention import UnknownMethod, UnsupportedDtype
 from attn_course.layers.swin import relative_bias, shift_mask, window_tokens
 from attn_course.layers.transformer import torch_weights
 from attn_course.measure.layers.contestants import torch_state
@@ -79,6 +83,73 @@ def test_wrong_weights_and_inputs_are_named():
             TransformerBlock(given, heads)
     with pytest.raises(ValueError, match=r"x has shape \(2, 24\), not \(B, L, 24\)"):
         TransformerBlock(weights, 4)(xp.asarray(x[:, 0].copy()))
+
+
+WEIGHTS = made(LayerRow((1, 4, 4, 24), 40, 4, side=2))[1]
+BLOCK = {name: array for name, array in WEIGHTS.items() if name != "bias_table"}
+NARROW = seeded_weights(LayerRow((1, 4, 4, 12), 20, 4, side=2), 1)
+STATE = torch_state(BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (partial(TransformerBlock, [BLOCK], 4), TypeError, "weights is list, not a mapping"),
+        (partial(TransformerBlock, BLOCK, 4.0), TypeError, "heads is 4.0, a float: pass an int"),
+        (partial(TransformerBlock, BLOCK, "4"), TypeError, "heads is '4', a str: pass an int"),
+        (
+            partial(TransformerBlock, BLOCK | {"w_o": "zeros"}, 4),
+            TypeError,
+            "w_o is str: pass an array of real numbers",
+        ),
+        (
+            partial(TransformerBlock, BLOCK | {"b_1": np.zeros(40, complex)}, 4),
+            TypeError,
+            "b_1 is an array of complex128: pass an array of real",
+        ),
+        (partial(TransformerBlock, BLOCK | {"w_q": [[1.0], [2.0, 3.0]]}, 4), TypeError, "w_q is l"),
+        (partial(TransformerBlock, BLOCK, 4, eps="1e-5"), TypeError, "eps is '1e-5', a str: pass"),
+        (partial(TransformerBlock, BLOCK, 4, eps=-1e-5), ValueError, "eps is -1e-05.* 0 or more"),
+        (partial(TransformerBlock, BLOCK, 4, eps=math.nan), ValueError, "eps is nan: .*1e-5"),
+        (partial(TransformerBlock, BLOCK, 4, eps=1e39), ValueError, r"eps is 1e\+39: .*finite"),
+        (
+            partial(TransformerBlock, BLOCK, 4, method="flash_mma"),
+            UnsupportedDtype,
+            "'flash_mma' takes bfloat16 or float16, and a block computes in float32: pass "
+            'method="auto", or one of naive.*flash_tf32x3',
+        ),
+        (partial(TransformerBlock, BLOCK, 4, method="flsh_mma"), UnknownMethod, "did you mean"),
+        (partial(SwinStage, WEIGHTS, 4, 2), TypeError, "weights is dict, not a sequence of mapp"),
+        (partial(SwinStage, [WEIGHTS, "w"], 4, 2), TypeError, r"weights\[1\] is str, not a mapp"),
+        (partial(SwinStage, [WEIGHTS], 4.0, 2), TypeError, "heads is 4.0, a float"),
+        (partial(SwinStage, [WEIGHTS], 4, 2.0), TypeError, "side is 2.0, a float"),
+        (partial(SwinStage, [BLOCK | {"bias_table": "b"}], 4, 2), TypeError, "bias_table is str"),
+        (
+            partial(SwinStage, [WEIGHTS, NARROW], 4, 2),
+            ValueError,
+            r"weights\[1\] are of width 12, weights\[0\] of width 24: .*a stage for each",
+        ),
+        (partial(torch_weights, [1]), TypeError, r"state_dict is list, .*state_dict\(\) returns"),
+        (
+            partial(torch_weights, STATE | {"self_attn.in_proj_weight": np.ones((70, 24))}),
+            ValueError,
+            r"self_attn.in_proj_weight has shape \(70, 24\), not \(72, 24\): .*d_model is 24",
+        ),
+        (
+            partial(torch_weights, STATE | {"norm2.bias": np.ones(23)}),
+            ValueError,
+            r"norm2.bias has shape \(23,\), not \(24,\): .*linear1.weight.*\(40, 24\)",
+        ),
+        (
+            partial(torch_weights, STATE | {"linear1.weight": np.ones(40)}),
+            ValueError,
+            r"linear1.weight has shape \(40,\)",
+        ),
+    ],
+)
+def test_each_refusal_names_the_argument_and_the_way_out(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
 
 
 def test_the_sanitizer_finds_nothing(no_gpu):
