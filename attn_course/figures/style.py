@@ -120,8 +120,8 @@ def log_axis(
 ) -> None:
     """Make x logarithmic, from the least to the largest value, with labels that do not overlap.
 
-    They are of the roundest numbers of which four lie on the axis, or of all that lie there; where
-    that is one or none, of the least and the largest value.
+    They are of the roundest numbers of which four lie on the axis (of powers of ten three), or of
+    all that lie there; where that is one or none, of the least and the largest value.
 
     Args:
         room: a share of the axis, at each end.
@@ -138,7 +138,7 @@ def log_axis(
     for digits in _TICKS:
         every = [float(f"{digit}e{power}") for digit in digits for power in powers]
         ticks = [tick for tick in every if low <= np.log10(tick) <= high]
-        if len(ticks) > 3:
+        if len(ticks) > 3 or (digits == (1,) and len(ticks) == 3):
             break
     if len(ticks) < 2:
         ticks = [min(values), max(values)]
