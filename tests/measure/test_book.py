@@ -1,5 +1,6 @@
 """The book reads records: best peers, ratios and rates, and it names what is missing."""
 
+import itertools
 import json
 import shutil
 
@@ -125,13 +126,19 @@ def test_every_suite_has_a_figure_of_its_rates(made):
     assert "attention itself" in caption and "recorded" in caption
 
 
-def test_no_text_of_the_book_reaches_outside_its_figure(made):
+def test_no_text_of_the_book_reaches_outside_its_figure_and_no_labels_overlap(made):
     for name, figure in made.items():
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()
         inside = figure.bbox.padded(1)  # pixels are rounded
-        for text in set(figure.findobj(Text)) - out_of_view(figure):
+        hidden = out_of_view(figure)
+        for axes in figure.axes:
+            labels = [label for label in axes.get_xticklabels() if label.get_text()]
+            boxes = [one.get_window_extent(renderer) for one in labels if one not in hidden]
+            for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+                assert left.x1 < right.x0, (name, labels)
+        for text in set(figure.findobj(Text)) - hidden:
             if text.get_visible() and text.get_text():
                 box = text.get_window_extent(renderer)
                 across = inside.x0 <= box.x0 and box.x1 <= inside.x1
