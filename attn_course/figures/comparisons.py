@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import MaxNLocator
 
 from . import style
 
@@ -133,7 +135,8 @@ def times_by_shape(
     """
     complete = bool(times) and all(len(one) == len(shapes) for one in times.values())
     style.require(complete, "every contestant needs a time, or None, for each shape")
-    figure = style.new_figure(7.8, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
+    width = 5.6 + _text_width(shapes)
+    figure = style.new_figure(width, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     axes = figure.subplots()
     for number, (name, row) in enumerate(times.items()):
         # Contestants stand below each other within a row: equal times would hide one another.
@@ -145,16 +148,10 @@ def times_by_shape(
     for place in range(1, len(shapes)):
         axes.axhline(place - 0.5, color=style.GRID, lw=1, zorder=0)
     axes.set_ylim(len(shapes) - 0.5, -0.5)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter("{x:,g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set(
-        xlabel=style.with_source("microseconds (median)", source),
-        ylabel=rows,
-        title=f"{title} (lower is better)".lstrip(),
-    )
+    style.log_axis(axes, [value for row in times.values() for value in row if value is not None])
+    axes.set(xlabel="microseconds (median)", ylabel=rows)
     style.legend_beside(axes)
+    _frame(figure, f"{title} (lower is better)".lstrip(), source)
     return figure
 
 
@@ -170,7 +167,13 @@ def _check(shapes: Sequence[str], values: Values) -> None:
 def _frame(figure: Figure, title: str, source: str) -> None:
     """A title above, and below where and when the numbers were taken."""
     style.headline(figure, title)
-    figure.supxlabel(source, x=0.01, ha="left", fontsize=8.5, color=style.GREY)
+    style.below(figure, source)
+
+
+def _text_width(texts: Sequence[str], **font) -> float:
+    """Width in inches of the longest text. font: of FontProperties; 10 points unless told."""
+    font = FontProperties(**{"size": 10} | font)
+    return max(TextPath((0, 0), text, prop=font).get_extents().width for text in texts) / 72
 
 
 def _numbers(row: Sequence[float | None]) -> list[float]:
@@ -189,23 +192,30 @@ def ratios(
         ValueError: no shape, no contestant, or rows of another length.
     """
     _check(shapes, values)
-    figure = style.new_figure(8.2, 1.4 + 0.17 * len(shapes) * (len(values) + 1))
+    width = 7 + _text_width(shapes)
+    figure = style.new_figure(width, 1.4 + 0.17 * len(shapes) * (len(values) + 1))
     axes = figure.subplots()
     height = 0.8 / len(values)
     for number, (name, row) in enumerate(values.items()):
         places = np.arange(len(shapes)) + (number - (len(values) - 1) / 2) * height
-        ends = _numbers(row)
+        ends = np.array(_numbers(row))
         colour = style.PALETTE[number % len(style.PALETTE)]
-        axes.barh(places, ends, height * 0.9, color=colour, label=name, zorder=2)
+        # On a logarithmic axis only 1, no difference, is a place for a bar to start.
+        axes.barh(places, ends - 1, height * 0.9, left=1, color=colour, label=name, zorder=2)
         for place, end in zip(places, ends, strict=True):
             if np.isfinite(end):
-                style.note(axes, f"{end:.2f}", (end, place), (3, 0), va="center", fontsize=8)
+                side = {"ha": "left"} if end >= 1 else {"ha": "right"}  # away from the line at 1
+                offset = (3 if end >= 1 else -3, 0)
+                style.note(
+                    axes, f"{end:.2f}", (end, place), offset, va="center", fontsize=8, **side
+                )
     axes.axvline(1, color=style.INK, lw=1.2, zorder=3)
     style.rows_of_bars(axes, shapes)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("")
-    axes.set_xlim(right=1.15 * axes.get_xlim()[1])  # room for the number behind the longest bar
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    every = [1, *(value for row in values.values() for value in row if value is not None)]
+    if max(every) < 1.25 * min(every):  # a small difference is to look small
+        every += [0.8, 1.25]
+    style.log_axis(axes, every, room=0.1)  # for the numbers behind the longest bars
     axes.set(xlabel=f"times faster than {to}")
     style.legend_beside(axes)
     _frame(figure, title, source)
@@ -224,17 +234,19 @@ def rates(
     style.require(bool(panels), "there is no panel to draw")
     for values in panels.values():
         _check(shapes, values)
-    figure = style.new_figure(4.4 * len(panels) + 1.4, 1.6 + 0.34 * len(shapes))
+    width = 4 * len(panels) + 1.6 + _text_width(shapes)
+    figure = style.new_figure(width, 1.6 + 0.34 * len(shapes))
     every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
         for number, (name, row) in enumerate(values.items()):
             mark, colour = _MARKS[number % 8], style.PALETTE[number % len(style.PALETTE)]
             axes.plot(_numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
-        axes.set_xscale("log")
+        found = [value for row in values.values() for value in row if value is not None]
+        style.log_axis(axes, found)
         axes.set(xlabel=unit)
         style.grid_lines(axes)
     every[0].set_yticks(range(len(shapes)), shapes)
-    every[0].invert_yaxis()
+    every[0].set_ylim(len(shapes) - 0.5, -0.5)
     style.legend_beside(every[-1])
     _frame(figure, title, source)
     return figure
@@ -282,10 +294,14 @@ def summary(heads: Sequence[str], rows: Sequence[Sequence[str]], *, source: str)
     """
     complete = bool(rows) and all(len(row) == len(heads) for row in rows)
     style.require(complete, f"every row needs {len(heads)} cells")
-    figure = style.new_figure(1.35 * len(heads) + 1, 0.34 * len(rows) + 0.9)
+    columns = zip(heads, *rows, strict=True)
+    widths = [_text_width(column, size=9.5, weight="bold") + 0.3 for column in columns]
+    figure = style.new_figure(sum(widths) + 0.2, 0.34 * len(rows) + 0.9)
     axes = figure.subplots()
     axes.axis("off")
-    drawn = axes.table(cellText=[list(row) for row in rows], colLabels=list(heads), loc="center")
+    shares = [width / sum(widths) for width in widths]
+    cells = {"cellText": [list(row) for row in rows], "colLabels": list(heads)}
+    drawn = axes.table(**cells, colWidths=shares, loc="center")
     drawn.auto_set_font_size(False)
     drawn.set_fontsize(9.5)
     drawn.scale(1, 1.35)

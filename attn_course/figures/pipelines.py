@@ -120,6 +120,7 @@ def roofline(
     *,
     tflops: float,
     gbps: Mapping[str, float],
+    others: Mapping[str, tuple[float, Sequence[str]]] | None = None,
     title: str = "",
     source: str = "",
 ) -> Figure:
@@ -127,12 +128,15 @@ def roofline(
 
     Args:
         points: name -> (operations a byte, 10^12 operations a second), all positive.
-        tflops: 10^12 operations a second that the GPU can do.
+        tflops: 10^12 float32 operations a second that the GPU can do without tensor cores.
         gbps: level of memory -> 10^9 bytes a second that it gives. The points' shares are of the
             first one's roof; the others are dashed.
+        others: another way to compute -> (its 10^12 operations a second, the names of the points
+            whose roof that is).
 
     Raises:
-        ValueError: no point or no level, or a number that is not positive.
+        ValueError: no point or no level, a roof of a point that there is not, or a number that is
+            not positive.
     """
     style.require(
         len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
@@ -141,26 +145,41 @@ def roofline(
     style.require(
         len(gbps) > 0 and min(gbps.values()) > 0, "every level of memory needs a positive rate"
     )
+    others = others or {}
+    own = {name: rate for rate, names in others.values() for name in names}
+    style.require(
+        own.keys() <= points.keys() and all(rate > 0 for rate, _ in others.values()),
+        "every other roof needs a positive rate and points that are drawn",
+    )
     first = next(iter(gbps.values()))
-    ridge = tflops * 1e3 / min(gbps.values())
+    highest = max([tflops, *(rate for rate, _ in others.values())])
+    ridge = highest * 1e3 / min(gbps.values())
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
-    figure = style.new_figure(8.2, 4.6)
+    figure = style.new_figure(
+        9.8 if others else 8.2, max(4.6, 2 + 0.22 * (len(points) + len(gbps)))
+    )
     axes = figure.subplots()
     x = np.geomspace(low, high, 300)
     for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
         line = {"color": style.INK, "lw": 2, "ls": dash, "label": f"{name}: {rate:,.0f} GB/s"}
-        axes.plot(x, np.minimum(tflops, x * rate / 1e3), **line)
-    style.note(axes, f"float32: {tflops:g} TFLOP/s", (high, tflops), (-2, 4), ha="right")
+        axes.plot(x, np.minimum(highest, x * rate / 1e3), **line)
+    for name, (rate, _) in ({"float32": (tflops, ())} | others).items():
+        if rate < highest:
+            axes.plot((rate * 1e3 / first, high), (rate, rate), color=style.INK, lw=1.4)
+        style.note(axes, f"{name}: {rate:,.3g} TFLOP/s", (high, rate), (-2, 4), ha="right")
     for number, (name, (at, rate)) in enumerate(points.items()):
-        roof = min(tflops, at * first / 1e3)
+        roof = min(own.get(name, tflops), at * first / 1e3)
         colour = style.PALETTE[number % len(style.PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
-        size = max(7.5, 12 - 0.8 * number)  # of two at one place, both can be seen
-        mark = {"marker": "osD^vP*X"[number % 8], "color": colour, "mec": style.PAPER, "ms": size}
+        # Large ones behind small ones: of two at one place, both can be seen.
+        large = number % 2 == 0
+        mark = {"marker": "osD^vPXp"[number % 8], "color": colour, "mec": style.PAPER}
+        mark |= {"ms": 12 if large else 7, "zorder": 2.5 if large else 3}
         axes.plot(at, rate, ls="", label=f"{name}: {100 * rate / roof:.2g} % of its roof", **mark)
     x = "operations a byte, each array moved once"
-    style.chart(axes, title, x, "TFLOP/s", source=source, log=True, legend="beside")
+    style.chart(axes, title, x, "TFLOP/s", log=True, legend="beside")
+    style.below(figure, source)
     return figure
 
 

@@ -90,6 +90,12 @@ def headline(figure: Figure, title: str) -> None:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
 
 
+def below(figure: Figure, source: str) -> None:
+    """Write under a figure where and when its numbers were taken; nothing where it is empty."""
+    if source:
+        figure.supxlabel(source, x=0.01, ha="left", fontsize=8.5, color=GREY)
+
+
 def with_source(label: str, source: str) -> str:
     """Return an axis label, with the source of the values (GPU, date) under it if given."""
     return f"{label}\n{source}" if source else label
@@ -98,6 +104,58 @@ def with_source(label: str, source: str) -> str:
 def grid_lines(axes: Axes, axis: str = "both") -> None:
     """Draw pale grid lines behind the data. axis: "x", "y" or "both"."""
     axes.grid(axis=axis, color=GRID, zorder=0)
+
+
+# First digits of ticks, from few to many, the roundest first.
+_TICKS = (
+    (1,),
+    (1, 2, 5),
+    (1, 2, 5, 1.5, 3, 7),
+    (1, 2, 5, 1.2, 1.4, 1.6, 1.8, 2.5, 3, 4, 6, 7, 8, 9),
+)
+
+
+def log_axis(
+    axes: Axes, values: Sequence[float], *, room: float = 0.04, inches: float = 3.6
+) -> None:
+    """Make x logarithmic, from the least to the largest value, with labels that do not overlap.
+
+    They are of the roundest numbers of which four lie on the axis (of powers of ten three), or of
+    all that lie there; where that is one or none, of the least and the largest value.
+
+    Args:
+        room: a share of the axis, at each end.
+        inches: the least width that the axes will have.
+
+    Raises:
+        ValueError: no value, or one that is not positive.
+    """
+    require(len(values) > 0 and min(values) > 0, "a logarithmic axis needs positive values")
+    low, high = np.log10(min(values)), np.log10(max(values))
+    margin = room * max(high - low, 0.1)
+    low, high = low - margin, high + margin
+    powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+    for digits in _TICKS:
+        every = [float(f"{digit}e{power}") for digit in digits for power in powers]
+        ticks = [tick for tick in every if low <= np.log10(tick) <= high]
+        if len(ticks) > 3 or (digits == (1,) and len(ticks) == 3):
+            break
+    if len(ticks) < 2:
+        ticks = [min(values), max(values)]
+    widest = max(len(_tick(tick)) for tick in ticks)
+    gap = 0.08 * (widest + 1) / inches * (high - low)  # 0.08 inches a digit
+    kept: list[float] = []
+    for tick in ticks:
+        if all(abs(np.log10(tick / other)) >= gap for other in kept):
+            kept.append(tick)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(kept), [_tick(tick) for tick in sorted(kept)])
+    axes.minorticks_off()
+    axes.set_xlim(10**low, 10**high)
+
+
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def frameless(axes: Axes, size: float | None = None) -> None:

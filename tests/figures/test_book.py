@@ -1,23 +1,83 @@
 """The book's figures hold the numbers that they were given."""
 
+import itertools
+
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from attn_course import figures
 
 SHAPES = ("1,1,128,64", "4,1,512,64")
 
 
-def test_ratios_are_bars_with_their_numbers():
+def test_ratios_are_bars_from_1_with_their_numbers():
     figure = figures.ratios(
-        SHAPES, {"tiled": (1.4, None), "auto": (4.91, 2.24)}, to="the best", source="a record"
+        SHAPES, {"tiled": (0.7, None), "auto": (4.91, 2.24)}, to="the best", source="a record"
     )
     (axes,) = figure.get_axes()
-    widths = [bar.get_width() for bars in axes.containers for bar in bars]
-    np.testing.assert_allclose(widths, (1.4, np.nan, 4.91, 2.24))
-    assert [text.get_text() for text in axes.texts] == ["1.40", "4.91", "2.24"]
+    drawn = [bar for bars in axes.containers for bar in bars]
+    np.testing.assert_allclose([bar.get_x() for bar in drawn], 1)
+    ends = [bar.get_x() + bar.get_width() for bar in drawn]
+    np.testing.assert_allclose(ends, (0.7, np.nan, 4.91, 2.24))
+    assert [text.get_text() for text in axes.texts] == ["0.70", "4.91", "2.24"]
     assert axes.get_xlabel() == "times faster than the best"
     assert figure.get_supxlabel() == "a record"
+
+
+@pytest.mark.parametrize("values", [(1.02, 0.97), (1.0, 1.43), (0.1, 0.86), (0.9, 40.0)])
+def test_numbers_of_ratios_stay_off_the_line_at_1_and_the_axis_has_labels(values):
+    figure = figures.ratios(SHAPES, {"auto": values}, to="the best", source="a record")
+    (axes,) = figure.get_axes()
+    renderer = drawn_fully(figure)
+    at_one = axes.transData.transform((1, 0))[0]
+    for text in axes.texts:
+        extent = text.get_window_extent(renderer)
+        assert not extent.x0 <= at_one <= extent.x1
+    assert len(shown_ticks(axes)) > 1 and "1" in shown_ticks(axes)
+
+
+@pytest.mark.parametrize(
+    "values", [(141.0, 311.0), (3.0, 732.0), (20_000.0, 71_000.0), (5.12, 5.12), (5.1, 5.3)]
+)
+def test_labels_of_a_logarithmic_axis_do_not_overlap(values):
+    times = figures.times_by_shape(SHAPES, {"auto": values}, source="a record")
+    rates = figures.rates(SHAPES, {"GB/s": {"auto": values}}, source="a record")
+    for figure in (times, rates):
+        (axes,) = figure.get_axes()
+        renderer = drawn_fully(figure)
+        extents = [label.get_window_extent(renderer) for label in axes.get_xticklabels()]
+        for left, right in itertools.pairwise(extents):
+            assert left.x1 < right.x0, shown_ticks(axes)
+        assert shown_ticks(axes)
+
+
+def test_a_logarithmic_axis_refuses_what_is_not_positive():
+    with pytest.raises(ValueError, match="positive"):
+        figures.times_by_shape(SHAPES, {"auto": (0.0, 1.0)}, source="")
+
+
+def test_cells_of_a_summary_hold_their_texts():
+    words = "1,56,56,96 heads 3 hidden 384 windows of 14, 2 blocks"
+    figure = figures.summary(
+        ("shape", "us"), [(words, "3.24"), ("1", "torch_efficient")], source=""
+    )
+    (axes,) = figure.get_axes()
+    renderer = drawn_fully(figure)
+    for cell in axes.tables[0].get_celld().values():
+        outer, inner = (one.get_window_extent(renderer) for one in (cell, cell.get_text()))
+        assert outer.x0 <= inner.x0 and inner.x1 <= outer.x1
+
+
+def drawn_fully(figure):
+    """Draw a figure; return its renderer, of which texts ask where they are."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
+
+
+def shown_ticks(axes) -> list[str]:
+    return [label.get_text() for label in axes.get_xticklabels()]
 
 
 def test_rates_have_a_panel_a_unit():

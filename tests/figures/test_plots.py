@@ -115,6 +115,20 @@ def test_a_roofline_counts_from_its_first_level_and_dashes_the_others():
             figures.roofline({"near": (1, 1)}, tflops=20, gbps=rates)
 
 
+def test_a_kernel_of_tensor_cores_is_judged_by_their_roof():
+    others = {"tensor": (80, ["matrices"])}
+    points = {"plain": (100.0, 10.0), "matrices": (100.0, 20.0)}
+    figure = figures.roofline(points, tflops=20, gbps={"memory": 1000}, others=others)
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["memory: 1,000 GB/s", "plain: 50 % of its roof", "matrices: 25 % of its roof"]
+    said = {text.get_text() for text in axes.texts}
+    assert said == {"float32: 20 TFLOP/s", "tensor: 80 TFLOP/s"}
+    for wrong in ({"tensor": (80, ["absent"])}, {"tensor": (0, ["matrices"])}):
+        with pytest.raises(ValueError, match="other roof"):
+            figures.roofline(points, tflops=20, gbps={"memory": 1000}, others=wrong)
+
+
 def test_times_by_work_stand_over_the_lines_of_empty_kernels():
     figure = figures.time_by_work(
         {"ours": {1.0: 5.0, 10.0: 50.0}}, floors={"floor": 2.0}, launches={"one": 0.5, "three": 1.5}

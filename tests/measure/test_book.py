@@ -1,13 +1,18 @@
 """The book reads records: best peers, ratios and rates, and it names what is missing."""
 
+import itertools
 import json
 import shutil
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 
+from attn_course import figures
+from attn_course.cli.course.book import pages
 from attn_course.cli.main import main
-from attn_course.ladder.attention import METHODS
 from attn_course.measure import book
+from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import RESULTS_FOLDER
 
 
@@ -39,13 +44,116 @@ def test_without_peers_a_page_has_no_ratios():
     assert page.over_best_peer() == {}
 
 
-def test_methods_stand_under_the_roof_with_the_bytes_that_their_kernels_move():
+def test_methods_stand_under_the_roof_with_the_bytes_that_their_kernels_move(tmp_path):
     record = made_up(tiled=4.0, flash_rows=2.0, torch_math=9.0, auto=2.0)
     record["rows"] = record["rows"][:1]
-    points, roofs = book.under_the_roof(record)
-    assert set(points) == {"tiled", "flash_rows"} <= set(METHODS)
-    assert points["tiled"][0] < points["flash_rows"][0] and roofs["tflops"] == 67
-    assert points["flash_rows"][1] == pytest.approx(2 * points["tiled"][1])
+    points, roofs = book.under_the_roof(record, tmp_path)
+    tiled, flash = "02, 05, 06 tiled", "10 flash_rows"
+    assert set(points) == {tiled, flash} and roofs["tflops"] == 67 and not roofs["others"]
+    assert points[tiled][0] < points[flash][0]
+    assert points[flash][1] == pytest.approx(2 * points[tiled][1])
+    assert "no record of 13, 14 and 16" in roofs["source"].replace("\n", " ")
+
+
+def test_every_kernel_stands_under_the_roof_of_its_own_units():
+    points, roofs = book.under_the_roof(recorded("ladder"))
+    numbers = {name.split(" ")[0] for name in points}
+    assert {"11", "12", "13", "14", "15", "16", "19", "20"} <= numbers
+    own = {name: unit for unit, (_, names) in roofs["others"].items() for name in names}
+    assert own == {
+        "13 flash_wmma": "16-bit tensor cores",
+        "14 flash_mma": "16-bit tensor cores",
+        "15 flash_tf32x3": "TF32 tensor cores / 3",
+    }
+    gpu = peak_of(recorded("ladder")["gpu"])
+    rates = {unit: rate for unit, (rate, _) in roofs["others"].items()}
+    assert rates == {
+        "16-bit tensor cores": gpu.tensor_tflops,
+        "TF32 tensor cores / 3": gpu.tf32_tflops / 3,
+    }
+    row = next(one for one in recorded("long_bf16")["rows"][::-1] if not one["causal"])
+    work = row["operations"] / row["bytes"], row["operations"]
+    us = row["timings"]["flash_mma"]["median_us"]
+    assert points["14 flash_mma"] == pytest.approx((work[0], work[1] / us / 1e6))
+    norm = recorded("layernorm")["rows"][-1]
+    gbps = norm["work"]["bytes"] / norm["timings"]["layer_norm"]["median_us"] / 1e3
+    intensity, rate = points["16 layer_norm"]
+    assert rate / intensity * 1e3 == pytest.approx(gbps)  # its share of the roof is that of bytes
+    for word in ("bfloat16", "17, within the MLP", "22, within the block"):
+        assert word in roofs["source"].replace("\n", " ")
+
+
+def test_a_kernel_whose_roof_is_not_known_is_named_and_left_out(tmp_path):
+    record = made_up(flash_rows=2.0, flash_tf32x3=1.0) | {"gpu": "Tesla T4"}
+    record["rows"] = record["rows"][:1]
+    points, roofs = book.under_the_roof(record, tmp_path)
+    assert set(points) == {"10 flash_rows"} and not roofs["others"]
+    assert "15 flash_tf32x3 left out" in roofs["source"].replace("\n", " ")
+
+
+def recorded(suite: str) -> dict:
+    return json.loads((RESULTS_FOLDER / "h200" / f"bench_{suite}.json").read_text())
+
+
+def test_layers_have_rates_of_what_their_records_count():
+    norm, mlp, block = (book.page_of(recorded(suite)) for suite in book.LAYERS)
+    (row,) = [one for one in recorded("layernorm")["rows"] if one["label"] == norm.shapes[-1]]
+    rates = norm.rates(["layer_norm"])
+    assert list(rates) == ["GB/s"]
+    us = row["timings"]["layer_norm"]["median_us"]
+    assert rates["GB/s"]["layer_norm"][-1] == pytest.approx(row["work"]["bytes"] / us / 1e3)
+    assert list(mlp.rates(["mlp_fp32"])) == list(block.rates(["block_fp32"])) == ["GFLOP/s"]
+    assert "attention itself" in block.counted and "not counted" in block.counted
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The figures of the recorded book by name, made once; not drawn, which takes seconds."""
+    found = {}
+    for suite in (*book.ATTENTION, *book.LAYERS):
+        record = recorded(suite)
+        for name, _, figure in pages(record, book.page_of(record)):
+            found[f"{suite}_{name}"] = figure
+    points, roofs = book.under_the_roof(recorded("ladder"))
+    found["roofline"] = figures.roofline(points, **roofs)
+    return found
+
+
+def test_every_suite_has_a_figure_of_its_rates(made):
+    for suite in (*book.ATTENTION, *book.LAYERS):
+        assert f"{suite}_efficiency" in made
+    caption = made["block_efficiency"].get_supxlabel().replace("\n", " ")
+    assert "attention itself" in caption and "recorded" in caption
+
+
+def test_no_text_of_the_book_reaches_outside_its_figure_and_no_labels_overlap(made):
+    for name, figure in made.items():
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        inside = figure.bbox.padded(1)  # pixels are rounded
+        written, hidden = set(figure.findobj(Text)), out_of_view(figure)
+        for axes in (one for one in figure.axes if one.axison):
+            labels = [label for label in axes.get_xticklabels() if label.get_text()]
+            boxes = [one.get_window_extent(renderer) for one in labels if one not in hidden]
+            for left, right in itertools.pairwise(sorted(boxes, key=lambda box: box.x0)):
+                assert left.x1 < right.x0, (name, labels)
+        for text in written - hidden:
+            if text.get_visible() and text.get_text():
+                box = text.get_window_extent(renderer)
+                across = inside.x0 <= box.x0 and box.x1 <= inside.x1
+                assert across and inside.y0 <= box.y0 and box.y1 <= inside.y1, (name, text)
+
+
+def out_of_view(figure) -> set[Text]:
+    """Labels of ticks that are not drawn, since they lie past the ends of their axis."""
+    hidden = set()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+        past = (tick for tick in ticks if not low <= tick.get_loc() <= high)
+        hidden |= {label for tick in past for label in (tick.label1, tick.label2)}
+    return hidden
 
 
 def test_the_command_draws_what_is_recorded_and_names_what_is_not(tmp_path, capsys):

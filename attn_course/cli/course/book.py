@@ -10,6 +10,7 @@ from attn_course.measure import book
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 
 SHOWN = 5  # of the course's contestants in a figure; with more, only BASELINES
+COLUMNS = 84  # of a caption
 BASELINES = ("three_kernels", "tiled", "flash_fp32", "auto")
 
 
@@ -51,9 +52,10 @@ def execute(arguments) -> int:
             lines += [f"![{alt}]({drawn[-1]}.png)", ""]
     ladder = book.newest(book.LADDER, arguments.records)
     if ladder:
-        points, roofs = book.under_the_roof(ladder)
+        points, roofs = book.under_the_roof(ladder, arguments.records)
         drawn.append(save(folder, "roofline", figures.roofline(points, **roofs)))
-        lines += ["## Roofline", "", f"![Every kernel under its roofs]({drawn[-1]}.png)", ""]
+        alt = f"Rates under their roofs: {', '.join(points)}"
+        lines += ["## Roofline", "", roofs["source"], "", f"![{alt}]({drawn[-1]}.png)", ""]
     else:
         missing.append(book.LADDER)
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
@@ -74,7 +76,7 @@ def save(folder: Path, name: str, figure) -> str:
 
 def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     """Yield name, description and figure, one by one, of a suite."""
-    shown, source = contestants(page), textwrap.fill(page.source, 72)
+    shown, source = contestants(page), textwrap.fill(page.source, COLUMNS)
     times = page.with_best_peer(shown)
     rows = "input" if page.suite in book.LAYERS else "(B, H, L, D)"
     yield (
@@ -91,11 +93,12 @@ def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
                 page.shapes, over, to="the best of all peers", source=source, title=page.suite
             ),
         )
+    counted = "\n".join(filter(None, (textwrap.fill(page.counted, COLUMNS), source)))
     if panels := page.rates(shown):
         yield (
             "efficiency",
             f"{' and '.join(panels)} by shape",
-            figures.rates(page.shapes, panels, source=source, title=page.suite),
+            figures.rates(page.shapes, panels, source=counted, title=page.suite),
         )
     if page.suite == "seeds_fp32":
         grown = {

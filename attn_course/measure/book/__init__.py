@@ -12,5 +12,5 @@ from .pages import (
     growth,
     newest,
     page_of,
-    under_the_roof,
 )
+from .roofs import under_the_roof

@@ -1,23 +1,25 @@
 """The benchmark book: what its figures show, read from the records of the suites.
 
 One page a suite: times, times faster than the best of all peers, rates, growth with batch and
-length, a summary; and one page of every kernel under the roofs of the GPU.
+length, a summary.
 """
 
-import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_course.ladder.attention import METHODS
-from attn_course.ladder.problem import Problem
 from attn_course.measure import records
-from attn_course.measure.hardware.devices import peak_of
-from attn_course.measure.roofline import method_work
 
 ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16")
 LAYERS = ("layernorm", "mlp", "block")
 LADDER = "ladder"
+COUNTED = {  # by the records of layers
+    "layernorm": "bytes: the input read once and the output written once; inputs of a few MB are "
+    "still in L2, so their rates can pass that of device memory",
+    "mlp": "operations: of the two products with weights; biases and GELU are not counted",
+    "block": "operations: of the products with weights; those of attention itself (q k^T and p v), "
+    "softmax, layer norm and GELU are not counted, though their time is",
+}
 BEST_PEER = "best of PyTorch"
 BATCHES = ((1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64))  # (B, H, L, D) of growth with B
 LENGTHS = ((4, 1, 128, 64), (4, 1, 256, 64), (4, 1, 512, 64))  # and with L
@@ -34,8 +36,10 @@ class Page:
         suite, about, source: its name, what it times, and where and when.
         shapes: labels of the rows.
         times: contestant -> microseconds a row, None where it did not run.
-        operations, bytes: of each row; None where the record has none.
+        operations, bytes: of each row; None where the record has none, and bytes of a layer with
+            products: its record leaves out those of the weights.
         peers: the contestants that are not the course's.
+        counted: what operations and bytes are of, where that is not all of the computation.
     """
 
     suite: str
@@ -46,6 +50,7 @@ class Page:
     operations: tuple[float | None, ...]
     bytes: tuple[float | None, ...]
     peers: frozenset[str] = field(default=frozenset())
+    counted: str = ""
 
     def best(self, names: Iterable[str]) -> tuple[float | None, ...]:
         """Return the shortest time of some contestants, a row each."""
@@ -108,10 +113,19 @@ def page_of(record: dict) -> Page:
     }
     peers = {name for name in names if name.startswith("torch")}
     labels = tuple(row["label"] for row in rows)
-    work = [tuple(row.get(key) for row in rows) for key in ("operations", "bytes")]
+    work = zip(*map(_work, rows), strict=True)
     source = f"{records.caption(record)}, PyTorch {record['torch']}"
     about = record["about"]
-    return Page(record["suite"], about, source, labels, times, *work, frozenset(peers))
+    counted = COUNTED.get(record["suite"], "")
+    return Page(record["suite"], about, source, labels, times, *work, frozenset(peers), counted)
+
+
+def _work(row: dict) -> tuple[float | None, float | None]:
+    """Operations and bytes of a row: of attention in the row itself, of a layer in its work."""
+    if "work" not in row:
+        return row.get("operations"), row.get("bytes")
+    operations, moved = row["work"]["operations"], row["work"]["bytes"]
+    return (operations, None) if operations else (None, moved)
 
 
 def growth(page: Page, shapes: Iterable[tuple[int, ...]], names: Iterable[str]) -> Times:
@@ -119,29 +133,6 @@ def growth(page: Page, shapes: Iterable[tuple[int, ...]], names: Iterable[str]) 
     at = [page.shapes.index(",".join(map(str, shape))) for shape in shapes]
     times = page.with_best_peer(names)
     return {name: tuple(row[place] for place in at) for name, row in times.items()}
-
-
-def under_the_roof(record: dict) -> tuple[Mapping[str, tuple[float, float]], dict]:
-    """Return every method's intensity and TFLOP/s at the last shape of the ladder's record, and
-    the roofs of its GPU: keywords of figures.roofline.
-
-    The bytes of a method are those that its kernels must move, scores between two kernels too.
-    """
-    row = record["rows"][-1]
-    b, h, n, d = row["shape"]
-    problem = Problem(b * h, n, n, d, h, h)
-    points = {}
-    for name in row["timings"]:
-        if name in METHODS:
-            work = method_work(name, problem)
-            points[name] = (
-                work.intensity,
-                work.operations / row["timings"][name]["median_us"] / 1e6,
-            )
-    gpu = peak_of(record["gpu"])
-    roofs = {"tflops": gpu.fp32_tflops, "gbps": {"device memory": gpu.memory_gbps}}
-    source = textwrap.fill(records.caption(record), 72)
-    return points, roofs | {"source": source, "title": f"Every method at {row['label']}"}
 
 
 def newest(suite: str, root: Path = records.RESULTS_FOLDER) -> dict | None:

@@ -47,6 +47,7 @@ class Gpu:
         source: where the figures come from.
         tensor_tflops: products of float16 or bfloat16 summed in float32 by the tensor cores, of
             dense matrices; 0 where it is not known.
+        tf32_tflops: as tensor_tflops, of factors in TF32; 0 where there is none or it is not known.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Gpu:
     memory_gbps: float
     source: str
     tensor_tflops: float = 0.0
+    tf32_tflops: float = 0.0
 
     @property
     def fp32_lanes(self) -> int:
@@ -79,14 +81,14 @@ _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-a
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("NVIDIA H200", "sm_90", 132, 1980, 67, 4800, f"{_SHEET}h200/", 989),
-        Gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 67, 3350, f"{_SHEET}h100/", 989),
-        Gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 19.5, 2039, f"{_SHEET}a100/", 312),
-        Gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, 1410, 19.5, 1935, f"{_SHEET}a100/", 312),
-        Gpu("NVIDIA A100-SXM4-40GB", "sm_80", 108, 1410, 19.5, 1555, f"{_SHEET}a100/", 312),
-        Gpu("NVIDIA L4", "sm_89", 58, 2040, 30.3, 300, f"{_SHEET}l4/", 121),
+        Gpu("NVIDIA H200", "sm_90", 132, 1980, 67, 4800, f"{_SHEET}h200/", 989, 494.5),
+        Gpu("NVIDIA H100 80GB HBM3", "sm_90", 132, 1980, 67, 3350, f"{_SHEET}h100/", 989, 494.5),
+        Gpu("NVIDIA A100-SXM4-80GB", "sm_80", 108, 1410, 19.5, 2039, f"{_SHEET}a100/", 312, 156),
+        Gpu("NVIDIA A100 80GB PCIe", "sm_80", 108, 1410, 19.5, 1935, f"{_SHEET}a100/", 312, 156),
+        Gpu("NVIDIA A100-SXM4-40GB", "sm_80", 108, 1410, 19.5, 1555, f"{_SHEET}a100/", 312, 156),
+        Gpu("NVIDIA L4", "sm_89", 58, 2040, 30.3, 300, f"{_SHEET}l4/", 121, 60),
         Gpu("Tesla T4", "sm_75", 40, 1590, 8.1, 320, f"{_SHEET}tesla-t4/", 65),
-        Gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 82.6, 1008, _ADA, 165.2),
+        Gpu("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 82.6, 1008, _ADA, 165.2, 82.6),
     )
 }
 
