@@ -14,7 +14,7 @@ ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 was timed
 TF32_SHARE = 0.45  # blocks a multiprocessor from which it was the fastest: docs/mma_log.md
-BIASED_SHARE = 0.7  # and from which it was with a bias and a head dim of at most SMALL_D
+BIASED_SHARE = 0.7  # from which it beat flash_split with a bias and a head dim up to SMALL_D, too
 SMALL_D = 32
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
@@ -96,31 +96,30 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    if device.capability >= TENSOR_CORES and problem.d <= TF32_D:
-        large = matrix_candidates("flash_tf32x3", problem, device)[:1]
-        blocks = matrix_blocks(large[0], problem) if large else 0
-        # Where products are short, a bias is a larger part of the time.
-        share = BIASED_SHARE if problem.biased and problem.d <= SMALL_D else TF32_SHARE
-        if blocks >= share * device.sm_count:
-            return "flash_tf32x3", (
-                f"head dim {problem.d} is at most {TF32_D}, and large tiles make {blocks} blocks "
-                f"for the {device.sm_count} SMs of {device.name}: three products of tensor cores "
-                "are faster than one in float32, and nearly as exact"
-            )
+    blocks = _large_blocks(problem, device)
+    tensor_cores = blocks >= TF32_SHARE * device.sm_count
+    # Where products are short, a bias is a larger part of the time.
+    short = problem.biased and problem.d <= SMALL_D and blocks < BIASED_SHARE * device.sm_count
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS
     together = best_flash(problem, device, clusters=True) if clusters else None
-    if alone is None and together is None:
-        return _of_rows(
-            problem,
-            device,
-            f"at most {LARGEST_D}, but {problem.n} queries fit no tile on {device.name}",
-        )
-    if together and (alone is None or together[0] < alone[0]):
+    if together and (alone is None or together[0] < alone[0]) and (short or not tensor_cores):
         return "flash_split", (
             f"head dim {problem.d} fits into tiles, and clusters of "
             f"{together[1]['CLUSTER']} blocks share the keys between more "
             f"of the {device.sm_count} SMs of {device.name}"
+        )
+    if tensor_cores:
+        return "flash_tf32x3", (
+            f"head dim {problem.d} is at most {TF32_D}, and large tiles make {blocks} blocks "
+            f"for the {device.sm_count} SMs of {device.name}: three products of tensor cores "
+            "are faster than one in float32, and nearly as exact"
+        )
+    if alone is None:
+        return _of_rows(
+            problem,
+            device,
+            f"at most {LARGEST_D}, but {problem.n} queries fit no tile on {device.name}",
         )
     if device.capability >= ASYNC_COPIES:
         return "flash_async", (
@@ -130,6 +129,14 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     return "flash_fp32", (
         f"head dim {problem.d} fits into tiles, and {device.name} has no asynchronous copies"
     )
+
+
+def _large_blocks(problem: Problem, device: Device) -> int:
+    """Blocks of the largest tile of flash_tf32x3; 0 where it does not suit."""
+    if device.capability < TENSOR_CORES or problem.d > TF32_D:
+        return 0
+    large = matrix_candidates("flash_tf32x3", problem, device)[:1]
+    return matrix_blocks(large[0], problem) if large else 0
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

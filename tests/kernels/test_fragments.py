@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from attn_course import Counters, RawModule, Sanitizer, observe, reference
+from attn_course.engine import device_address
 from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.reference.comparison import assert_agrees, compare
 
 BFLOAT16, HALF, SINGLE = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
@@ -33,7 +35,7 @@ def run(q, k, v, *, causal=False, scale=None, bias=None, constants=SMALL):
     row_bytes = 4 * c["D"] if q.dtype == SINGLE else -(-c["D"] // 64) * 128
     if q.dtype != SINGLE:
         c["BFLOAT16"] = int(q.dtype == BFLOAT16)
-    options = tuple(f"-D{name}={value}" for name, value in c.items())
+    options = (*(f"-D{name}={value}" for name, value in c.items()), "-arch=compute_90")
     module = RawModule(path=kernel_path(file), options=options, backend="simulator")
     kernel = module.get_function(file[3:])
     out, lse = np.full(q.shape, np.nan, q.dtype), np.full((heads, n), np.nan, np.float32)
@@ -41,6 +43,7 @@ def run(q, k, v, *, causal=False, scale=None, bias=None, constants=SMALL):
     scale = np.float32(d**-0.5 if scale is None else scale)
     arguments = (q, k, v, bias, out, lse, *numbers, scale, np.int32(causal))
     shared = (rows + 4 * c["BC"]) * row_bytes
+    kernel.max_dynamic_shared_size_bytes = shared
     kernel((heads, -(-n // rows)), (32 * c["WARPS"],), arguments, shared_mem=shared)
     return out.astype(np.float32), lse
 
@@ -87,7 +90,7 @@ def test_two_tiles_of_rows_a_warp():
 @pytest.mark.parametrize("rise", [2.0, 40.0])
 @pytest.mark.parametrize("dtype", [HALF, SINGLE], ids=str)
 def test_scores_that_rise_from_tile_to_tile(dtype, rise):
-    """By less than what is summed under an old maximum, and by more."""
+    """Each tile raises the maximum, by little and by much."""
     q, k, v = inputs(dtype, 1, 1, 17, 100, 32)
     q[:, :, 0], k[:, :, 0] = 4.0, np.arange(100) // 16 * rise
     check(q, k, v, relative=1e-5 if dtype == SINGLE else None)
@@ -116,3 +119,65 @@ def test_memory_is_used_soundly(dtype):
     with observe(Sanitizer()) as report:
         run(*inputs(dtype, 1, 1, 20, 40, 24), causal=True)
     assert report.findings == []
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
+def test_a_bias_of_even_rows(dtype, start):
+    """Pairs of the bias, to the last row's end; an array that starts between two pairs."""
+    block = np.random.default_rng(2).normal(0, 2, start + 20 * 38).astype(np.float32)
+    bias = block[start:].reshape(20, 38)
+    bias[3] = bias[5, :37] = -np.inf  # 5: only the second of the last pair is left
+    assert device_address(bias) % 8 == 4 * start
+    check(*inputs(dtype, 2, 2, 20, 38, 32), bias=bias)
+
+
+def test_pairs_of_the_bias_save_loads():
+    q, k, v = inputs(BFLOAT16, 1, 1, 16, 38, 32)
+    found = []
+    for start in (0, 1):
+        bias = np.zeros(start + 16 * 38, np.float32)[start:].reshape(16, 38)
+        with observe(Counters()) as seen:
+            run(q, k, v, bias=bias)
+        found.append(seen.totals["global_load_requests"])
+    assert found[0] < found[1]
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+@pytest.mark.parametrize("dtype", [BFLOAT16, SINGLE], ids=str)
+def test_other_scales_without_a_bias(dtype, scale):
+    check(*inputs(dtype, 2, 2, 20, 37, 32), scale=scale)
+
+
+def test_slack_saves_rescaling():
+    """Maxima rise by a little at each tile: under SLACK they stay, unless it is 0."""
+    q, k, v = inputs(HALF, 1, 1, 17, 100, 32)
+    q[:, :, 0], k[:, :, 0] = 4.0, np.arange(100) // 16 * 2.0
+    found = []
+    for more in ({}, {"SLACK": 0}, {"SLACK": 8}):
+        check(q, k, v, constants=SMALL | more)
+        with observe(Counters()) as seen:
+            out, _ = run(q, k, v, constants=SMALL | more)
+        found.append((seen.totals["instructions"], out))
+    (default, a), (without, b), (slack, c) = found
+    assert default == without > slack and (a == b).all() and (b != c).any()
+
+
+TILES = [
+    (dtype, tile)
+    for entry, dtype in (("flash_mma", HALF), ("flash_tf32x3", SINGLE))
+    for d in (64, 128, 256)
+    for tile in MATRIX_TILES[entry].of(d)
+]
+
+
+@pytest.mark.parametrize(("dtype", "tile"), TILES, ids=str)
+def test_every_tile(dtype, tile):
+    """The large ones too, which the simulator's own device has no use for or no room."""
+    rows = 16 * tile["ROW_TILES"] * tile["WARPS"]
+    q, k, v = inputs(dtype, 1, 1, rows + 5, 2 * tile["BC"] + 6, tile["D"] - 9)
+    q[:, :, 0], k[:, :, 0] = 4.0, np.arange(k.shape[1]) // tile["BC"] * 7.0
+    bias = np.random.default_rng(2).normal(size=(q.shape[1], k.shape[1])).astype(np.float32)
+    check(q, k, v, bias=bias, constants=tile)
+    slack = tile.get("SLACK", 0)  # float16 holds no weight of 2^16
+    assert slack == 0 or tile["D"] > 128 and slack <= 15

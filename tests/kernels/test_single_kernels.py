@@ -401,12 +401,27 @@ def test_auto_picks_by_head_dim_and_device():
     found, reason = choose(large, hopper)
     assert found == "flash_tf32x3" and "64" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, bh=4, biased=True), hopper)[0] == "flash_tf32x3"
-    assert choose(replace(large, bh=5, d=32, biased=True), hopper)[0] != "flash_tf32x3"
-    assert choose(replace(large, bh=6, d=32, biased=True), hopper)[0] == "flash_tf32x3"
     assert choose(replace(large, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
     assert choose(replace(large, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
     assert choose(large, turing)[0] == "flash_fp32"
+
+
+@pytest.mark.parametrize(
+    "heads, n, d, method",
+    [
+        (8, 1024, 33, "flash_tf32x3"),
+        (8, 1024, 32, "flash_split"),  # 64 blocks of 128 rows
+        (16, 512, 32, "flash_tf32x3"),  # 64 as well, but flash_split would make too few
+        (92, 1, 32, "flash_split"),
+        (93, 1, 32, "flash_tf32x3"),  # 0.7 blocks a multiprocessor
+        (24, 196, 32, "flash_async"),
+    ],
+)
+def test_auto_under_a_bias(heads, n, d, method):
+    problem = Problem(heads, n, n, d, biased=True)
+    assert choose(problem, GPUS[4])[0] == method
+    plain = choose(replace(problem, biased=False), GPUS[4])[0]
+    assert plain == ("flash_async" if heads == 24 else "flash_tf32x3")
 
 
 @pytest.mark.parametrize("d", [40, 300])
