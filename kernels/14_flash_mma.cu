@@ -164,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
             top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
             higher |= top[i / 2][i % 2] > shift[i / 2][i % 2] + SLACK;
         }
-        // Sums are rescaled where a row of the warp has a larger maximum: at first, nearly each tile.
+        // Sums are rescaled where a row of the warp has a larger maximum: at first, in most tiles.
         if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {
