@@ -249,6 +249,9 @@ def _joined_bias(host: Mapping[str, np.ndarray], put):
     return put(np.concatenate([zeros if bias is None else bias for bias in given]))
 
 
+_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
+
+
 def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
     """Return the weights by our names from the state of a torch.nn.TransformerEncoderLayer.
 
@@ -273,9 +276,6 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
         found[f"gamma_{number}"] = state.get(f"norm{number}.weight")
         found[f"beta_{number}"] = state.get(f"norm{number}.bias")
     return {name: array for name, array in found.items() if array is not None}
-
-
-_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
 
 
 def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:

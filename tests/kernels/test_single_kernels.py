@@ -409,7 +409,7 @@ def test_auto_picks_by_head_dim_and_device():
 @pytest.mark.parametrize(
     "heads, n, d, method",
     [
-        (8, 1024, 33, "flash_tf32x3"),
+        (11, 1024, 33, "flash_tf32x3"),
         (8, 1024, 32, "flash_split"),  # 64 blocks of 128 rows
         (16, 512, 32, "flash_tf32x3"),  # 64 as well, but flash_split would make too few
         (92, 1, 32, "flash_split"),

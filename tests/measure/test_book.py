@@ -13,7 +13,7 @@ from attn_course.cli.course.book import pages
 from attn_course.cli.main import main
 from attn_course.measure import book
 from attn_course.measure.hardware.devices import peak_of
-from attn_course.measure.records import RESULTS_FOLDER
+from attn_course.measure.records import RESULTS_FOLDER, write_record
 
 
 def made_up(**timings) -> dict:
@@ -79,8 +79,20 @@ def test_every_kernel_stands_under_the_roof_of_its_own_units():
     gbps = norm["work"]["bytes"] / norm["timings"]["layer_norm"]["median_us"] / 1e3
     intensity, rate = points["16 layer_norm"]
     assert rate / intensity * 1e3 == pytest.approx(gbps)  # its share of the roof is that of bytes
+    assert intensity == 1  # 8 operations on a number that is read and written
     for word in ("bfloat16", "17, within the MLP", "22, within the block"):
         assert word in roofs["source"].replace("\n", " ")
+
+
+def test_a_row_with_a_mask_is_not_under_the_roof(tmp_path):
+    record = recorded("long_bf16")
+    plain, masked = record["rows"][:2]
+    assert masked["causal"] and not plain["causal"]
+    write_record(record | {"rows": [plain, masked]}, "bench_long_bf16", tmp_path)
+    points, roofs = book.under_the_roof(recorded("ladder"), tmp_path)
+    us = plain["timings"]["flash_mma"]["median_us"]
+    assert points["14 flash_mma"][1] == pytest.approx(plain["operations"] / us / 1e6)
+    assert f"13 and 14 at {plain['label']} in" in roofs["source"]
 
 
 def test_a_kernel_whose_roof_is_not_known_is_named_and_left_out(tmp_path):
