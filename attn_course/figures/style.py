@@ -115,9 +115,7 @@ _TICKS = (
 )
 
 
-def log_axis(
-    axes: Axes, values: Sequence[float], *, room: float = 0.04, inches: float = 3.6
-) -> None:
+def log_axis(axes: Axes, values: Sequence[float], *, room: float = 0.04) -> None:
     """Make x logarithmic, from the least to the largest value, with labels that do not overlap.
 
     They are of the roundest numbers of which four lie on the axis (of powers of ten three), or of
@@ -125,7 +123,6 @@ def log_axis(
 
     Args:
         room: a share of the axis, at each end.
-        inches: the least width that the axes will have.
 
     Raises:
         ValueError: no value, or one that is not positive.
@@ -143,7 +140,8 @@ def log_axis(
     if len(ticks) < 2:
         ticks = [min(values), max(values)]
     widest = max(len(_tick(tick)) for tick in ticks)
-    gap = 0.08 * (widest + 1) / inches * (high - low)  # 0.08 inches a digit
+    # 0.08 inches a digit, of the 3.6 that the axes have at least.
+    gap = 0.08 * (widest + 1) / 3.6 * (high - low)
     kept: list[float] = []
     for tick in ticks:
         if all(abs(np.log10(tick / other)) >= gap for other in kept):
