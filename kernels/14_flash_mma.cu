@@ -6,9 +6,9 @@
 //                bfloat16 or half; bias null or float32 (.., n, m) at batch*bias_batch +
 //                head*bias_head; lse null or float32 (batch*heads, n)
 // Launch:        flash_mma: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
-//                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
+//                dynamic shared (BR + 2*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D and BC multiples of 16; 16*ROW_TILES rows a warp; BFLOAT16 1, or
-//                0 for half; Q_IN_REGISTERS 0 or 1; SLACK at most 15; heads a multiple of kv_heads
+//                0 for half; heads a multiple of kv_heads
 // Expect:        the matrix unit at work over half of the time at d = 128; a loop without conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time, with conflicts; ceil(n/BR) <= 65535
@@ -28,12 +28,6 @@
 #ifndef BC
 #define BC 64  // keys a tile
 #endif
-#ifndef Q_IN_REGISTERS
-#define Q_IN_REGISTERS 0  // 1: the fragments of Q are loaded once
-#endif
-#ifndef SLACK
-#define SLACK 0  // a row's largest weight is 1, which 16 bits hold exactly, or 2^SLACK at most
-#endif
 
 #include "include/async_copy.cuh"
 #include "include/block_order.cuh"
@@ -46,7 +40,6 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int WARP_ROWS = 16 * ROW_TILES;          // query rows a warp
 constexpr int BR = WARP_ROWS * WARPS;              // query rows a block
 constexpr int ROW_BYTES = (D + 63) / 64 * 64 * 2;  // of a row in shared memory: whole groups
-constexpr int KV_BYTES = BC * ROW_BYTES;           // of a tile of K or V
 
 static_assert(D % 16 == 0 && D <= 256 && BC % 16 == 0, "fragments are 16 rows or columns");
 
@@ -61,8 +54,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     long long bias_batch, long long bias_head, float scale, int causal)
 {
     extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
-    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;         // (2, BC, ROW_BYTES)
-    unsigned char* v_tiles = k_tiles + 2 * KV_BYTES;          // (2, BC, ROW_BYTES)
+    unsigned char* k_tile = q_tile + BR * ROW_BYTES;          // (BC, ROW_BYTES)
+    unsigned char* v_tile = k_tile + BC * ROW_BYTES;          // (BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -83,23 +76,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     // A lane's first address for load_matrices(); K's four matrices are in another order.
     const unsigned q_lane = shared_address(q_tile) +
                             swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
-    const unsigned k_lane = shared_address(k_tiles) +
+    const unsigned k_lane = shared_address(k_tile) +
                             swizzled<ROW_BYTES>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const unsigned v_lane = shared_address(v_tiles) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
+    const unsigned v_lane = shared_address(v_tile) + swizzled<ROW_BYTES>(lane % 16, lane / 16);
 
-    auto copy_tile = [&](int tile) {  // starts the copies of K and V to one of two places
-        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
-        const long long at = (long long)key0 * d;
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + place, k + at, last_key - key0, d,
-                                                       vector);
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + place, v + at, last_key - key0, d,
-                                                       vector);
+    // Starts the copy of a tile of K or V, whose first key is key0.
+    auto copy_keys = [&](unsigned char* tile, const Element* from, int key0) {
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(tile, from + (long long)key0 * d,
+                                                       last_key - key0, d, vector);
     };
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
-    copy_tile(0);
+    copy_keys(k_tile, k, 0);
 
     float o[ROW_TILES][D / 8][4] = {};  // the output so far, not yet divided by sum
-    float shift[ROW_TILES][2];          // maximum of the scores so far, to SLACK, in powers of two
+    float shift[ROW_TILES][2];          // maximum of the scores so far, in powers of two
     float sum[ROW_TILES][2] = {};       // of exp2(score - shift) so far, over this lane's keys
 #pragma unroll
     for (int i = 0; i < 2 * ROW_TILES; ++i) shift[i / 2][i % 2] = LOWEST;
@@ -108,43 +98,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-    unsigned q16[Q_IN_REGISTERS ? D / 16 : 1][ROW_TILES][4];  // 16 columns of the warp's rows
-    auto load_q = [&](int c) {
-#pragma unroll
-        for (int i = 0; i < ROW_TILES; ++i) {
-            load_matrices(q16[Q_IN_REGISTERS ? c : 0][i],
-                          along_row(q_lane, 2 * c) + i * 16 * ROW_BYTES);
-        }
-    };
-    if (Q_IN_REGISTERS) {
-        copies_arrived<2>();  // Q is here, K and V may still be on their way
-        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write
-#pragma unroll
-        for (int c = 0; c < D / 16; ++c) load_q(c);
-    }
-
-    for (int tile = 0; tile * BC < last_key; ++tile) {
-        copies_arrived<0>();
+    for (int key0 = 0; key0 < last_key; key0 += BC) {
+        copies_arrived<0>();  // Q and K are here
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
-                          // and the next copies overwrite the tile that slow warps still read
-        copy_tile(tile + 1);
-
-        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
-        if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
+                          // and the next V tile overwrite the one that others still read
+        copy_keys(v_tile, v, key0);
 
         float s[ROW_TILES][BC / 8][4] = {};  // scores
 #pragma unroll
         for (int c = 0; c < D / 16; ++c) {
-            if (!Q_IN_REGISTERS) load_q(c);
-            const auto& a16 = q16[Q_IN_REGISTERS ? c : 0];
+            unsigned q16[ROW_TILES][4];  // 16 columns of the warp's rows
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; ++i) {
+                load_matrices(q16[i], along_row(q_lane, 2 * c) + i * 16 * ROW_BYTES);
+            }
 #pragma unroll
             for (int j = 0; j < BC / 16; ++j) {
                 unsigned k16[4];  // 16 columns of 16 keys
-                load_matrices(k16, along_row(k_lane + place, 2 * c) + j * 16 * ROW_BYTES);
+                load_matrices(k16, along_row(k_lane, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
-                    mma16<BFLOAT16>(s[i][2 * j], a16[i], k16[0], k16[1]);
-                    mma16<BFLOAT16>(s[i][2 * j + 1], a16[i], k16[2], k16[3]);
+                    mma16<BFLOAT16>(s[i][2 * j], q16[i], k16[0], k16[1]);
+                    mma16<BFLOAT16>(s[i][2 * j + 1], q16[i], k16[2], k16[3]);
                 }
             }
         }
@@ -162,8 +137,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
 #pragma unroll
         for (int i = 0; i < 2 * ROW_TILES; ++i) {
             top[i / 2][i % 2] = row_top(s[i / 2], i % 2, factor);
-            higher |= top[i / 2][i % 2] > shift[i / 2][i % 2] + SLACK;
+            higher |= top[i / 2][i % 2] > shift[i / 2][i % 2];
         }
+        copies_arrived<0>();  // V is here
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and the next K tile overwrite the one that others still read
+        copy_keys(k_tile, k, key0 + BC);
         // Sums are rescaled where a row of the warp has a larger maximum: at first, in most tiles.
         if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
@@ -198,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
 #pragma unroll
             for (int c = 0; c < D / 16; ++c) {
                 unsigned v16[4];  // 16 keys of 16 columns
-                load_transposed(v16, along_row(v_lane + place, 2 * c) + j * 16 * ROW_BYTES);
+                load_transposed(v16, along_row(v_lane, 2 * c) + j * 16 * ROW_BYTES);
 #pragma unroll
                 for (int i = 0; i < ROW_TILES; ++i) {
                     mma16<BFLOAT16>(o[i][2 * c], p16[i], v16[0], v16[1]);

@@ -5,7 +5,7 @@
 //                float32; bias null or (.., n, m) at batch*bias_batch + head*bias_head;
 //                lse null or (batch*heads, n)
 // Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
-//                dynamic shared (BR + 4*BC)*ROW_BYTES bytes
+//                dynamic shared (BR + 2*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
 //                warp; heads a multiple of kv_heads
 // Expect:        a relative error near that of 12, in less time; no bank conflicts
@@ -38,7 +38,6 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int WARP_ROWS = 16 * ROW_TILES;  // query rows a warp
 constexpr int BR = WARP_ROWS * WARPS;      // query rows a block
 constexpr int ROW_BYTES = 4 * D;           // of a row in shared memory
-constexpr int KV_BYTES = BC * ROW_BYTES;   // of a tile of K or V
 
 static_assert(D % 32 == 0 && D <= 256 && BC % 8 == 0, "fragments are 8 keys, 32 columns of V");
 
@@ -75,8 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     long long bias_batch, long long bias_head, float scale, int causal)
 {
     extern __shared__ __align__(128) unsigned char q_tile[];  // (BR, ROW_BYTES)
-    unsigned char* k_tiles = q_tile + BR * ROW_BYTES;         // (2, BC, ROW_BYTES)
-    unsigned char* v_tiles = k_tiles + 2 * KV_BYTES;          // (2, BC, ROW_BYTES)
+    unsigned char* k_tile = q_tile + BR * ROW_BYTES;          // (BC, ROW_BYTES)
+    unsigned char* v_tile = k_tile + BC * ROW_BYTES;          // (BC, ROW_BYTES)
 
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -97,20 +96,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     // of the odd one after it.
     const unsigned q_lane = shared_address(q_tile) +
                             swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
-    const unsigned k_lane = shared_address(k_tiles) + swizzled<ROW_BYTES>(lane % 8, lane / 8);
-    const unsigned char* v_even = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4);
-    const unsigned char* v_odd = v_tiles + swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4);
+    const unsigned k_lane = shared_address(k_tile) + swizzled<ROW_BYTES>(lane % 8, lane / 8);
+    const unsigned char* v_even = v_tile + swizzled<ROW_BYTES>(lane % 4 * 2, lane / 4);
+    const unsigned char* v_odd = v_tile + swizzled<ROW_BYTES>(lane % 4 * 2 + 1, lane / 4);
 
-    auto copy_tile = [&](int tile) {  // starts the copies of K and V to one of two places
-        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
-        const long long at = (long long)key0 * d;
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(k_tiles + place, k + at, last_key - key0, d,
-                                                       vector);
-        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(v_tiles + place, v + at, last_key - key0, d,
-                                                       vector);
+    // Starts the copy of a tile of K or V, whose first key is key0.
+    auto copy_keys = [&](unsigned char* tile, const float* from, int key0) {
+        start_swizzled_copy<D, ROW_BYTES, BC, THREADS>(tile, from + (long long)key0 * d,
+                                                       last_key - key0, d, vector);
     };
     start_swizzled_copy<D, ROW_BYTES, BR, THREADS>(q_tile, q, n - row0, d, vector);
-    copy_tile(0);
+    copy_keys(k_tile, k, 0);
 
     float o[ROW_TILES][D / 32][4][4] = {};  // the output so far, not yet divided by sum
     float shift[ROW_TILES][2];              // maximum of the scores so far, in powers of two
@@ -122,14 +118,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
     const bool plain = !bias && scale > 0.0f;
     const float factor = plain ? scale * LOG2E : LOG2E;
 
-    for (int tile = 0; tile * BC < last_key; ++tile) {
-        copies_arrived<0>();
+    for (int key0 = 0; key0 < last_key; key0 += BC) {
+        copies_arrived<0>();  // Q and K are here
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
-                          // and the next copies overwrite the tile that slow warps still read
-        copy_tile(tile + 1);
-
-        const int key0 = tile * BC, place = tile % 2 * KV_BYTES;
-        if (causal && key0 >= warp_row + WARP_ROWS + m - n) continue;  // none of its rows sees it
+                          // and the next V tile overwrite the one that others still read
+        copy_keys(v_tile, v, key0);
 
         float s[ROW_TILES][BC / 8][4] = {}, s_small[ROW_TILES][BC / 8][4] = {};  // scores
 #pragma unroll
@@ -144,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
                 unsigned x[4];  // 16 columns of 8 keys
-                load_matrices(x, along_row(k_lane + place, 4 * c) + j * 8 * ROW_BYTES);
+                load_matrices(x, along_row(k_lane, 4 * c) + j * 8 * ROW_BYTES);
                 Split<2> k8[2];
                 k8[0].set(x);
                 k8[1].set(x + 2);
@@ -181,13 +174,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_tf32x3(
             }
         }
 
+        copies_arrived<0>();  // V is here
+        __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
+                          // and the next K tile overwrite the one that others still read
+        copy_keys(k_tile, k, key0 + BC);
 #pragma unroll
         for (int c = 0; c < D / 32; ++c) {
             // [x] is of the columns 32*c + 4*y + x, y from 0 to 7: four in a row are one load of V.
             float tile_o[ROW_TILES][4][4] = {}, o_small[ROW_TILES][4][4] = {};
 #pragma unroll
             for (int j = 0; j < BC / 8; ++j) {
-                const int at = place + j * 8 * ROW_BYTES + c * 128;
+                const int at = j * 8 * ROW_BYTES + c * 128;
                 const float4 even = *reinterpret_cast<const float4*>(v_even + at);
                 const float4 odd = *reinterpret_cast<const float4*>(v_odd + at);
 #pragma unroll

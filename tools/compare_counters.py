@@ -39,8 +39,11 @@ LDMATRIX = {
     "shared_load_requests": "smsp__inst_executed_op_ldsm.sum",
     "shared_load_wavefronts": f"{_SASS}_ldsm.sum",
 }
+# Of what the matrix unit executes, what is no product of matrices: HFMA2.MMA, pairs of halves.
+PAIRS_OF_HALVES = "smsp__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum"
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = (
+    "tensor_instructions",
     "global_load_requests",
     "global_load_sectors",
     "global_store_requests",
@@ -76,6 +79,16 @@ extern "C" __global__ void NAME(const int* where, T* out) { \\
 PROBE(probe_4, float)
 PROBE(probe_8, float2)
 PROBE(probe_16, float4)
+extern "C" __global__ void probe_ldmatrix(const int* where, float4* out) {
+    extern __shared__ __align__(16) char memory[];
+    float4* row = reinterpret_cast<float4*>(memory) + where[threadIdx.x];
+    *row = out[threadIdx.x];
+    __syncthreads();
+    unsigned r[4];
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row)));
+    out[threadIdx.x] = make_float4(r[0], r[1], r[2], r[3]); }
 """
 T32 = np.arange(32)
 PATTERNS = {
@@ -91,6 +104,13 @@ PATTERNS = {
     "quarters": T32 // 8,
     "reversed": 31 - T32,
 }
+# Of ldmatrix.x4 on 16 rows of 128 bytes, where lane t gives the address of row t % 16: numbers of
+# 16-byte chunks.
+MATRIX_PATTERNS = {
+    "plain rows": T32 % 16 * 8 + T32 // 16,
+    "padded rows": T32 % 16 * 9 + T32 // 16,
+    "swizzled rows": T32 % 16 * 8 + (T32 // 16 ^ T32 % 8),
+}
 
 
 @dataclass(frozen=True)
@@ -102,16 +122,21 @@ class Probe:
     threads: int
 
     @property
+    def access(self) -> str:
+        return "ldmatrix" if self.name in MATRIX_PATTERNS else str(self.width)
+
+    @property
     def launch(self) -> Geometry:
-        return Geometry(f"probe_{self.width}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
+        return Geometry(f"probe_{self.access}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
 
     @property
     def label(self) -> str:
-        return f"{self.width} bytes, {self.threads} lanes, {self.name}"
+        kind = self.access if self.name in MATRIX_PATTERNS else f"{self.width} bytes"
+        return f"{kind}, {self.threads} lanes, {self.name}"
 
     def run(self, backend: str) -> None:
         xp, launch = array_module(backend), self.launch
-        where = PATTERNS[self.name]
+        where = (PATTERNS | MATRIX_PATTERNS)[self.name]
         where = T32 * (128 // self.width) if where is None else where
         where = where % (launch.shared_bytes // self.width)
         out = xp.zeros(32 * self.width // 4, np.float32)
@@ -128,7 +153,8 @@ def targets() -> list[Target]:
 
 def probes() -> list[Probe]:
     full = [Probe(name, width, 32) for width in (4, 8, 16) for name in PATTERNS]
-    return full + [Probe(name, 16, 20) for name in ("one address", "neighbours", "pairs t, t^1")]
+    part = [Probe(name, 16, 20) for name in ("one address", "neighbours", "pairs t, t^1")]
+    return full + part + [Probe(name, 16, 32) for name in MATRIX_PATTERNS]
 
 
 def cases(every: int) -> list[Target | Probe]:
@@ -153,7 +179,7 @@ def profile(every: int) -> list[Profile]:
     """One ncu run over this very script."""
     script = str(Path(__file__).resolve())
     program = [sys.executable, script, "--launch", "--every", str(every)]
-    metrics = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values())
+    metrics = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES)
     return run_ncu(program, [case.launch for case in cases(every)], metrics)
 
 
@@ -194,6 +220,8 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     for name, metric in LDMATRIX.items():
         if SASS_WAVEFRONTS.get(name, COUNTER_METRICS[name]) in profile.metrics:
             found[name] += profile.metrics.get(metric, 0)  # the plain wavefronts have them already
+    if "tensor_instructions" in found:
+        found["tensor_instructions"] -= profile.metrics.get(PAIRS_OF_HALVES, 0)
     for waves in SASS_WAVEFRONTS:
         conflicts = waves.replace("wavefronts", "conflicts")
         found[conflicts] = found[waves] - (totals[waves] - totals[conflicts])

@@ -39,6 +39,7 @@ FLASH = "FLASH"  # of elements of 16 bits, PyTorch's kernel of the same instruct
 # What the course runs in each suite.
 OURS = {suite: AUTO for suite in ATTENTION} | {
     "layernorm": "layer_norm",
+    "gelu": "bias_gelu",
     "mlp": "mlp_fp32",
     "block": "block_fp32",
 }

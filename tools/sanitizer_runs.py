@@ -30,11 +30,15 @@ BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
 TIMEOUT_S = 90  # a divergent barrier may hang for good
 RAGGED = Case(Problem(2, 33, 37, 35))
 # Of the kernels that do all of attention: rows that no vector load fits, several tiles of keys and
-# grouped heads under the causal mask, and more queries than keys, so that some rows see none.
+# grouped heads under the causal mask, more queries than keys, so that some rows see none, and a
+# bias of each head, of which pairs are loaded. The 16-byte copies of 16-bit elements need a head
+# dim that is a multiple of 8.
 ATTENTION = (
     RAGGED,
     Case(Problem(4, 13, 150, 36, heads=2), causal=True),
     Case(Problem(8, 26, 19, 36, heads=4, kv_heads=2), causal=True),
+    Case(Problem(4, 70, 300, 64, heads=4, kv_heads=2), causal=True),
+    Case(Problem(3, 20, 150, 40, heads=3, bias_strides=(0, 20 * 150), biased=True)),
 )
 # (B, n, width) and heads for kernels of the layers: rows that no vector load fits, and long rows.
 TOKENS = (((2, 5, 37), 1), ((2, 7, 48), 3), ((1, 3, 2052), 1))

@@ -46,7 +46,8 @@ class Family:
 def _attention(b: Arrays, scale: float, causal: bool) -> Arrays:
     q, k, v = b["q"], b["k"], b["v"]  # a head of k and v serves several heads of q in a row:
     k, v = (np.repeat(array, q.shape[0] // k.shape[0], axis=0) for array in (k, v))
-    return {"out": reference.attention(q[None], k[None], v[None], causal=causal, scale=scale)[0]}
+    how = {"causal": causal, "scale": scale, "bias": b.get("bias")}
+    return {"out": reference.attention(q[None], k[None], v[None], **how)[0]}
 
 
 def _weighted(b: Arrays, scale: float, causal: bool) -> Arrays:

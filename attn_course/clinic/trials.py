@@ -177,6 +177,8 @@ def _make_inputs(how: Family, case: Case, seed: int) -> dict[str, np.ndarray]:
         name: rng.normal(0.3, 1.0, _shape(name, case.problem)).astype(case.problem.dtype_of(name))
         for name in dict.fromkeys((*how.reads, *(("q", "k") if "s" in how.reads else ())))
     }
+    if case.problem.biased:
+        arrays["bias"] = rng.normal(0, 2, case.problem.shape("s")).astype(np.float32)
     if case.negative:
         arrays["q"], arrays["k"] = -np.abs(arrays["q"]), np.abs(arrays["k"])
     if "s" in how.reads:

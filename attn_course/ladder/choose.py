@@ -13,9 +13,11 @@ CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
 TENSOR_CORES = (8, 0)  # and from which they multiply bfloat16 and TF32
 TF32_D = 128  # head dim up to which flash_tf32x3 was timed
-TF32_SHARE = 0.45  # blocks a multiprocessor from which it was the fastest: docs/mma_log.md
-BIASED_SHARE = 0.7  # from which it beat flash_split with a bias and a head dim up to SMALL_D, too
-SMALL_D = 32
+# It was the fastest from so many large blocks a multiprocessor on, or, where no block is much
+# longer than others, from so many queries (by the largest head dim): docs/mma_log.md.
+TF32_BLOCKS = 0.45
+TF32_QUERIES = {64: 38, TF32_D: 35}
+SHORT = 512  # queries a head up to which a causal mask makes no block much longer than others
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -96,24 +98,20 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    blocks = _large_blocks(problem, device)
-    tensor_cores = blocks >= TF32_SHARE * device.sm_count
-    # Where products are short, a bias is a larger part of the time.
-    short = problem.biased and problem.d <= SMALL_D and blocks < BIASED_SHARE * device.sm_count
+    if _suits_tensor_cores(problem, device):
+        return "flash_tf32x3", (
+            f"head dim {problem.d} is at most {TF32_D}, and {problem.bh * problem.n} queries are "
+            f"enough for the {device.sm_count} SMs of {device.name}: three products of tensor "
+            "cores are faster than one in float32, and nearly as exact"
+        )
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS
     together = best_flash(problem, device, clusters=True) if clusters else None
-    if together and (alone is None or together[0] < alone[0]) and (short or not tensor_cores):
+    if together and (alone is None or together[0] < alone[0]):
         return "flash_split", (
             f"head dim {problem.d} fits into tiles, and clusters of "
             f"{together[1]['CLUSTER']} blocks share the keys between more "
             f"of the {device.sm_count} SMs of {device.name}"
-        )
-    if tensor_cores:
-        return "flash_tf32x3", (
-            f"head dim {problem.d} is at most {TF32_D}, and large tiles make {blocks} blocks "
-            f"for the {device.sm_count} SMs of {device.name}: three products of tensor cores "
-            "are faster than one in float32, and nearly as exact"
         )
     if alone is None:
         return _of_rows(
@@ -131,12 +129,18 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     )
 
 
-def _large_blocks(problem: Problem, device: Device) -> int:
-    """Blocks of the largest tile of flash_tf32x3; 0 where it does not suit."""
+def _suits_tensor_cores(problem: Problem, device: Device) -> bool:
+    """Whether flash_tf32x3 is taken for a float32 problem."""
     if device.capability < TENSOR_CORES or problem.d > TF32_D:
-        return 0
-    large = matrix_candidates("flash_tf32x3", problem, device)[:1]
-    return matrix_blocks(large[0], problem) if large else 0
+        return False
+    tiles = matrix_candidates("flash_tf32x3", problem, device)
+    if not tiles:
+        return False
+    alike = not problem.causal or problem.n <= SHORT
+    queries = next(count for d, count in TF32_QUERIES.items() if problem.d <= d)
+    return matrix_blocks(tiles[0], problem) >= TF32_BLOCKS * device.sm_count or (
+        alike and problem.bh * problem.n >= queries * device.sm_count
+    )
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

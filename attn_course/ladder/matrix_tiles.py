@@ -1,8 +1,8 @@
 """Which constants suit a problem on a device: tiles of 13, 14 and 15, which use tensor cores.
 
-Each list goes from tiles that use each element of K and V often to tiles that make many blocks.
-The first that fits the device and gives every multiprocessor a block is taken, else the one that
-makes the most blocks.
+Each list goes from tiles that use each element of K and V often to tiles that make many blocks. Of
+those that fit the device the first one that gives every multiprocessor a block is taken, else the
+last. The first of all has to give it more blocks, where that was faster: docs/mma_log.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,12 +22,15 @@ class MatrixTiles:
         by_width: the tiles by the padded head dim up to which they hold.
         columns: of what the head dim is padded to a multiple.
         shared_bytes: constants -> dynamic shared memory of a block.
+        share: blocks a multiprocessor from which the first tile is taken, without and with a causal
+            mask, under which blocks differ in length.
     """
 
     names: tuple[str, ...]
     by_width: Mapping[int, tuple[tuple[int, ...], ...]]
     columns: int
     shared_bytes: Callable[[Mapping[str, int]], int]
+    share: tuple[float, float] = (1.0, 1.0)
 
     def of(self, d: int) -> list[Constants]:
         """Return the constants of each tile for a head dim."""
@@ -48,13 +51,13 @@ def _wmma_bytes(c: Mapping[str, int]) -> int:
 
 
 def _mma_bytes(c: Mapping[str, int]) -> int:
-    """A tile of Q, two of K and of V; rows are whole groups of 64 elements."""
-    return (matrix_rows(c) + 4 * c["BC"]) * ceil_div(c["D"], 64) * 128
+    """A tile of Q, of K and of V; rows are whole groups of 64 elements."""
+    return (matrix_rows(c) + 2 * c["BC"]) * ceil_div(c["D"], 64) * 128
 
 
 def _tf32_bytes(c: Mapping[str, int]) -> int:
-    """A tile of Q, two of K and of V; float32."""
-    return (matrix_rows(c) + 4 * c["BC"]) * c["D"] * 4
+    """A tile of Q, of K and of V; float32."""
+    return (matrix_rows(c) + 2 * c["BC"]) * c["D"] * 4
 
 
 MATRIX_TILES = {
@@ -69,24 +72,22 @@ MATRIX_TILES = {
         _wmma_bytes,
     ),
     "flash_mma": MatrixTiles(
-        ("ROW_TILES", "WARPS", "BC", "Q_IN_REGISTERS", "SLACK"),
-        {
-            64: ((2, 4, 128, 0, 0), (1, 4, 64, 1, 0), (1, 2, 32, 1, 0)),
-            128: ((2, 4, 64, 0, 0), (1, 4, 64, 0, 0), (1, 2, 32, 0, 0)),
-            256: ((1, 8, 64, 0, 8), (1, 4, 32, 0, 8), (1, 2, 16, 0, 8)),
-        },
+        ("ROW_TILES", "WARPS", "BC"),
+        {64: ((2, 4, 128), (1, 4, 128)), 128: ((2, 4, 64), (1, 4, 128)), 256: ((1, 4, 64),)},
         16,
         _mma_bytes,
+        (1.0, 3.0),
     ),
     "flash_tf32x3": MatrixTiles(
         ("ROW_TILES", "WARPS", "BC"),
         {
-            64: ((2, 4, 32), (1, 4, 32), (1, 2, 16)),
-            128: ((1, 8, 64), (1, 4, 32), (1, 4, 16), (1, 2, 16)),
-            256: ((1, 4, 16), (1, 2, 8)),
+            64: ((2, 4, 32), (1, 4, 64)),
+            128: ((1, 8, 64), (1, 4, 64), (1, 4, 32)),
+            256: ((1, 4, 16),),
         },
         32,
         _tf32_bytes,
+        (1.5, 8.0),
     ),
 }
 
@@ -112,14 +113,14 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
             f"which has {device.shared_bytes // 1024} KB of shared memory a block; use float32 "
             "arrays and method rows_online, which has no tiles"
         )
-    return next((c for c in found if fills_device(c, problem, device)), found[-1])
+    needed = device.sm_count * MATRIX_TILES[entry].share[problem.causal]
+    for c in found:
+        if matrix_blocks(c, problem) >= needed:
+            return c
+        needed = device.sm_count
+    return found[-1]
 
 
 def matrix_blocks(c: Mapping[str, int], problem: Problem) -> int:
     """Blocks that a kernel with these constants starts."""
     return problem.bh * ceil_div(problem.n, matrix_rows(c))
-
-
-def fills_device(c: Mapping[str, int], problem: Problem, device: Device) -> bool:
-    """Whether every multiprocessor gets a block of these constants."""
-    return matrix_blocks(c, problem) >= device.sm_count

@@ -1,7 +1,7 @@
 """Suites of problems on which every method of the course meets PyTorch's attention."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,12 +39,17 @@ PIPELINES: dict[str, tuple[Part, ...]] = {
 
 @dataclass(frozen=True)
 class SuiteRow:
-    """One problem of a suite: shape (B, H, L, D), and what is special about it."""
+    """One problem of a suite: shape (B, H, L, D), and what is special about it.
+
+    pipelines: PIPELINES and their kernels one by one take part, besides the methods.  kept: methods
+    that are timed however slow they are.
+    """
 
     shape: Shape
     causal: bool = False
     note: str = ""
-    pipelines: bool = False  # PIPELINES and their kernels one by one, besides the methods
+    pipelines: bool = False
+    kept: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -94,7 +99,7 @@ SUITES = {
             "seeds_fp32",
             "small float32 problems: a block's seven, a Swin window, large head dims",
             (
-                *(SuiteRow(shape, note="block") for shape in BLOCK_SHAPES),
+                *(SuiteRow(shape, note="block", kept=("naive",)) for shape in BLOCK_SHAPES),
                 SuiteRow((2, 12, 196, 64), note="Swin window"),
                 *(SuiteRow(shape, note="large head dim") for shape in _LARGE_D),
                 SuiteRow((1, 1, 2048, 64), note="pipeline", pipelines=True),
@@ -120,6 +125,7 @@ SUITES = {
                     for d in (64, 128, 256)
                     for c in (False, True)
                 ),
+                SuiteRow((4, 16, 2048, 128)),
                 SuiteRow((4, 16, 4096, 128)),
             ),
             dtype="bfloat16",
@@ -176,7 +182,7 @@ def run_row(
         dtype=suite.dtype,
         row_seconds=suite.row_seconds,
         expected=float64_rows if suite.sampled else float64_attention,
-        leave_out=(lambda entrants: None) if suite.all_methods else leave_out_slow,
+        leave_out=partial(leave_out_slow, kept=METHODS if suite.all_methods else row.kept),
     )
     record = summary(row, result, suite.dtype)
     if row.pipelines:
@@ -192,12 +198,15 @@ def run_row(
     return record
 
 
-def leave_out_slow(found: Entrants) -> None:
-    """Move methods far slower than the best peer to `skipped`; without peers, than our best."""
+def leave_out_slow(found: Entrants, kept: Collection[str] = ()) -> None:
+    """Move methods far slower than the best peer to `skipped`; without peers, than our best.
+
+    kept: methods that stay.
+    """
     rivals = [t for name, t in found.call_us.items() if name in peers.PEERS]
     best = min(rivals or found.call_us.values(), default=0.0)
     for name, call_us in list(found.call_us.items()):
-        if name in METHODS and call_us > TOO_SLOW * best:
+        if name in METHODS and name not in kept and call_us > TOO_SLOW * best:
             reason = f"{call_us:.0f} us a call, more than {TOO_SLOW:g} times the best peer"
             found.drop(name, found.skipped, reason)
 

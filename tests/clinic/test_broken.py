@@ -12,6 +12,7 @@ from attn_course.engine.compile import with_headers
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import KINDS
+from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
 from attn_course.ladder.verify import ORACLES
@@ -94,20 +95,34 @@ def test_kernels_of_all_attention_have_no_findings(path, case):
 COPIES = "12_flash_async"
 SMALL_TILES = ("-DD=32", "-DROWS=4", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=2")  # 16 keys each
 SEVERAL_TILES = Case(Problem(1, 5, 60, 28), causal=True)
-WAITS = [("copies_arrived<0>();", 0), ("copies_arrived<1>();", 0)]
-BARRIERS = [("__syncthreads();", n) for n in range(3)]  # those of the loop over key tiles
+ALL_COPIED = Case(Problem(1, 20, 60, 32), causal=True)  # 16 bytes at a time, from rows of 16 bits
+WAIT, BARRIER = "copies_arrived<0>();", "__syncthreads();"
+TWICE = [(WAIT, 0), (WAIT, 1), (BARRIER, 0), (BARRIER, 1)]  # those of the loop over key tiles
+NEEDED = {
+    COPIES: (
+        SEVERAL_TILES,
+        SMALL_TILES,
+        [(WAIT, 0), ("copies_arrived<1>();", 0), *((BARRIER, n) for n in range(3))],
+    ),
+    "14_flash_mma": (ALL_COPIED, ("-DD=32", "-DROW_TILES=1", "-DWARPS=2", "-DBC=16"), TWICE),
+    "15_flash_tf32x3": (ALL_COPIED, ("-DD=32", "-DROW_TILES=1", "-DWARPS=2", "-DBC=16"), TWICE),
+}
 
 
-@pytest.mark.parametrize(("statement", "number"), [*WAITS, *BARRIERS])
-def test_copies_need_their_waits_and_barriers(statement, number):
+@pytest.mark.parametrize(
+    ("kernel", "statement", "number"),
+    [(kernel, *one) for kernel, (_, _, needed) in NEEDED.items() for one in needed],
+)
+def test_copies_need_their_waits_and_barriers(kernel, statement, number):
     """Without one of them there is a race; the wrong numbers come with a missing wait only."""
-    path = next(path for path in ATTENTION if path.stem == COPIES)
+    path = kernel_path(kernel)
+    case, tiles, _ = NEEDED[kernel]
     parts = path.read_text().split(statement)
     assert len(parts) > number + 1
     text = statement.join(parts[: number + 1]) + statement.join(parts[number + 1 :])
-    found = clinic.examine(path, SEVERAL_TILES, code=text, options=SMALL_TILES)
+    found = clinic.examine(path, case, code=text, options=tiles)
     assert {finding.kind for finding in found.errors} == {"race"}
-    is_wait = (statement, number) in WAITS
+    is_wait = statement != BARRIER
     assert any("cp.async" in finding.message for finding in found.errors) == is_wait
     assert found.comparison.agrees != is_wait
 

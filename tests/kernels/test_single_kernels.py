@@ -18,7 +18,6 @@ from attn_course.ladder.attention import (
     AUTO,
     METHODS,
     attention,
-    call_method,
     problem_of,
     steps_of,
     supports,
@@ -399,29 +398,33 @@ def test_auto_picks_by_head_dim_and_device():
         assert launch.shared_bytes <= gpu.shared_bytes
     large = Problem(64, 2048, 2048, 64)
     found, reason = choose(large, hopper)
-    assert found == "flash_tf32x3" and "64" in reason and "132 SMs" in reason
+    assert found == "flash_tf32x3" and "131072 queries" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
-    assert choose(replace(large, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
-    assert choose(replace(large, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
+    assert choose(replace(large, bh=2), hopper)[0] == "flash_split"  # 31 queries a multiprocessor
+    assert choose(replace(large, bh=3), hopper)[0] == "flash_tf32x3"  # 46 of them
+    causal = replace(large, causal=True)
+    assert choose(replace(causal, bh=3), hopper)[0] == "flash_split"  # 48 blocks of 128 rows
+    assert choose(replace(causal, bh=4), hopper)[0] == "flash_tf32x3"  # 64 of them
+    assert choose(replace(causal, bh=12, n=512, m=512), hopper)[0] == "flash_tf32x3"
+    assert choose(replace(causal, bh=11, n=513, m=513), hopper)[0] != "flash_tf32x3"
     assert choose(large, turing)[0] == "flash_fp32"
 
 
 @pytest.mark.parametrize(
-    "heads, n, d, method",
+    "heads, n, d, tensor_cores",
     [
-        (11, 1024, 33, "flash_tf32x3"),
-        (8, 1024, 32, "flash_split"),  # 64 blocks of 128 rows
-        (16, 512, 32, "flash_tf32x3"),  # 64 as well, but flash_split would make too few
-        (92, 1, 32, "flash_split"),
-        (93, 1, 32, "flash_tf32x3"),  # 0.7 blocks a multiprocessor
-        (24, 196, 32, "flash_async"),
+        (24, 196, 64, False),  # 4704 queries: less than 38 for each of 132 multiprocessors
+        (24, 196, 65, True),  # but more than 35
+        (5016, 1, 64, True),
+        (38, 132, 33, True),
+        (59, 33, 64, False),
+        (60, 33, 64, True),  # 0.45 blocks a multiprocessor, though most of their rows are empty
+        (60, 33, 129, False),
     ],
 )
-def test_auto_under_a_bias(heads, n, d, method):
-    problem = Problem(heads, n, n, d, biased=True)
-    assert choose(problem, GPUS[4])[0] == method
-    plain = choose(replace(problem, biased=False), GPUS[4])[0]
-    assert plain == ("flash_async" if heads == 24 else "flash_tf32x3")
+def test_auto_takes_tensor_cores(heads, n, d, tensor_cores):
+    found, _ = choose(Problem(heads, n, n, d), GPUS[4])
+    assert (found == "flash_tf32x3") == tensor_cores
 
 
 @pytest.mark.parametrize("d", [40, 300])
@@ -431,15 +434,6 @@ def test_auto_runs_what_it_picks_and_says_so(d, caplog):
         check(AUTO, q, k[:, :2].copy(), v[:, :2].copy(), causal=True)
     method, reason = choose(problem_of(q, k), current_device())
     assert f"auto picks {method}: {reason}" in caplog.text
-
-
-def test_a_bias_is_part_of_what_auto_looks_at():
-    q, k, v = seeded_qkv((1, 60, 1, 8))
-    bias = np.zeros((1, 1), np.float32)
-    plain, biased = (
-        call_method(q, k, v, AUTO, backend="simulator", bias=one) for one in (None, bias)
-    )
-    assert plain.method == "flash_tf32x3" and biased.method != "flash_tf32x3"
 
 
 def test_current_device():

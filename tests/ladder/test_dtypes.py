@@ -17,9 +17,9 @@ from attn_course.ladder.attention import (
 from attn_course.ladder.choose import choose
 from attn_course.ladder.matrix_tiles import (
     MATRIX_TILES,
-    fills_device,
     matrix_candidates,
     matrix_config,
+    matrix_rows,
 )
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step
@@ -111,10 +111,30 @@ def test_tiles_fit_the_device(entry, gpu):
                 assert launch.shared_bytes <= gpu.shared_bytes and d <= launch.constants["D"]
                 flag = {"bfloat16": 1, "float16": 0, "float32": None}[dtype]
                 assert launch.constants.get("BFLOAT16") == flag
-            assert fills_device(matrix_config(entry, many, gpu), many, gpu)
             found = matrix_candidates(entry, many, gpu)
             assert matrix_config(entry, many, gpu) == found[0]
             assert matrix_config(entry, few, gpu) == found[-1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "causal", "heads", "rows"),
+    [
+        ("flash_mma", False, 131, 64),
+        ("flash_mma", False, 132, 128),
+        ("flash_mma", True, 395, 64),
+        ("flash_mma", True, 396, 128),
+        ("flash_tf32x3", False, 197, 64),
+        ("flash_tf32x3", False, 198, 128),
+        ("flash_tf32x3", True, 1055, 64),
+        ("flash_tf32x3", True, 1056, 128),
+    ],
+)
+def test_blocks_from_which_large_tiles_are_taken(entry, causal, heads, rows):
+    """Of 132 multiprocessors; blocks of 128 rows."""
+    dtype = "float32" if entry == "flash_tf32x3" else "bfloat16"
+    for d in (64, 128):
+        problem = Problem(heads, 128, 128, d, causal=causal, dtype=dtype)
+        assert matrix_rows(matrix_config(entry, problem, HOPPER)) == rows
 
 
 def test_a_device_without_the_shared_memory_is_named():

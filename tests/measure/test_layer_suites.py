@@ -15,6 +15,7 @@ from attn_course.measure.timing import Replay
 
 ROWS = {
     "layernorm": LayerRow((2, 3, 40)),
+    "gelu": LayerRow((2, 3, 40), approximate="tanh"),
     "mlp": LayerRow((2, 3, 24), 50),
     "block": LayerRow((2, 5, 24), 40, 3),
     "swin": LayerRow((2, 8, 8, 12), 20, 2, side=4, blocks=2),
@@ -58,9 +59,10 @@ def row_record(kind: str, wrong=()) -> dict:
 def test_a_row(kind, made_up_gpu):
     found = row_record(kind)
     assert found["wrong"] == found["refused"] == {} and found["best_peer"] is None
-    names = {"layer_norm"} if kind == "layernorm" else {f"{kind}_{p}" for p in suites.OURS}
+    alone = {"layernorm": "layer_norm", "gelu": "bias_gelu"}
+    names = {alone[kind]} if kind in alone else {f"{kind}_{p}" for p in suites.OURS}
     assert set(found["timings"]) == set(found["launches"]) == names
-    assert all("product" in calls for calls in found["launches"].values()) == (kind != "layernorm")
+    assert all("product" in calls for calls in found["launches"].values()) == (kind not in alone)
     suite = "block" if kind == "swin" else kind
     record = stamped(f"bench_{suite}", suite=suite, about="all", torch="", clocks={}, rows=[found])
     text = bench.report(record)
@@ -115,4 +117,5 @@ def test_recorded_layers_hold_what_is_claimed_of_them():
                     layer, _, precision = one.partition("_")
                     bound = suites.OURS.get(precision, suites.NORM_RELATIVE)
                     bound = suites.BLOCK_RELATIVE if layer in ("block", "swin") else bound
+                    bound = suites.GELU_RELATIVE if one == "bias_gelu" else bound
                     assert row["timings"][one]["relative_error"] < bound

@@ -38,7 +38,11 @@ def test_suites_hold_the_shapes_they_are_about():
     ]
     halves = SUITES["long_bf16"]
     assert halves.dtype == "bfloat16" and halves.sampled
-    assert {(row.shape[2:], row.causal) for row in halves.rows} == {
+    *rows, beside_float32, _ = halves.rows
+    assert (beside_float32.shape, False) in [
+        (row.shape, row.causal) for row in SUITES["long_fp32"].rows
+    ]
+    assert {(row.shape[2:], row.causal) for row in rows} == {
         ((n, d), causal)
         for n in (1024, 4096, 16384)
         for d in (64, 128, 256)
@@ -88,6 +92,14 @@ def test_methods_far_slower_than_the_best_peer_are_left_out():
     assert list(found.skipped) == ["naive"] and "201 us" in found.skipped["naive"]
     assert set(found.contestants) == {"tiled", "auto", "torch_math", "torch_efficient"}
     assert set(found.call_us) == set(found.contestants)
+
+
+def test_a_row_keeps_slow_methods_that_it_names():
+    rows = {row.shape: row for row in SUITES["seeds_fp32"].rows}
+    assert all(rows[shape].kept == ("naive",) for shape in suites.BLOCK_SHAPES)
+    found = field_of(naive=999.0, tiled=999.0, torch_math=1.0)
+    suites.leave_out_slow(found, rows[suites.BLOCK_SHAPES[0]].kept)
+    assert list(found.skipped) == ["tiled"]
 
 
 def test_without_peers_the_best_of_ours_is_the_measure():

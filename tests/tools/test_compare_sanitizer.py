@@ -8,13 +8,16 @@ import pytest
 import sanitizer_runs as runs
 from sanitizer_runs import Job, Report
 
-from attn_course.clinic import WRONG_RESULT, broken_kernels
-from attn_course.ladder.steps import LADDER
+from attn_course import Counters, observe
+from attn_course.clinic import WRONG_RESULT, broken_kernels, prepare
+from attn_course.engine.compile import with_headers
+from attn_course.ladder.steps import FUSED, LADDER
 from attn_course.layers import LAYERS
 from attn_course.layers.verify import layer_case
 from attn_course.measure import records
 from attn_course.measure.records import caption, is_current
 
+FUSED_STEPS = [step for step in LADDER if step.computes == FUSED]
 MEMCHECK = """\
 outcome x.cu: error: cudaErrorLaunchFailure: unspecified launch failure
 ========= COMPUTE-SANITIZER
@@ -185,6 +188,22 @@ def test_a_verdict_without_a_reason_is_shown():
     row = tool.row_of("broken/tile_64.cu", "bad-launch", 30, ours(), [Report("memcheck", "debug")])
     assert row["verdict"] == tool.NEITHER and row["why"] is None
     assert "NOT UNDERSTOOD" in tool.reasons([row])
+
+
+@pytest.mark.parametrize("step", FUSED_STEPS, ids=lambda s: s.entry)
+def test_the_cases_reach_what_a_kernel_can_do(step):
+    """Copies past the registers where it has any, and the bias where it takes one."""
+    found = []
+    for case in runs.ATTENTION:
+        trial = prepare(step.path, case, backend="simulator")
+        with observe(Counters()) as seen:
+            trial.run()
+        assert trial.judge().agrees, trial.judge().message
+        found.append(seen.totals["async_copy_requests"])
+    text = with_headers(step.path.read_text(), step.path.parent)
+    assert any(found) == ("cp.async" in text)
+    biased = [case.problem.biased for case in runs.ATTENTION]
+    assert any(biased) and "bias" in step.arguments
 
 
 def test_our_side_at_several_cases():

@@ -11,11 +11,15 @@ from pathlib import Path
 from attn_course.measure import records
 
 ATTENTION = ("seeds_fp32", "long_fp32", "long_bf16")
-LAYERS = ("layernorm", "mlp", "block")
+LAYERS = ("layernorm", "gelu", "mlp", "block")
 LADDER = "ladder"
+READ_AND_WRITTEN = (
+    "bytes: the input read once and the output written once; inputs of a few MB are still in L2, "
+    "so their rates can pass that of device memory"
+)
 COUNTED = {  # by the records of layers
-    "layernorm": "bytes: the input read once and the output written once; inputs of a few MB are "
-    "still in L2, so their rates can pass that of device memory",
+    "layernorm": READ_AND_WRITTEN,
+    "gelu": READ_AND_WRITTEN,
     "mlp": "operations: of the two products with weights; biases and GELU are not counted",
     "block": "operations: of the products with weights; those of attention itself (q k^T and p v), "
     "softmax, layer norm and GELU are not counted, though their time is",

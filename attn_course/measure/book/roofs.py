@@ -56,8 +56,8 @@ def under_the_roof(ladder: dict, root: Path = records.RESULTS_FOLDER) -> tuple[P
             del points[name]  # this GPU's roof for it is not known
             said.append(f"{name} left out, the rate of its tensor cores is not in the table")
     lines = [
-        "; ".join(said) + ". Not drawn, since no suite times them alone: 17, within the MLP and "
-        "the block, and 22, within the block.",
+        "; ".join(said) + ". Not drawn: 17, whose erf has no agreed number of operations (suite "
+        "gelu has its bytes a second), and 22, which no suite times outside the block.",
         *dict.fromkeys(records.caption(record) for record in used),
     ]
     return points, {

@@ -31,6 +31,7 @@ from attn_course.ladder.steps import Geometry, Problem, step
 COUNTER_METRICS = {
     "instructions": "smsp__inst_executed.sum",
     "ffma_thread_instructions": "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+    "tensor_instructions": "smsp__inst_executed_pipe_tensor_op_hmma.sum",
     "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
@@ -67,12 +68,9 @@ STALL_METRICS = {
     name: f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS
 }
 COUNTING = tuple(COUNTER_METRICS.values())
-# Instructions of the matrix unit; which of the names an ncu knows depends on its version.
-TENSOR_METRICS = ("sm__inst_executed_pipe_tensor.sum", "sm__inst_executed_pipe_tensor_op_hmma.sum")
 PROFILING = (
     TIME,
     *COUNTING,
-    *TENSOR_METRICS,
     *SPEED_METRICS.values(),
     *LAUNCH_METRICS.values(),
     *STALL_METRICS.values(),

@@ -15,7 +15,7 @@ import numpy as np
 from attn_course import reference
 from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import AUTO, METHODS, steps_of
-from attn_course.layers import LAYERS, SwinStage, TransformerBlock, layer_norm, mlp
+from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
 from attn_course.measure import contestants as peers
 from attn_course.measure import records
@@ -32,9 +32,10 @@ from .contestants import (
     torch_state,
 )
 
-# Relative errors that are allowed: of layer norm, of a block or a stage in any precision, and of an
-# MLP by its precision. Tensor cores cut their sums off, so that errors grow with the inner extent.
-NORM_RELATIVE, BLOCK_RELATIVE = 2e-6, 1e-5
+# Relative errors that are allowed: of layer norm, of GELU, of a block or a stage in any precision,
+# and of an MLP by its precision. Tensor cores cut their sums off, so that errors grow with the
+# inner extent.
+NORM_RELATIVE, GELU_RELATIVE, BLOCK_RELATIVE = 2e-6, 1e-6, 1e-5
 OURS = {"fp32": 1e-5, "tf32x3": 2e-5}
 TORCH = "torch"
 EPS = 1e-5
@@ -52,6 +53,7 @@ class LayerRow:
         heads: of attention; 0 without.
         side: of a Swin stage's windows; 0: no stage.
         blocks: of the stage.
+        approximate: of GELU, as bias_gelu() takes it.
     """
 
     shape: tuple[int, ...]
@@ -59,6 +61,7 @@ class LayerRow:
     heads: int = 0
     side: int = 0
     blocks: int = 1
+    approximate: str = "none"
 
     @property
     def label(self) -> str:
@@ -68,6 +71,7 @@ class LayerRow:
             f"{name} {value}" for name in ("heads", "hidden") if (value := getattr(self, name))
         ]
         words += [f"windows of {self.side}, {self.blocks} blocks"] if self.side else []
+        words += [self.approximate] if self.approximate != "none" else []
         return " ".join(words)
 
 
@@ -141,6 +145,27 @@ def _layer_norm_problem(row: LayerRow) -> tuple[Makers, Callable]:
     return {"layer_norm": ours, TORCH: theirs}, expected
 
 
+def _gelu_problem(row: LayerRow) -> tuple[Makers, Callable]:
+    bias = np.random.default_rng(5).normal(0.1, 0.5, row.shape[-1]).astype(np.float32)
+
+    def ours(x):
+        vector = _on_device({"bias": bias})["bias"]
+        make = partial(bias_gelu.plan, x, vector, row.approximate)
+        return Planned("bias_gelu", make, GELU_RELATIVE)
+
+    def theirs(x):
+        torch, vector = peers.torch_module(), tensors({"bias": bias})["bias"]
+        gelu = partial(torch.nn.functional.gelu, approximate=row.approximate)
+        tensor = torch.from_dlpack(x)
+        return TorchLayer(TORCH, lambda: gelu(tensor + vector))
+
+    def expected(x, causal=False):
+        form = "erf" if row.approximate == "none" else row.approximate
+        return reference.gelu(checked_rows(x).astype(np.float64) + bias, approximation=form)
+
+    return {"bias_gelu": ours, TORCH: theirs}, expected
+
+
 def _mlp_problem(row: LayerRow) -> tuple[Makers, Callable]:
     names = ("w_1", "b_1", "w_2", "b_2")
     weights = seeded_weights(row, 2)
@@ -173,7 +198,11 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
     weights = seeded_weights(row, 3)
 
     def ours(precision, x):
-        block = TransformerBlock(weights, row.heads, precision=precision)
+        if peers.available():  # as a layer of PyTorch is taken over
+            state = encoder_layer(weights, row.heads).state_dict()
+            block = TransformerBlock.from_torch_state(state, row.heads, precision=precision)
+        else:
+            block = TransformerBlock(weights, row.heads, precision=precision)
         return Planned(f"block_{precision}", partial(block.plan, x), BLOCK_RELATIVE)
 
     def theirs(fast, x):
@@ -243,6 +272,17 @@ LAYER_SUITES = {
                 LayerRow((64, 1024, 4096)),
             ),
             _layer_norm_problem,
+        ),
+        LayerSuite(
+            "gelu",
+            "GELU of a sum with a bias: two inputs within an MLP and one of a gigabyte",
+            (
+                LayerRow((4, 128, 2048)),
+                LayerRow((8, 256, 2048)),
+                LayerRow((8, 256, 2048), approximate="tanh"),
+                LayerRow((64, 1024, 4096)),
+            ),
+            _gelu_problem,
         ),
         LayerSuite(
             "mlp",
@@ -352,7 +392,7 @@ def kernel_files(suite: LayerSuite) -> list[str]:
     """The kernels that a suite's layers may run."""
     if suite.name == "layernorm":
         return ["16_layernorm"]
-    if suite.name == "mlp":
+    if suite.name in ("gelu", "mlp"):
         return ["17_bias_gelu"]
     found = {step.file for step in LAYERS}
     return sorted(
