@@ -44,6 +44,8 @@ TURNED = {
     "no_bank_conflicts": {"the guide's layout": 32.0},
     "try_tile_64": {"refused": 0.0},
     "operations_58_million": {"multiply-adds": 118e6},
+    "attention_bound_by_memory": {"in one kernel": 10.0},
+    "half_operation_a_byte": {"64 queries, 64 keys": 0.5},
     "restrict_reorders": {"instructions, __restrict__": 100.0},
     "unroll_removes_the_loop": {"the same code with it": 0.0},
     "six_percent": {"the whole faster": 2.9},

@@ -16,10 +16,10 @@ from attn_course.ladder.call import run_steps
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
-from attn_course.measure.hardware.devices import MULTIPROCESSORS
+from attn_course.measure.hardware.devices import MULTIPROCESSORS, peak_of
 from attn_course.measure.hardware.disassembly import count_operations, disassembled
 from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
-from attn_course.measure.roofline import attention_work
+from attn_course.measure.roofline import attention_work, method_work
 
 from ..show import line_numbers
 from .claim import COMPUTED, COUNTED, PRINTED, Evidence
@@ -81,6 +81,20 @@ def operations() -> list[Evidence]:
     ]
 
 
+def bound_by_memory() -> list[Evidence]:
+    """Intensities of attention, and those at which the roofs of an H200 meet."""
+    problem, gpu = Problem(24, 196, 196, 64), peak_of("NVIDIA H200")
+    halves = Problem(24, 196, 196, 64, dtype="bfloat16")
+    values = {
+        "in one kernel": attention_work(problem).intensity,
+        "in three kernels": method_work("tiled", problem).intensity,
+        "where the roofs meet": gpu.fp32_tflops * 1e3 / gpu.memory_gbps,
+        "in one kernel, 16 bits": attention_work(halves).intensity,
+        "where those of tensor cores meet": gpu.tensor_tflops * 1e3 / gpu.memory_gbps,
+    }
+    return [Evidence(what, one, "operations a byte", COMPUTED) for what, one in values.items()]
+
+
 def _machine_code(edits: tuple[tuple[str, str], ...] = ()) -> tuple[str, ...]:
     """Return kernel 02's machine instructions for sm_90, with pieces of its text replaced."""
     path = kernel_path(SCORES)
@@ -120,6 +134,17 @@ def intensity() -> list[Evidence]:
         Evidence("one dot product", 0.25, "operations a byte", PRINTED),
         Evidence("the whole", attention_work(problem).intensity, "operations a byte", COMPUTED),
     ]
+
+
+def intensity_of_queries() -> list[Evidence]:
+    """Operations a byte of the README's shapes, and of one of their queries alone."""
+    found = [Evidence("printed", 0.48, "operations a byte", PRINTED)]
+    for keys, d in ((64, 2048), (16, 8192)):
+        for queries, what in ((1, "1 query"), (keys, f"{keys} queries")):
+            value = attention_work(Problem(1, queries, keys, d)).intensity
+            label = f"{what}, {keys} keys"
+            found.append(Evidence(label, value, "operations a byte", COMPUTED))
+    return found
 
 
 def shared_limit() -> list[Evidence]:

@@ -117,6 +117,23 @@ CLAIMS = (
         "a number that is compared with their TFLOP/s.",
     ),
     guide(
+        "attention_bound_by_memory",
+        "Attention is bound by memory: it does few operations a byte.",
+        "07_where_the_time_goes",
+        counted.bound_by_memory,
+        lambda found: (
+            HOLDS
+            if found["in one kernel"] < found["where the roofs meet"]
+            else HOLDS_WHEN
+            if found["in three kernels"] < found["where the roofs meet"]
+            else FAILS
+        ),
+        "It holds when the scores are written to memory and read again, as the guide's kernel "
+        "begins to do, and for few tokens. In one kernel the operations grow with the square of "
+        "the tokens and the bytes with the tokens: at 196 the units of float32 are the lower roof. "
+        "A faster unit takes more tokens: for tensor cores memory is still the lower one.",
+    ),
+    guide(
         "restrict_reorders",
         "__restrict__ lets the compiler optimise aggressively: vectorise and reorder.",
         "14_claims_on_trial",
@@ -155,6 +172,22 @@ CLAIMS = (
         _near("the whole", 0.25, 0.5),
         "0.25 is one dot product that reads both its vectors anew. Every row is used 64 times; "
         "what must cross the memory bus is each array once.",
+    ),
+    readme(
+        "half_operation_a_byte",
+        "Attention does 0.48 operations a byte, 20 times too few for arithmetic to be the limit.",
+        "15_clusters",
+        counted.intensity_of_queries,
+        lambda found: (
+            HOLDS
+            if found["64 queries, 64 keys"] < 0.75
+            else HOLDS_WHEN
+            if abs(found["1 query, 64 keys"] / 0.48 - 1) < 0.25
+            else FAILS
+        ),
+        "It holds when there is one query, as in writing a text: then each key is used once. L "
+        "queries use each key L times, from a cache or from shared memory if the kernel keeps it "
+        "there. That the README's kernel was slow has another cause: see `infinite_compute`.",
     ),
     readme(
         "infinite_compute",
