@@ -233,7 +233,7 @@ def add_mlp(
 # -- checks ----------------------------------------------------------------------------------------
 def check_approximate(approximate: str) -> str:
     """Return the approximation of GELU. ValueError: an unknown one."""
-    if approximate not in APPROXIMATIONS:
+    if approximate not in tuple(APPROXIMATIONS):  # what has no hash is refused as well
         raise ValueError(
             f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
         )

@@ -24,7 +24,7 @@ class WeightMatrix:
     """
 
     def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
-        if precision not in PRECISIONS:
+        if precision not in tuple(PRECISIONS):  # what has no hash is refused as well
             raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
         self.precision, self.parts = precision, PRECISIONS[precision]
