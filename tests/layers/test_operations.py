@@ -1,7 +1,6 @@
 """layer_norm, bias_gelu and mlp against float64, on whichever backend is chosen."""
 
 import math
-
 import re
 
 import numpy as np
