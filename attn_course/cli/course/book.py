@@ -11,7 +11,7 @@ from attn_course.measure.records import RESULTS_FOLDER, no_record
 
 SHOWN = 5  # of the course's contestants in a figure; with more, only BASELINES
 COLUMNS = 84  # of a caption
-BASELINES = ("three_kernels", "tiled", "flash_fp32", "auto")
+BASELINES = ("naive", "three_kernels", "tiled", "flash_fp32", "auto")
 
 
 def add(parsers) -> None:
