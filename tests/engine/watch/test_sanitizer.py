@@ -238,6 +238,32 @@ def test_same_value_is_a_warning():
     assert kinds(mixed) == [("race", "error")]
 
 
+@pytest.mark.parametrize(
+    ("held", "stored", "severity"),
+    [
+        (0, "0", "error"),
+        (7, "7", "error"),
+        (7, "0", "error"),
+        (0, "a[63 - t]", "warning"),
+    ],
+)
+def test_a_store_is_compared_with_what_a_copy_brought(held, stored, severity):
+    """Not with what the place held before it: the copy of another lane, 1 to 64, comes first."""
+    body = (
+        SHARED
+        + f"""
+        s[t] = {held}; __syncthreads();
+        unsigned to = (unsigned)__cvta_generic_to_shared(&s[t]);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(to), "l"(&a[t]) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        s[63 - t] = {stored}; b[t] = t;"""
+    )
+    arrays = np.arange(1, 257, dtype=np.int32), np.zeros(256, np.int32)
+    found = check(body, arrays=arrays, options=("-arch=compute_80",))
+    assert {kind for kind, _ in kinds(found)} == {"race"}
+    assert any(f.severity == "error" for f in found) == (severity == "error")
+
+
 def test_a_shuffle_does_not_order_memory():
     body = SHARED + "s[t] = a[t]; int x = __shfl_sync(0xffffffff, t, 0); b[t] = s[t ^ 1] + x;"
     (found,) = check(body)

@@ -120,8 +120,12 @@ class Shadow:
         """Keep the writer. Returns the places whose unit another lane wrote at the same time."""
         self.writer[touch.unit] = touch.stamp
         beaten = np.nonzero(self.writer[touch.unit] != touch.stamp)[0]
-        self.values(self.before)[touch.unit] = self.now(touch.unit)
+        self.keep_values(touch.unit)
         return beaten
+
+    def keep_values(self, unit: np.ndarray) -> None:
+        """Keep what units hold now, for comparison with what is written next."""
+        self.values(self.before)[unit] = self.now(unit)
 
 
 def suspects(prior: np.ndarray, touch: Touch) -> np.ndarray:

@@ -86,6 +86,7 @@ class CopiesUnderWay:
         unit = self.shadow.units(batch.address[done], batch.size)
         stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
         self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
+        self.shadow.keep_values(unit)  # it was issued before its bytes were there
         if not done.all():
             kept.append(batch.part(~done))
 
