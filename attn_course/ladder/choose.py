@@ -17,7 +17,7 @@ TF32_D = 128  # head dim up to which flash_tf32x3 was timed
 # longer than others, from so many queries (by the largest head dim): docs/mma_log.md.
 TF32_BLOCKS = 0.45
 TF32_QUERIES = {64: 38, TF32_D: 35}
-SHORT = 512  # queries a head up to which a causal mask makes no block much longer than others
+SHORT_N = 512  # queries a head up to which a causal mask makes no block much longer than others
 SPLIT_D = 8192  # head dim up to which tiles of rows_split were timed
 ONLINE_BYTES = 512  # shared memory of rows_online beside a row of the output
 
@@ -98,11 +98,11 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
 
 def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     """For a head dim that tiles hold."""
-    if _suits_tensor_cores(problem, device):
+    if enough := _work_for_tensor_cores(problem, device):
         return "flash_tf32x3", (
-            f"head dim {problem.d} is at most {TF32_D}, and {problem.bh * problem.n} queries are "
-            f"enough for the {device.sm_count} SMs of {device.name}: three products of tensor "
-            "cores are faster than one in float32, and nearly as exact"
+            f"head dim {problem.d} is at most {TF32_D}, and {enough} are enough for the "
+            f"{device.sm_count} SMs of {device.name}: three products of tensor cores are faster "
+            "than one in float32, and nearly as exact"
         )
     alone = best_flash(problem, device)
     clusters = device.capability >= CLUSTERS
@@ -129,18 +129,18 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
     )
 
 
-def _suits_tensor_cores(problem: Problem, device: Device) -> bool:
-    """Whether flash_tf32x3 is taken for a float32 problem."""
+def _work_for_tensor_cores(problem: Problem, device: Device) -> str:
+    """What makes flash_tf32x3 the choice for a float32 problem: "64 blocks"; "": it is not."""
     if device.capability < TENSOR_CORES or problem.d > TF32_D:
-        return False
+        return ""
     tiles = matrix_candidates("flash_tf32x3", problem, device)
-    if not tiles:
-        return False
-    alike = not problem.causal or problem.n <= SHORT
-    queries = next(count for d, count in TF32_QUERIES.items() if problem.d <= d)
-    return matrix_blocks(tiles[0], problem) >= TF32_BLOCKS * device.sm_count or (
-        alike and problem.bh * problem.n >= queries * device.sm_count
-    )
+    blocks = matrix_blocks(tiles[0], problem) if tiles else 0
+    if blocks >= TF32_BLOCKS * device.sm_count:
+        return f"{blocks} blocks"
+    queries = problem.bh * problem.n
+    least = next(count for d, count in TF32_QUERIES.items() if problem.d <= d) * device.sm_count
+    alike = not problem.causal or problem.n <= SHORT_N
+    return f"{queries} queries" if tiles and alike and queries >= least else ""
 
 
 def _of_rows(problem: Problem, device: Device, why: str) -> tuple[str, str]:

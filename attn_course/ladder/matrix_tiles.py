@@ -1,8 +1,8 @@
 """Which constants suit a problem on a device: tiles of 13, 14 and 15, which use tensor cores.
 
-Each list goes from tiles that use each element of K and V often to tiles that make many blocks. Of
-those that fit the device the first one that gives every multiprocessor a block is taken, else the
-last. The first of all has to give it more blocks, where that was faster: docs/mma_log.md.
+Each list goes from tiles that use each element of K and V often to tiles for few blocks. Of those
+that fit the device the first one that gives every multiprocessor a block is taken, else the last.
+The first of a list has to give it more blocks, where that was faster: docs/mma_log.md.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,15 +22,15 @@ class MatrixTiles:
         by_width: the tiles by the padded head dim up to which they hold.
         columns: of what the head dim is padded to a multiple.
         shared_bytes: constants -> dynamic shared memory of a block.
-        share: blocks a multiprocessor from which the first tile is taken, without and with a causal
-            mask, under which blocks differ in length.
+        first_from: blocks a multiprocessor from which the first tile is taken, without and with a
+            causal mask, under which blocks differ in length.
     """
 
     names: tuple[str, ...]
     by_width: Mapping[int, tuple[tuple[int, ...], ...]]
     columns: int
     shared_bytes: Callable[[Mapping[str, int]], int]
-    share: tuple[float, float] = (1.0, 1.0)
+    first_from: tuple[float, float] = (1.0, 1.0)
 
     def of(self, d: int) -> list[Constants]:
         """Return the constants of each tile for a head dim."""
@@ -113,11 +113,12 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
             f"which has {device.shared_bytes // 1024} KB of shared memory a block; use float32 "
             "arrays and method rows_online, which has no tiles"
         )
-    needed = device.sm_count * MATRIX_TILES[entry].share[problem.causal]
+    tiles = MATRIX_TILES[entry]
+    first = tiles.of(problem.d)[0].items()
     for c in found:
-        if matrix_blocks(c, problem) >= needed:
+        least = tiles.first_from[problem.causal] if first <= c.items() else 1.0
+        if matrix_blocks(c, problem) >= least * device.sm_count:
             return c
-        needed = device.sm_count
     return found[-1]
 
 

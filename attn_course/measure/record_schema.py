@@ -388,6 +388,7 @@ SCHEMAS: dict[str, type] = {
     "bench_long_bf16": SuiteRecord,
     "bench_ladder": SuiteRecord,
     "bench_layernorm": LayersRecord,
+    "bench_gelu": LayersRecord,
     "bench_mlp": LayersRecord,
     "bench_block": LayersRecord,
     "experiments": ExperimentsRecord,

@@ -48,7 +48,7 @@ MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
 MOST_KERNEL_LINES = 200
 MORE_KERNEL_LINES = {
-    "14_flash_mma.cu": 235,
+    "14_flash_mma.cu": 220,
     "15_flash_tf32x3.cu": 235,
     "20_rows_split.cu": 215,
 }

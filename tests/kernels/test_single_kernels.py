@@ -398,7 +398,7 @@ def test_auto_picks_by_head_dim_and_device():
         assert launch.shared_bytes <= gpu.shared_bytes
     large = Problem(64, 2048, 2048, 64)
     found, reason = choose(large, hopper)
-    assert found == "flash_tf32x3" and "131072 queries" in reason and "132 SMs" in reason
+    assert found == "flash_tf32x3" and "1024 blocks" in reason and "132 SMs" in reason
     assert choose(replace(large, d=200), hopper)[0] == "flash_async"  # no clusters are needed
     assert choose(replace(large, bh=2), hopper)[0] == "flash_split"  # 31 queries a multiprocessor
     assert choose(replace(large, bh=3), hopper)[0] == "flash_tf32x3"  # 46 of them
@@ -413,18 +413,22 @@ def test_auto_picks_by_head_dim_and_device():
 @pytest.mark.parametrize(
     "heads, n, d, tensor_cores",
     [
-        (24, 196, 64, False),  # 4704 queries: less than 38 for each of 132 multiprocessors
-        (24, 196, 65, True),  # but more than 35
-        (5016, 1, 64, True),
-        (38, 132, 33, True),
+        (38, 132, 33, True),  # two blocks a head, more than 59
+        (39, 128, 64, False),  # 4992 queries: less than 38 for each of 132 multiprocessors
+        (22, 228, 64, True),  # 5016
+        (24, 192, 65, False),  # 4608: less than 35
+        (28, 165, 128, True),  # 4620
         (59, 33, 64, False),
         (60, 33, 64, True),  # 0.45 blocks a multiprocessor, though most of their rows are empty
         (60, 33, 129, False),
     ],
 )
 def test_auto_takes_tensor_cores(heads, n, d, tensor_cores):
-    found, _ = choose(Problem(heads, n, n, d), GPUS[4])
+    found, reason = choose(Problem(heads, n, n, d), GPUS[4])
     assert (found == "flash_tf32x3") == tensor_cores
+    if tensor_cores:
+        blocks = heads * -(-n // 128)
+        assert (f"{blocks} blocks" if blocks >= 60 else f"{heads * n} queries") in reason
 
 
 @pytest.mark.parametrize("d", [40, 300])

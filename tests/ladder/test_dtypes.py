@@ -1,5 +1,7 @@
 """Dtypes of attention(): which method takes which, what auto picks, tiles, and the refusals."""
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -135,6 +137,13 @@ def test_blocks_from_which_large_tiles_are_taken(entry, causal, heads, rows):
     for d in (64, 128):
         problem = Problem(heads, 128, 128, d, causal=causal, dtype=dtype)
         assert matrix_rows(matrix_config(entry, problem, HOPPER)) == rows
+
+
+def test_a_share_is_that_of_the_first_tile():
+    """A device without room for it gives the next tile to whoever fills the multiprocessors."""
+    problem = Problem(84, 64, 64, 128, causal=True)
+    assert matrix_config("flash_tf32x3", problem, GPUS[1])["BC"] == 64
+    assert matrix_config("flash_tf32x3", replace(problem, bh=83), GPUS[1])["BC"] == 32
 
 
 def test_a_device_without_the_shared_memory_is_named():

@@ -128,10 +128,10 @@ CLAIMS = (
             if found["in three kernels"] < found["where the roofs meet"]
             else FAILS
         ),
-        "It holds when the scores are written to memory and read again, as the guide's kernel "
-        "begins to do, and for few tokens. In one kernel the operations grow with the square of "
-        "the tokens and the bytes with the tokens: at 196 the units of float32 are the lower roof. "
-        "A faster unit takes more tokens: for tensor cores memory is still the lower one.",
+        "It holds at 196 tokens when scores go through memory between three kernels, the first of "
+        "which the guide has. In one kernel the operations grow with the square of the tokens and "
+        "the bytes with the tokens: there the units of float32 are the lower roof from 56 "
+        "tokens on. A faster unit takes more tokens: for tensor cores memory is lower at 196.",
     ),
     guide(
         "restrict_reorders",
