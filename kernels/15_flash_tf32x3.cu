@@ -7,11 +7,11 @@
 // Launch:        flash_tf32x3: grid (batch*heads, ceil(n/BR)), block (32*WARPS),
 //                dynamic shared (BR + 2*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D a multiple of 32; BC a multiple of 8; 16*ROW_TILES rows a
-//                warp; heads a multiple of kv_heads
+//                warp; at least D/4 threads; heads a multiple of kv_heads
 // Expect:        a relative error near that of 12, in less time; no bank conflicts
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
-//                tile; rows that are not 16-byte aligned are copied 4 bytes at a time;
-//                ceil(n/BR) <= 65535
+//                tile; inf in q, k or v becomes NaN; rows that are not 16-byte aligned are copied
+//                4 bytes at a time; ceil(n/BR) <= 65535
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros

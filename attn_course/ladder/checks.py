@@ -103,7 +103,7 @@ def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
 
     Raises:
         TypeError: not an array of ``xp``, or of another dtype.
-        ValueError: empty, or not C-contiguous.
+        ValueError: empty, not C-contiguous, or not aligned to its elements.
     """
     if not isinstance(array, xp.ndarray):
         convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
@@ -124,3 +124,5 @@ def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
         raise ValueError(
             f"{name} is not C-contiguous: pass {xp.__name__}.ascontiguousarray({name})"
         )
+    if not getattr(array.flags, "aligned", True):
+        raise ValueError(f"{name} is not aligned to its elements: pass {name}.copy()")

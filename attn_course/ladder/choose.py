@@ -5,7 +5,7 @@ from functools import lru_cache
 from attn_course.engine.backend import resolve_backend
 from attn_course.reference.dtypes import HALVES
 
-from .matrix_tiles import matrix_blocks, matrix_candidates
+from .matrix_tiles import matrix_blocks, matrix_candidates, matrix_config
 from .problem import LARGEST_D, Device, Problem
 from .tiles import best_flash, best_split
 
@@ -93,6 +93,7 @@ def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
         )
+    matrix_config("flash_mma", problem, device)  # refuses what fits no tile
     return "flash_mma", f"the tensor cores of {device.name} multiply {problem.dtype}"
 
 

@@ -110,8 +110,10 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
     if not found:
         raise ValueError(
             f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, "
-            f"which has {device.shared_bytes // 1024} KB of shared memory a block; use float32 "
-            "arrays and method rows_online, which has no tiles"
+            f"which has {device.shared_bytes // 1024} KB of shared memory a block and room for "
+            f"{MAX_GRID_YZ} tiles of rows in a grid; use "
+            f"{'' if problem.dtype == 'float32' else 'float32 arrays and '}method rows_online, "
+            "which has no tiles"
         )
     tiles = MATRIX_TILES[entry]
     first = tiles.of(problem.d)[0].items()

@@ -148,8 +148,22 @@ def test_a_share_is_that_of_the_first_tile():
 
 def test_a_device_without_the_shared_memory_is_named():
     small = Device("small", (8, 0), 8, 8 * 1024)
-    with pytest.raises(ValueError, match="fit no tile on small.*8 KB.*rows_online"):
+    with pytest.raises(ValueError, match="fit no tile on small.*8 KB.*float32 arrays.*rows_online"):
         matrix_config("flash_wmma", Problem(1, 9, 9, 64, dtype="float16"), small)
+    with pytest.raises(ValueError, match="8 KB.*65535 tiles.*use method rows_online"):
+        matrix_config("flash_tf32x3", Problem(1, 9, 9, 64), small)
+
+
+def test_arrays_that_begin_within_an_element_are_refused():
+    q, k, v = rounded("float32")
+    astray = np.empty(4 * k.size + 1, np.uint8)[1:].view(np.float32).reshape(k.shape)
+    with pytest.raises(ValueError, match=r"k is not aligned to its elements: pass k.copy\(\)"):
+        attention(q, astray, v)
+
+
+def test_auto_names_no_method_that_has_no_tile():
+    with pytest.raises(ValueError, match="8388481 queries.*65535 tiles"):
+        choose(Problem(1, 65535 * 128 + 1, 9, 64, dtype="bfloat16"), HOPPER)
 
 
 def test_a_step_is_judged_in_a_dtype_that_it_takes():
