@@ -1,6 +1,6 @@
 // Idea:          Both products run on the tensor cores, instruction by instruction: fragments come
 //                from swizzled tiles, and the scores of one product become, in registers, an
-//                operand of the next.
+//                operand of the next. K and V are copied in turns, as in 12.
 // Changes from:  12_flash_async.cu
 // Shapes:        q (batch*heads, n, d), k and v (batch*kv_heads, m, d), out like q; row-major
 //                bfloat16 or half; bias null or float32 (.., n, m) at batch*bias_batch +
@@ -9,7 +9,8 @@
 //                dynamic shared (BR + 2*BC)*ROW_BYTES bytes
 // Needs:         sm_80; d <= D; D and BC multiples of 16; 16*ROW_TILES rows a warp; BFLOAT16 1, or
 //                0 for half; heads a multiple of kv_heads
-// Expect:        the matrix unit at work over half of the time at d = 128; a loop without conflicts
+// Expect:        at d = 128 over half of the rate of a loop of nothing but mma.sync; a loop without
+//                conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time, with conflicts; ceil(n/BR) <= 65535
 
@@ -73,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
     const int row = warp_row + lane / 4;           // this lane's rows are row + 8*i
     const int last_key = causal ? min(m, row0 + BR + m - n) : m;  // no row of the block sees more
 
-    // A lane's first address for load_matrices(); K's four matrices are in another order.
+    // A lane's first address for load_matrices(). Of Q and V the second matrix is of the next rows,
+    // of K of the next columns: both registers of B are of the same keys.
     const unsigned q_lane = shared_address(q_tile) +
                             swizzled<ROW_BYTES>(warp * WARP_ROWS + lane % 16, lane / 16);
     const unsigned k_lane = shared_address(k_tile) +
@@ -143,7 +145,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_mma(
         __syncthreads();  // barrier: a fast warp would read what other threads' copies still write,
                           // and the next K tile overwrite the one that others still read
         copy_keys(k_tile, k, key0 + BC);
-        // Sums are rescaled where a row of the warp has a larger maximum: at first, in most tiles.
+        // Sums are rescaled where a row of the warp has a larger maximum, of which there are fewer
+        // and fewer. The vote keeps the warp together: raise() shuffles.
         if (__any_sync(0xffffffff, higher)) {
 #pragma unroll
             for (int i = 0; i < ROW_TILES; ++i) {

@@ -1,5 +1,6 @@
 // Idea:          The steps between two matrix products are bound by memory, so each is one pass:
-//                four columns a thread, a bias that is read once for ROWS rows, no division.
+//                four columns a thread, a bias that is read once for ROWS rows, no division for
+//                an index.
 // Changes from:  16_layernorm.cu
 // Shapes:        x, residual (rows, width); bias (width); out (rows, parts*width); row-major
 //                float32; residual and bias may be null; out may be x where parts is 1

@@ -18,7 +18,7 @@ from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import Work, attention_work
-from attn_course.measure.suites import AUTO_MARGIN, SUITES, problems, run_suite
+from attn_course.measure.suites import AUTO_MARGIN, SUITES, contestants, problems, run_suite
 
 from . import simulator_speed
 from .arguments import add_records, natural, positive, printer, require_writable, write_json
@@ -83,6 +83,12 @@ def execute(arguments) -> int:
             f"--methods chooses methods of attention() for one suite of them; "
             f"{arguments.suite} is none"
         )
+    if arguments.methods and arguments.recorded:
+        raise ValueError(
+            "--methods chooses what is timed; --recorded shows all that was: leave one"
+        )
+    if arguments.methods and arguments.suite in SUITES:
+        contestants(SUITES[arguments.suite], arguments.methods)  # refuses unknown names
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     found, complete = [], True

@@ -4,9 +4,12 @@ An answer of None means "not yet": a lesson runs from top to bottom without any.
 """
 
 import math
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
 
 import numpy as np
 
@@ -122,8 +125,14 @@ def scorecard() -> None:
 
 
 def begin() -> None:
-    """Forget all predictions: a lesson's first cell calls this, so that it can be run again."""
+    """Forget all predictions: a lesson's first cell calls this, so that it can be run again.
+
+    `!attn-course` in a cell is then the command of the kernel's own environment.
+    """
     _questions.clear()
+    folder, others = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
+    if folder not in others.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join((folder, others))
 
 
 def _check(question: Question, what: str, value: Answer | None) -> None:

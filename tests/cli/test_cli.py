@@ -252,6 +252,8 @@ def test_the_module_runs_as_a_command():
         (["run", "flash_spilt"], "did you mean 'flash_split'"),
         (["count", "05_softmax_warp"], "this kernel is a step of: three_kernels, tiled"),
         (["bench", "--recorded"], "name one of seeds_fp32"),
+        (["bench", "ladder", "--recorded", "--methods", "tiled"], "leave one"),
+        (["bench", "ladder", "--methods", "nonsense"], "no method or peer 'nonsense'"),
         (
             ["run", "rows_online", "--shape", "1,1,2,8", "--kv-length", "5000000000000"],
             "smaller --shape",

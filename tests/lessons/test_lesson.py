@@ -1,7 +1,10 @@
 """Predictions, listings and facts that the lessons print."""
 
+import os
 import re
+import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,3 +161,13 @@ def test_a_diff_holds_the_code_that_changed_and_no_header():
     assert any("__shared__" in line for line in added)
     assert "Idea:" not in text
     assert repr(show.show_diff("01_scores_naive", "01_scores_naive")) == ""
+
+
+@pytest.mark.parametrize("others", ["/usr/bin", None])
+def test_a_cell_finds_the_command_of_its_own_environment(others, monkeypatch):
+    """`!attn-course ..` where the notebook's Python is not that of the shell that started it."""
+    monkeypatch.delenv("PATH") if others is None else monkeypatch.setenv("PATH", others)
+    for _ in range(2):
+        lessons.begin()
+        folder, *rest = os.environ["PATH"].split(os.pathsep)
+        assert folder == str(Path(sys.executable).parent) and folder not in rest and rest

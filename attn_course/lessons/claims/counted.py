@@ -144,7 +144,9 @@ def intensity_of_queries() -> list[Evidence]:
             value = attention_work(Problem(1, queries, keys, d)).intensity
             label = f"{what}, {keys} keys"
             found.append(Evidence(label, value, "operations a byte", COMPUTED))
-    return found
+    gpu = peak_of("NVIDIA A100-SXM4-80GB")
+    ridge = gpu.fp32_tflops * 1e3 / gpu.memory_gbps
+    return [*found, Evidence("where the roofs meet, A100", ridge, "operations a byte", COMPUTED)]
 
 
 def shared_limit() -> list[Evidence]:
@@ -177,7 +179,7 @@ def tensor_instructions() -> list[Evidence]:
         run_steps([tried], {"q": q, "k": k, "v": v}, d**-0.5, backend="simulator")
     return [
         Evidence("tensor-core instructions", seen.totals["tensor_instructions"], "", COUNTED),
-        Evidence("instructions", seen.totals["instructions"], "", COUNTED),
+        Evidence("instructions of half2_tiles", seen.totals["instructions"], "", COUNTED),
     ]
 
 
