@@ -360,6 +360,25 @@ def test_ldmatrix_counts_among_the_loads_of_shared_memory():
     assert [found[name] for name in (*loads, "shared_load_conflicts")] == [5, 9, 2]
 
 
+def test_pairs_of_halves_are_no_products_of_matrices():
+    totals = dict.fromkeys(nsight.COUNTER_METRICS, 0)
+    name = "tensor_instructions"
+    metrics = {nsight.COUNTER_METRICS[name]: 9, compare_counters.PAIRS_OF_HALVES: 2}
+    profile = nsight.Profile("k", (1,), (1,), metrics)
+    assert compare_counters.measured(profile, totals)[name] == 7
+    assert judged(7, 7, name) == "equal" and judged(9, 7, name) == "MISSED"
+
+
+def test_the_probes_of_ldmatrix_differ_in_their_conflicts_alone():
+    probes = [one for one in compare_counters.probes() if one.access == "ldmatrix"]
+    totals = [compare_counters.simulate(one) for one in probes]
+    names = [one.name.removesuffix(" rows") for one in probes]
+    warps = compare_counters.WARPS
+    passes = {"plain": 8 * 4 * warps, "padded": 4 * warps, "swizzled": 4 * warps}
+    found = [one["shared_load_wavefronts"] for one in totals]
+    assert dict(zip(names, found, strict=True)) == passes
+
+
 def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):
     cases = [nsight.Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
     totals = [compare_counters.simulate(case) for case in cases]
