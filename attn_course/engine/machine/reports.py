@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_course.engine import events
-from attn_course.engine.translate.control_flow import LANE, Block
+from attn_course.engine.translate.control_flow import LANE, Block, Key
 
 from ..errors import MemoryFault
 from .lanes import ChunkLanes
@@ -23,21 +23,21 @@ class Reports:
         self.kernel = lanes.kernel
         self.accesses: list[events.Access] | None = [] if observers else None
         self.block: Block | None = None
-        self._steps: dict[int, list[tuple]] = {}  # by id of the block, which the kernel keeps
+        self._steps: dict[Key, list[tuple]] = {}  # of the blocks that have run
 
     def steps(self, block: Block) -> list[tuple]:
         """Return (instruction, operation, told) of a block's instructions.
 
         told: whether observers are told of it, whatever it accesses.
         """
-        known = self._steps.get(id(block))
+        known = self._steps.get(block.key)
         if known is None:
             own_line, body = self.kernel.program.own_line, block.instructions
             told = [any(one.concerns(i) for one in self.observers) for i in body]
             for place, following in enumerate(body[1:]):
                 told[place] |= not own_line(following)
             told[-1:] = [True] * bool(told)
-            known = self._steps[id(block)] = list(zip(body, block.operations, told, strict=True))
+            known = self._steps[block.key] = list(zip(body, block.operations, told, strict=True))
         return known
 
     def instruction(self, instruction, taken=None, members=None) -> None:

@@ -281,7 +281,8 @@ class Warps:
     def let_pass(self, key: Key, places: np.ndarray) -> None:
         """Lanes go on from a warp-level instruction, whoever else comes there."""
         passing = (*key, _PASSING)
-        self.blocks[passing] = replace(self.blocks[key], key=passing, warp_level=False)
+        if passing not in self.blocks:
+            self.blocks[passing] = replace(self.blocks[key], key=passing, warp_level=False)
         self.scheduler.join(passing, places)
 
     def release(self) -> bool:

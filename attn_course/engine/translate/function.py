@@ -165,8 +165,8 @@ class Instance:
         return f"there is no special register {name}" if special else f"no register {name}"
 
     def mask(self, names) -> int:
-        """Bit mask of the slots of some registers."""
-        return sum(1 << slot for slot in {self.slot(name) for name in names})
+        """Bit mask of the slots of some registers; new slots come in the order of the names."""
+        return sum(1 << slot for slot in {self.slot(name) for name in sorted(names)})
 
     def is_live_after(self, instruction: Instruction, slot: int) -> bool:
         """Does anything read the slot after this instruction?"""

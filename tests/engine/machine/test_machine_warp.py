@@ -109,6 +109,19 @@ __global__ void half_missing(const int* a, int* out) {
     if (i % 32 < 16) v += __shfl_xor_sync(FULL, v, 16);  // partners never come
     out[i] = v;
 }
+__global__ void halves(const int* a, int* out, int turns) {  // each half waits for the other
+    int i = ID, v = a[i];
+    for (int k = 0; k < turns; ++k) {
+        if (i % 32 < 16) {
+            v += __shfl_xor_sync(FULL, v, 1);
+            v = 3 * __shfl_xor_sync(FULL, v, 2) - k;
+        } else {
+            v -= __shfl_xor_sync(FULL, v, 4);
+            v = 5 * __shfl_xor_sync(FULL, v, 8) + k;
+        }
+    }
+    out[i] = v;
+}
 __global__ void lanes(unsigned* out, int n) {
     int i = ID;
     unsigned r;
@@ -343,6 +356,20 @@ def test_lanes_that_never_come_are_told(build):
     assert fault.kind == "divergent-barrier" and "partners never come" in fault.message
     assert "32 threads wait" in fault.message and "mask" in fault.message
     assert out.reshape(2, 32)[:, 16:].tolist() == a.reshape(2, 32)[:, 16:].tolist()
+
+
+def test_halves_that_never_meet_go_on_again_and_again(build):
+    """Each place is passed many times, and runs its own instructions each time."""
+    turns, a, out = 9, np.random.default_rng(3).integers(-9, 9, 32).astype(np.int32), zeros(32)
+    listener = listen(CODE, "halves", 1, 32, a, out, np.int32(turns), build=build)
+    low, high = np.arange(16), np.arange(16, 32)
+    expected = a.copy()
+    for k in range(turns):
+        for half, masks, sign, times, step in ((low, (1, 2), 1, 3, -k), (high, (4, 8), -1, 5, k)):
+            expected[half] += sign * expected[half ^ masks[0]]
+            expected[half] = times * expected[half ^ masks[1]] + step
+    assert out.tolist() == expected.tolist()
+    assert {fault.kind for fault in listener.faults} == {"divergent-barrier"}
 
 
 def test_lane_registers(build):

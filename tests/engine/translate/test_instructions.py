@@ -1,5 +1,9 @@
 """Single PTX instructions on the simulator: guards that are operands, and refusals that help."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -152,3 +156,29 @@ def test_a_build_without_ptx_is_refused():
     module = RawModule(code="__global__ void k() {}", options=("-dlto",), backend="simulator")
     with pytest.raises(CompileError, match="kernel.cu: .* leave out -dlto"):
         module.get_function("k")
+
+
+TRANSLATED_LINES = """
+import sys
+from attn_course.engine.translate.program import Program
+for _, line in Program(sys.stdin.read()).executable("k").lines:
+    print(line)
+"""
+
+
+def test_the_same_text_becomes_the_same_lines_in_every_process():
+    """Strings hash differently in each process: no order may come from that."""
+    body = "mad.lo.u32 %r4, %r5, %r6, %r7; fma.rn.f32 %f1, %f2, %f3, %f4;"  # all of them new
+    command, text = [sys.executable, "-c", TRANSLATED_LINES], PTX.format(body=body, head="")
+    first, second = (
+        subprocess.run(
+            command,
+            input=text,
+            text=True,
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second and "R[" in first
