@@ -30,11 +30,12 @@ hurdle = $(shell \
 	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
 	fi)
 
-.PHONY: help venv tour test unit lab site notebooks notebook-test class lint bench bench-gpu hooks \
+.PHONY: help venv tour test unit system-test lab site notebooks notebook-test class lint bench bench-gpu hooks \
 	readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
+	@echo "make unit       the quick tests alone, for those who work on the course"
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
@@ -60,11 +61,15 @@ venv: .venv/.stamp
 tour: venv
 	@$(BIN)/attn-course tour
 
-test: lint unit notebook-test
+test: lint unit system-test notebook-test
 
 # A worker that has nothing left takes tests from the end of another's list.
+PYTEST := $(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio
 unit: venv
-	$(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio tests
+	$(PYTEST) -m "not system" tests
+
+system-test: venv
+	$(PYTEST) -m system tests
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv

@@ -26,6 +26,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="no Chromium with chromedriver here"),
     # The browser's own log sockets are closed by the garbage collector, after the test.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -10,6 +10,8 @@ from attn_course.exercises import ExerciseError, check, read_exercise, session
 from attn_course.exercises.exercise import problem_names
 from attn_course.measure.timing import Timing
 
+pytestmark = pytest.mark.system
+
 NAME = "ps4_d"
 WITH_BONUS = [name for name in problem_names() if read_exercise(name).bonus]
 

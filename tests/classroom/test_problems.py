@@ -7,6 +7,8 @@ from attn_course.classroom.proof import prove_problem
 from attn_course.exercises import read_exercise
 from attn_course.exercises.exercise import BEGIN, END, YOUR_CODE, problem_names
 
+pytestmark = pytest.mark.system
+
 NAMES = problem_names()
 REPAIRS = [name for name in NAMES if name.startswith("ps4")]
 

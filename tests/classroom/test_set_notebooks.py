@@ -20,6 +20,8 @@ from attn_course.classroom.notebooks import notebook_text
 from attn_course.classroom.sets import TEST, ProblemSetError
 from attn_course.cli.main import main
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 ASSIGNMENTS = ROOT / "notebooks" / "assignments"
 SETS = problem_sets()

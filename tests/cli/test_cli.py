@@ -20,6 +20,8 @@ from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
 
+pytestmark = pytest.mark.system
+
 SMALL = ("--shape", "1,2,17,9")
 
 

@@ -17,6 +17,8 @@ from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
 from attn_course.ladder.verify import ORACLES
 
+pytestmark = pytest.mark.system
+
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.
 RAGGED = [Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35)]

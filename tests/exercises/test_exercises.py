@@ -8,6 +8,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from attn_course.exercises import exercise_names, prove, read_exercise, session
 from attn_course.exercises.exercise import problem_names
 
+pytestmark = pytest.mark.system
+
 NAMES = exercise_names()
 
 

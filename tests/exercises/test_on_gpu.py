@@ -7,6 +7,8 @@ from attn_course.engine.module import RawModule
 from attn_course.exercises import exercise_names, read_exercise
 from attn_course.reference import compare
 
+pytestmark = pytest.mark.system
+
 
 @pytest.mark.skipif(not gpu_count(), reason="CuPy sees no GPU")
 @pytest.mark.parametrize("name", exercise_names())

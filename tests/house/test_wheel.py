@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = (".git", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", "tour")
 # What a user does with an installed course, in one process: an import takes longer than a call.

@@ -22,6 +22,8 @@ from attn_course.ladder.steps import step
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 RELATIVE = 2e-6
 CLUSTERS = (1, 2, 4, 8)
 METHODS = ("rows_split", "flash_split")

@@ -18,6 +18,8 @@ from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
 from attn_course.reference.comparison import assert_agrees, compare
 
+pytestmark = pytest.mark.system
+
 BFLOAT16, HALF, SINGLE = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 RELATIVE = {BFLOAT16: 4e-3, HALF: 6e-4, SINGLE: 2e-6}
 SMALL = {"WARPS": 2, "BC": 16}

@@ -40,6 +40,8 @@ from attn_course.ladder.tiles import (
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 xp = array_module()
 RELATIVE = 2e-6
 MARGIN = 36  # floats before and after an output; a multiple of 4, so that float4 paths are taken

@@ -12,6 +12,8 @@ from attn_course.reference.comparison import assert_agrees, compare, poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 xp = array_module()
 SMALL = ("-DD=32", "-DROW_TILES=1", "-DKEYS=16", "-DWARPS=2")  # 16 rows a warp
 LARGE = ("-DD=32", "-DROW_TILES=2", "-DKEYS=32", "-DWARPS=1")  # 32 rows a warp: a row a lane

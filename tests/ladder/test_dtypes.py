@@ -30,6 +30,8 @@ from attn_course.reference.comparison import compare, poisoned
 from attn_course.reference.dtypes import DTYPES, HALVES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 GPUS = [Device(), Device("sm_86", (8, 6), 84, 99 * 1024), HOPPER]
 

@@ -14,6 +14,8 @@ from attn_course.measure.tile_model import label
 from attn_course.reference import compare
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 TINY = ("-DD=32", "-DROWS=1", "-DKEYS=1", "-DROW_WARPS=1", "-DKEY_WARPS=1")  # 4 rows, 8 keys
 
 

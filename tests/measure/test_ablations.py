@@ -16,6 +16,8 @@ from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 HOPPER = Device("H200", (9, 0), 132, 227 * 1024)
 LABELS = [one.label for one in ABLATIONS]
 # One warp along the rows, and four along the keys that join their parts.

@@ -15,6 +15,8 @@ from attn_course.measure import book
 from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import RESULTS_FOLDER, write_record
 
+pytestmark = pytest.mark.system
+
 
 def made_up(**timings) -> dict:
     row = {"label": "1,1,2,4", "shape": [1, 1, 2, 4], "operations": 6000, "bytes": 3000}

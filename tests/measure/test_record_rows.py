@@ -20,6 +20,8 @@ from attn_course.measure import (
 from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import Replay
 
+pytestmark = pytest.mark.system
+
 SHAPE = (1, 2, 5, 16)
 
 

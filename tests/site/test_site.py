@@ -17,6 +17,8 @@ from attn_course.site.markdown import PageRenderer, SiteMap, mathml
 from attn_course.site.pages import read_page
 from attn_course.site.runs import kernel_run
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = ("01_attention_by_hand", "02_threads_blocks_tiles")
 KERNELS = ("01_scores_naive", "05_softmax_warp")

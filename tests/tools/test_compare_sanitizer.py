@@ -17,6 +17,8 @@ from attn_course.layers.verify import layer_case
 from attn_course.measure import records
 from attn_course.measure.records import caption, is_current
 
+pytestmark = pytest.mark.system
+
 FUSED_STEPS = [step for step in LADDER if step.computes == FUSED]
 MEMCHECK = """\
 outcome x.cu: error: cudaErrorLaunchFailure: unspecified launch failure

@@ -17,6 +17,8 @@ from differential_programs import PROGRAMS
 from attn_course.engine.compile import compile_ptx
 from attn_course.engine.isa.table import ROWS, UnknownInstruction, lookup
 
+pytestmark = pytest.mark.system
+
 
 class Faulty(Machine):
     """A simulator whose every result has one wrong bit, in the last place of the last array."""

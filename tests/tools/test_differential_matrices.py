@@ -12,6 +12,8 @@ from differential_machines import Machine
 
 from attn_course.engine.isa.matrix import SM_80, SM_90, Accumulation, multiplication
 
+pytestmark = pytest.mark.system
+
 F16 = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
 SOME = (F16, "wmma.load.b.sync.aligned.row.m16n16k16.shared.f16", matrices.ROWS[3])
 

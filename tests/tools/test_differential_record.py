@@ -7,6 +7,8 @@ from record_harness import stamped
 
 from attn_course.measure.records import RESULTS_FOLDER, is_current, kernel_hash, read_record
 
+pytestmark = pytest.mark.system
+
 PATHS = sorted(RESULTS_FOLDER.glob("*/differential.json"))
 SECTIONS = {"opcodes": 1000, "random_kernels": 2000, "programs": 10, "functions": 100, "ladder": 40}
 

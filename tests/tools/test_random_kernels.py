@@ -28,6 +28,8 @@ from random_tree import (
 
 from attn_course.engine.machine import warps
 
+pytestmark = pytest.mark.system
+
 ALL_LANES = np.uint32(0xFFFFFFFF)
 BUILDS = ("optimised", "debug")
 NAMES = ("words", "numbers", "counters", "tallies", "out")

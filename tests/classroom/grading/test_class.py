@@ -29,6 +29,8 @@ from attn_course.classroom.scoring import read_problem
 from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
 
+pytestmark = pytest.mark.system
+
 QUICK = ("no_first_barrier", "scripts", "not_json", "link", "=cmd()")
 TABLES = ("grades.csv", "points.csv", "remarks.csv")
 

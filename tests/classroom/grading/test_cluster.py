@@ -9,6 +9,8 @@ from hostile_class import SET
 from attn_course.classroom.grading import grade_class
 from attn_course.classroom.grading.pool import ClusterError, grade_on_cluster
 
+pytestmark = pytest.mark.system
+
 distributed = pytest.importorskip("distributed", reason="Dask is not installed")
 
 

@@ -21,6 +21,8 @@ from attn_course.classroom.grading import Handout, HandoutError, handout_of, rea
 from attn_course.classroom.grading.confined.reading import read
 from attn_course.classroom.notebooks import released_notebook, source_notebook
 
+pytestmark = pytest.mark.system
+
 HANDOUT = handout_of(SET)
 BY_NAME = {case.name: case for case in CASES}
 

@@ -21,6 +21,8 @@ from attn_course.classroom.grading import (
 from attn_course.classroom.grading.confined import sandbox as sandbox_module
 from attn_course.engine.compile.server import landlock_version
 
+pytestmark = pytest.mark.system
+
 MIB = 1 << 20
 ROOMY = {"memory_bytes": 4096 * MIB}
 PROBE = """

@@ -7,6 +7,8 @@ import pytest
 from attn_course.classroom.grading import CollectError, collect
 from attn_course.classroom.grading.submissions import FLAT, MOST_BYTES, NBGRADER
 
+pytestmark = pytest.mark.system
+
 
 def submit(folder, student, name="ps1", file=None):
     path = folder / "submitted" / student / name / (file or f"{name}.ipynb")

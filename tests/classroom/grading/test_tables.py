@@ -21,6 +21,8 @@ from attn_course.classroom.grading.gradebook import (
 from attn_course.classroom.grading.store import Store, page_name
 from attn_course.classroom.scoring import read_problem
 
+pytestmark = pytest.mark.system
+
 EVIL = '</pre><script>alert(1)</script><img src=x onerror="alert(2)">&'
 
 
