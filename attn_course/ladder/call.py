@@ -17,6 +17,7 @@ from attn_course.engine.compile import file_stamp
 from attn_course.engine.module import Kernel, RawModule
 
 from .choose import current_device
+from .headers import checked_options
 from .problem import MAX_GRID_YZ, Geometry, Problem
 from .steps import Step
 
@@ -151,16 +152,20 @@ def call_steps(
             s in place. bias and lse may be absent.
         scale: of the scores.
         problem: the extents, where q and k do not have them all.
-        options: compiler options for every step, such as ("-DTILE=16",).
+        options: compiler options for every step, such as ("-DTILE=16",); each ``-DNAME`` is a
+            constant of one of them at least.
 
     Raises:
-        ValueError: extents that a kernel does not take. CompileError. ArgumentError: an array
-        that a kernel cannot read. BackendError: a GPU is asked for where there is none.
+        ValueError: extents that a kernel does not take, or an option that no step has.
+        CompileError. ArgumentError: an array that a kernel cannot read. BackendError: a GPU is
+        asked for where there is none.
     """
     backend = resolve_backend(backend)
     if problem is None:
         (bh, n, d), m = arrays["q"].shape, arrays["k"].shape[1]
         problem = Problem(bh, n, m, d, dtype=arrays["q"].dtype.name)
+    constants = {name: value for step in steps for name, value in step.constants().items()}
+    options = checked_options(options, constants)
     slices = _slices(steps, problem)
     heads = problem if len(slices) == 1 else replace(problem, bh=MAX_GRID_YZ)
     used = {name for step in steps for name in step.arguments}
@@ -168,9 +173,7 @@ def call_steps(
     scratch = {n: shape for n, shape in made.items() if n in used and n not in arrays}
     call = Call(problem, float(scale), backend, (), dict(arrays), scratch)
     call._add_scratch(call.arrays)
-    call.launches = tuple(
-        _launch(step, call, part, tuple(options)) for part in slices for step in steps
-    )
+    call.launches = tuple(_launch(step, call, part, options) for part in slices for step in steps)
     return call
 
 

@@ -17,6 +17,7 @@ KERNEL_FOLDER = course_folder("kernels")
 _FIELD_LINE = re.compile(r"//\s?(?P<name>[A-Z][A-Za-z ]*?):\s+(?P<text>\S.*)")
 _CONTINUATION = re.compile(r"//\s{2,}(?P<text>\S.*)")
 _CONSTANT = re.compile(r"^#ifndef\s+(\w+)\s*\n#define\s+\1\s+(-?\d+)\b", re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
 
 
@@ -140,13 +141,46 @@ def chosen_constants(
 
     >>> chosen_constants({"TILE": 16, "PAD": 1}, {"TILE": 32}, ("-DTILE=8", "-DOTHER"))
     {'TILE': 8}
+
+    Raises:
+        ValueError: a constant of the file whose value is no integer, or below 0.
     """
     chosen = dict(tuned)
     for option in options:
         name, _, value = option.removeprefix("-D").partition("=")
         if option.startswith("-D") and name in defaults:
+            if not _NUMBER.fullmatch(value):
+                raise ValueError(
+                    f"option {option!r}: {name} is an integer, 0 or more; "
+                    f"its default is -D{name}={defaults[name]}"
+                )
             chosen[name] = int(value)
     return chosen
+
+
+def checked_options(options: Iterable[str], constants: Mapping[str, int]) -> tuple[str, ...]:
+    """Return compiler options as a tuple, and refuse a ``-DNAME`` that would change nothing.
+
+    constants: those of the kernels that the options are for, with their defaults.
+
+    Raises:
+        TypeError: one string in place of a sequence of them.
+        ValueError: a name that is no constant of these kernels; the message lists those there are.
+    """
+    if isinstance(options, str):
+        raise TypeError(f"options is a sequence of strings, not one string: pass ({options!r},)")
+    options = tuple(options)
+    for option in options:
+        if option == "-D" or option.startswith(("--define-macro", "-D ")):
+            raise ValueError(f"option {option!r}: write name and value in one, as -DNAME=value")
+        name = option.removeprefix("-D").partition("=")[0]
+        if option.startswith("-D") and name not in constants:
+            known = ", ".join(f"{name}={default}" for name, default in constants.items())
+            raise ValueError(
+                f"option {option!r}: these kernels have no constant {name}; "
+                + (f"theirs, with the defaults, are {known}" if known else "they have none")
+            )
+    return options
 
 
 def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:

@@ -131,7 +131,13 @@ def _launch(
     defaults = row.constants()
     tuned = row.tune(problem, device) if row.tune else {}
     chosen = chosen_constants(defaults, tuned, options)
-    geometry = row.geometry(row.entry, problem, defaults | chosen)
+    try:
+        geometry = row.geometry(row.entry, problem, defaults | chosen)
+    except ZeroDivisionError:
+        zeros = " and ".join(name for name, value in chosen.items() if value == 0)
+        if not zeros:
+            raise
+        raise ValueError(f"{row.entry} cannot be launched with {zeros} = 0") from None
     return replace(geometry, constants=MappingProxyType(chosen))
 
 

@@ -1,6 +1,6 @@
 """Launches in the order in which they run, on fixed arrays: what a layer is made of."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,6 +10,7 @@ from attn_course.engine.graphs import capture_graph
 from attn_course.ladder.attention import call_method
 from attn_course.ladder.call import StepLaunch, kernel_for
 from attn_course.ladder.choose import current_device
+from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Step
 
 from .products import WeightMatrix, numpy_product
@@ -43,11 +44,12 @@ class Launches:
         extents: Rows,
         arrays: Mapping[str, object],
         numbers: Mapping[str, object],
-        options: tuple[str, ...] = (),
+        options: Sequence[str] = (),
     ) -> None:
         """Append a kernel. arrays: by name, None where the kernel takes a null pointer."""
         given = {name: array for name, array in arrays.items() if array is not None}
         absent = dict.fromkeys(name for name in arrays if name not in given)
+        options = checked_options(options, step.constants())
         geometry = step.launch(extents, options, current_device(self.backend))
         kernel = kernel_for(step, geometry, options, self.backend)
         launch = StepLaunch(step, geometry, kernel, {**absent, **numbers})

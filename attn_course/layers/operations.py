@@ -100,9 +100,7 @@ def add_layer_norm(
     rows = x.size // d
     arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
     numbers = {"rows": rows, "d": d, "parts": parts, "eps": check_eps(eps)}
-    launches.kernel(
-        LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, tuple(options)
-    )
+    launches.kernel(LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, options)
 
 
 def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
@@ -145,7 +143,7 @@ def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, option
         "parts": parts,
     }
     arrays = {"x": x, "bias": bias, "out": out}
-    launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, tuple(options))
+    launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, options)
 
 
 def add_parts(launches: Launches, x, out, parts) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import shutil
 import sys
 
@@ -250,10 +251,29 @@ def test_a_call_checks_its_arrays():
 
 def test_options_win_over_the_tuning_of_a_call():
     q, k, v = seeded_qkv(SHAPE)
-    options = ("-DROWS=2", "-DUNKNOWN=3")
+    options = ("-DROWS=2", "--extra-device-vectorization")
     call = call_method(q, k, v, "flash_async", backend="simulator", options=options)
     (launch,) = call.launches
-    assert launch.geometry.constants["ROWS"] == 2 and "UNKNOWN" not in launch.geometry.constants
+    assert launch.geometry.constants["ROWS"] == 2
     compiled_with = launch.kernel.module.options
-    assert compiled_with.count("-DROWS=2") == 1 and "-DUNKNOWN=3" in compiled_with
+    assert compiled_with.count("-DROWS=2") == 1 and options[1] in compiled_with
     assert len({option.partition("=")[0] for option in compiled_with}) == len(compiled_with)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        (("-DTILES=8",), ValueError, "no constant TILES; theirs, with the defaults, are TILE=32"),
+        (("-DTILE=wide",), ValueError, "TILE is an integer, 0 or more; its default is -DTILE=32"),
+        (("-DTILE",), ValueError, "TILE is an integer"),
+        (("-DTILE=-8",), ValueError, "0 or more"),
+        (("-DTILE=0",), ValueError, "scores_tiled cannot be launched with TILE = 0"),
+        (("-D", "TILE=8"), ValueError, "in one, as -DNAME=value"),
+        (("--define-macro=TILE=8",), ValueError, "in one, as -DNAME=value"),
+        ("-DTILE=8", TypeError, "not one string: pass ('-DTILE=8',)"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(options, error, says):
+    q, k, v = seeded_qkv(SHAPE)
+    with pytest.raises(error, match=re.escape(says)):
+        call_method(q, k, v, "tiled", backend="simulator", options=options)

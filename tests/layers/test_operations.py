@@ -264,3 +264,11 @@ def test_the_sanitizer_finds_nothing_in_gelu(no_gpu):
     with observe(Sanitizer(("out",))) as report:
         bias_gelu(normal(3, 35), normal(35, seed=1))
     assert report.findings == []
+
+
+def test_options_of_a_layer_are_its_kernels():
+    x = np.ones((2, 8), np.float32)
+    with pytest.raises(ValueError, match="no constant TILE; theirs, with the defaults, are ROWS=4"):
+        layer_norm(x, x[0], x[0], backend="simulator", options=["-DTILE=8"])
+    same = layer_norm(x, x[0], x[0], backend="simulator", options=["-DVECTORS=1"])
+    assert same.tolist() == np.ones((2, 8)).tolist()
