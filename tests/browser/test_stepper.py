@@ -431,8 +431,10 @@ def test_without_scripts_the_table_is_readable(browser, page, tmp_path):
 # -- notebooks -----------------------------------------------------------------------------
 CELLS = [
     "import sys\nsys.path[:0] = [{here!r}]\nfrom test_stepper import trace_scores\n"
-    "view = trace_scores((0, 0, 0)).show()\nview",
+    "view = trace_scores([(0, 0, 0), (1, 0, 0)]).show()\nview",
     "print('Python sees step', view.step)",
+    "view.recording = 1\nprint('Python asks for recording', view.recording)",
+    "print('Python sees recording', view.recording, 'and step', view.step)",
 ]
 
 
@@ -535,7 +537,15 @@ def test_the_widget_in_jupyterlab(browser, lab):
     step = root.get_attribute("data-step")
     assert column(root, "score") == ["3", "6", "11", "22"] and int(step) > 20
     looked(browser, "lab")
-    assert run_cell(browser, 1, ".jp-OutputArea-output").text == f"Python sees step {step}"
+    output = ".jp-OutputArea-output"
+    assert run_cell(browser, 1, output).text == f"Python sees step {step}"
+    block = Select(root.find_element(By.CSS_SELECTOR, ".acs-chooser select"))
+    assert block.first_selected_option.text == "scores_tiled (0,0,0)"
+    run_cell(browser, 2, output)
+    wait.until(lambda _: block.first_selected_option.text == "scores_tiled (1,0,0)")
+    assert root.get_attribute("data-step") == step
+    block.select_by_visible_text("scores_tiled (0,0,0)")
+    assert run_cell(browser, 3, output).text == "Python sees recording 0 and step 0"
 
 
 def test_an_exported_notebook_works_offline(browser, tmp_path):

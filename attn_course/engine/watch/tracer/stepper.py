@@ -24,9 +24,9 @@ _SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a sec
 
 
 class Stepper(anywidget.AnyWidget):
-    """The widget. `trace` holds all frames, packed; `step` is the step shown and can be set.
+    """The widget. `trace` holds all frames, packed.
 
-    recording: number of the recording that it opens with.
+    step, recording: the step and the number of the recording that are shown; both can be set.
     """
 
     _esm = _SCRIPT
@@ -36,9 +36,22 @@ class Stepper(anywidget.AnyWidget):
     recording = traitlets.Int(0).tag(sync=True)
 
     def __init__(self, tracer, step: int | None = None):
-        recordings = tracer.recordings
+        self.tracer, recordings = tracer, tracer.recordings
         super().__init__(trace=pack(recordings), **opening(recordings, step))
-        self.tracer = tracer
+
+    @traitlets.validate("recording")
+    def _is_recorded(self, proposal) -> int:
+        """Refuse the number of a recording that there is not.
+
+        Raises:
+            TraitError: the number is below 0 or too large.
+        """
+        number, count = proposal["value"], len(self.tracer.recordings)
+        if not 0 <= number < count:
+            raise traitlets.TraitError(
+                f"recording {number} does not exist: the blocks recorded are 0 to {count - 1}"
+            )
+        return number
 
     def _repr_mimebundle_(self, **options):
         """The widget, and beside it the table for pages that cannot show widgets."""
@@ -80,7 +93,8 @@ def show(tracer, step: int | None = None, static: bool = False) -> Stepper | Sta
     Without `step` it opens at the first finding, else at the beginning.
 
     static=True gives plain HTML with its script inside, which works in every export of the
-    notebook; the widget, which needs JupyterLab's widget support, keeps `step` in sync with Python.
+    notebook; the widget, which needs JupyterLab's widget support, keeps `step` and `recording` in
+    sync with Python.
     """
     return StaticStepper(tracer, step) if static else Stepper(tracer, step)
 

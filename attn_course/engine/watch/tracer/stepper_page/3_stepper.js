@@ -3,9 +3,9 @@
 
 class Stepper {
   // recording, step: what it opens with; at a finding it says so.
-  constructor(recordings, { step = 0, recording = 0, onStep = () => {} } = {}) {
+  constructor(recordings, { step = 0, recording = 0, onMove = () => {} } = {}) {
     this.recordings = recordings;
-    this.onStep = onStep;
+    this.onMove = onMove; // (step, number of the recording)
     this.root = make("div", "acs");
     this.root.tabIndex = 0;
     this.root.setAttribute("role", "group");
@@ -47,7 +47,7 @@ class Stepper {
       return element;
     };
     this.title = make("div", "acs-title");
-    this.block = this.chooser("Block", () => this.choose(Number(this.block.value), 0));
+    this.block = this.chooser("Block", () => this.turnTo(Number(this.block.value), 0));
     this.warp = this.chooser("Warp", () => {
       this.warpNumber = Number(this.warp.value);
       this.build();
@@ -153,8 +153,15 @@ class Stepper {
     );
   }
 
+  turnTo(number, step) {
+    if (number === this.number) return;
+    this.choose(number, step);
+    this.onMove(this.step, number);
+  }
+
   choose(number, step) {
     this.pause();
+    this.number = number;
     this.recording = this.recordings[number];
     this.history = new History(this.recording);
     this.pinned = null;
@@ -338,7 +345,7 @@ class Stepper {
     if (next === this.step) return;
     this.step = next;
     this.draw();
-    this.onStep(next);
+    this.onMove(next, this.number);
   }
 
   jump(kind, direction) {
@@ -597,15 +604,19 @@ async function render({ model, el }) {
   const stepper = await mount(el, model.get("trace"), {
     step: model.get("step"),
     recording: model.get("recording"),
-    onStep: (step) => {
+    onMove: (step, number) => {
+      model.set("recording", number);
       model.set("step", step);
       model.save_changes();
     },
   });
   const follow = () => stepper.go(model.get("step"));
+  const turn = () => stepper.turnTo(model.get("recording"), model.get("step"));
   model.on("change:step", follow);
+  model.on("change:recording", turn);
   return () => {
     model.off("change:step", follow);
+    model.off("change:recording", turn);
     stepper.destroy();
   };
 }
