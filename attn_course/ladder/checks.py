@@ -111,6 +111,10 @@ def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
             f"{name} is {type(array).__module__}.{type(array).__name__}, this backend takes "
             f"{xp.__name__} arrays: pass {convert}({name})"
         )
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and kernels know no mask: pass {name}.filled(value)"
+        )
     if array.dtype.name not in dtypes or not array.dtype.isnative:
         others = f" (nor {' or '.join(dtypes[1:])})" if len(dtypes) > 1 else ""
         module = "ml_dtypes" if dtypes[0] == "bfloat16" else "numpy"

@@ -51,20 +51,32 @@ def layer_norm(
     return (y, total) if return_sum else y
 
 
-def plan_layer_norm(x, gamma=None, beta=None, eps=1e-5, **how) -> LayerPlan:
+def plan_layer_norm(
+    x,
+    gamma=None,
+    beta=None,
+    eps=1e-5,
+    *,
+    residual=None,
+    bias=None,
+    return_sum=False,
+    backend=None,
+    options=(),
+) -> LayerPlan:
     """Prepare a call of layer_norm() on these arrays; also ``layer_norm.plan``.
 
     ``plan()`` returns what layer_norm() does: with ``return_sum`` a pair.
     """
-    how = {"residual": None, "bias": None, "return_sum": False, "backend": None} | how
-    launches, y, total = _layer_norm_launches(x, gamma, beta, eps, **how)
-    return LayerPlan(launches, (y, total) if how["return_sum"] else y)
+    launches, y, total = _layer_norm_launches(
+        x, gamma, beta, eps, residual, bias, return_sum, backend, options
+    )
+    return LayerPlan(launches, (y, total) if return_sum else y)
 
 
 layer_norm.plan = plan_layer_norm
 
 
-def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backend=None, options=()):
+def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backend, options):
     launches = Launches(backend)
     xp = launches.xp
     check_rows(x, xp)
@@ -178,7 +190,10 @@ def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=
 def plan_mlp(
     x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None
 ) -> LayerPlan:
-    """Prepare a call of mlp() on these arrays; also ``mlp.plan``. The weights are read once."""
+    """Prepare a call of mlp() on these arrays; also ``mlp.plan``.
+
+    The matrices are copied here; x and the biases are read at each call.
+    """
     return LayerPlan(*_mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend))
 
 
@@ -190,7 +205,7 @@ def _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend):
     xp = array_module(backend)
     check_rows(x, xp)
     width = x.shape[-1]
-    check_matrix("w_1", w_1, (width, None), xp)
+    check_matrix("w_1", w_1, (width, "F"), xp)
     check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
     check_vector("b_1", b_1, w_1.shape[1], xp)
     check_vector("b_2", b_2, width, xp)
@@ -246,8 +261,11 @@ def check_eps(eps) -> np.float32:
     """
     if not isinstance(eps, Real):
         raise TypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
-    with np.errstate(over="ignore"):
-        found = np.float32(eps)
+    try:
+        with np.errstate(over="ignore"):
+            found = np.float32(eps)
+    except OverflowError:  # an int beyond any float
+        found = np.float32(np.inf)
     if not 0 <= found < np.inf:
         raise ValueError(
             f"eps is {eps}: it is added to a variance, so pass a finite number of 0 or more, "
@@ -282,12 +300,12 @@ def check_vector(name: str, vector, width: int, xp) -> None:
         raise ValueError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
 
 
-def check_matrix(name: str, matrix, shape: tuple[int | None, int | None], xp) -> None:
-    """Refuse a matrix that is not float32 of a shape; None in it: any extent."""
+def check_matrix(name: str, matrix, shape: tuple[int | str, int | str], xp) -> None:
+    """Refuse a matrix that is not float32 of a shape; a letter in it stands for any extent."""
     check_floats(name, matrix, xp)
     pairs = zip(matrix.shape, shape, strict=False)
-    if matrix.ndim != 2 or any(want not in (None, found) for found, want in pairs):
-        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+    if matrix.ndim != 2 or any(isinstance(want, int) and want != found for found, want in pairs):
+        wanted = ", ".join(map(str, shape))
         raise ValueError(
             f"{name} has shape {matrix.shape}, not ({wanted}): matrices act from the right, so "
             "pass the transpose of a weight of torch.nn.Linear"

@@ -16,7 +16,7 @@ PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}
 
 
 class WeightMatrix:
-    """A weight matrix (k, n) on a backend, ready for products in one precision.
+    """A copy of a weight matrix (k, n) on a backend, ready for products in one precision.
 
     Attributes:
         shape: (k, n).
@@ -28,7 +28,7 @@ class WeightMatrix:
             raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
         self.precision, self.parts = precision, PRECISIONS[precision]
-        weights = xp.ascontiguousarray(xp.asarray(weights), dtype=np.float32)
+        weights = xp.array(weights, dtype=np.float32, order="C")
         self.shape = weights.shape
         if self.parts == 3:
             high = tf32_high(weights)

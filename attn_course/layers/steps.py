@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from attn_course.ladder.problem import Device, Geometry, ceil_div, refuse
+from attn_course.ladder.problem import Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
 WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thread
@@ -41,7 +41,12 @@ def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
         return Geometry(entry, (ceil_div(problem.rows, rows), 1, 1), (32, rows, 1))
     widest = 128 * constants["VECTORS"] * constants["WARPS"]
     if problem.width > widest:
-        refuse(entry, f"a width of {problem.width}", f"{widest}", "reference.layer_norm")
+        held = f"with VECTORS={constants['VECTORS']} and WARPS={constants['WARPS']} holds {widest}"
+        remedy = "leave these options out, or make one of them larger"
+        if problem.width > WIDEST:
+            held = f"holds {WIDEST} at most"
+            remedy = "attn_course.reference.layer_norm computes it in float64"
+        raise ValueError(f"a row has {problem.width} numbers, and layernorm_block {held}: {remedy}")
     return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
 
 

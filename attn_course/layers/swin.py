@@ -27,10 +27,13 @@ def window_tokens(height: int, width: int, side: int, shift: int = 0) -> np.ndar
     (shift, shift); what leaves at the top or the left comes back at the other end.
 
     Raises:
-        ValueError: extents that are no multiples of the window's side.
+        ValueError: extents that are no multiples of the window's side; a side below 1.
     """
-    if height % side or width % side:
-        raise ValueError(f"{height} x {width} tokens are no multiple of windows of {side}")
+    if side < 1 or height % side or width % side:
+        raise ValueError(
+            f"x has {height} x {width} tokens, no multiple of windows of {side} x {side}: crop it, "
+            "pad it, or choose another side of 1 or more"
+        )
     tokens = np.arange(height * width, dtype=np.int32).reshape(height, width)
     tokens = np.roll(tokens, (-shift, -shift), axis=(0, 1))
     tokens = tokens.reshape(height // side, side, width // side, side).swapaxes(1, 2)
@@ -54,11 +57,29 @@ def relative_bias(table: np.ndarray, side: int) -> np.ndarray:
 
     table: ((2 side - 1)^2, heads); the row of (dy, dx) is (dy + side - 1) (2 side - 1) + dx + side
     - 1, with the distance from key to query, as in the paper's code.
+
+    Raises:
+        ValueError: a table of another shape.
     """
+    if table.ndim != 2 or len(table) != (2 * side - 1) ** 2:
+        raise ValueError(
+            f"{BIAS_TABLE} has shape {table.shape}, not ({(2 * side - 1) ** 2}, heads): a row for "
+            f"each distance of two tokens in windows of {side} x {side}"
+        )
     row, column = np.divmod(np.arange(side * side), side)
     dy = row[:, None] - row[None, :] + side - 1
     dx = column[:, None] - column[None, :] + side - 1
     return np.ascontiguousarray(np.moveaxis(table[dy * (2 * side - 1) + dx], 2, 0))
+
+
+def _checked_table(table, side: int, heads: int) -> np.ndarray | None:
+    """A block's table of biases on the host, of the shape that it must have."""
+    if table is None:
+        return None
+    table, shape = host_weight(BIAS_TABLE, table), ((2 * side - 1) ** 2, heads)
+    if table.shape != shape:
+        raise ValueError(f"{BIAS_TABLE} has shape {table.shape}, not {shape}")
+    return table
 
 
 class SwinStage:
@@ -98,15 +119,14 @@ class SwinStage:
         self.blocks, self.tables = [], []
         for number, given in enumerate(weights):
             check_mapping(f"weights[{number}]", given, "pass a mapping for each block")
-            table = given.get(BIAS_TABLE)
-            table = None if table is None else host_weight(BIAS_TABLE, table)
             others = {name: array for name, array in given.items() if name != BIAS_TABLE}
-            if table is not None and table.shape != ((2 * side - 1) ** 2, heads):
-                raise ValueError(
-                    f"{BIAS_TABLE} has shape {table.shape}, not {((2 * side - 1) ** 2, heads)}"
-                )
-            self.tables.append(table)
-            self.blocks.append(TransformerBlock(others, heads, backend=self.backend, **options))
+            try:
+                self.tables.append(_checked_table(given.get(BIAS_TABLE), side, heads))
+                block = TransformerBlock(others, heads, backend=self.backend, **options)
+            except (TypeError, ValueError) as error:
+                error.add_note(f"the error is in weights[{number}], those of block {number}")
+                raise
+            self.blocks.append(block)
             first, width = self.blocks[0].width, self.blocks[-1].width
             if width != first:
                 raise ValueError(

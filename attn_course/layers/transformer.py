@@ -48,7 +48,8 @@ class TransformerBlock:
     or residual is added where the product is read next; the last ones by the product itself.
 
     Args:
-        weights: name -> array (NumPy or the backend's; rounded to float32). Matrices act from the
+        weights: name -> array (NumPy or the backend's), copied here and rounded to float32: later
+            changes of these arrays change nothing. Matrices act from the
             right: ``w_q``, ``w_k``, ``w_v``, ``w_o`` (E, E), ``w_1`` (E, F), ``w_2`` (F, E).
             Optional: their biases ``b_q`` to ``b_2``, and ``gamma_1``, ``beta_1`` of the first
             norm, ``gamma_2``, ``beta_2`` of the second, (E,).
@@ -101,9 +102,10 @@ class TransformerBlock:
     def from_torch_state(cls, state_dict: Mapping[str, object], heads: int, **options):
         """Return the block that torch.nn.TransformerEncoderLayer(norm_first=True) computes.
 
-        state_dict: of a layer with ``activation="gelu"`` and an even number of features a head;
-            its tensors, or NumPy arrays. heads: its ``nhead``. options: as for the class; the
-            eps of the layer is 1e-5 unless it was changed. Dropout is left out, as in ``eval()``.
+        state_dict: of a layer with ``norm_first=True`` and ``activation="gelu"``, which a state
+            does not tell; its tensors, or NumPy arrays. heads: its ``nhead``. options: as for the
+            class; the eps of the layer is 1e-5 unless it was changed. Dropout is left out, as in
+            ``eval()``.
 
         Raises:
             ValueError: a state of another layer, or an array of a wrong shape.
@@ -178,18 +180,21 @@ class TransformerBlock:
 
 # -- weights ---------------------------------------------------------------------------------------
 def host_array(array) -> np.ndarray:
-    """Return a NumPy, CuPy or PyTorch array on the host, as float32."""
-    if hasattr(array, "detach"):  # PyTorch, which is not imported
-        array = array.detach().cpu().numpy()
+    """Return a copy of a NumPy, CuPy or PyTorch array on the host, as float32."""
+    if hasattr(array, "detach"):  # PyTorch, which is not imported; NumPy has no bfloat16 of its own
+        array = array.detach().cpu().float().numpy()
     array = array.get() if hasattr(array, "get") else array
-    return np.ascontiguousarray(array, dtype=np.float32)
+    return np.array(array, dtype=np.float32, order="C")
 
 
 def host_weight(name: str, array) -> np.ndarray:
-    """Return host_array(array). TypeError: not numbers, by the weight's name."""
+    """Return host_array(array). TypeError: not real numbers, or masked, by the weight's name."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: pass its numbers, {name}.filled(value)")
     try:
         found = array if hasattr(array, "dtype") else np.asarray(array)
-        if getattr(found.dtype, "kind", "f") not in "SUOc":  # PyTorch's dtypes have no kind
+        kind = getattr(found.dtype, "kind", "f")  # PyTorch's dtypes have none
+        if kind not in "SUOcMm" and "complex" not in str(found.dtype):
             return host_array(found)
     except (TypeError, ValueError):
         pass  # said below, with the name
@@ -219,16 +224,19 @@ def _float32_method(method: str) -> str:
 def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The weights on the host, all of the shapes that they must have."""
     check_mapping("weights", weights, 'pass a dict such as {"w_q": w_q, ...}')
-    unknown = sorted(set(weights) - {*MATRICES, *VECTORS})
+    unknown = sorted(set(weights) - {*MATRICES, *VECTORS}, key=str)
     missing = [name for name in MATRICES if weights.get(name) is None]
-    if unknown or missing:
+    wrong = [f"lack {missing}"] * bool(missing)
+    wrong += [f"have {unknown}, which no block has"] * bool(unknown)
+    if wrong:
         raise ValueError(
-            f"weights lack {missing} and have {unknown}, which no block has; there are "
-            f"{', '.join((*MATRICES, *VECTORS))}"
+            f"weights {' and '.join(wrong)}; there are {', '.join((*MATRICES, *VECTORS))}"
         )
     given = {name: array for name, array in weights.items() if array is not None}
     found = {name: host_weight(name, array) for name, array in given.items()}
-    width, hidden = found["w_q"].shape[0], found["w_1"].shape[-1]
+    for name in MATRICES:
+        check_matrix(name, found[name], ("E", "F") if name in ("w_1", "w_2") else ("E", "E"), np)
+    width, hidden = found["w_o"].shape[0], found["w_1"].shape[1]
     shapes = dict.fromkeys(MATRICES, (width, width)) | {
         "w_1": (width, hidden),
         "w_2": (hidden, width),
@@ -281,12 +289,13 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
 def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The arrays of a torch.nn.TransformerEncoderLayer's state on the host, of its shapes."""
     check_mapping("state_dict", state_dict, "pass what the layer's state_dict() returns")
-    needed = ("self_attn.in_proj_weight", *(f"{key}.weight" for key in _TORCH_MATRICES.values()))
-    for key in needed:
+    needed = ["self_attn.in_proj_weight", *(f"{key}.weight" for key in _TORCH_MATRICES.values())]
+    needed += ["norm1.weight", "norm2.weight"]
+    biases = [key.replace("weight", "bias") for key in needed]
+    given = [key for key in biases if key in state_dict]
+    for key in needed + biases * bool(given):
         if key not in state_dict:
-            raise ValueError(
-                f"the state has no {key!r}: it is not that of a torch.nn.TransformerEncoderLayer"
-            )
+            raise ValueError(f"the state has no {key!r}: {_not_that_of_a_layer(state_dict, key)}")
     first = host_weight("linear1.weight", state_dict["linear1.weight"])
     hidden, width = first.shape[0], first.shape[-1]
     shapes = {
@@ -299,7 +308,7 @@ def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
         "linear2.weight": (width, hidden),
         "linear2.bias": (width,),
     } | {f"norm{i}.{name}": (width,) for i in "12" for name in ("weight", "bias")}
-    if unknown := sorted(set(state_dict) - set(shapes)):
+    if unknown := sorted(set(state_dict) - set(shapes), key=str):
         raise ValueError(f"the state has {unknown}, which no TransformerEncoderLayer has")
     found = {key: host_weight(key, state_dict[key]) for key in shapes if key in state_dict}
     for key, array in found.items():
@@ -309,3 +318,16 @@ def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
                 f"{first.shape}, so that d_model is {width} and dim_feedforward {hidden}"
             )
     return found
+
+
+def _not_that_of_a_layer(state_dict: Mapping[str, object], key: str) -> str:
+    """What a state is in which a key is missing."""
+    longer = [str(name) for name in state_dict if str(name).endswith(f".{key}")]
+    if longer:
+        return (
+            f"it has {longer[0]!r}, so it is that of a larger module; pass the state_dict() of one "
+            "of its layers, such as model.layers[0]"
+        )
+    if key.endswith("bias"):
+        return "a layer has all of its biases, or with bias=False none"
+    return "it is not that of a torch.nn.TransformerEncoderLayer"

@@ -149,7 +149,19 @@ def test_arguments_are_refused_by_name():
         ((x.T,), {}, ValueError, "x is not C-contiguous"),
         ((x, gamma[:9]), {}, ValueError, r"gamma has shape \(9,\), not \(10,\)"),
         ((x,), {"residual": x[:3]}, ValueError, r"residual has shape \(3, 10\), x \(4, 10\)"),
-        ((xp.zeros((1, WIDEST + 1), np.float32),), {}, ValueError, "16385.*at most 16384"),
+        (
+            (xp.zeros((1, WIDEST + 1), np.float32),),
+            {},
+            ValueError,
+            "16385.*holds 16384 at most.*ref",
+        ),
+        (
+            (xp.zeros((1, 600), np.float32),),
+            {"options": ["-DVECTORS=1", "-DWARPS=2"]},
+            ValueError,
+            "600 numbers, and layernorm_block with VECTORS=1 and WARPS=2 holds 256: leave",
+        ),
+        ((x,), {"eps": 10**400}, ValueError, "eps is 10000.*finite number of 0 or more"),
         ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
         ((x,), {"eps": -0.5}, ValueError, "eps is -0.5: .* 0 or more"),
         ((xp.zeros((), np.float32),), {}, ValueError, r"x has shape \(\), not \(\.\.\., width\)"),
@@ -240,7 +252,7 @@ def test_tf32_alone_loses_digits_that_three_products_keep():
 
 def test_products_are_refused_by_name():
     x, w_1, w_2 = device(normal(5, 24), normal(24, 50), normal(50, 24))
-    with pytest.raises(ValueError, match=r"w_1 has shape \(50, 24\), not \(24, any\).*transpose"):
+    with pytest.raises(ValueError, match=r"w_1 has shape \(50, 24\), not \(24, F\).*transpose"):
         mlp(x, w_2, None, w_1, None)
     with pytest.raises(ValueError, match=r"b_2 has shape \(50,\), not \(24,\)"):
         mlp(x, w_1, None, w_2, xp.zeros(50, np.float32))
@@ -272,3 +284,19 @@ def test_options_of_a_layer_are_its_kernels():
         layer_norm(x, x[0], x[0], backend="simulator", options=["-DTILE=8"])
     same = layer_norm(x, x[0], x[0], backend="simulator", options=["-DVECTORS=1"])
     assert same.tolist() == np.ones((2, 8)).tolist()
+
+
+def test_a_masked_array_is_refused(no_gpu):
+    x = np.ma.masked_array(np.ones((2, 8), np.float32), np.eye(2, 8))
+    with pytest.raises(TypeError, match=r"x is a masked array.*pass x\.filled"):
+        layer_norm(x, backend="simulator")
+
+
+def test_a_plan_keeps_the_matrices_of_its_making():
+    """For every precision alike: their parts are copies anyway."""
+    x, w_1, w_2 = device(normal(3, 8), normal(8, 12, seed=1), normal(12, 8, seed=2))
+    expected = asnumpy(mlp(x, w_1, None, w_2, None))
+    plan = mlp.plan(x, w_1, None, w_2, None)
+    w_1 *= 2
+    w_2 *= 3
+    np.testing.assert_array_equal(asnumpy(plan()), expected)

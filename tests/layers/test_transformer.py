@@ -12,7 +12,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.ladder.attention import UnknownMethod, UnsupportedDtype
 from attn_course.layers.swin import relative_bias, shift_mask, window_tokens
-from attn_course.layers.transformer import torch_weights
+from attn_course.layers.transformer import host_weight, torch_weights
 from attn_course.measure.layers.contestants import torch_state
 from attn_course.measure.layers.suites import LayerRow, seeded_rows, seeded_weights
 from attn_course.reference.comparison import assert_agrees
@@ -213,6 +213,65 @@ def test_a_state_without_biases_and_one_of_another_layer():
         torch_weights({"linear1.weight": weights["w_1"]})
     with pytest.raises(ValueError, match=r"\['multihead_attn.weight'\], which no"):
         torch_weights(state | {"multihead_attn.weight": weights["w_1"]})
+    for key, words in (
+        ("norm2.weight", "it is not that of a torch.nn.TransformerEncoderLayer"),
+        ("linear1.bias", "has all of its biases, or with bias=False none"),
+    ):
+        less = {name: array for name, array in state.items() if name != key}
+        with pytest.raises(ValueError, match=f"no '{key}': .*{words}"):
+            torch_weights(less)
+    stacked = {f"layers.0.{name}": array for name, array in state.items()}
+    with pytest.raises(ValueError, match=r"it has 'layers.0.*pass the state_dict\(\) of one"):
+        torch_weights(stacked)
+
+
+class Tensor:
+    """As much of PyTorch's as a state is read through; its dtypes have no kind."""
+
+    def __init__(self, array, dtype):
+        self.array, self.dtype, self.converted = array, dtype, False
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def float(self):
+        self.converted = True
+        return self
+
+    def numpy(self):
+        if self.dtype == "torch.bfloat16" and not self.converted:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self.array
+
+
+def test_tensors_of_any_real_dtype_are_read():
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for dtype in ("torch.float32", "torch.bfloat16", "torch.float64"):
+        found = host_weight("w", Tensor(array, dtype))
+        assert found.tolist() == array.tolist() and not np.shares_memory(found, array)
+    with pytest.raises(TypeError, match=r"w is an array of torch.complex64: pass .* real numbers"):
+        host_weight("w", Tensor(array, "torch.complex64"))
+    with pytest.raises(TypeError, match="w is an array of datetime64"):
+        host_weight("w", np.zeros((2, 3), "datetime64[s]"))
+    with pytest.raises(TypeError, match=r"w is a masked array.*w.filled"):
+        host_weight("w", np.ma.masked_array(array, array > 1))
+
+
+def test_a_block_keeps_the_weights_of_its_making():
+    row = LayerRow((1, 2, 8), 12, 2)
+    (x,), weights = seeded_rows(row.shape), {n: a.copy() for n, a in seeded_weights(row, 0).items()}
+    state = torch_state(weights)
+    for made_of, block in (
+        (weights, TransformerBlock(weights, 2)),
+        (state, TransformerBlock.from_torch_state(state, 2)),
+    ):
+        expected = asnumpy(block(xp.asarray(x)))
+        for array in made_of.values():
+            array *= 2
+        np.testing.assert_array_equal(asnumpy(block(xp.asarray(x))), expected)
 
 
 # -- windows ---------------------------------------------------------------------------------------
@@ -265,10 +324,19 @@ def test_a_bias_for_each_distance():
 def test_windows_are_refused_by_name():
     row = LayerRow((1, 6, 8, 8), 16, 2, side=4)
     (x,), weights = seeded_rows(row.shape), seeded_weights(row, 0)
-    with pytest.raises(ValueError, match="6 x 8 tokens are no multiple of windows of 4"):
+    with pytest.raises(
+        ValueError, match="x has 6 x 8 tokens, no multiple of windows of 4 x 4: crop"
+    ):
         SwinStage([weights], 2, 4)(xp.asarray(x))
     with pytest.raises(ValueError, match=r"bias_table has shape \(49, 2\), not \(25, 2\)"):
         SwinStage([weights], 2, 3)
+    with pytest.raises(ValueError, match="w_q") as caught:
+        SwinStage([weights, weights | {"w_q": weights["w_k"][:3]}], 2, 4)
+    assert "weights[1]" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match=r"bias_table has shape \(49, 2\), not \(25, heads\)"):
+        relative_bias(weights["bias_table"], 3)
+    with pytest.raises(ValueError, match="another side of 1 or more"):
+        window_tokens(4, 4, 0)
     with pytest.raises(ValueError, match="a stage of 0 blocks"):
         SwinStage([], 2, 4)
     with pytest.raises(ValueError, match="side 0: both are at least 1"):
