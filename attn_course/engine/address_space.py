@@ -12,6 +12,7 @@ nothing; a far one can still meet another array, as on a GPU. Addresses of array
 are the last to be used again.
 """
 
+import gc
 import mmap
 import threading
 import weakref
@@ -33,6 +34,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not nam
 _HUGE = 4 << 20  # bytes from which on huge pages are faster, as NumPy has it
 _HALF, _NEAR = 1 << 32, 1 << 24
 _SPANS = 256  # parts of one array that are told apart
+_CROWD = 1024  # live arrays from which on garbage is looked for, before gaps become narrow
 _REMEMBERED = 4096  # arrays that have ended whose addresses are still explained
 
 
@@ -174,6 +176,7 @@ class AddressSpace:
         self._ended: deque[Allocation] = deque()  # an owner has gone
         self._past: deque[tuple[int, int, str]] = deque(maxlen=_REMEMBERED)
         self._parameter_blocks: list[int] = []
+        self._crowd = _CROWD
         self._arena = _reserve()
         self.bytes = np.frombuffer(self._arena, np.uint8)
         self._origin, self.start = _pointer(self.bytes), self.bytes.size // 16
@@ -228,6 +231,10 @@ class AddressSpace:
         return start if low + size <= _HALF - _NEAR else start - low + _HALF + _NEAR
 
     def _allocate(self, size: int, window: str = "") -> Allocation:
+        if len(self._starts) >= self._crowd:
+            gc.collect()  # arrays of modules that are only in cycles
+            self._drop_ended()
+            self._crowd = max(_CROWD, 2 * len(self._starts))
         start = self._take(size, window)
         found = self._live[start] = Allocation(start, size)
         insort(self._starts, start)
@@ -298,7 +305,8 @@ class AddressSpace:
         owner = _owner_of(array)
         found = self._by_owner.get(id(owner))
         if found is not None and found.host <= low and high <= found.host + found.size:
-            return found
+            if any(one() is owner for one in found.owners):
+                return found  # else it is at the address of an owner that has gone
         first, end = _memory_of(owner)
         first, end = min(first, low), max(end, high)
         found = self._around(first, end)
@@ -376,6 +384,9 @@ class AddressSpace:
 
     def at_any(self, addresses: np.ndarray) -> list[Allocation]:
         """Return the live allocations at some addresses, each once."""
+        if addresses.size == 1:  # printf asks for one string after the other
+            found = self.at(int(addresses[0]))
+            return [] if found is None else [found]
         with self._lock:
             self._drop_ended()
             every = [self._live[start] for start in self._starts]

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from ..errors import CompileError
-from .closure import read_text, roots
+from .closure import Closure, read_text, roots
 from .includes import real_folders
 from .messages import describe_refusal
 
@@ -29,8 +29,12 @@ _DIRECTIVE = re.compile(
 _LITERAL = re.compile(r'<([^>\n]+)>|"([^"\n]+)"')
 
 
-def check_includes(source: str, name: str, own: tuple[str, ...], system: tuple[str, ...]) -> None:
+def check_includes(
+    source: str, name: str, own: tuple[str, ...], system: tuple[str, ...]
+) -> Closure:
     """Raise CompileError for an include of a file that the source may not read.
+
+    Return (path, text) of the others from `own` folders, in quotes or in angle brackets.
 
     own: the folders of the caller (the source's own, those of `-I`); system: of CUDA's headers,
     which are trusted and not looked into. Headers of `own` folders are checked as the source is. A
@@ -39,7 +43,8 @@ def check_includes(source: str, name: str, own: tuple[str, ...], system: tuple[s
     """
     trusted = roots(real_folders(system))
     allowed = roots(own) + trusted
-    queue, seen = [(source, name, os.path.dirname(os.path.abspath(name)))], set()
+    queue = [(source, name, os.path.dirname(os.path.abspath(name)))]
+    seen: dict[str, str] = {}
     while queue:
         text, file, beside = queue.pop()
         for line, operand in includes_of(text):
@@ -60,8 +65,9 @@ def check_includes(source: str, name: str, own: tuple[str, ...], system: tuple[s
                 )
                 raise _refusal(file, line, message, text, hint)
             if found not in seen:
-                seen.add(found)
-                queue.append((read_text(found), found, os.path.dirname(found)))
+                seen[found] = read_text(found)
+                queue.append((seen[found], found, os.path.dirname(found)))
+    return tuple(seen.items())
 
 
 def includes_of(text: str) -> list[tuple[int, str]]:

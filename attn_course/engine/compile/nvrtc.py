@@ -138,8 +138,10 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
         f"-arch={target}",
     )
     _check_text(source, name)
-    headers = headers_of(source, folder, options)  # an edited header is another compilation
     search = _search_folders(options)
+    own = (folder, *search) if folder else search
+    # An edited header is another compilation.
+    headers = check_includes(source, name, own, include_folders())
     here = os.getcwd()  # where a relative name or folder begins
     return _run_nvrtc(
         source, name, arguments, target, name_expressions, headers, folder, search, here
@@ -210,7 +212,6 @@ def _run_nvrtc(
 ) -> Compiled:
     library = _load_nvrtc()
     own = (folder, *search) if folder else search
-    check_includes(source, name, own, include_folders())
     binary = target.startswith("sm_")
     with call_budget() as budget:
         request = {
@@ -228,7 +229,6 @@ def _run_nvrtc(
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
-        # Headers in angle brackets from folders of the options are not among `headers`.
         path = None if search else kept_file(library, request, headers)
         kept = read_kept(path)
         reply, image = kept or _answer(library, request, name, budget)

@@ -273,8 +273,10 @@ class Chunk:
             return t.fall
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()
-        if self.kernel.local_bytes > self.memory.local_size:
-            self.memory.grow_stack(self.kernel.local_bytes, block.instance.where(t.instruction))
+        if instance.local_bytes > self.calls.first:
+            self.calls.refuse_frames(block.instance.where(t.instruction))
+        if instance.local_bytes > self.memory.local_size:
+            self.memory.grow_stack(instance.local_bytes, block.instance.where(t.instruction))
         if instance.return_slot >= 0:
             lanes.R[instance.return_slot] = np.uint32(site)
             lanes.dirty |= 1 << instance.return_slot

@@ -1,11 +1,13 @@
 """Calls of functions that PTX does not contain: printf, assert, malloc and free."""
 
+from typing import NoReturn
+
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
-from ..errors import KernelAssertion
+from ..errors import KernelAssertion, SimulatorError
 from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
 from .lanes import ChunkLanes
@@ -21,12 +23,13 @@ class DeviceCalls:
     the calling block.
 
     tops: (places,) the first byte of each thread's local memory behind what alloca has given; None
-    before the first alloca. It starts behind the frames, with room for deeper calls.
+    before the first alloca. first: where it starts, behind the frames, with room for deeper calls.
     """
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
         self.tops: np.ndarray | None = None
+        self.first = float("inf")
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -126,9 +129,18 @@ class DeviceCalls:
     def stack_top(self, dtype=np.uint64) -> np.ndarray:
         """stacksave: (lanes,) where each thread's next alloca starts, an address in .local."""
         if self.tops is None:
-            start = aligned(self.run.kernel.local_bytes) + _FRAMES
-            self.tops = np.full(self.lanes.count, start, np.uint64)
+            kernel = self.run.kernel
+            self.first = aligned(kernel.instance.local_bytes + kernel.callee_bytes) + _FRAMES
+            self.tops = np.full(self.lanes.count, self.first, np.uint64)
         return self.tops[self.lanes.all_places()].astype(dtype)
+
+    def refuse_frames(self, where: str) -> NoReturn:
+        """Raise SimulatorError: the frames of calls have come to what alloca has given."""
+        raise SimulatorError(
+            f"{self.run.kernel.name}: calls are nested too deeply behind an alloca, at {where}; "
+            f"the simulator has {self.first} bytes a thread for them. Let the recursion end "
+            "sooner, or use an array of a fixed size"
+        )
 
     def restore_stack(self, tops) -> None:
         """stackrestore: what alloca has given since the stacksave may be given again."""

@@ -1,6 +1,7 @@
 """One launch: its geometry, its memory, and the chunks of blocks that run one after another."""
 
 import os
+import threading
 import time
 
 import numpy as np
@@ -22,6 +23,7 @@ CHUNK_BYTES = 128 << 20  # and no more shared or local memory than this
 STACK_BYTES = 1024  # local memory a thread has at first for the functions it calls
 GRID_WORKSPACE_BYTES = 16
 RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
+_one_at_a_time = threading.RLock()  # translation and atomics are not for several threads
 WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 
 
@@ -47,7 +49,7 @@ class Run:
         if kernel.reserves:
             self.shared_stride = sum(self.reserved)
         calls = any(i.opcode.startswith("call") for i in kernel.function.body)
-        self.local_stride = aligned(kernel.local_bytes + STACK_BYTES * calls)
+        self.local_stride = aligned(kernel.instance.local_bytes + STACK_BYTES * calls)
         limits = kernel.function.limits
         self.cluster = (*limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
         if any(g % c for g, c in zip(grid, self.cluster, strict=True)):
@@ -247,7 +249,7 @@ def launch(
     """
     if warp_order is None:
         warp_order = seed_from_environment()
-    with call_budget() as budget:
+    with _one_at_a_time, call_budget() as budget:
         kernel = program.executable(name)
         grid, block = tuple(grid), tuple(block)
         run = Run(program, kernel, grid, block, shared_bytes, observers, warp_order, budget)

@@ -81,6 +81,10 @@ class ChunkView(MachineView):
         found = self._sites_having(instruction)
         if len(found) < 2:
             return found
+        block = self._chunk.reports.block
+        now = self.site_of(block.instance) if block is not None else None
+        if now in found:
+            return [now]
         return [site for site in found if self._has_registers(site, lanes)] or found
 
     def _has_registers(self, site: CallSite, lanes: int) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 from functools import cached_property
 from pathlib import Path
 
@@ -98,6 +99,7 @@ class RawModule:
             "enable_cooperative_groups": enable_cooperative_groups,
         } | ({} if jitify is None else {"jitify": jitify})
         self._programs: dict[str, object] = {}
+        self._making = threading.RLock()
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
             raise ValueError("name_expressions need CUDA C source, not a compiled file")
@@ -167,6 +169,10 @@ class RawModule:
 
     def program(self, build: str = "optimised"):
         """The simulator's Program of a build, parsed once. Works on either backend."""
+        with self._making:
+            return self._program(build)
+
+    def _program(self, build: str):
         if build not in self._programs:
             from attn_course.engine.machine import Program
 

@@ -1,5 +1,7 @@
 """A compiled kernel ready to run: register slots, variable places, and blocks of NumPy lines."""
 
+from functools import cached_property
+
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.registers import symbols_in
 from attn_course.engine.ptx.syntax import Function, Instruction, Module, Position, Symbol, Variable
@@ -27,7 +29,7 @@ class Executable:
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
         self.unset: dict[int, str] = {}  # slots that may be read before they are written -> dtype
-        self.local_bytes = self.shared_bytes = 0
+        self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
         self.parameters = function.parameters
@@ -56,6 +58,17 @@ class Executable:
             slot = self.special_names[name] = self.new_slot("u4")
             self.specials[slot] = name
         return self.special_names[name]
+
+    @cached_property
+    def callee_bytes(self) -> int:
+        """Bytes of local memory for the frames of all functions that may be called, once each."""
+        names = reachable(self.program.references, self.function.name)
+        functions = [f for name, f in self.module.functions.items() if name in names]
+        variables = [
+            v for f in functions for v in (*f.variables.values(), *f.parameters, *f.returns)
+        ]
+        sizes = [aligned(v.size, max(v.align, 16)) for v in variables if v.space != "shared"]
+        return sum(sizes) + 32 * len(functions)
 
     def note_unset(self, live: int) -> None:
         """Registers that some path reads before any write: they start as zero."""
@@ -102,7 +115,8 @@ class Executable:
         if recursion is not None:  # the deeper a frame, the lower its keys: it runs first
             prefix = (*recursion, -caller.frame_end, self.functions.index(callee))
         elif not isinstance(call_parts(call)[1], Symbol):  # a pointer: any function at one site
-            prefix = (*prefix, -1 - self.functions.index(callee))
+            # Odd numbers: the frames of a recursion, multiples of 16, are told apart from them.
+            prefix = (*prefix, -1 - 2 * self.functions.index(callee))
         if prefix not in self.instances:
             if caller.depth >= MAX_CALL_DEPTH:
                 raise SimulatorError(
@@ -114,8 +128,8 @@ class Executable:
                 self, function, prefix, caller.frame_end, fall, live, (caller, call)
             )
             instance.recursion = recursion
+            instance.build()  # may raise: then the next call builds another one
             self.instances[prefix] = instance
-            instance.build()
         instance = self.instances[prefix]
         if fall not in instance.return_keys:
             instance.return_keys.append(fall)

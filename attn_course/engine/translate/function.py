@@ -87,7 +87,9 @@ class Instance:
 
     # -- variables ------------------------------------------------------------------------------
     def place_variables(self) -> None:
-        """Give every variable its place; sets `frame_end`, where callees' frames start."""
+        """Give every variable its place; sets `frame_end`, where callees' frames start, and
+        `local_bytes`, where all that this function itself writes ends.
+        """
         function, kernel = self.function, self.kernel
         formals = function.parameters + function.returns
         offsets, end = lay_out(formals, self.base)
@@ -105,7 +107,7 @@ class Instance:
             if variable.space not in ("local", "param"):
                 self.places[variable.name] = kernel.place(variable)
         self.frame_end = max(aligned(end), self.base + 16)
-        kernel.local_bytes = max(kernel.local_bytes, self.frame_end if end else 0)
+        self.local_bytes = self.frame_end if end else 0
         self.place_outgoing()
 
     def place_outgoing(self) -> None:
@@ -125,7 +127,7 @@ class Instance:
             for variable, offset in zip(passed, offsets, strict=True):
                 if self.places.setdefault(variable.name, ("local", offset)) != ("local", offset):
                     raise UnsupportedKernel(self.complaint(call, "a .param of two calls"))
-            self.kernel.local_bytes = max(self.kernel.local_bytes, end)
+            self.local_bytes = max(self.local_bytes, end)
 
     def place_of(self, name: str) -> tuple[str, object]:
         """(space, offset or name) of a variable the function names."""

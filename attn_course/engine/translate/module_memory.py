@@ -24,21 +24,22 @@ class ModuleMemory:
     def place(self, module: Module) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the bytes, (size,) uint8, and the addresses of a build's variables, by name."""
         self.functions += [name for name in module.functions if name not in self.functions]
-        data, addresses, new = {}, {}, []
+        data, addresses, new, placed = {}, {}, [], dict(self._placed)
         for variable in module.variables.values():
             if variable.space not in ("global", "const"):
                 continue
             key = _declaration(variable)
-            if key not in self._placed:
-                self._placed[key] = self._allocated(variable)
+            if key not in placed:
+                placed[key] = self._allocated(variable)
                 new.append(variable)
-            addresses[variable.name], data[variable.name] = self._placed[key]
+            addresses[variable.name], data[variable.name] = placed[key]
         for variable in new:  # fill in its addresses of variables and functions
             for offset, symbol in variable.relocations:
                 added = int.from_bytes(variable.initial[offset : offset + 8], "little")
                 known = addresses.get(symbol)
                 address = self.function_address(symbol) if known is None else known
                 data[variable.name][offset : offset + 8].view(np.uint64)[:] = address + added
+        self._placed = placed  # only now: a build that failed leaves nothing half made
         return data, addresses
 
     @staticmethod

@@ -81,6 +81,9 @@ class InFlight(Observer):
             covered[flight.begin : flight.end] = True
         return int(covered[self.products].sum())
 
+    def launch_started(self, launch: Launch) -> None:
+        self._loading, self._copying, self._groups = [], None, []  # what an earlier launch left
+
     def instruction(self, event: InstructionEvent) -> None:
         first = event.machine.lane_of(self.block, self.warp)
         at = int(np.searchsorted(event.lanes, first))

@@ -212,6 +212,50 @@ def test_what_a_kernel_leaves_on_the_heap_fills_it_and_freed_memory_is_joined():
     assert heap.bytes_in_use == heap.span.size // 4 * 3
 
 
+# -- many arrays ----------------------------------------------------------------------------------
+class Holder:
+    """Holds an array in a cycle, as modules hold theirs: only a search for garbage frees it."""
+
+    def __init__(self):
+        self.array, self.own = zeros(4), self
+
+
+def test_garbage_is_collected_before_the_gaps_become_narrow():
+    space = AddressSpace()
+    gc.disable()
+    try:
+        for _ in range(3000):
+            space.give(Holder().array)
+        assert len(space._starts) < 1100
+    finally:
+        gc.enable()
+
+
+def test_what_printf_reads_is_found_at_once_among_many_arrays():
+    """Where each look had to list them all, 40,000 looks took seconds."""
+    space, kept = AddressSpace(), [zeros(4) for _ in range(3000)]
+    addresses = [space.give(array)[0] for array in kept]
+    visited = []
+    space._live = Watched(space._live, visited)
+    (found,) = space.at_any(np.array([addresses[70] + 5], np.uint64))
+    assert found.start == addresses[70] and len(visited) < 20
+    assert space.at_any(np.array([addresses[70] + 500], np.uint64)) == []
+    both = space.at_any(np.array([addresses[9], addresses[70]], np.uint64))
+    assert [one.start for one in both] == [addresses[9], addresses[70]]
+
+
+class Watched(dict):
+    """Notes which of its items are read."""
+
+    def __init__(self, items, visited):
+        super().__init__(items)
+        self.visited = visited
+
+    def __getitem__(self, key):
+        self.visited.append(key)
+        return super().__getitem__(key)
+
+
 # -- faults ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shift", [200, 700_000, -300_000, 5_000_000, 2**30])
 def test_no_other_array_is_near(shift, build):

@@ -178,9 +178,10 @@ def merges_of(launch: Launch) -> dict[int, Merge | None]:
     """Return find_merges over the functions of the launch's module; kept for its next launches."""
     known = _MERGES.setdefault(launch.source, {})
     if launch.kernel not in known:
-        known[launch.kernel] = {}
+        found: dict[int, Merge | None] = {}
         for function in launch.source.module.functions.values():
-            known[launch.kernel].update(find_merges(function, launch.shared_places))
+            found.update(find_merges(function, launch.shared_places))
+        known[launch.kernel] = found  # only now: it may be interrupted
     return known[launch.kernel]
 
 

@@ -30,7 +30,7 @@ class LocalMemory:
     """
 
     def __init__(self, machine: MachineView, lanes: int, naming: Naming):
-        self.machine, self.naming = machine, naming
+        self.machine, self.naming, self.lanes = machine, naming, lanes
         self.stride = -(-machine.local_bytes // 4)
         self.written = np.zeros(lanes * self.stride, bool)
         self.first_lane = machine.first_lane
@@ -176,8 +176,8 @@ class LocalMemory:
         """Follow the threads' local memory, which calls may make larger."""
         stride = -(-self.machine.local_bytes // 4)
         if stride > self.stride:
-            written = np.zeros((self.written.size // self.stride, stride), bool)
-            written[:, : self.stride] = self.written.reshape(-1, self.stride)
+            written = np.zeros((self.lanes, stride), bool)
+            written[:, : self.stride] = self.written.reshape(self.lanes, self.stride)
             self.stride, self.written = stride, written.ravel()
 
     # -- frames ---------------------------------------------------------------------------------
@@ -204,8 +204,9 @@ class LocalMemory:
 
         Return (lanes,) bool, who stays in a frame; None: all of them.
         """
-        if self.machine.call_sites is not self.sites:
-            self.grow()
+        sites, stride = self.machine.call_sites, self.stride
+        self.grow()
+        if sites is not self.sites or stride != self.stride:
             self.sites = self.machine.call_sites
             self.inside = np.zeros(self.stride * 4, bool)
             for start, end in self.frames():

@@ -82,8 +82,11 @@ class TracedBlock:
     def mark_local(self, access: Access, machine: MachineView) -> None:
         """Remember which bytes of their frames threads have written: the rest has no value yet."""
         where, threads = self.mine(access.lanes, machine)
-        if self.local_written.shape[1] != machine.local_bytes:
-            self.local_written = np.zeros((self.threads, machine.local_bytes), bool)
+        known = self.local_written.shape[1]
+        if known != machine.local_bytes:  # calls may make it larger
+            written = np.zeros((self.threads, machine.local_bytes), bool)
+            written[: self.local_written.shape[0], :known] = self.local_written
+            self.local_written = written
         offset = access.address[where].astype(np.int64)[:, None] + np.arange(access.size)
         inside = ((offset >= 0) & (offset < machine.local_bytes)).all(axis=1)
         self.local_written[threads[inside, None], offset[inside]] = True
