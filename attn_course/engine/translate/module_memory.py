@@ -1,13 +1,17 @@
 """The variables and the functions of a module: one address each, for all launches and builds."""
 
+from collections.abc import Container
+
 import numpy as np
 
 from attn_course.engine.ptx.demangle import demangle
 from attn_course.engine.ptx.syntax import Module, Variable
 
-from ..address_space import SPACE
-from ..addresses import FUNCTION_WINDOW
+from ..address_space import ALIGNMENT, SPACE
+from ..addresses import FUNCTION_WINDOW, aligned
 from ..budget import call_budget
+
+_MANY = 64  # variables that nothing names, from which on they share a stretch of addresses
 
 
 class ModuleMemory:
@@ -21,17 +25,28 @@ class ModuleMemory:
         self.functions: list[str] = []  # a function's address is its number here
         self._placed: dict[tuple, tuple[int, np.ndarray]] = {}
 
-    def place(self, module: Module) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-        """Return the bytes, (size,) uint8, and the addresses of a build's variables, by name."""
+    def place(
+        self, module: Module, named: Container[str]
+    ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        """Return the bytes, (size,) uint8, and the addresses of a build's variables, by name.
+
+        named: the variables that functions or other variables name. Debug builds with CUDA's C++
+        library have a thousand constants that nothing names; a gap around each would fill the
+        address space.
+        """
         self.functions += [name for name in module.functions if name not in self.functions]
-        data, addresses, new, placed = {}, {}, [], dict(self._placed)
-        for variable in module.variables.values():
-            if variable.space not in ("global", "const"):
-                continue
+        data, addresses, placed = {}, {}, dict(self._placed)
+        every = [one for one in module.variables.values() if one.space in ("global", "const")]
+        new = [variable for variable in every if _declaration(variable) not in placed]
+        for space in ("global", "const"):
+            here = [variable for variable in new if variable.space == space]
+            idle = [variable for variable in here if variable.name not in named]
+            if len(idle) >= _MANY:
+                placed |= self._together(idle)
+        for variable in every:
             key = _declaration(variable)
             if key not in placed:
                 placed[key] = self._allocated(variable)
-                new.append(variable)
             addresses[variable.name], data[variable.name] = placed[key]
         for variable in new:  # fill in its addresses of variables and functions
             for offset, symbol in variable.relocations:
@@ -43,14 +58,31 @@ class ModuleMemory:
         return data, addresses
 
     @staticmethod
+    def _together(variables: list[Variable]) -> dict[tuple, tuple[int, np.ndarray]]:
+        """Address and bytes of variables of one space, one behind the other."""
+        places, size = [], 0
+        for variable in variables:
+            places.append(size)
+            size += aligned(variable.size, ALIGNMENT)
+        name = "variables that no kernel names"
+        with call_budget() as budget:
+            budget.charge(size, name, "__device__ or __constant__ variables")
+        start, data = SPACE.new_bytes(name, size, 1, variables[0].space == "const")
+        found = {}
+        for variable, place in zip(variables, places, strict=True):
+            part = data[place : place + variable.size]
+            _initialise(part, variable)
+            found[_declaration(variable)] = start + place, part
+        return found
+
+    @staticmethod
     def _allocated(variable: Variable) -> tuple[int, np.ndarray]:
         constant = variable.space == "const"
         name, item = demangle(variable.name), max(variable.align, 1)
         with call_budget() as budget:
             budget.charge(variable.size, name, "a __device__ or __constant__ variable")
         address, data = SPACE.new_bytes(name, variable.size, item, constant)
-        initial = np.frombuffer(variable.initial or b"", np.uint8)[: variable.size]
-        data[: initial.size] = initial
+        _initialise(data, variable)
         return address, data
 
     def function_address(self, name: str) -> int:
@@ -58,6 +90,12 @@ class ModuleMemory:
         if name not in self.functions:
             raise KeyError(name)
         return FUNCTION_WINDOW + self.functions.index(name)
+
+
+def _initialise(data: np.ndarray, variable: Variable) -> None:
+    """Give (size,) uint8 the values that a variable begins with."""
+    initial = np.frombuffer(variable.initial or b"", np.uint8)[: variable.size]
+    data[: initial.size] = initial
 
 
 def _declaration(variable: Variable) -> tuple:

@@ -40,7 +40,8 @@ class Program(SourceModule):
         self.keep_registers = build == "debug"
         self._executables: dict[str, Executable] = {}
         self.memory = memory or ModuleMemory()
-        self.variables, self.addresses = self.memory.place(self.module)
+        named = set().union(*self.references.values())
+        self.variables, self.addresses = self.memory.place(self.module, named)
 
     @cached_property
     def references(self) -> dict[str, set[str]]:

@@ -10,7 +10,9 @@ from attn_course.engine import CompileError, Sanitizer, device_address, observe
 from attn_course.engine.address_space import SPACE, AddressSpace
 from attn_course.engine.addresses import Packed
 from attn_course.engine.machine import MemoryFault
+from attn_course.engine.machine.launch import launch
 from attn_course.engine.module import RawModule
+from attn_course.engine.translate.program import Program
 
 CODE = r"""
 struct Job { const float* from; float* to; int n; };
@@ -242,6 +244,31 @@ def test_what_printf_reads_is_found_at_once_among_many_arrays():
     assert space.at_any(np.array([addresses[70] + 500], np.uint64)) == []
     both = space.at_any(np.array([addresses[9], addresses[70]], np.uint64))
     assert [one.start for one in both] == [addresses[9], addresses[70]]
+
+
+def test_variables_that_nothing_names_share_their_addresses():
+    """As the hundreds of constants of CUDA's C++ library do in debug builds."""
+    text = """.version 8.0
+.target sm_90
+.address_size 64
+.visible .global .align 4 .u32 used = 7;
+.visible .global .align 8 .u64 p = c3;
+VARIABLES
+.visible .entry k(.param .u64 out) {
+.reg .b64 %rd<3>; .reg .b32 %r<3>;
+ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [used]; st.global.u32 [%rd1], %r1; ret; }
+"""
+    constants = "\n".join(f".visible .global .align 4 .u32 c{i} = {i};" for i in range(200))
+    before, out = len(SPACE._starts), np.zeros(1, np.uint32)
+    program = Program(text.replace("VARIABLES", constants))
+    launch(program, "k", (1, 1, 1), (1, 1, 1), [out])
+    assert len(SPACE._starts) < before + 10 and out[0] == 7
+    values = [program.variables[f"c{i}"].view(np.uint32)[0] for i in range(200)]
+    assert values == list(range(200))
+    assert program.variables["p"].view(np.uint64)[0] == program.addresses["c3"]
+    assert device_address(program.variables["c9"]) == program.addresses["c9"]
+    ends = SPACE.at(program.addresses["used"]).end
+    assert SPACE.at(program.addresses["c3"]).start > ends + (1 << 20)  # named: a gap of its own
 
 
 class Watched(dict):
