@@ -29,6 +29,16 @@ ALL_SUITES = {**SUITES, **LAYER_SUITES}
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
 LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
+RATIOS = "above 1 ours is faster; 95 %: interval of the ratio, from resampled turns"
+STANDING_LEGEND = (
+    "auto is: the method that auto takes; 20 to 80 %: percentiles of the turns; of floor: its time "
+    "over the least that bytes or operations take at the GPU's peak rates; ratio: the best one's "
+    f"time over that of auto, {RATIOS}; of our best: auto's time over that of the fastest method"
+)
+LAYERS_LEGEND = (
+    "20 to 80 %: percentiles of the turns; GB/s and TFLOP/s: of the least bytes and operations; "
+    f"error: relative, to float64; best peer's time / its: {RATIOS}; - in the rows of peers"
+)
 _SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
@@ -76,6 +86,11 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
+    if arguments.suite == SIMULATOR and arguments.methods:
+        raise ValueError(
+            "--methods chooses what a suite times: name the suite before it, as in "
+            "attn-course bench seeds_fp32 --methods tiled flash_fp32"
+        )
     if arguments.suite == SIMULATOR and arguments.recorded:
         raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
     if arguments.suite in (*LAYER_SUITES, ALL) and arguments.methods:
@@ -89,6 +104,11 @@ def execute(arguments) -> int:
         )
     if arguments.methods and arguments.suite in SUITES:
         contestants(SUITES[arguments.suite], arguments.methods)  # refuses unknown names
+        if resolve_backend() != "gpu":
+            raise ValueError(
+                "--methods chooses what is timed, and there is no GPU here: leave it, and the "
+                "records are shown"
+            )
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     found, complete = [], True
@@ -110,7 +130,7 @@ def results_of(suite: str, arguments) -> tuple[list[dict], str, list[str]]:
         why = "as asked for" if arguments.recorded else "no GPU here"
         if found:
             return found, f"recorded results, {why}", []
-        return [], f"{why}, and no record of {suite} in {arguments.results}", []
+        return [], f"no record of {suite} in {arguments.results}, and none taken: {why}", []
     require_writable(arguments.results)
     record = measure(suite, arguments)
     path = write_record(record, f"bench_{suite}", arguments.results)
@@ -145,7 +165,10 @@ def report(record: dict) -> str:
         + (f", PyTorch {record['torch']}" if record["torch"] else "")
         + clock_text(record),
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
-        "medians of graph replays in turns, us a call\n" + standing_table(record),
+        "medians of graph replays in turns, us a call\n"
+        + standing_table(record)
+        + "\n"
+        + STANDING_LEGEND,
         "All methods and peers, us a call\n"
         + contestants_table(record, lambda one: f"{one['median_us']:.2f}"),
         "All methods and peers, TFLOP/s and relative error to float64\n"
@@ -293,4 +316,5 @@ def layers_report(record: dict) -> str:
         for why in ("refused", "wrong")
         for name, reason in row[why].items()
     ]
-    return "\n".join([text, table(LAYER_HEADS, lines, right=(2, 3, 4, 5, 6, 7)), *absent])
+    shown = table(LAYER_HEADS, lines, right=(2, 3, 4, 5, 6, 7))
+    return "\n".join([text, shown, LAYERS_LEGEND, *absent])

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
 from attn_course.engine.backend import BackendError
@@ -15,7 +17,11 @@ from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.attention import METHODS, call_method
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.ladder.steps import Problem
+from attn_course.ladder.steps import Problem, Step
+from attn_course.ladder.verify import worst
+from attn_course.layers.launches import Launches
+from attn_course.layers.steps import LAYERS
+from attn_course.layers.verify import layer_case, layer_name
 from attn_course.reference.comparison import Comparison, compare
 
 from .arguments import add_workload, printer, workload, write_json
@@ -63,7 +69,10 @@ def execute(arguments) -> int:
     path = kernel_file(arguments.method)
     if (own_options(arguments) or path and not is_known(path)) and is_own(arguments):
         return execute_own(arguments, path)
-    checked, comparison = check_file(path, arguments) if path else check_method(arguments)
+    if layers := [step for step in LAYERS if step.path == path]:
+        checked, comparison = check_layers(layers, arguments)
+    else:
+        checked, comparison = check_file(path, arguments) if path else check_method(arguments)
     errors = errors_in(checked)
     clean = not errors and (comparison is None or comparison.agrees)
     printer(arguments.json)(report(checked, comparison))
@@ -126,6 +135,8 @@ def kernel_file(name: str) -> Path | None:
 
 def is_known(path: Path) -> bool:
     """Whether the course knows how a kernel file is called."""
+    if any(step.path == path for step in LAYERS):
+        return True
     try:
         family(path)
     except ClinicError:
@@ -147,6 +158,26 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
         )
     found = examine(path, case, seed=arguments.seed)
     return [Checked(path.name, found.findings)], found.comparison
+
+
+def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Comparison]:
+    """Each kernel of a file of the layers, on B x L tokens of width H * D."""
+    if arguments.causal or arguments.kv_length:
+        raise ValueError(
+            f"{steps[0].file} is no attention: --causal and --kv-length do not go with it"
+        )
+    batch, heads, length, d = arguments.shape or DEFAULT_SHAPE
+    rng = np.random.default_rng(arguments.seed)
+    tokens = rng.standard_normal((batch, length, heads * d)).astype(np.float32)
+    checked, comparisons = [], []
+    for step in steps:
+        case, launches = layer_case(step, tokens, heads), Launches("simulator")
+        written = case.append(step, launches)
+        with observe(Sanitizer(tuple(written))) as seen:
+            launches.run()
+        checked.append(Checked(layer_name(step), seen.findings))
+        comparisons.append(case.judge(step, written))
+    return checked, worst(comparisons)
 
 
 def check_method(arguments) -> tuple[list[Checked], Comparison]:

@@ -23,6 +23,7 @@ from attn_course.measure.records import (
     write_record,
 )
 from attn_course.measure.suites import SUITES, problems, run_suite
+from attn_course.measure.timing import require_gpu
 
 from . import bench, simulator_speed
 from .arguments import output_folder, positive, require_writable
@@ -187,6 +188,7 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
 
 def take_suite(name: str, quick: bool) -> dict:
     """Return the record of a suite."""
+    require_gpu()
     if not peers.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}

@@ -66,7 +66,8 @@ def execute(arguments) -> int:
     windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
     announce = printer(arguments.json)
     announce(
-        f"attention over {len(windows.window_origins)} windows of an MRI slice: "
+        f"attention over {len(windows.window_origins)} window"
+        f"{'s' * (len(windows.window_origins) > 1)} of an MRI slice: "
         f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
     )
     verdicts = judge(windows, backend)

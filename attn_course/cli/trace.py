@@ -10,6 +10,7 @@ from attn_course.engine.errors import SimulatorError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.tracer.tracer import Tracer
+from attn_course.ladder.attention import AUTO, steps_of
 
 from . import own
 from .arguments import (
@@ -72,7 +73,10 @@ def execute(arguments) -> int:
     tracer = Tracer(arguments.at, arguments.warp, arguments.kernel, arguments.limit)
     judged = observed(work, tracer)
     if not tracer.recordings:
-        raise ValueError(f"{work.method} has no kernel {arguments.kernel!r}")
+        message = f"{work.method} has no kernel {arguments.kernel!r}"
+        if work.method != AUTO:
+            message += f"; it has {', '.join(step.entry for step in steps_of(work.method))}"
+        raise ValueError(message)
     show(tracer, work.method, judged.message, arguments)
     recordings = [recording.plain() for recording in tracer.recordings]
     write_json(arguments.json, observed_record(work, judged) | {"recordings": recordings})

@@ -10,6 +10,8 @@ WIDEST = 16384  # columns of a row that 32 warps hold, four groups of four a thr
 # Groups of four columns a thread, up to a width; of 1 to 8, the fastest on an H200.
 QUADS = {1024: 2, WIDEST: 4}
 LANES = 128  # threads along the columns
+# The largest constants of kernels 16 and 17: larger ones compile for minutes, or not at all.
+MOST = {"ROWS": 32, "WARPS": 32, "VECTORS": 16}
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,15 @@ def _hold_a_row(problem: Rows, device: Device) -> dict[str, int]:
     return {"WARPS": warps, "VECTORS": min(most, ceil_div(quads, 32 * warps))}
 
 
+def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
+    """Refuse constants for which the kernel is not made."""
+    for name, value in constants.items():
+        if not 1 <= value <= MOST[name]:
+            raise ValueError(f"{entry}: {name} is {value}; it can be 1 to {MOST[name]}")
+
+
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    _check_constants(entry, constants)
     if _quads(problem) <= 32 * constants["VECTORS"]:
         rows = constants["ROWS"]
         return Geometry(entry, (ceil_div(problem.rows, rows), 1, 1), (32, rows, 1))
@@ -51,6 +61,7 @@ def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
 
 
 def _quads_of_rows(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
+    _check_constants(entry, constants)
     lanes = min(LANES, 32 * ceil_div(_quads(problem), 32))
     groups = LANES // lanes
     grid = (ceil_div(problem.rows, constants["ROWS"] * groups), ceil_div(_quads(problem), lanes), 1)

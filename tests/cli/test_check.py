@@ -42,6 +42,21 @@ def test_a_kernel_file_is_found_by_its_bare_name(capsys):
     assert status == 0 and "01_scores_naive.cu: no findings" in shown.out
 
 
+@pytest.mark.parametrize(
+    ("file", "kernels"),
+    [
+        ("16_layernorm", ["16_layernorm"]),
+        ("17_bias_gelu", ["17_bias_gelu: bias_gelu", "17_bias_gelu: bias_add"]),
+        ("22_heads.cu", ["22_heads: split_heads", "22_heads: merge_heads"]),
+    ],
+)
+def test_check_a_file_of_the_layers(capsys, file, kernels):
+    status, shown = run_check(capsys, file, "--shape", "1,2,5,3", "--json", "-")
+    record = json.loads(shown.out)
+    assert status == 0 and record["clean"] and record["agrees"]
+    assert [one["file"] for one in record["kernels"]] == kernels
+
+
 def test_check_a_wrong_result(capsys):
     status, shown = run_check(capsys, "kernels/broken/lost_head_offset.cu")
     assert status == 1 and "no findings" in shown.out and "elements are wrong" in shown.out
@@ -57,6 +72,7 @@ def test_check_a_wrong_result(capsys):
         (("tiled", "--backend", "gpu"), "compute-sanitizer"),
         (("fastest",), "no method"),
         (("broken/tile_64.cu", "--causal"), "need --shape"),
+        (("16_layernorm", "--causal"), "16_layernorm is no attention"),
     ],
 )
 def test_check_refuses_what_it_cannot_do(capsys, arguments, message):

@@ -121,6 +121,9 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
         (("run", "naive", "--seed", "-1"), ("at least 0",)),
         (("run", "naive", "--backend", "abacus"), ("abacus",)),
         (("nonsense",), ("nonsense",)),
+        (("bench", "--methods", "tiled", "seeds_fp32"), ("name the suite before it",)),
+        (("bench", "simulator", "--methods", "tield"), ("name the suite before it",)),
+        (("book", "--records", "/no/such"), ("/no/such", "no such folder")),
     ],
 )
 def test_a_wrong_call_gets_one_clear_message(capsys, arguments, words):

@@ -48,7 +48,7 @@ def test_one_kernel_one_warp_and_a_limit(capsys):
     ("arguments", "words"),
     [
         (["--backend", "gpu"], "simulator"),
-        (["--kernel", "nothing"], "nothing"),
+        (["--kernel", "nothing"], "'nothing'; it has scores_naive, softmax_output_serial"),
         (["--at", "9"], "(9, 0, 0)"),
         (["--warp", "99"], "warps go from 0"),
     ],

@@ -161,6 +161,8 @@ def test_arguments_are_refused_by_name():
             ValueError,
             "600 numbers, and layernorm_block with VECTORS=1 and WARPS=2 holds 256: leave",
         ),
+        ((x,), {"options": ["-DVECTORS=64"]}, ValueError, "VECTORS is 64; it can be 1 to 16"),
+        ((x,), {"options": ["-DROWS=0"]}, ValueError, "ROWS is 0; it can be 1 to 32"),
         ((x,), {"eps": 10**400}, ValueError, "eps is 10000.*finite number of 0 or more"),
         ((x,), {"eps": "small"}, TypeError, "eps is 'small', a str: pass a number"),
         ((x,), {"eps": -0.5}, ValueError, "eps is -0.5: .* 0 or more"),

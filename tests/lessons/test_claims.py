@@ -1,6 +1,7 @@
 """Claims on trial: stored verdicts follow from the experiments, and the rules can go either way."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,26 @@ def test_the_command_tries_and_compares(capsys, monkeypatch):
     monkeypatch.setattr(command.claims, "read", lambda: changed)
     assert main(["claims", "try_tile_64"]) == 1
     assert "says 'nothing'" in capsys.readouterr().out
+
+
+def test_writing_says_what_it_changes(capsys, monkeypatch, tmp_path):
+    tried = [STORED["try_tile_64"], STORED["operations_a_head"]]
+    before = {"try_tile_64": replace(tried[0], verdict="holds"), "operations_a_head": tried[1]}
+    written = []
+    monkeypatch.setattr(command.claims, "try_all", lambda _: (tried, {}))
+    monkeypatch.setattr(command.claims, "read", lambda: before)
+    monkeypatch.setattr(command.claims, "write", lambda all_: written.append(all_) or "the file")
+    assert main(["claims"]) == 1 and not written
+    assert main(["claims", "--write"]) == 0 and written == [tried]
+    said = capsys.readouterr().out
+    assert "json says 'holds', and now it is 'does not hold'" in said
+    assert "json said 'holds', and now it is 'does not hold'" in said and "every" not in said
+
+    def unreadable():
+        raise RecordError("no file: attn-course claims --write makes one")
+
+    monkeypatch.setattr(command.claims, "read", unreadable)
+    assert main(["claims"]) == 2 and main(["claims", "--write"]) == 0 and len(written) == 2
 
 
 @pytest.mark.parametrize("call", (["claims", "no_such"], ["claims", "try_tile_64", "--write"]))

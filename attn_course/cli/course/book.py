@@ -36,6 +36,8 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """Run `book`; 0, or 1 where there is no record at all."""
+    if not arguments.records.is_dir():
+        raise NotADirectoryError(f"--records {arguments.records}: there is no such folder")
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     lines, drawn, missing = ["# The benchmark book", ""], [], []

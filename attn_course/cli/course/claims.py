@@ -2,6 +2,7 @@
 
 from attn_course.cli.arguments import printer, write_json
 from attn_course.lessons import claims
+from attn_course.measure.records import RecordError
 
 
 def add(parsers) -> None:
@@ -19,7 +20,7 @@ def add(parsers) -> None:
 
 
 def execute(arguments) -> int:
-    """0 where every verdict is the stored one, else 1.
+    """0 where every verdict is the stored one, or has been written; else 1.
 
     Raises:
         ValueError: an unknown claim, or --write with names.  RecordError: no results/claims.json.
@@ -32,9 +33,14 @@ def execute(arguments) -> int:
         raise ValueError("--write writes all claims: name none")
     names = arguments.names or list(chosen)
     tried, missing = claims.try_all(chosen[name] for name in names)
-    path = claims.write(tried) if arguments.write and not missing else None
-    stored = claims.read()
+    try:
+        stored = claims.read()
+    except RecordError:
+        if not arguments.write:  # which is the way out
+            raise
+        stored = {}
     changed = [one.name for one in tried if one.verdict != stored_verdict(stored, one.name)]
+    path = claims.write(tried) if arguments.write and not missing else None
     say = printer(arguments.json)
     if not arguments.names:
         say(claims.verdict_table(tried))
@@ -47,12 +53,15 @@ def execute(arguments) -> int:
         say("every verdict is that of results/claims.json")
         if not arguments.names:
             say("attn-course claims NAME shows the numbers of a claim")
+    verdicts = {one.name: one.verdict for one in tried}
     for name in changed:
-        say(f"{name}: results/claims.json says {stored_verdict(stored, name)!r}")
+        says = "said" if path else "says"
+        before = stored_verdict(stored, name)
+        say(f"{name}: results/claims.json {says} {before!r}, and now it is {verdicts[name]!r}")
     if arguments.write:
         say(f"written to {path}" if path else "not written: a claim could not be tried")
     write_json(arguments.json, {"claims": [one.record() for one in tried], "missing": missing})
-    return 1 if missing or changed else 0
+    return 1 if missing or changed and not path else 0
 
 
 def stored_verdict(stored: dict, name: str) -> str:
