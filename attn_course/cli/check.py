@@ -162,9 +162,10 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
 
 def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Comparison]:
     """Each kernel of a file of the layers, on B x L tokens of width H * D."""
-    if arguments.causal or arguments.kv_length:
+    if arguments.causal or arguments.kv_length or arguments.dtype not in (None, "float32"):
         raise ValueError(
-            f"{steps[0].file} is no attention: --causal and --kv-length do not go with it"
+            f"{steps[0].file} is no attention, and computes in float32: --causal, --kv-length and "
+            "--dtype do not go with it"
         )
     batch, heads, length, d = arguments.shape or DEFAULT_SHAPE
     rng = np.random.default_rng(arguments.seed)

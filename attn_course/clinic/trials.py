@@ -15,7 +15,7 @@ from attn_course.engine.module import RawModule
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.call import compiled, numbers_of
-from attn_course.ladder.headers import chosen_constants, read_constants
+from attn_course.ladder.headers import checked_options, chosen_constants, read_constants
 from attn_course.ladder.steps import Device, Geometry, Problem
 from attn_course.reference.comparison import Comparison, compare, poisoned
 from attn_course.reference.dtypes import TOLERANCES
@@ -79,6 +79,7 @@ def prepare(
     backend, how = resolve_backend(backend), family(path, code)
     case = replace(case, problem=replace(case.problem, dtype=how.dtype))
     text = path.read_text(encoding="utf-8") if code is None else code
+    options = checked_options(options, read_constants(text))
     launch = _launch(how, case, read_constants(text), options)
     options = launch.options(options)
     scale = 1 / math.sqrt(case.problem.d)

@@ -94,6 +94,18 @@ def test_joined_loads_are_found_after_an_interruption(monkeypatch):
     assert seen.totals["shared_loads_merged"] == 3
 
 
+def test_a_header_in_angle_brackets_is_not_looked_for_beside_the_one_that_asks(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.cuh").write_text("#include <b.cuh>\n")
+    (tmp_path / "sub" / "b.cuh").write_text("#define VALUE 7\n")
+    code = '#include <sub/a.cuh>\nextern "C" __global__ void k(int* o) { o[0] = VALUE; }'
+    for value in (1, 22):
+        (tmp_path / "b.cuh").write_text(f"#define VALUE {value}\n")
+        out = np.zeros(1, np.int32)
+        kernel(code, options=(f"-I{tmp_path}",))((1,), (1,), (out,))
+        assert out[0] == value
+
+
 @pytest.mark.parametrize("beside", [False, True], ids=["by -I", "beside the file"])
 @pytest.mark.parametrize("name", ["<mine.cuh>", '"mine.cuh"'])
 def test_an_edited_header_is_compiled_again(tmp_path, name, beside):
@@ -148,6 +160,44 @@ def test_a_recursion_that_comes_to_what_alloca_gave_is_refused_every_time():
     for _ in range(2):
         with pytest.raises(SimulatorError, match="too deeply behind an alloca, at kernel.cu:.*end"):
             k((1,), (4,), (np.zeros(4, np.int32), np.int32(100), np.int32(60)))
+
+
+IN_A_LEAF = """
+__device__ __noinline__ int taken(int n) {
+    int* p;
+    long long size = n * sizeof(int), before;
+    asm volatile("stacksave.u64 %0;" : "=l"(before) :: "memory");
+    asm volatile("{ .reg .b64 x; alloca.u64 x, %1, 16; cvta.local.u64 %0, x; }"
+        : "=l"(p) : "l"(size) : "memory");
+    for (int i = 0; i < n; ++i) ((volatile int*)p)[i] = i;
+    int sum = 0;
+    for (int i = 0; i < n; ++i) sum += ((volatile int*)p)[i];
+    asm volatile("stackrestore.u64 %0;" :: "l"(before) : "memory");
+    return sum;
+}
+__device__ __noinline__ int deeper(int x, int turns, int n) {
+    volatile int big[100];
+    for (int i = 0; i < 100; ++i) big[i] = x + i;
+    int below = turns ? deeper(x + 1, turns - 1, n) : taken(n);
+    int wrong = 0;
+    for (int i = 0; i < 100; ++i) wrong += big[i] != x + i;
+    return below + 100000 * wrong;
+}
+extern "C" __global__ void k(int* out, int turns, int n, int first) {
+    int s = first ? taken(first) : 0;
+    out[threadIdx.x] = deeper(threadIdx.x, turns * (threadIdx.x % 2), n) + s;
+}
+"""
+
+
+@pytest.mark.parametrize("first", [0, 50], ids=["", "after one that was given back"])
+@pytest.mark.parametrize("turns", [3, 11, 25])
+def test_alloca_below_deep_calls_leaves_their_frames_alone(turns, first):
+    k = kernel(IN_A_LEAF)
+    for _ in range(2):
+        out = np.zeros(32, np.int32)
+        k((1,), (32,), (out, np.int32(turns), np.int32(600), np.int32(first)))
+        assert out.tolist() == [600 * 599 // 2 + first * (first - 1) // 2] * 32
 
 
 def test_an_index_far_outside_of_a_local_array_faults_in_every_launch():

@@ -54,7 +54,7 @@ def check_includes(
                 hint = "write the name of the file itself, in quotes or angle brackets"
                 raise _refusal(file, line, message, text, hint)
             wanted = match[1] or match[2]
-            found = _first(wanted, (beside, *own, *system))
+            found = _first(wanted, (*own, *system) if match[1] else (beside, *own, *system))
             if found is None or found.startswith(trusted):
                 continue  # not there: the compiler says so better
             if not found.startswith(allowed) or not os.path.isfile(found):

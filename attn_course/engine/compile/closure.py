@@ -1,7 +1,7 @@
 """The headers that CUDA C includes by quotes: their texts, a stamp and a hash over all of them.
 
 Whatever is kept for a source (compiled code, a record of a measurement) depends on its headers as
-well. This module is the only one that looks for them.
+well. What a compilation reads, in angle brackets too, `allowed.check_includes` finds.
 """
 
 import hashlib

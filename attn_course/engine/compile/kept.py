@@ -22,7 +22,7 @@ def kept_file(library: str, request: dict, headers: tuple) -> Path | None:
     """Return the file for the reply to a request; None where nothing is kept.
 
     Its name is a hash of all that the reply depends on: the request but for its limits, the
-    headers that the source includes by quotes, the compiler, and the code that calls it.
+    headers that the source includes from its own folders, the compiler, and the code that calls it.
     """
     folder = os.environ.get(FOLDER)
     if not folder:

@@ -229,6 +229,7 @@ def _run_nvrtc(
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
+        # Folders of `-I` may be large and change: what was found there is not kept on disk.
         path = None if search else kept_file(library, request, headers)
         kept = read_kept(path)
         reply, image = kept or _answer(library, request, name, budget)

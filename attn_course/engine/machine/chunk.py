@@ -274,7 +274,7 @@ class Chunk:
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()
         if instance.local_bytes > self.calls.first:
-            self.calls.refuse_frames(block.instance.where(t.instruction))
+            self.calls.check_frames(block.instance.where(t.instruction))
         if instance.local_bytes > self.memory.local_size:
             self.memory.grow_stack(instance.local_bytes, block.instance.where(t.instruction))
         if instance.return_slot >= 0:

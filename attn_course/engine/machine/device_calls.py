@@ -1,7 +1,5 @@
 """Calls of functions that PTX does not contain: printf, assert, malloc and free."""
 
-from typing import NoReturn
-
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
@@ -130,12 +128,15 @@ class DeviceCalls:
         """stacksave: (lanes,) where each thread's next alloca starts, an address in .local."""
         if self.tops is None:
             kernel = self.run.kernel
-            self.first = aligned(kernel.instance.local_bytes + kernel.callee_bytes) + _FRAMES
+            frames = aligned(kernel.instance.local_bytes + kernel.callee_bytes) + _FRAMES
+            self.first = max(frames, aligned(self.memory.local_size))
             self.tops = np.full(self.lanes.count, self.first, np.uint64)
         return self.tops[self.lanes.all_places()].astype(dtype)
 
-    def refuse_frames(self, where: str) -> NoReturn:
-        """Raise SimulatorError: the frames of calls have come to what alloca has given."""
+    def check_frames(self, where: str) -> None:
+        """Raise SimulatorError where the frames of calls have come to what alloca has given."""
+        if self.tops[self.lanes.all_places()].max() <= self.first:
+            return  # all of it has been given back
         raise SimulatorError(
             f"{self.run.kernel.name}: calls are nested too deeply behind an alloca, at {where}; "
             f"the simulator has {self.first} bytes a thread for them. Let the recursion end "
@@ -152,7 +153,9 @@ class DeviceCalls:
 
         They are given back by stackrestore, not by the end of a function that is not inlined.
         """
-        start = (self.stack_top() + np.uint64(align - 1)) & ~np.uint64(align - 1)
+        frames = np.uint64(aligned(self.memory.reports.block.instance.local_bytes))
+        start = np.maximum(self.stack_top(), frames)
+        start = (start + np.uint64(align - 1)) & ~np.uint64(align - 1)
         end = start + np.asarray(size).astype(np.uint64)
         needed = int(end.max())
         if needed > self.memory.local_size:

@@ -245,6 +245,7 @@ def launch(
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
     in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
     The call's budget (see engine.budget) bounds time, memory and output.
+    Launches of several threads take turns, until the observers of one have heard of its end.
     Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.
     """
     if warp_order is None:

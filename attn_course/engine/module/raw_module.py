@@ -30,6 +30,7 @@ from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
 
+_MAKING = threading.RLock()  # threads make one program after the other
 PROJECT = home()  # a path such as "kernels/x.cu" may start here
 
 
@@ -99,7 +100,6 @@ class RawModule:
             "enable_cooperative_groups": enable_cooperative_groups,
         } | ({} if jitify is None else {"jitify": jitify})
         self._programs: dict[str, object] = {}
-        self._making = threading.RLock()
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
             raise ValueError("name_expressions need CUDA C source, not a compiled file")
@@ -169,7 +169,7 @@ class RawModule:
 
     def program(self, build: str = "optimised"):
         """The simulator's Program of a build, parsed once. Works on either backend."""
-        with self._making:
+        with _MAKING:
             return self._program(build)
 
     def _program(self, build: str):

@@ -17,7 +17,7 @@ from .syntax import (
 
 _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
-    pmevent call cp discard applypriority setmaxnreg griddepcontrol stmatrix
+    pmevent call cp discard applypriority setmaxnreg griddepcontrol stmatrix stackrestore
 """.split()
 
 

@@ -1,5 +1,6 @@
 """The variables and the functions of a module: one address each, for all launches and builds."""
 
+import re
 from collections.abc import Container
 
 import numpy as np
@@ -11,7 +12,8 @@ from ..address_space import ALIGNMENT, SPACE
 from ..addresses import FUNCTION_WINDOW, aligned
 from ..budget import call_budget
 
-_MANY = 64  # variables that nothing names, from which on they share a stretch of addresses
+# Names in the namespaces of CUDA's C++ library, also where a file has a copy of its own.
+_LIBRARY = re.compile(r"_ZN(\d+_INTERNAL_\w+?)?(4cuda|18cooperative_groups)\d")
 
 
 class ModuleMemory:
@@ -31,17 +33,17 @@ class ModuleMemory:
         """Return the bytes, (size,) uint8, and the addresses of a build's variables, by name.
 
         named: the variables that functions or other variables name. Debug builds with CUDA's C++
-        library have a thousand constants that nothing names; a gap around each would fill the
-        address space.
+        library have a thousand of its constants that nothing names. These share a stretch of
+        addresses: a gap around each would fill the address space.
         """
         self.functions += [name for name in module.functions if name not in self.functions]
         data, addresses, placed = {}, {}, dict(self._placed)
         every = [one for one in module.variables.values() if one.space in ("global", "const")]
         new = [variable for variable in every if _declaration(variable) not in placed]
         for space in ("global", "const"):
-            here = [variable for variable in new if variable.space == space]
+            here = [one for one in new if one.space == space and _LIBRARY.match(one.name)]
             idle = [variable for variable in here if variable.name not in named]
-            if len(idle) >= _MANY:
+            if idle:
                 placed |= self._together(idle)
         for variable in every:
             key = _declaration(variable)
@@ -64,7 +66,7 @@ class ModuleMemory:
         for variable in variables:
             places.append(size)
             size += aligned(variable.size, ALIGNMENT)
-        name = "variables that no kernel names"
+        name = "constants of CUDA's C++ library"
         with call_budget() as budget:
             budget.charge(size, name, "__device__ or __constant__ variables")
         start, data = SPACE.new_bytes(name, size, 1, variables[0].space == "const")

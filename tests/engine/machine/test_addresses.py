@@ -246,29 +246,33 @@ def test_what_printf_reads_is_found_at_once_among_many_arrays():
     assert [one.start for one in both] == [addresses[9], addresses[70]]
 
 
-def test_variables_that_nothing_names_share_their_addresses():
-    """As the hundreds of constants of CUDA's C++ library do in debug builds."""
+def test_constants_of_the_library_that_nothing_names_share_their_addresses():
+    """In debug builds there are hundreds of them."""
     text = """.version 8.0
 .target sm_90
 .address_size 64
 .visible .global .align 4 .u32 used = 7;
-.visible .global .align 8 .u64 p = c3;
+.visible .global .align 8 .u64 p = {NAME}3E;
+.visible .global .align 4 .u32 own = 8;
 VARIABLES
 .visible .entry k(.param .u64 out) {
 .reg .b64 %rd<3>; .reg .b32 %r<3>;
 ld.param.u64 %rd1, [out]; ld.global.u32 %r1, [used]; st.global.u32 [%rd1], %r1; ret; }
 """
-    constants = "\n".join(f".visible .global .align 4 .u32 c{i} = {i};" for i in range(200))
+    name = "_ZN9_INTERNAL_k4cuda3std1c"
+    constants = "\n".join(f".visible .global .align 4 .u32 {name}{i}E = {i};" for i in range(200))
     before, out = len(SPACE._starts), np.zeros(1, np.uint32)
-    program = Program(text.replace("VARIABLES", constants))
+    program = Program(text.replace("VARIABLES", constants).replace("{NAME}", name))
     launch(program, "k", (1, 1, 1), (1, 1, 1), [out])
     assert len(SPACE._starts) < before + 10 and out[0] == 7
-    values = [program.variables[f"c{i}"].view(np.uint32)[0] for i in range(200)]
+    values = [program.variables[f"{name}{i}E"].view(np.uint32)[0] for i in range(200)]
     assert values == list(range(200))
-    assert program.variables["p"].view(np.uint64)[0] == program.addresses["c3"]
-    assert device_address(program.variables["c9"]) == program.addresses["c9"]
-    ends = SPACE.at(program.addresses["used"]).end
-    assert SPACE.at(program.addresses["c3"]).start > ends + (1 << 20)  # named: a gap of its own
+    assert program.variables["p"].view(np.uint64)[0] == program.addresses[f"{name}3E"]
+    assert device_address(program.variables[f"{name}9E"]) == program.addresses[f"{name}9E"]
+    sizes = {
+        key: SPACE.at(program.addresses[key]).size for key in ("own", f"{name}3E", f"{name}9E")
+    }
+    assert list(sizes.values()) == [4, 4, 199 * 512]  # one's own, or a named one, has its gap
 
 
 class Watched(dict):

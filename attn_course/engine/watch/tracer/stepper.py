@@ -47,7 +47,7 @@ class Stepper(anywidget.AnyWidget):
             TraitError: the number is below 0 or too large.
         """
         number, count = proposal["value"], len(self.tracer.recordings)
-        if not 0 <= number < count:
+        if not 0 <= number < max(count, 1):
             raise traitlets.TraitError(
                 f"recording {number} does not exist: the blocks recorded are 0 to {count - 1}"
             )
