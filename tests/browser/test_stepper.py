@@ -519,7 +519,7 @@ def run_cell(browser, number, selector):
         found = cell.find_elements(By.CSS_SELECTOR, selector)
         return found[0] if found and found[0].text else None
 
-    patience = WebDriverWait(browser, 120, ignored_exceptions=[WebDriverException, IndexError])
+    patience = WebDriverWait(browser, 200, ignored_exceptions=[WebDriverException, IndexError])
     return patience.until(attempt)
 
 
