@@ -135,20 +135,26 @@ def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
     """
-    return plan_bias_gelu(x, bias, approximate, backend=backend, options=options)()
+    launches, out = _bias_gelu_launches(x, bias, approximate, backend, options)
+    launches.run()
+    return out
 
 
 def plan_bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()) -> LayerPlan:
     """Prepare a call of bias_gelu() on these arrays; also ``bias_gelu.plan``."""
+    return LayerPlan(*_bias_gelu_launches(x, bias, approximate, backend, options))
+
+
+bias_gelu.plan = plan_bias_gelu
+
+
+def _bias_gelu_launches(x, bias, approximate, backend, options):
     launches = Launches(backend)
     check_rows(x, launches.xp)
     check_vector("bias", bias, x.shape[-1], launches.xp)
     out = launches.xp.empty_like(x)
     add_bias_gelu(launches, x, bias, out, approximate, options=options)
-    return LayerPlan(launches, out)
-
-
-bias_gelu.plan = plan_bias_gelu
+    return launches, out
 
 
 def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, options=()) -> None:

@@ -61,25 +61,22 @@ def relative_bias(table: np.ndarray, side: int) -> np.ndarray:
     Raises:
         ValueError: a table of another shape.
     """
-    if table.ndim != 2 or len(table) != (2 * side - 1) ** 2:
-        raise ValueError(
-            f"{BIAS_TABLE} has shape {table.shape}, not ({(2 * side - 1) ** 2}, heads): a row for "
-            f"each distance of two tokens in windows of {side} x {side}"
-        )
+    _check_table(table, side, "heads")
     row, column = np.divmod(np.arange(side * side), side)
     dy = row[:, None] - row[None, :] + side - 1
     dx = column[:, None] - column[None, :] + side - 1
     return np.ascontiguousarray(np.moveaxis(table[dy * (2 * side - 1) + dx], 2, 0))
 
 
-def _checked_table(table, side: int, heads: int) -> np.ndarray | None:
-    """A block's table of biases on the host, of the shape that it must have."""
-    if table is None:
-        return None
-    table, shape = host_weight(BIAS_TABLE, table), ((2 * side - 1) ** 2, heads)
-    if table.shape != shape:
-        raise ValueError(f"{BIAS_TABLE} has shape {table.shape}, not {shape}")
-    return table
+def _check_table(table: np.ndarray, side: int, heads: int | str) -> None:
+    """Refuse a table of biases of a wrong shape; a word for `heads` stands for any number."""
+    distances = (2 * side - 1) ** 2
+    fits = table.ndim == 2 and len(table) == distances and heads in ("heads", table.shape[1])
+    if not fits:
+        raise ValueError(
+            f"{BIAS_TABLE} has shape {table.shape}, not ({distances}, {heads}): a row for each "
+            f"distance of two tokens in windows of {side} x {side}"
+        )
 
 
 class SwinStage:
@@ -121,11 +118,15 @@ class SwinStage:
             check_mapping(f"weights[{number}]", given, "pass a mapping for each block")
             others = {name: array for name, array in given.items() if name != BIAS_TABLE}
             try:
-                self.tables.append(_checked_table(given.get(BIAS_TABLE), side, heads))
+                table = given.get(BIAS_TABLE)
+                if table is not None:
+                    table = host_weight(BIAS_TABLE, table)
+                    _check_table(table, side, heads)
                 block = TransformerBlock(others, heads, backend=self.backend, **options)
             except (TypeError, ValueError) as error:
                 error.add_note(f"the error is in weights[{number}], those of block {number}")
                 raise
+            self.tables.append(table)
             self.blocks.append(block)
             first, width = self.blocks[0].width, self.blocks[-1].width
             if width != first:

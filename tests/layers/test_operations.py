@@ -302,3 +302,18 @@ def test_a_plan_keeps_the_matrices_of_its_making():
     w_1 *= 2
     w_2 *= 3
     np.testing.assert_array_equal(asnumpy(plan()), expected)
+
+
+def test_the_tail_of_gelu_is_as_its_docstring_says():
+    x = np.float32([[-3, -6]])
+    exact = reference.gelu(x.astype(np.float64))
+    by_erf, by_tanh = (asnumpy(bias_gelu(*device(x), None, how)) for how in ("none", "tanh"))
+    assert 1e-5 < abs(by_erf[0, 0] / exact[0, 0] - 1) < 4e-5
+    assert by_erf[0, 1] == 0 and -7e-9 < exact[0, 1] < -5e-9
+    tanh = reference.gelu(x.astype(np.float64), approximation="tanh")
+    assert abs(by_tanh / tanh - 1).max() < 2e-6
+
+
+def test_layer_norm_of_numbers_as_far_apart_as_its_docstring_allows():
+    x = 1e17 * np.where(np.arange(WIDEST) % 2, 1, -1)[None].astype(np.float32)
+    assert_agrees(layer_norm(*device(x)), reference.layer_norm(x), relative=NORM, name="1e17")

@@ -143,8 +143,9 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
     # An edited header is another compilation.
     headers = check_includes(source, name, own, include_folders())
     here = os.getcwd()  # where a relative name or folder begins
+    on_disk = not search  # what is compiled with `-I` is kept in this process alone
     return _run_nvrtc(
-        source, name, arguments, target, name_expressions, headers, folder, search, here
+        source, name, arguments, target, name_expressions, headers, own, on_disk, here
     )
 
 
@@ -208,10 +209,9 @@ def _search_folders(options: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _run_nvrtc(
-    source, name, arguments, target, name_expressions, headers, folder, search, working_folder
+    source, name, arguments, target, name_expressions, headers, own, on_disk, working_folder
 ) -> Compiled:
     library = _load_nvrtc()
-    own = (folder, *search) if folder else search
     binary = target.startswith("sm_")
     with call_budget() as budget:
         request = {
@@ -229,8 +229,7 @@ def _run_nvrtc(
             "memory_bytes": min(max(budget.memory_bytes, LEAST_BYTES), COMPILER_BYTES),
             "seconds": min(budget.remaining(), LONGEST_SECONDS),
         }
-        # Folders of `-I` may be large and change: what was found there is not kept on disk.
-        path = None if search else kept_file(library, request, headers)
+        path = kept_file(library, request, headers) if on_disk else None
         kept = read_kept(path)
         reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
