@@ -264,3 +264,9 @@ def test_shared_memory_ends_after_whole_vectors():
     exact = Case(Problem(1, 2, 37, 3), shared_bytes=148)
     trial, findings = sanitize(path, exact)
     assert trial.launch.shared_bytes == 148 and findings == [] and trial.judge().agrees
+
+
+def test_an_option_that_a_kernel_does_not_have_is_refused():
+    path, case = kernel_path("02_scores_tiled"), Case(Problem(1, 4, 4, 4))
+    with pytest.raises(ValueError, match="no constant NOPE; theirs, with the defaults, are TILE"):
+        clinic.examine(path, case, options=["-DNOPE=3"])

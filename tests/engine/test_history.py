@@ -163,6 +163,12 @@ def test_a_recursion_that_comes_to_what_alloca_gave_is_refused_every_time():
 
 
 IN_A_LEAF = """
+__device__ __noinline__ int helper(int n) {
+    volatile int own[50];
+#pragma unroll 1
+    for (int i = 0; i < 50; ++i) own[i] = n;
+    return own[n & 31] - n;
+}
 __device__ __noinline__ int taken(int n) {
     int* p;
     long long size = n * sizeof(int), before;
@@ -170,16 +176,18 @@ __device__ __noinline__ int taken(int n) {
     asm volatile("{ .reg .b64 x; alloca.u64 x, %1, 16; cvta.local.u64 %0, x; }"
         : "=l"(p) : "l"(size) : "memory");
     for (int i = 0; i < n; ++i) ((volatile int*)p)[i] = i;
-    int sum = 0;
+    int sum = helper(n);
     for (int i = 0; i < n; ++i) sum += ((volatile int*)p)[i];
     asm volatile("stackrestore.u64 %0;" :: "l"(before) : "memory");
     return sum;
 }
 __device__ __noinline__ int deeper(int x, int turns, int n) {
     volatile int big[100];
+#pragma unroll 1  // an array whose indices are constants would be in registers
     for (int i = 0; i < 100; ++i) big[i] = x + i;
     int below = turns ? deeper(x + 1, turns - 1, n) : taken(n);
     int wrong = 0;
+#pragma unroll 1
     for (int i = 0; i < 100; ++i) wrong += big[i] != x + i;
     return below + 100000 * wrong;
 }
@@ -248,6 +256,22 @@ def test_the_sanitizer_takes_alloca_in_a_kernel_without_local_variables():
     with observe(Sanitizer()) as report:
         k((1,), (4,), (out,))
     assert out.tolist() == [5] * 4 and not report.findings
+
+
+def test_the_sanitizer_follows_a_stack_that_grows_in_every_launch():
+    k = kernel(
+        DEEP.split("extern")[0]
+        + """extern "C" __global__ void k(int* out) {
+        volatile int mine[8];
+        for (int i = 0; i < 8; ++i) mine[(i + threadIdx.x) & 7] = i;
+        out[threadIdx.x] = deep(mine[threadIdx.x & 7]);
+    }"""
+    )
+    for _ in range(2):
+        out = np.zeros(4, np.int32)
+        with observe(Sanitizer()) as report:
+            k((1,), (4,), (out,))
+        assert out.tolist() == [0] * 4 and not report.findings
 
 
 # -- call sites ------------------------------------------------------------------------------------

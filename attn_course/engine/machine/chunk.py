@@ -273,8 +273,8 @@ class Chunk:
             return t.fall
         key, instance, site = self.kernel.expand_call(t.action, block, callee)
         lanes.extend()
-        if instance.local_bytes > self.calls.first:
-            self.calls.check_frames(block.instance.where(t.instruction))
+        if self.calls.tops is not None:
+            self.calls.check_frames(instance, lambda: block.instance.where(t.instruction))
         if instance.local_bytes > self.memory.local_size:
             self.memory.grow_stack(instance.local_bytes, block.instance.where(t.instruction))
         if instance.return_slot >= 0:

@@ -1,5 +1,7 @@
 """Calls of functions that PTX does not contain: printf, assert, malloc and free."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from attn_course.engine.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
@@ -21,13 +23,14 @@ class DeviceCalls:
     the calling block.
 
     tops: (places,) the first byte of each thread's local memory behind what alloca has given; None
-    before the first alloca. first: where it starts, behind the frames, with room for deeper calls.
+    before the first alloca. bases: (places,) where that begins: behind the frame of the function
+    that asked first, with room for deeper calls. A thread whose top is its base holds nothing.
     """
 
     def __init__(self, run, lanes: ChunkLanes, memory: Memory):
         self.run, self.lanes, self.memory = run, lanes, memory
         self.tops: np.ndarray | None = None
-        self.first = float("inf")
+        self.bases: np.ndarray | None = None
 
     # -- arguments and results ------------------------------------------------------------------
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
@@ -126,22 +129,24 @@ class DeviceCalls:
     # -- alloca ---------------------------------------------------------------------------------
     def stack_top(self, dtype=np.uint64) -> np.ndarray:
         """stacksave: (lanes,) where each thread's next alloca starts, an address in .local."""
+        places, running = self.lanes.all_places(), self.memory.reports.block.instance
         if self.tops is None:
-            kernel = self.run.kernel
-            frames = aligned(kernel.instance.local_bytes + kernel.callee_bytes) + _FRAMES
-            self.first = max(frames, aligned(self.memory.local_size))
-            self.tops = np.full(self.lanes.count, self.first, np.uint64)
-        return self.tops[self.lanes.all_places()].astype(dtype)
+            self.tops, self.bases = np.zeros((2, self.lanes.count), np.uint64)
+        base = aligned(running.local_bytes + self.run.kernel.callee_bytes) + _FRAMES
+        free = places[self.tops[places] <= self.bases[places]]
+        self.tops[free] = self.bases[free] = base
+        return self.tops[places].astype(dtype)
 
-    def check_frames(self, where: str) -> None:
-        """Raise SimulatorError where the frames of calls have come to what alloca has given."""
-        if self.tops[self.lanes.all_places()].max() <= self.first:
-            return  # all of it has been given back
-        raise SimulatorError(
-            f"{self.run.kernel.name}: calls are nested too deeply behind an alloca, at {where}; "
-            f"the simulator has {self.first} bytes a thread for them. Let the recursion end "
-            "sooner, or use an array of a fixed size"
-        )
+    def check_frames(self, callee, where: Callable[[], str]) -> None:
+        """Raise SimulatorError where a callee's frame comes to what alloca has given."""
+        places = self.lanes.all_places()
+        room = self.bases[places][self.tops[places] > self.bases[places]]
+        if room.size and callee.local_bytes > room.min():
+            raise SimulatorError(
+                f"{self.run.kernel.name}: calls are nested too deeply behind an alloca, at "
+                f"{where()}; the simulator has {room.min()} bytes a thread for them. Let the "
+                "recursion end sooner, or use an array of a fixed size"
+            )
 
     def restore_stack(self, tops) -> None:
         """stackrestore: what alloca has given since the stacksave may be given again."""
@@ -153,9 +158,7 @@ class DeviceCalls:
 
         They are given back by stackrestore, not by the end of a function that is not inlined.
         """
-        frames = np.uint64(aligned(self.memory.reports.block.instance.local_bytes))
-        start = np.maximum(self.stack_top(), frames)
-        start = (start + np.uint64(align - 1)) & ~np.uint64(align - 1)
+        start = (self.stack_top() + np.uint64(align - 1)) & ~np.uint64(align - 1)
         end = start + np.asarray(size).astype(np.uint64)
         needed = int(end.max())
         if needed > self.memory.local_size:

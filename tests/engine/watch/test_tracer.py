@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from traitlets import TraitError
 
 from attn_course import RawModule, Sanitizer, Tracer, attention, observe
 from attn_course.engine.machine import MemoryFault
@@ -416,3 +417,13 @@ def test_code_of_headers_stands_at_the_line_that_asks_for_it(method, dtype, asks
     products = {trace.lines[f["line"] - 1].strip() for f in trace.frames if f["products"]}
     assert {ask for ask in asks if any(line.startswith(ask) for line in products)} == asks
     assert all(line.startswith(tuple(asks)) for line in products)
+
+
+def test_a_stepper_shows_only_what_was_recorded(worked):
+    view = worked[0].show()
+    with pytest.raises(TraitError, match="recording 1 does not exist: the blocks recorded are 0"):
+        view.recording = 1
+    with pytest.raises(TraitError, match="recording -1 does not exist"):
+        view.recording = -1
+    assert view.recording == 0
+    assert Tracer().show().recording == 0  # nothing recorded yet
