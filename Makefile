@@ -31,11 +31,12 @@ hurdle = $(shell \
 	fi)
 
 .PHONY: help venv tour test unit system-test lab site notebooks notebook-test class lint bench bench-gpu hooks \
-	readme lock dist clean
+	anywhere readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
+	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
 	@echo "make site       the course as a static site in site/, every link checked"
 	@echo "make lab        JupyterLab on the first lesson, in your own copies under work/"
 	@echo "make notebooks  run every notebook and store its outputs"
@@ -75,6 +76,10 @@ system-test: venv
 notebook-test: venv
 	$(NBVAL) -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	notebooks/13_reading_the_profiler.ipynb notebooks
+
+# ANYWHERE="--alone" is one run for each setting; "--list" names the settings of this machine.
+anywhere: venv
+	@$(BIN)/python tools/anywhere.py $(ANYWHERE)
 
 lab: venv
 	@$(BIN)/attn-course lessons --open
