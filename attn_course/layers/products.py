@@ -4,7 +4,8 @@ On a GPU a precision is chosen. "fp32" multiplies in float32. "tf32x3" multiplie
 which keep 11 bits of a factor: each factor x is cut into high + low, and low*high + high*low +
 high*high is one product of three times the inner extent (Ootomo and Yokota, arXiv:2203.03341,
 discuss such products, and that tensor cores cut their sums off). "tf32" is one product of factors
-rounded to 11 bits. The simulator's products are NumPy's in float32, also over the three parts.
+rounded to 11 bits. The simulator's products are NumPy's, also over the three parts, summed in
+float64 and rounded once: BLAS adds in an order of the processor's, which float32 would show.
 """
 
 import numpy as np
@@ -47,7 +48,7 @@ def numpy_product(rows, matrix: WeightMatrix, out, bias=None, residual=None) -> 
 
     rows: (m, parts*k).  out, residual: (m, n).  bias: (n,).
     """
-    found = np.matmul(rows, matrix.data)
+    found = np.matmul(rows, matrix.data, dtype=np.float64).astype(np.float32)
     if bias is not None:
         found += bias
     if residual is not None:

@@ -12,7 +12,7 @@ from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.layers.launches import Launches
 from attn_course.layers.operations import add_bias_gelu, add_layer_norm, add_parts
-from attn_course.layers.products import PRECISIONS, WeightMatrix, tf32_high
+from attn_course.layers.products import PRECISIONS, WeightMatrix, numpy_product, tf32_high
 from attn_course.layers.steps import LAYER_NORM, WIDEST, Rows
 from attn_course.reference.comparison import assert_agrees, poisoned
 
@@ -250,6 +250,17 @@ def test_tf32_alone_loses_digits_that_three_products_keep():
         return np.linalg.norm(found - exact) / np.linalg.norm(exact)
 
     assert error(one) > 1e-4 and error(three) < 1e-6
+
+
+def test_products_of_the_simulator_do_not_depend_on_the_order_of_the_sum():
+    """BLAS adds in another order on another processor; lessons print digits of what follows."""
+    rows, weights = normal(64, 300), normal(300, 40, seed=1)
+    found = []
+    for order in (np.arange(300), np.random.default_rng(2).permutation(300)):
+        found.append(np.empty((64, 40), np.float32))
+        matrix = WeightMatrix(weights[order], backend="simulator")
+        numpy_product(np.ascontiguousarray(rows[:, order]), matrix, found[-1])
+    np.testing.assert_array_equal(*found)
 
 
 def test_products_are_refused_by_name():
