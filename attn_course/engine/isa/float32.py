@@ -355,6 +355,9 @@ _EXACT = {
 # -- .approx functions --------------------------------------------------------------------------
 # Computed in float64 and rounded once, so well inside the bounds of the ISA manual. The results of
 # hardware differ in the last bits: compare a kernel that uses them with a tolerance.
+# They have the same bits on every processor, though NumPy's float64 functions differ there in the
+# last place: hardly any result is within a unit of the middle between two float32 numbers, and a
+# test checks those that are.
 
 
 def _rounded(function):
