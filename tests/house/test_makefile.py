@@ -12,6 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 OLD = '#!/bin/sh\nif [ "$1" = -V ]; then echo "Python 3.8.10"; exit 0; fi\nexit 1\n'
 NO_VENV = '#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; *) exit 0;; esac\n'
 
+# Prints the processor for which OpenBLAS has chosen its kernels.
+BLAS_CORE = """
+import ctypes, pathlib, numpy
+(library,) = (pathlib.Path(numpy.__path__[0]).parent / "numpy.libs").glob("libscipy_openblas*")
+name = ctypes.CDLL(library).scipy_openblas_get_corename64_
+name.restype = ctypes.c_char_p
+print(name().decode())
+"""
+
 
 @pytest.fixture
 def bare(tmp_path):
@@ -91,6 +100,21 @@ def test_the_environment_is_made_from_hashes_and_past_the_users_settings(bare):
     lines = [line for line in planned(bare, "venv").splitlines() if "/pip install" in line]
     assert len(lines) == 2 and all(line.startswith("PIP_USER=0 ") for line in lines)
     assert "--require-hashes -r requirements.lock" in lines[0]
+
+
+def test_notebooks_run_with_the_blas_of_another_processor(bare):
+    """The name in the Makefile is one that NumPy's OpenBLAS has kernels for, and follows."""
+    (command,) = (line for line in planned(bare, "notebook-test").splitlines() if "--nbval" in line)
+    variable = next(word for word in command.split() if word.startswith("OPENBLAS_CORETYPE="))
+    name, _, core = variable.partition("=")
+    found = subprocess.run(
+        [sys.executable, "-c", BLAS_CORE],
+        env={**os.environ, name: core},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert found.stdout.strip() == core
 
 
 def test_clean_takes_away_all_that_was_built(bare):
