@@ -300,6 +300,8 @@ def run_alone(name: str, out: Path, quick: bool, seconds: float, log: Path) -> s
             status = None
     if status == 0:
         return "taken"
-    last = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()][-TAIL:]
+    # a tool writes in the encoding of the user's locale
+    text = log.read_text(encoding="utf-8", errors="replace")
+    last = [line for line in text.splitlines() if line.strip()][-TAIL:]
     how = "ended at the time limit" if status is None else f"FAILED with exit status {status}"
     return "\n  ".join([how, *last])

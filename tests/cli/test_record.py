@@ -141,6 +141,15 @@ def test_each_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
     assert record.run_alone("tiles", tmp_path, False, 60, log).startswith("FAILED")
 
 
+def test_what_a_tool_says_in_another_encoding_is_shown(tmp_path, monkeypatch):
+    tool = tmp_path / "tool"
+    tool.write_bytes(b"#!/bin/sh\necho 'ge\xe7ersiz'\nexit 1\n")  # Latin-5, as in a Turkish locale
+    tool.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tool))
+    said = record.run_alone("tiles", tmp_path, False, 60, tmp_path / "log.txt")
+    assert said == "FAILED with exit status 1\n  ge\ufffdersiz"
+
+
 def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\necho started\nsleep 60\n")
