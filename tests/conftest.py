@@ -31,3 +31,20 @@ def pytest_collection_finish():
 def no_gpu(monkeypatch):
     """Choose the simulator, whatever GPU the machine has."""
     monkeypatch.setenv(backend.ENVIRONMENT_VARIABLE, "simulator")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in which modes the sandbox was tested, and why not in others."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    told = {}
+    for report in reports:
+        told |= {value[0]: value[1] for name, value in _properties(report) if name == "sandbox"}
+    if told:
+        tested = ", ".join(label for label, why in told.items() if not why)
+        missing = "; ".join(f"{label}: {why}" for label, why in told.items() if why)
+        terminalreporter.write_line(f"sandbox: tested {tested or 'in no mode'}")
+        terminalreporter.write_line(f"sandbox: not on this machine: {missing or 'none'}")
+
+
+def _properties(report):
+    return getattr(report, "user_properties", ())

@@ -41,6 +41,7 @@ class Case:
         points: -1: all; None: the submission is not readable.
         remarks: kinds that must be among the remarks. limit: that ends the notebook; None
             where it may or not. error: classes of which the notebook must raise one.
+        ended: how the notebook must end, in words of the result.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Case:
     remarks: tuple[str, ...] = ()
     limit: str | None = ""
     error: tuple[str, ...] = ()
+    ended: str = ""
 
 
 def cell_of(notebook: dict, name: str) -> dict:
@@ -216,6 +218,49 @@ ENDLESS = """extern "C" __global__ void scores(const float* q, const float* k, v
     while (true) s[0] += 1.0f;
 }
 """
+SEGMENTS = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in range(64):
+    if libc.shmget(0, 64 << 20, 0o1600) < 0:
+        raise PermissionError(f"{number} segments")
+"""
+REMOVED = """
+import os, time
+opened = []
+try:
+    for _ in range(200):
+        opened.append(open("x", "wb", 0))
+        os.unlink("x")
+        opened[-1].write(bytes(8 << 20))
+except OSError:  # the folder is full
+    pass
+time.sleep(60)
+"""
+ORPHANS = """
+import os
+for _ in range(1000):
+    if os.fork() == 0:
+        os._exit(os.fork() and 0)
+    os.wait()
+"""
+CROWD = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(16):
+    if os.fork() == 0:
+        while True:
+            if os.fork() == 0:
+                sum(range(1_000_000))
+                os._exit(0)
+            try:
+                os.wait()
+            except ChildProcessError:
+                pass
+while True:
+    pass
+"""
+OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass"
 END = "    // END SOLUTION"
 CASES = (
     Case("correct", SOLVED),
@@ -281,6 +326,14 @@ CASES = (
     Case("pipe", lambda *_: PIPE, None),
     Case("huge", lambda *_: 1 << 30, None),
     Case("=cmd()", SOLVED),
+    # walls of the sandbox
+    Case("takes_segments", python(SEGMENTS), error=("PermissionError",)),
+    Case("removes_open_files", python(REMOVED), limit="files"),
+    Case("leaves_orphans", python(ORPHANS)),
+    Case("crowds", python(CROWD), limit="time"),
+    Case("crashes", python("import signal; signal.raise_signal(11)"), ended="signal 11"),
+    Case("alarms", python("import signal; signal.alarm(1); signal.pause()"), ended="signal 14"),
+    Case("limits_itself", python(OWN_LIMIT), ended="signal 24"),
 )
 
 
@@ -350,6 +403,8 @@ def unexpected(case: Case, result: dict) -> list[str]:
     errors = {one["error"] for one in notebook.get("errors", ())}
     if notebook and case.error and not errors & set(case.error):
         found.append(f"none of {case.error} among the errors {errors}")
+    if notebook and case.ended not in notebook["ended"]:
+        found.append(f"the notebook {notebook['ended']}, not by {case.ended}")
     return found
 
 

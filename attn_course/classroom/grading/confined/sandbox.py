@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,14 @@ MIB = 1 << 20
 _SUPERVISOR = Path(__file__).with_name("supervise.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "localtime", "passwd")
-_KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_PATH", "PYTHONPATH", "TZ")
+_LIBRARIES = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")
+_KEPT = ("PATH", "LANG", "LC_ALL", *_LIBRARIES, "PYTHONPATH", "PYTHONNOUSERSITE", "TZ")
+_FIND_LIBRARIES = """
+import json, sys
+finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]
+edited = [path for finder in finders for path in getattr(finder, "MAPPING", {}).values()]
+print(json.dumps([*sys.path, *edited]))
+"""
 _running: set[subprocess.Popen] = set()
 _lock = threading.Lock()
 
@@ -86,14 +94,19 @@ class ProcessOutcome:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A way to confine commands. mode: one of MODES."""
+    """A way to confine commands.
+
+    mode: one of MODES. kernel_walls: False leaves out Landlock and the filter of system calls, as
+    on a machine that has neither.
+    """
 
     mode: str
+    kernel_walls: bool = True
 
     @property
     def description(self) -> str:
         """The walls that it has, for a report."""
-        version = landlock_version()
+        version = landlock_version() if self.kernel_walls else 0
         walls = {
             "bubblewrap": "bubblewrap (no network, no foreign files)",
             "namespaces": "user namespaces (no network)",
@@ -122,7 +135,10 @@ class Sandbox:
         readable = [path for path in _readable() if os.path.exists(path)]
         request = {
             "command": command,
-            "wrapper": self._wrapper(folder, readable),
+            "mode": self.mode,
+            "kernel_walls": self.kernel_walls,
+            "own_folder": self.mode != "limits",  # a file system in memory, as large as allowed
+            "wrapper": self._wrapper(folder, readable, limits),
             "environment": _environment(folder),
             "folder": folder,
             "listable": str(IMPORT_ROOT),  # where Python looks for the package
@@ -154,20 +170,19 @@ class Sandbox:
             text = error.decode(errors="replace").strip()[-300:]
             raise SandboxError(f"the sandbox ({self.mode}) did not start: {text}") from None
 
-    def _wrapper(self, folder: str, readable: Sequence[str]) -> list[str]:
-        if self.mode == "bubblewrap":
-            binds = [part for path in readable for part in ("--ro-bind", path, path)]
-            return [
-                *(shutil.which("bwrap"), "--unshare-all", "--die-with-parent", "--new-session"),
-                *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *binds),
-                *("--bind", folder, folder, "--chdir", folder, "--"),
-            ]
-        if self.mode == "namespaces":
-            return [
-                *(shutil.which("unshare"), "--user", "--map-current-user", "--net", "--ipc"),
-                *("--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "--"),
-            ]
-        return []
+    def _wrapper(self, folder: str, readable: Sequence[str], limits: ProcessLimits) -> list[str]:
+        if self.mode != "bubblewrap":
+            return []
+        spaces = ["--unshare-all"]
+        if not os.geteuid():  # root needs no user namespace, and gives up its rights inside
+            spaces = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--cap-add", "ALL"]
+        binds = [part for path in readable for part in ("--ro-bind", path, path)]
+        return [
+            *(shutil.which("bwrap"), *spaces, "--as-pid-1", "--die-with-parent", "--new-session"),
+            *("--proc", "/proc", "--dev", "/dev", *binds),
+            *("--size", str(limits.folder_bytes + MIB), "--tmpfs", folder, "--chdir", folder),
+            *("--remount-ro", "/", "--remount-ro", "/dev", "--"),
+        ]
 
 
 def stop_all() -> None:
@@ -185,8 +200,7 @@ def best_sandbox() -> Sandbox:
 
 def works(sandbox: Sandbox) -> bool:
     """Whether a command runs in this sandbox here. SandboxError where none can run at all."""
-    programs = {"bubblewrap": "bwrap", "namespaces": "unshare"}
-    if sandbox.mode in programs and not shutil.which(programs[sandbox.mode]):
+    if sandbox.mode == "bubblewrap" and not shutil.which("bwrap"):
         return False
     outcome = sandbox.run(["-"], b"pass")
     if not outcome and sandbox.mode == MODES[-1]:
@@ -202,16 +216,32 @@ def _readable() -> list[str]:
         own.append(str(course / "pyproject.toml"))
     python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
     paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *own]
-    extra = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    libraries = [path for path in extra if path and Path(path).resolve() != IMPORT_ROOT]
-    return list(dict.fromkeys([*paths, *filter(os.path.isabs, libraries)]))
+    return list(dict.fromkeys([*paths, *_libraries()]))
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[str, ...]:
+    """Where a fresh Python finds packages and libraries, but for the course's own folder.
+
+    PYTHONPATH, the user's site, what a .pth file names, packages that are installed to be edited.
+    """
+    command = [sys.executable, "-P", "-c", _FIND_LIBRARIES]
+    told = subprocess.run(
+        command, env=child_environment(), cwd=PACKAGE, capture_output=True, check=True
+    )
+    named = [os.environ.get(name, "").split(os.pathsep) for name in _LIBRARIES]
+    found = filter(os.path.isabs, [*json.loads(told.stdout), *sum(named, [])])
+    return tuple(path for path in found if Path(path).resolve() != IMPORT_ROOT)
 
 
 def _environment(folder: str) -> dict[str, str]:
     """A command's environment: nothing of the grader's but what Python needs."""
     kept = {name: value for name, value in child_environment().items() if name in _KEPT}
+    if site.ENABLE_USER_SITE:  # `pip install --user`, which Python looks for in HOME
+        kept["PYTHONUSERBASE"] = site.getuserbase()
     return kept | {
         "HOME": folder,
+        "USER": "student",
         "TMPDIR": folder,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
