@@ -4,7 +4,7 @@ and every wrong one loses those of the property that it is rejected for.
 
 from dataclasses import dataclass
 
-from attn_course.engine.errors import CompileError
+from attn_course.engine.errors import CompileError, CompilerFailedError
 from attn_course.exercises.examination import compiled
 from attn_course.exercises.exercise import Exercise, Solution
 from attn_course.exercises.proof import REFERENCE, STUB
@@ -55,6 +55,8 @@ def prove_problem(problem: Exercise) -> list[ProvenAnswer]:
 def _proven(problem: Exercise, one: Solution) -> ProvenAnswer:
     try:
         kernel = compiled(problem, one.text)
+    except CompilerFailedError:
+        raise
     except CompileError as error:
         points = nothing(problem, f"compiles: {error}")
         return ProvenAnswer(problem.name, one.name, one.rejected_for, "compiles", points)

@@ -8,7 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from attn_course.engine.errors import CompileError, KernelNotFoundError, ParseError, ShownBriefly
+from attn_course.engine.errors import (
+    CompileError,
+    CompilerFailedError,
+    KernelNotFoundError,
+    ParseError,
+    ShownBriefly,
+)
 from attn_course.engine.module.kernel import Kernel
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
@@ -34,13 +40,16 @@ def score(name: str, text: str, *, hidden: bool = True) -> Points:
     """Return the points of an answer to a problem, here in this process.
 
     text: of the kernel, without the line `%%cuda NAME`. hidden: examine the hidden cases too.
-    Raises ExerciseError for a name that is no problem's.
+    Raises ExerciseError for a name that is no problem's; CompilerFailedError,
+    CompilerMissingError where the compiler gives no verdict.
     """
     problem = read_problem(name)
     if problem.is_stub(text):
         return nothing(problem, STUB)
     try:
         kernel = compiled(problem, text)
+    except CompilerFailedError:
+        raise
     except (CompileError, KernelNotFoundError, ParseError) as error:
         return nothing(problem, f"compiles: {error}", getattr(error, "line", 0))
     return points_of(problem, list(outcomes_of(problem, kernel, hidden=hidden)))

@@ -4,6 +4,7 @@ The points that a notebook shows are for its reader: code of a notebook may repl
 functions. Grades come from `scoring`, which judges the text of the kernels alone.
 """
 
+import os
 from functools import lru_cache
 
 from attn_course.engine.errors import ShownBriefly
@@ -11,7 +12,7 @@ from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
 
 from .gpu_bonus import Bonus, timed
-from .points import PropertyPoints
+from .points import Points, PropertyPoints
 from .scoring import read_problem, score
 
 
@@ -19,6 +20,8 @@ class NotEarned(ShownBriefly, AssertionError):
     """A property that does not hold; the message says where."""
 
 
+EXECUTED_BY_NBGRADER = "NBGRADER_EXECUTION"  # environment: "autograde" or "validate"
+STANDARD_ERROR = 2
 _scored = lru_cache(maxsize=64)(score)
 
 
@@ -32,12 +35,28 @@ def earn(name: str, property: str, *, hidden: bool = False) -> None:
     if property not in problem.points:
         known = ", ".join(problem.points)
         raise ExerciseError(f"{name} has no points for {property!r}, but for: {known}")
-    row = _scored(name, current_text(problem), hidden=hidden).of(property)
+    row = _judged(name, current_text(problem), hidden).of(property)
     if row.earned < row.possible:
         raise NotEarned(told(row))
     cases = len(problem.setups) + (len(problem.hidden_setups) if hidden else 0)
     of = "with hidden ones" if hidden else "visible"
     print(f"{property}: {row.earned} of {row.possible} points ({cases} cases, {of})")
+
+
+def _judged(name: str, text: str, hidden: bool) -> Points:
+    """Score a text. A failure of the machine ends nbgrader's run of the notebook.
+
+    nbgrader gives 0 points for every error of a test cell. Where the process ends, it keeps no
+    points of the notebook and names the student instead.
+    """
+    try:
+        return _scored(name, text, hidden=hidden)
+    except Exception as error:
+        if os.environ.get(EXECUTED_BY_NBGRADER) != "autograde":
+            raise
+        told = f"attn-course: {name} is not judged: {type(error).__name__}: {error}\n"
+        os.write(STANDARD_ERROR, told.encode())
+        os._exit(1)
 
 
 def bonus(name: str) -> Bonus:

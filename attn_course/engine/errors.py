@@ -61,6 +61,13 @@ class CompileError(ShownBriefly, RuntimeError):
         self.line = diagnostics[0].line if diagnostics else 0
 
 
+class CompilerFailedError(CompileError):
+    """The compiler gave no verdict: it ended early, had no time left, or lacks a part of its own.
+
+    The source or the machine may be the cause, so a judge counts it against nobody.
+    """
+
+
 class CompilerMissingError(ShownBriefly, RuntimeError):
     """CuPy or NVRTC is not installed; the message names the pip package to install."""
 

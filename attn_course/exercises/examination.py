@@ -13,6 +13,7 @@ from attn_course.engine.budget import call_budget
 from attn_course.engine.errors import (
     ArgumentError,
     CompileError,
+    CompilerFailedError,
     KernelNotFoundError,
     LaunchError,
     MemoryFault,
@@ -60,13 +61,16 @@ _NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
 def judge(exercise: Exercise, source: str) -> Judgement:
     """Examine the text of a kernel file against an exercise.
 
-    The examination ends with the first case that fails: cases are listed from the smallest.
+    The examination ends with the first case that fails: cases are listed from the smallest. Raises
+    CompilerFailedError, CompilerMissingError where the compiler gives no verdict.
     """
     about = {"exercise": exercise.name, "source": source, "of": len(exercise.setups)}
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
     try:
         kernel = compiled(exercise, source)
+    except CompilerFailedError:
+        raise
     except (CompileError, KernelNotFoundError, ParseError) as error:
         failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
         return Judgement(**about, failures=(failure,))
@@ -106,6 +110,8 @@ def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
         found = _sanitized(kernel, setup, ended=True) or [failure]  # the sanitizer knows more of it
+    except CompilerFailedError:
+        raise
     except _NOT_LAUNCHED as error:
         found = [Failure("compiles", str(error), setup.label)]
     except OutOfTime as error:
@@ -148,6 +154,8 @@ def _sanitized(kernel, setup: Setup, *, ended: bool = False) -> list[Failure]:
         launch(kernel, setup, arguments, watch, seconds=seconds)
     except OutOfTime as error:
         found = [] if ended else [_unfinished(error, setup)]
+    except CompilerFailedError:
+        raise
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
     except _NOT_LAUNCHED as error:

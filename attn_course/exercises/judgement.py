@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from html import escape
 from textwrap import wrap
 
+from attn_course.engine.ptx.source_module import lines_of
+
 # Property -> what it says of the learner's kernel, in the order in which a failure is told.
 PROPERTIES = {
     "compiles": "it compiles, and takes the arguments that it is called with",
@@ -113,7 +115,7 @@ class Judgement:
         where = f"case {failure.label}" if failure.label else "before any launch"
         lines = [f"  {failure.property} ({where}, {len(self.cases)} of {self.of} cases pass)"]
         if failure.property == "compiles":  # its carets stand below the text that they mark
-            lines += [f"  {line}" for line in failure.message.splitlines()]
+            lines += [f"  {line}" for line in lines_of(failure.message)]
         else:
             lines += [f"  {line}" for line in wrapped(failure.message)]
         if failure.property != "compiles":  # the compiler's message holds the line
@@ -127,7 +129,7 @@ class Judgement:
 
     def context(self, line: int) -> list[tuple[int, str]]:
         """Return the lines of the learner's text around `line`, with their numbers."""
-        text = self.source.splitlines()
+        text = lines_of(self.source)
         if not 0 < line <= len(text):
             return []
         first, last = max(1, line - CONTEXT), min(len(text), line + CONTEXT)
@@ -180,7 +182,7 @@ def wrapped(message: str) -> list[str]:
     kept = {"break_long_words": False, "break_on_hyphens": False, "drop_whitespace": True}
     return [
         part
-        for line in message.splitlines()
+        for line in lines_of(message)
         for part in wrap(line, WIDTH, subsequent_indent=_indent(line) + "    ", **kept) or [""]
     ]
 

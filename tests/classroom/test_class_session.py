@@ -1,5 +1,9 @@
 """A problem set in a notebook: `earn` and `bonus`."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from attn_course.classroom import bonus, earn
@@ -43,6 +47,33 @@ def test_a_property_that_fails_names_case_and_line(write):
     write(NAME, problem.stub)
     with pytest.raises(NotEarned, match="still holds the stub"):
         earn(NAME, "agrees")
+
+
+AUTOGRADED = """
+from attn_course.classroom import session
+def broken(*_, **__):
+    raise OSError("no compiler here")
+session._scored = broken
+try:
+    session.earn("ps4_d", "in bounds")
+except OSError:
+    print("raised")
+"""
+
+
+@pytest.mark.parametrize(("by", "out"), [("autograde", ""), ("validate", "raised\n")])
+def test_nbgrader_gives_no_0_where_the_machine_fails(by, out, tmp_path):
+    """An error in a test cell would be 0 points; a process that ends is a failed assignment."""
+    environment = os.environ | {"NBGRADER_EXECUTION": by}
+    ended = subprocess.run(
+        [sys.executable, "-c", AUTOGRADED],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stdout) == (0 if out else 1, out)
+    assert ("ps4_d is not judged: OSError: no compiler here" in ended.stderr) == (not out)
 
 
 def test_what_has_no_points_is_told(write):

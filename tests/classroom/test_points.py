@@ -7,7 +7,9 @@ import pytest
 from attn_course.classroom import Points, score, score_apart
 from attn_course.classroom.points import STUB, CaseOutcome, nothing, points_of
 from attn_course.classroom.scoring import NotScored, read_problem
-from attn_course.exercises import ExerciseError, read_exercise
+from attn_course.engine.errors import CompilerFailedError
+from attn_course.exercises import ExerciseError, examination, judge, read_exercise
+from attn_course.exercises.examination import compiled, launch
 from attn_course.exercises.exercise import GOAL, parse_exercise
 from attn_course.exercises.judgement import Failure
 
@@ -91,6 +93,38 @@ def test_a_stub_and_a_text_that_does_not_compile_earn_nothing():
     assert broken.earned == 0 and broken.rows[0].reason.startswith("compiles: ")
     other_name = score("ps2_softmax", problem.solution.replace(" softmax(", " softmaxx("))
     assert other_name.earned == 0 and "softmaxx" in other_name.rows[0].reason
+
+
+CRASH = f"__global__ void k(int* x) {{ x[0] = {'(' * 100_000}1{')' * 100_000}; }}"
+
+
+def test_a_crash_of_the_compiler_gives_no_points_and_takes_none(monkeypatch):
+    """The source or the machine may be the cause: nobody gets 0 for it."""
+    monkeypatch.setenv("ATTN_COURSE_MEMORY", "300M")
+    monkeypatch.delenv("ATTN_COURSE_COMPILED", raising=False)
+    for examined in (score, lambda name, text: judge(read_exercise(name), text)):
+        with pytest.raises(CompilerFailedError, match="the compiler broke down"):
+            examined("ps2_softmax", CRASH)
+    with pytest.raises(NotScored, match="CompilerFailedError: .*the compiler broke down"):
+        score_apart({"ps2_softmax": CRASH})
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_compiler_that_fails_in_a_case_gives_no_verdict(when, monkeypatch):
+    """At the launch, or under the sanitizer, whose build is another."""
+    problem = read_problem("ps4_a")
+    kernel, calls = compiled(problem, problem.solution), []
+
+    def failing(*arguments, **keywords):
+        calls.append(1)
+        if len(calls) > when:
+            raise CompilerFailedError("the compiler's process has ended")
+        return launch(*arguments, **keywords)
+
+    monkeypatch.setattr(examination, "launch", failing)
+    with pytest.raises(CompilerFailedError):
+        examination.examine(kernel, problem.setups[0])
+    assert len(calls) == when + 1
 
 
 def test_the_sanitizer_sees_the_text_that_is_counted():

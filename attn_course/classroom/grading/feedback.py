@@ -7,6 +7,7 @@ failing case are a page beside it, made by the course's stepper.
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
+from attn_course.engine.ptx.source_module import lines_of
 from attn_course.exercises.judgement import CONTEXT, PROPERTIES
 
 from .gradebook import GRADED, printable, remarks_of, state_of, total
@@ -144,7 +145,7 @@ def _reasons(problem: Mapping) -> Iterable[str]:
 
 def _lines(source: str, line: int) -> str:
     """Return the lines around one line of the kernel."""
-    text = source.splitlines()
+    text = lines_of(source)
     shown = []
     for number in range(max(1, line - CONTEXT), min(len(text), line + CONTEXT) + 1):
         content = f"{number:4}  {escape(text[number - 1])}"

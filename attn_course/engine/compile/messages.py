@@ -1,15 +1,18 @@
 """NVRTC's messages, made readable: file and line, the line's text, a caret, and a hint."""
 
 import difflib
+import os
 import re
 
-from ..errors import CompileError, Diagnostic
+from ..errors import CompileError, CompilerFailedError, Diagnostic
+from ..ptx.source_module import lines_of
 from .includes import cuda_major, package_name
 
 _HEAD = re.compile(
     r"^(?:(?P<file>.+?)\((?P<line>\d+)\)|At end of source): "
     r"(?P<severity>(?:catastrophic )?error|warning)(?: #[\w-]+)?: (?P<message>.*)$"
 )
+_MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 
 MAX_SHOWN = 5
@@ -30,6 +33,17 @@ HEADER_PACKAGES = {
     "nv/target": "nvidia-cuda-cccl",
     "cuda/pipeline": "nvidia-cuda-cccl",
     "cuda/barrier": "nvidia-cuda-cccl",
+}
+
+# What the course itself installs, or CuPy brings; the others are a choice of the source.
+OWN_PACKAGES = {"nvidia-cuda-runtime", "nvidia-cuda-nvcc", "nvidia-cuda-cccl"}
+
+# Replies of NVRTC that say nothing of the source.
+NO_VERDICT = {
+    "NVRTC_ERROR_OUT_OF_MEMORY",
+    "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
+    "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+    "NVRTC_ERROR_INTERNAL_ERROR",
 }
 
 # Host headers that CUDA files often include out of habit; a kernel needs none of them.
@@ -76,7 +90,7 @@ HEADER_OF_NAME = (
 def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
     """The compiler's messages, in order, each with the source line and caret it printed."""
     found: list[Diagnostic] = []
-    lines = log.splitlines()
+    lines = lines_of(log)
     for position, text in enumerate(lines):
         match = _HEAD.match(text)
         if match:
@@ -85,7 +99,7 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
                 if not following.startswith("  "):
                     break
                 snippet.append(following[2:])
-            at = int(match["line"]) if match["line"] else len(source.splitlines())
+            at = int(match["line"]) if match["line"] else len(lines_of(source))
             found.append(
                 Diagnostic(
                     match["file"] or name, at, match["severity"], match["message"], tuple(snippet)
@@ -94,16 +108,41 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
     return found
 
 
-def describe_failure(source: str, name: str, log: str, options: tuple[str, ...]) -> CompileError:
-    """Build the CompileError for a failed run of NVRTC from its log."""
+def describe_failure(
+    source: str,
+    name: str,
+    log: str,
+    options: tuple[str, ...],
+    code: str = "",
+    system: tuple[str, ...] = (),
+) -> CompileError:
+    """Build the CompileError for a failed run of NVRTC from its log.
+
+    It is a CompilerFailedError where a part of the compiler is missing or failed. code: NVRTC's
+    error, such as "NVRTC_ERROR_COMPILATION". system: folders of CUDA's headers.
+    """
     diagnostics = parse_log(log, source, name)
     errors = [d for d in diagnostics if "error" in d.severity]
     if not errors:
-        return CompileError(_describe_other(name, log, options), (), log)
+        kind = CompilerFailedError if code in NO_VERDICT else CompileError
+        return kind(_describe_other(name, log, options), (), log)
     parts = [_describe(diagnostic, source, name) for diagnostic in errors[:MAX_SHOWN]]
     if len(errors) > MAX_SHOWN:
         parts.append(f"... and {len(errors) - MAX_SHOWN} more errors; the first causes most others")
-    return CompileError("\n".join(parts), tuple(errors), log)
+    missing = any(_is_of_the_machine(error, system) for error in errors)
+    kind = CompilerFailedError if missing else CompileError
+    return kind("\n".join(parts), tuple(errors), log)
+
+
+def _is_of_the_machine(error: Diagnostic, system: tuple[str, ...]) -> bool:
+    """Whether a header is missing that comes with the compiler, or that one of CUDA's includes."""
+    missing = _MISSING_HEADER.search(error.message)
+    if not missing:
+        return False
+    inside = os.path.realpath(error.file).startswith(
+        tuple(f"{folder}{os.sep}" for folder in system)
+    )
+    return inside or HEADER_PACKAGES.get(missing[1]) in OWN_PACKAGES
 
 
 def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
@@ -122,7 +161,7 @@ def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
 
 
 def _describe(diagnostic: Diagnostic, source: str, name: str) -> str:
-    lines = source.splitlines() if diagnostic.file == name else []
+    lines = lines_of(source) if diagnostic.file == name else []
     number = diagnostic.line
     text = list(diagnostic.snippet)
     if not text and 0 < number <= len(lines):
@@ -150,7 +189,7 @@ def _hint(diagnostic: Diagnostic, source: str, lines: list[str], previous: int) 
     message = diagnostic.message
     if 'expected a ";"' in message:
         return _semicolon_hint(diagnostic, lines, previous)
-    missing = re.search(r'cannot open source file "([^"]+)"', message)
+    missing = _MISSING_HEADER.search(message)
     if missing:
         return _header_hint(missing.group(1))
     if "is undefined" in message or "namespace name" in message:

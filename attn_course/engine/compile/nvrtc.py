@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..budget import TIMEOUT, Budget, call_budget
-from ..errors import CompileError, CompilerMissingError
+from ..errors import CompileError, CompilerFailedError, CompilerMissingError
 from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
 from .compiler import ask_compiler
@@ -95,7 +95,8 @@ def compile_ptx(
     are NVRTC's; an `-arch` or `-std` among them wins over `arch` and C++17. `build` is
     "optimised" (with line information) or "debug" (`-G`).
 
-    Raises CompileError with file, line and hint, CompilerMissingError when NVRTC is not there.
+    Raises CompileError with file, line and hint, CompilerFailedError where the compiler gave no
+    verdict, CompilerMissingError when NVRTC is not there.
     """
     if build not in BUILDS:
         raise ValueError(f"build is {build!r}; it must be one of {', '.join(map(repr, BUILDS))}")
@@ -233,7 +234,8 @@ def _run_nvrtc(
         kept = read_kept(path)
         reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
-        raise describe_failure(source, name, reply["log"].rstrip("\0") or reply["error"], arguments)
+        log, system = reply["log"].rstrip("\0") or reply["error"], real_folders(include_folders())
+        raise describe_failure(source, name, log, arguments, reply["error"], system)
     if not kept:
         keep(path, reply, image)
     ptx = "" if binary else image.decode(errors="replace").rstrip("\0")
@@ -252,23 +254,23 @@ def _run_nvrtc(
 
 
 def _answer(library: str, request: dict, name: str, budget: Budget) -> tuple[dict, bytes]:
-    """The compiler's reply; CompileError where it found no end, or ended before its time."""
+    """The compiler's reply; CompilerFailedError where it found no end, or ended before its time."""
     try:
         if not request["seconds"]:
             raise TimeoutError
         reply, image = ask_compiler(library, request, request["seconds"])
     except TimeoutError:
-        raise CompileError(
+        raise CompilerFailedError(
             f"{name}: the compiler ran longer than {budget.seconds:g} s. Does a template or a "
             f"macro expand without end? If not, set the environment variable {TIMEOUT} to more "
             f"seconds"
         ) from None
     except ChildProcessError as error:
-        raise CompileError(f"{name}: {error}") from None
+        raise CompilerFailedError(f"{name}: {error}") from None
     if "ended" in reply:
         status = reply["ended"]
         why = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        raise CompileError(
+        raise CompilerFailedError(
             f"{name}: the compiler broke down ({why}). Is something nested "
             f"very deeply, or expanded very often?"
         )

@@ -197,10 +197,11 @@ class RawModule:
         NVRTC makes it in a small part of the time of the optimised build, which stands in where
         the code has no debug build; then no C type is known.
         """
-        try:
-            return self.compiled("debug")
-        except CompileError:
-            return self.compiled()
+        with call_budget():  # one limit of time for both
+            try:
+                return self.compiled("debug")
+            except CompileError:
+                return self.compiled()
 
     @cached_property
     def _ptx_module(self) -> Module:

@@ -6,6 +6,15 @@ from .dwarf import Reader
 from .syntax import Instruction, Module, Position
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a source as the compiler counts them.
+
+    Only a line feed ends a line. `str.splitlines` would also end one at a form feed, a vertical tab
+    or U+2028 in a comment, and all numbers after it would be wrong.
+    """
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
 class SourceModule:
     """A parsed PTX module and its source: which instruction belongs to which source line.
 
@@ -17,8 +26,8 @@ class SourceModule:
     def __init__(self, module: Module, source: str, source_name: str, options=(), headers=()):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
-        self.source_lines = tuple(source.splitlines())
-        self.headers = {name: tuple(text.splitlines()) for name, text in headers}
+        self.source_lines = tuple(lines_of(source))
+        self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]

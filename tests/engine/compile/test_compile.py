@@ -10,6 +10,7 @@ import pytest
 
 from attn_course.engine.compile import (
     CompileError,
+    CompilerFailedError,
     CompilerMissingError,
     compile_cubin,
     compile_ptx,
@@ -20,7 +21,10 @@ from attn_course.engine.compile import (
     requested_arch,
     required_arch,
 )
+from attn_course.engine.compile import compiler as compiler_process
 from attn_course.engine.compile import nvrtc as compiler
+from attn_course.engine.compile.messages import describe_failure
+from attn_course.engine.ptx.source_module import lines_of
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;
@@ -317,6 +321,53 @@ def test_an_error_in_a_header_names_the_header(tmp_path):
     error = failure(f'#include "bad.cuh"\n{SCALE}', str(tmp_path / "k.cu"))
     assert Path(error.file) == tmp_path / "bad.cuh" and error.line == 2
     assert "     2 | __device__ int broken()" in str(error)
+
+
+def test_a_compiler_that_does_not_start_says_nothing_of_the_source(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler_process, "_SERVER", tmp_path / "none.py")
+    monkeypatch.setattr(compiler_process, "_idle", [])
+    monkeypatch.delenv("ATTN_COURSE_COMPILED", raising=False)
+    with pytest.raises(CompilerFailedError, match="the compiler's process has ended"):
+        compile_ptx(SCALE, options=("-DWITHOUT_SERVER",))
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"),
+    [
+        ("<cuda_fp16.h>", CompilerFailedError),  # comes with the course
+        ("<broken.h>", CompilerFailedError),  # a header of CUDA's, which includes a missing one
+        ("<cublas_v2.h>", CompileError),  # comes with a package of the user's choice
+        ('"mine.cuh"', CompileError),
+    ],
+)
+def test_a_header_of_the_compilers_own_is_not_the_sources_fault(
+    header, kind, tmp_path, monkeypatch
+):
+    (tmp_path / "broken.h").write_text("#include <nowhere.h>\n")
+    monkeypatch.setattr(compiler, "include_folders", lambda: (str(tmp_path),))
+    monkeypatch.setattr(compiler, "include_options", lambda folder: (f"-I{tmp_path}",))
+    error = failure(f"#include {header}\n{SCALE}", "k.cu")
+    assert type(error) is kind and "cannot open source file" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("NVRTC_ERROR_BUILTIN_OPERATION_FAILURE", CompilerFailedError),
+        ("NVRTC_ERROR_INVALID_OPTION", CompileError),
+    ],
+)
+def test_a_failure_inside_the_compiler_is_none_of_the_source(code, kind):
+    log = "nvrtc: error: failed to open libnvrtc-builtins.so.12.9."
+    assert type(describe_failure(SCALE, "k.cu", log, (), code)) is kind
+
+
+def test_only_a_line_feed_ends_a_line():
+    """NVRTC counts so: a form feed or U+2028 in a comment moves no line that is quoted."""
+    for mark in ("\f", "\v", "\x1c", "\x85", "\u2028", "\r"):
+        error = failure(f"// a{mark}b\n__global__ void k(int* x) {{\n  x[0] = 1\n}}\n", "k.cu")
+        assert "     3 |   x[0] = 1\n" in str(error), repr(mark)
+    assert lines_of("a\r\n\n b \f\n") == ["a", "", " b \f"]
 
 
 def test_without_nvrtc_the_package_is_named(monkeypatch):

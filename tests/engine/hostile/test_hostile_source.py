@@ -14,7 +14,13 @@ import pytest
 
 from attn_course import RawModule, Sanitizer, observe
 from attn_course.engine import budget
-from attn_course.engine.compile import CompileError, allowed, compile_ptx, default_arch
+from attn_course.engine.compile import (
+    CompileError,
+    CompilerFailedError,
+    allowed,
+    compile_ptx,
+    default_arch,
+)
 from attn_course.engine.compile import nvrtc as compiler
 from attn_course.engine.errors import Hang, SimulatorError, TooLarge
 from attn_course.engine.ptx.parser import ParseError, parse
@@ -76,9 +82,12 @@ def test_compiling_ends(name, tmp_path, monkeypatch):
     (tmp_path / "k.cu").write_text(COMPILER_BOMBS[name])
     monkeypatch.setenv(budget.TIMEOUT, "5")
     start = time.monotonic()
-    with pytest.raises(CompileError, match=r"^(\S*k\.cuh?)(:\d+: error)?: "):
+    with pytest.raises(CompileError, match=r"^(\S*k\.cuh?)(:\d+: error)?: ") as caught:
         RawModule(path=tmp_path / "k.cu").get_function("k")
     assert time.monotonic() - start < 20
+    broken = ("ran longer", "broke down")
+    failed = isinstance(caught.value, CompilerFailedError)
+    assert failed == any(word in str(caught.value) for word in broken)
     assert call(K + "{ x[0] = 3; }")[0] == 3  # the compiler works on
 
 
@@ -89,6 +98,18 @@ def test_a_slow_compiler_is_ended_in_time_and_says_so(monkeypatch):
     with pytest.raises(CompileError, match="compiler ran longer than 0.5 s.*ATTN_COURSE_TIMEOUT"):
         compile_ptx(COMPILER_BOMBS["templates"])
     assert time.monotonic() - start < 20 * SECONDS
+
+
+@pytest.mark.parametrize("use", ["kernels", "get_function"])
+def test_both_builds_of_a_bomb_share_one_limit(use, monkeypatch):
+    """The optimised build stands in for a debug build that fails, not for one without an end."""
+    monkeypatch.setenv(budget.MEMORY, "4G")
+    monkeypatch.setenv(budget.TIMEOUT, "1")
+    module = RawModule(code=COMPILER_BOMBS["templates"])
+    start = time.monotonic()
+    with pytest.raises(CompilerFailedError, match="ran longer than 1 s"):
+        module.kernels if use == "kernels" else module.get_function("k")
+    assert time.monotonic() - start < 1.8
 
 
 INTERRUPTED = """
