@@ -408,6 +408,13 @@ def unexpected(case: Case, result: dict) -> list[str]:
     return found
 
 
+def without_nvrtc(folder: Path) -> str:
+    """Write a folder that, in PYTHONPATH, hides CuPy's compiler from each new process."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text('import sys\nsys.modules["cupy.cuda"] = None\n')
+    return str(folder)
+
+
 def traces(folder: Path) -> list[str]:
     """Return what submissions have left outside of their sandboxes."""
     found = [f"{OUTSIDE} is written"] if (folder / OUTSIDE).exists() else []

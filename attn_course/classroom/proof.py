@@ -34,9 +34,13 @@ class ProvenAnswer:
             return False
         if self.expected in ("", "waiting"):
             return self.points.earned == (0 if self.expected else self.points.possible)
-        graded = [row.property for row in self.points.rows]
-        mine = [name for name in graded if name.partition(":")[0] == self.expected]
-        return bool(self.points.lost) and (not mine or bool(set(mine) & set(self.points.lost)))
+        return loses(self.points, self.expected)
+
+
+def loses(points: Points, rejected_for: str) -> bool:
+    """Whether a wrong solution loses points, those of the property that it breaks among them."""
+    mine = {row.property for row in points.rows if row.property.partition(":")[0] == rejected_for}
+    return bool(points.lost) and (not mine or bool(mine & set(points.lost)))
 
 
 def prove_problem(problem: Exercise) -> list[ProvenAnswer]:

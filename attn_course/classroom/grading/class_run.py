@@ -13,6 +13,7 @@ from .handout import Handout, HandoutError, handout_of
 from .pool import grade_here, grade_on_cluster
 from .store import Store, write
 from .submissions import Submission, collect
+from .verdict import JudgeError
 
 OVERVIEW = "index.html"
 Graded = Iterable[tuple[Task, dict | Exception]]
@@ -58,7 +59,8 @@ def grade_class(
         gradebook: nbgrader's database, to write the points into.
         follow(graded, count): shows progress; returns an iterable of the same.
     Raises CollectError where no submissions are found, HandoutError for a problem set that cannot
-    be graded, SandboxError, ClusterError, GradebookError.
+    be graded, JudgeError where the judge does not work here, SandboxError, ClusterError,
+    GradebookError.
     """
     layout, submissions = collect(folder, only)
     handouts, unknown = _handouts(folder, submissions)
@@ -73,6 +75,8 @@ def grade_class(
     many = jobs or len(os.sched_getaffinity(0))
     graded = grade_on_cluster(tasks, cluster) if cluster else grade_here(tasks, many)
     for task, result in follow(graded, len(tasks)) if tasks else ():
+        if isinstance(result, JudgeError):
+            raise result
         if isinstance(result, Exception):
             results[task.set, task.student] = _failed(task, result)
         else:

@@ -5,37 +5,24 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-from attn_course.engine.project import PACKAGE
-
-from ..points import Points, nothing
-from ..scoring import read_problem
 from ..session import NotEarned
 from .confined.reading import SEPARATOR
 from .confined.sandbox import (
     MIB,
     ProcessLimits,
-    ProcessOutcome,
     Sandbox,
     SandboxError,
     best_sandbox,
 )
 from .handout import Handout, HandoutError
+from .verdict import code_digest, ending, judge, shortened
 
 ROOM = "attn_course.classroom.grading.confined"
 READ_LIMITS = ProcessLimits(seconds=20, memory_bytes=1024 * MIB)
-JUDGE_LIMITS = ProcessLimits(seconds=40)  # its launches have limits of their own
-JUDGED_AGAIN = 1  # times, where the judge's answer is cut off
+READ_AGAIN = 1  # times, where reading gives no answer
 WELL = "ran to its end"
 RUN_SECONDS = 12.0  # of a notebook
-ENDED = {  # limit that a notebook passed -> what the report says
-    "time": "ran longer than {seconds:g} s",
-    "memory": "used more than {memory_mib} MiB of memory",
-    "processes": "started more than {processes} processes",
-    "files": "wrote more than {folder_mib} MiB or {folder_files} files",
-    "output": "printed more than {output_mib} MiB",
-}
 
 
 @dataclass(frozen=True)
@@ -67,20 +54,12 @@ class Task:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """Return a hash of the package's Python code, which decides about every result."""
-    found = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 def grade(task: Task, sandbox: Sandbox | None = None) -> dict:
     """Grade a submission and return the result as plain data; `pages` holds its stepper pages.
 
-    Raises SandboxError where the sandbox does not work, HandoutError where this machine's problems
-    are not those of the task.
+    Raises SandboxError where the sandbox does not work, JudgeError where the judge does not,
+    NotJudged where one text ends the judge, HandoutError where this machine's problems are not
+    those of the task.
     """
     started = time.monotonic()
     if task.code != code_digest():
@@ -131,34 +110,14 @@ def _row(row: Mapping) -> dict:
 
 def _read(task: Task, sandbox: Sandbox) -> dict:
     data = json.dumps(task.handout).encode() + SEPARATOR + task.data
-    outcome = sandbox.run(["-m", f"{ROOM}.reading"], data, READ_LIMITS)
-    if outcome:
-        return json.loads(outcome.reply)
-    why = f"reading the notebook failed: it {_ending(outcome, READ_LIMITS)}"
+    for _ in range(1 + READ_AGAIN):
+        outcome = sandbox.run(["-m", f"{ROOM}.reading"], data, READ_LIMITS)
+        if outcome:
+            return json.loads(outcome.reply)
+    why = f"reading the notebook failed: it {ending(outcome, READ_LIMITS)}"
     if not outcome.passed:
-        raise SandboxError(f"{why}: {outcome.tail.strip()[-300:]}")
+        raise SandboxError(f"{why}: {shortened(outcome.tail)}")
     return {"unreadable": why, "remarks": [], "kernels": {}, "run": []}
-
-
-def judge(sandbox: Sandbox, problem: str, text: str | None) -> tuple[Points, str]:
-    """Return a kernel's points, and the page with the steps of the case that fails, or "".
-
-    Raises SandboxError where the judge's answer is cut off time and again.
-    """
-    about = read_problem(problem)
-    if text is None:
-        return nothing(about, "there is no kernel"), ""
-    data = json.dumps({"problem": problem, "text": text}).encode()
-    for _ in range(1 + JUDGED_AGAIN):
-        outcome = sandbox.run(["-m", f"{ROOM}.judging"], data, JUDGE_LIMITS)
-        first, ended, rest = outcome.reply.partition("\n")
-        if not outcome.reply:
-            why = _ending(outcome, JUDGE_LIMITS)
-            return nothing(about, f"the kernel ended the examination: it {why}"), ""
-        if ended:  # the line of points is whole; the page may be missing
-            page = json.loads(rest) if rest.endswith("\n") and outcome else ""
-            return Points.from_data(json.loads(first)), page
-    raise SandboxError(f"the judge's answer on {problem} was cut off twice")
 
 
 def execute(sandbox: Sandbox, cells: list, seconds: float) -> dict:
@@ -178,7 +137,7 @@ def execute(sandbox: Sandbox, cells: list, seconds: float) -> dict:
                 errors.append({"cell": at[:300], "error": error, "text": text})
         except Exception:  # the student's code wrote into the report: any JSON, or none
             continue
-    why = "" if outcome and ended else _ending(outcome, limits)
+    why = "" if outcome and ended else ending(outcome, limits)
     return {
         "ended": WELL if not why else why,
         "limit": outcome.passed,
@@ -189,16 +148,3 @@ def execute(sandbox: Sandbox, cells: list, seconds: float) -> dict:
         "cpu_seconds": outcome.cpu_seconds,
         "memory_bytes": outcome.memory_bytes,
     }
-
-
-def _ending(outcome: ProcessOutcome, limits: ProcessLimits) -> str:
-    """Say in words how a process ended that did not end well."""
-    if outcome.passed:
-        fields = dict(vars(limits))
-        for name in [name for name in fields if name.endswith("_bytes")]:
-            fields[name.replace("_bytes", "_mib")] = fields[name] // MIB
-        return ENDED[outcome.passed].format_map(fields)
-    signal = -outcome.status if outcome.status < 0 else outcome.status - 128
-    if 0 < signal <= 64:  # 128 + N as bubblewrap and a shell report it
-        return f"was ended by signal {signal}"
-    return f"ended early, with exit status {outcome.status}"

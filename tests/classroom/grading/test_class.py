@@ -13,19 +13,16 @@ from hostile_class import PROBLEM, SET, traces, unexpected, write_class
 
 from attn_course.classroom.grading import (
     HandoutError,
-    Sandbox,
     Task,
     best_sandbox,
     grade_class,
     grader,
     handout_of,
+    verdict,
 )
 from attn_course.classroom.grading.class_run import OVERVIEW
-from attn_course.classroom.grading.confined.sandbox import ProcessOutcome, SandboxError
 from attn_course.classroom.grading.gradebook import total
 from attn_course.classroom.notebooks import notebook_text, released_notebook
-from attn_course.classroom.points import nothing
-from attn_course.classroom.scoring import read_problem
 from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
 
@@ -158,7 +155,7 @@ def test_every_case_has_a_name_of_its_own():
 
 
 def test_what_a_kernel_prints_is_not_taken_for_points():
-    points, page = grader.judge(Sandbox("limits"), PROBLEM, hostile_class.PRINTED)
+    points, page = verdict.judge(best_sandbox(), PROBLEM, hostile_class.PRINTED)
     assert points.earned == 0 and points.possible == 14 and "mount(" in page
 
 
@@ -174,29 +171,6 @@ def test_points_edited_in_a_release_change_no_grade(tmp_path):
     (result,) = grade_class(tmp_path, tmp_path / "grades", run=False).results
     assert total(result) == (0, problem_set(SET).points)
     assert [one["kind"] for one in result["remarks"]] == ["metadata"]
-
-
-class Replies:
-    """A sandbox that gives these answers in turn."""
-
-    def __init__(self, *replies):
-        self.left = list(replies)
-
-    def run(self, *_):
-        return ProcessOutcome("", 0, 1.0, 0, 1.0, 0, "", self.left.pop(0))
-
-
-def test_an_answer_that_is_cut_off_is_asked_for_again():
-    points = json.dumps(nothing(read_problem(PROBLEM), "no").as_data())
-    whole = f'{points}\n"page"\n'
-    sandbox = Replies(whole[:30], whole)
-    found, page = grader.judge(sandbox, PROBLEM, "x")
-    assert (found.possible, page, sandbox.left) == (14, "page", [])
-    assert grader.judge(Replies(whole[:-3]), PROBLEM, "x")[1] == ""  # of the page only
-    sandbox = Replies(whole[:30], whole[:40], whole)
-    with pytest.raises(SandboxError, match=f"answer on {PROBLEM} was cut off"):
-        grader.judge(sandbox, PROBLEM, "x")
-    assert sandbox.left == [whole]
 
 
 # -- the notebook itself ---------------------------------------------------------------------------

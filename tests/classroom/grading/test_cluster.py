@@ -1,13 +1,19 @@
 """A class on a Dask cluster: a worker that is killed loses no submission, and none counts twice."""
 
+import gc
 import os
 import signal
+import time
 
 import pytest
-from hostile_class import SET
+from hostile_class import SET, without_nvrtc
 
 from attn_course.classroom.grading import grade_class
+from attn_course.classroom.grading.gradebook import GRADED, state_of
 from attn_course.classroom.grading.pool import ClusterError, grade_on_cluster
+from attn_course.classroom.grading.verdict import JudgeError
+from attn_course.classroom.notebooks import notebook_text, released_notebook
+from attn_course.classroom.sets import problem_set
 
 pytestmark = pytest.mark.system
 
@@ -43,6 +49,36 @@ def test_a_killed_worker_loses_no_submission(cluster, tmp_path):
     assert all("not JSON" in one["unreadable"] for one in run.results)
 
 
-def test_no_scheduler_is_one_line():
-    with pytest.raises(ClusterError, match="no Dask scheduler at"):
-        list(grade_on_cluster([], "tcp://127.0.0.1:9", patience=0.5))
+BREAK = """
+import os
+from attn_course.classroom.grading import verdict
+os.environ["PYTHONPATH"] = {!r}
+verdict._proven.clear()
+"""
+
+
+def test_a_worker_without_a_judge_grades_nobody(cluster, tmp_path, caplog):
+    text = notebook_text(released_notebook(problem_set(SET)))
+    for number in range(2):
+        (tmp_path / f"student{number}_{SET}.ipynb").write_text(text)
+    path = without_nvrtc(tmp_path / "hidden")
+    with distributed.Client(cluster) as client:
+        client.wait_for_workers(2, timeout=60)
+        bad, good = sorted(client.nthreads())
+        client.run(exec, BREAK.format(path), workers=[bad])
+        address = cluster.scheduler_address
+        run = grade_class(tmp_path, tmp_path / "grades", cluster=address, run=False)
+        assert [state_of(one) for one in run.results] == [GRADED] * 2
+        assert f"the worker {bad} grades nobody: nothing is graded" in caplog.text
+        client.run(exec, BREAK.format(path), workers=[good])
+        with pytest.raises(JudgeError, match="pip install cupy"):
+            grade_class(tmp_path, tmp_path / "grades", cluster=address, run=False, again=True)
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "garbage", "tcp://", "http://a:1"])
+def test_no_scheduler_is_one_line_at_once(address, capfd):
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match=f"no Dask scheduler at '{address}': .*tcp://HOST:8786"):
+        list(grade_on_cluster([], address, patience=0.5))
+    gc.collect()
+    assert time.monotonic() - started < 5 and not capfd.readouterr().err
