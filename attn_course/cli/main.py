@@ -89,6 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
+    except ModuleNotFoundError as error:
+        if os.environ.get(TRACEBACK_VARIABLE) or (error.name or "").startswith("attn_course"):
+            raise
+        print(
+            f"attn-course: {error.name} is not installed; `make lab` installs what the lessons "
+            "need, `make venv` everything",
+            file=sys.stderr,
+        )
+        return 2
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE) or not is_ours(error):
             raise

@@ -1,5 +1,6 @@
 """`attn-course lessons`: the lessons with minutes and progress, in the learner's working copy."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -40,6 +41,8 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     found = lessons()
     opened = None if arguments.open is None else _chosen(arguments.open, found)
+    if opened is not None and importlib.util.find_spec("jupyterlab") is None:
+        raise ModuleNotFoundError(name="jupyterlab")
     copy = WorkingCopy(arguments.folder.resolve())
     said = copy.update()
     sets = {f"{FOLDER}/{one.name}.ipynb": released_notebook(one) for one in problem_sets()}
@@ -84,7 +87,8 @@ def lab_command(folder: Path, lesson: str) -> list[str]:
     command.append(f"--LabApp.extra_labextensions_path={LAB_EXTENSIONS}")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-root")
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+    marks = (Path("/.dockerenv"), Path("/run/.containerenv"))  # of docker and of podman
+    if os.environ.get("container") or any(mark.exists() for mark in marks):
         command += ["--ip", "0.0.0.0", "--no-browser"]
     command.append(str(folder / f"{lesson}.ipynb"))
     return command

@@ -1,4 +1,4 @@
-"""The step-through view of a trace: a notebook widget, a page of its own, and a plain table.
+"""The step-through view of a trace: a page of its own, HTML in a notebook, and a plain table.
 
 All logic is in stepper_page/*.js, which get the recordings as one compressed string, so the
 widget works without a running kernel too.
@@ -11,55 +11,13 @@ import json
 import uuid
 from pathlib import Path
 
-import anywidget
-import traitlets
-
 _STATIC = Path(__file__).parent / "stepper_page"
 _ROWS_IN_TABLE = 200
-_STYLE = (_STATIC / "stepper.css").read_text(encoding="utf-8")
-_SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a second file
+STYLE = (_STATIC / "stepper.css").read_text(encoding="utf-8")
+SCRIPT = "\n".join(  # one module: widgets and single pages cannot import a second file
     (_STATIC / name).read_text(encoding="utf-8")
     for name in ("1_data.js", "2_parts.js", "2_product.js", "3_stepper.js")
 )
-
-
-class Stepper(anywidget.AnyWidget):
-    """The widget. `trace` holds all frames, packed.
-
-    step, recording: the step and the number of the recording that are shown; both can be set.
-    """
-
-    _esm = _SCRIPT
-    _css = _STYLE
-    trace = traitlets.Unicode().tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
-    recording = traitlets.Int(0).tag(sync=True)
-
-    def __init__(self, tracer, step: int | None = None):
-        self.tracer, recordings = tracer, tracer.recordings
-        super().__init__(trace=pack(recordings), **opening(recordings, step))
-
-    @traitlets.validate("recording")
-    def _is_recorded(self, proposal) -> int:
-        """Refuse the number of a recording that there is not.
-
-        Raises:
-            TraitError: the number is below 0 or too large.
-        """
-        number, count = proposal["value"], len(self.tracer.recordings)
-        if not 0 <= number < max(count, 1):
-            raise traitlets.TraitError(
-                f"recording {number} does not exist: the blocks recorded are 0 to {count - 1}"
-            )
-        return number
-
-    def _repr_mimebundle_(self, **options):
-        """The widget, and beside it the table for pages that cannot show widgets."""
-        bundle = super()._repr_mimebundle_(**options)
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        data["text/html"] = table(self.tracer.recordings)
-        data["text/plain"] = text(self.tracer.recordings)
-        return data, metadata
 
 
 class StaticStepper:
@@ -85,18 +43,6 @@ def opening(recordings, step: int | None = None) -> dict[str, int]:
             for finding in recording.findings:
                 return {"step": finding["step"], "recording": number}
     return {"step": step or 0, "recording": 0}
-
-
-def show(tracer, step: int | None = None, static: bool = False) -> Stepper | StaticStepper:
-    """Return the stepper of a tracer for a notebook, opened at `step`.
-
-    Without `step` it opens at the first finding, else at the beginning.
-
-    static=True gives plain HTML with its script inside, which works in every export of the
-    notebook; the widget, which needs JupyterLab's widget support, keeps `step` and `recording` in
-    sync with Python.
-    """
-    return StaticStepper(tracer, step) if static else Stepper(tracer, step)
 
 
 def to_html(tracer, path=None, step: int | None = None, title: str | None = None) -> str:
@@ -137,7 +83,7 @@ def fragment(recordings, step: int | None = None) -> str:
 
 
 def packed_fragment(
-    packed: str, shown: str, opens: dict[str, int], script: str = _SCRIPT, style: str = _STYLE
+    packed: str, shown: str, opens: dict[str, int], script: str = SCRIPT, style: str = STYLE
 ) -> str:
     """The same of recordings that are packed; `shown`: HTML until the script has run.
 

@@ -65,10 +65,10 @@ class Tracer(Observer):
         return getattr(self.recording, name)
 
     def show(self, **options):
-        """Return the stepper, for a notebook; see stepper.show."""
-        from . import stepper  # which stands above observers
+        """Return the stepper, for a notebook; see widget.show."""
+        from . import widget  # which stands above observers
 
-        return stepper.show(self, **options)
+        return widget.show(self, **options)
 
     def to_html(self, path=None, **options) -> str:
         """Return the stepper as one HTML page without dependencies; write it to `path` if given."""
