@@ -1,42 +1,41 @@
-# make tour   run every kernel of the ladder on this machine and check each against float64
-# make test   lint, the tests, and every notebook's stored output
+# make tour QUICK=1   every kernel of the course, small, on this machine, checked against float64
+# make lab            JupyterLab on the first lesson
+# make test           lint, the tests, and every notebook's stored output
 # Everything runs in .venv, which is made when it is missing or its lists changed.
 
-# The first Python on the PATH that is new enough; `make PYTHON=/path/to/python tour` names another.
+# The first Python on the PATH that suits; `make PYTHON=/path/to/python tour` names another.
+SUITS := -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
-	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; \
-	done; true)
+	"$$p" $(SUITS) 2>/dev/null && echo "$$p" && break; done; true)
 WORKERS ?= 2
 BIN := .venv/bin
 # Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
 # do with Python's own compiled files, even where the environment asks for none.
-KEPT := ATTN_COURSE_COMPILED=$(CURDIR)/.compiled_cache PYTHONDONTWRITEBYTECODE=
-# PIP_USER=1 in the environment would send packages past .venv.
-PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
+KEPT := ATTN_COURSE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
-CORE ?= Nehalem
+CORE ?= $(or $(OPENBLAS_CORETYPE),Nehalem)
 NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
 	-p no:cacheprovider --nbval-cell-timeout 120
 
+# Packages of another Python would hide those of .venv.
+unexport PYTHONPATH PYTHONHOME
+
 # What keeps the environment from being made, as one line with the way out; empty when nothing does.
-hurdle = $(shell \
-	if [ -z "$(PYTHON)" ] && ! command -v python3 >/dev/null 2>&1; then \
-	echo "no python3 on the PATH: install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv) or run: make PYTHON=/path/to/python"; \
-	elif [ -z "$(PYTHON)" ]; then \
-	echo "python3 is too old (`python3 -V 2>&1`): install Python 3.11 or newer, or run: make PYTHON=/path/to/python"; \
-	elif ! command -v "$(PYTHON)" >/dev/null 2>&1; then \
-	echo "PYTHON=$(PYTHON) is not a program: name a Python 3.11 or newer"; \
-	elif ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	echo "$(PYTHON) is too old (`"$(PYTHON)" -V 2>&1`): name Python 3.11 or newer"; \
-	elif ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
-	echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv) or run: make PYTHON=/path/to/python"; \
-	fi)
+# No shell can ask a Python that is missing or too old; tools/environment.py knows the rest.
+NAMED = $(or $(PYTHON),python3)
+hurdle = $(strip $(shell \
+	if ! command -v "$(NAMED)" >/dev/null 2>&1; then \
+	echo "$(NAMED) is not a program here: install Python 3.11 to 3.14 (Debian, Ubuntu: apt-get install python3 python3-venv) or run: make PYTHON=/path/to/python"; \
+	elif ! "$(NAMED)" $(SUITS) 2>/dev/null; then \
+	echo "$(NAMED) is `"$(NAMED)" -V 2>&1`, and the course needs Python 3.11 to 3.14: install one, or run: make PYTHON=/path/to/python"; \
+	else "$(NAMED)" tools/environment.py $* --hurdle; fi))
 
 .PHONY: help venv tour test unit system-test lab site notebooks notebook-test class lint bench bench-gpu hooks \
 	anywhere readme lock dist clean
 help:
 	@echo "make tour       every kernel on this machine, each checked against float64, with figures in tour/"
+	@echo "                (QUICK=1: the same with small inputs)"
 	@echo "make test       lint, tests and notebooks, as CI runs them"
 	@echo "make unit       the quick tests alone, for those who work on the course"
 	@echo "make anywhere   make tour and make test as on other machines: users, locales, processors ..."
@@ -48,22 +47,22 @@ help:
 	@echo "make bench      how fast the simulator runs on this machine"
 	@echo "make bench-gpu  every suite of kernels against PyTorch, one record each (needs a GPU)"
 	@echo "make readme     write the README's tables again"
-	@echo "make lock       requirements.lock from pyproject.toml (needs uv)"
+	@echo "make lock       the exact versions in requirements/, from pyproject.toml (needs uv)"
 	@echo "make dist       the wheel and the sdist, in dist/"
-	@echo "make venv       only make .venv        make clean  remove it and all that was built"
+	@echo "make venv       only make .venv, with all packages"
+	@echo "make clean      remove .venv and all that was built"
 
-venv: .venv/.stamp
+# The environment grows by what a command needs. A stamp says which group of packages is there; it
+# is older than its lock when that has changed. A .venv whose Python is gone is made again.
+GROUPS := .venv/.tour .venv/.lab .venv/.test
+venv: .venv/.test
+$(GROUPS): .venv/.%: requirements/%.lock pyproject.toml tools/environment.py .venv/bin/python
+	@$(if $(hurdle),$(error $(hurdle)))
+	@"$(PYTHON)" tools/environment.py $*
+.venv/bin/python:
 
-.venv/.stamp: pyproject.toml requirements.lock
-	@$(if $(strip $(hurdle)),$(error $(strip $(hurdle))))
-	@echo "making .venv (about 1 GB; some minutes the first time)"
-	@"$(PYTHON)" -m venv .venv
-	@$(PIP) --require-hashes -r requirements.lock
-	@$(PIP) --no-deps --no-build-isolation -e .
-	@touch $@
-
-tour: venv
-	@$(BIN)/attn-course tour
+tour: .venv/.tour
+	@$(BIN)/attn-course tour $(if $(QUICK),--quick)
 
 test: lint unit system-test notebook-test
 
@@ -84,11 +83,11 @@ notebook-test: venv
 anywhere: venv
 	@$(BIN)/python tools/anywhere.py $(ANYWHERE)
 
-lab: venv
+lab: .venv/.lab
 	@$(BIN)/attn-course lessons --open
 
 # Fails where a link leads nowhere.
-site: venv
+site: .venv/.lab
 	@$(KEPT) $(BIN)/attn-course site --folder site
 
 notebooks: venv
@@ -107,23 +106,26 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/python tools/check_format.py
 
-bench: venv
+bench: .venv/.tour
 	@$(BIN)/attn-course bench
 
-bench-gpu: venv
+bench-gpu: .venv/.tour
 	@$(BIN)/attn-course bench all
 
-readme: venv
+readme: .venv/.lab
 	$(BIN)/python tools/readme_tables.py
 
 hooks: venv
 	$(BIN)/pre-commit install
 
 # The newest versions with LOCK_OPTIONS=--upgrade; uv: https://docs.astral.sh/uv
+# One resolution of everything, from which the two smaller locks take their versions.
+LOCK := uv pip compile --quiet --generate-hashes --no-annotate --python-version 3.11 \
+	--python-platform linux --custom-compile-command "make lock"
 lock:
-	uv pip compile --quiet pyproject.toml --extra test --generate-hashes --no-annotate \
-	--python-version 3.11 --python-platform linux --custom-compile-command "make lock" \
-	--output-file requirements.lock $(LOCK_OPTIONS)
+	$(LOCK) pyproject.toml --extra test -o requirements/test.lock $(LOCK_OPTIONS)
+	$(LOCK) pyproject.toml --group tour -c requirements/test.lock -o requirements/lab.lock
+	$(LOCK) --group tour -c requirements/test.lock -o requirements/tour.lock
 
 # A build folder of before would bring back modules that are gone.
 dist: venv
