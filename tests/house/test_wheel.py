@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import site
 import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,10 @@ calls = {
     "profile": ["profile", "--recorded"],
     "lessons": ["lessons", "--folder", "work"],
     "exercises": ["exercises"],
+    "prove": ["exercises", "--prove", "add_ten"],
+    "claims": ["claims"],
+    "site, which needs jinja2": ["site", "--folder", "site"],
+    "lab, which needs jupyterlab": ["lessons", "--folder", "work", "--open"],
 }
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 7, 5), dtype=np.float32)
 error = np.abs(attention(q, k, v, method="naive") - reference.attention(q, k, v)).max()
@@ -72,6 +76,19 @@ DATA = (
 )
 
 
+def locked(group: str) -> list[str]:
+    """The names of the packages in the lock of a group."""
+    lines = (ROOT / "requirements" / f"{group}.lock").read_text().splitlines()
+    return [line.partition("==")[0] for line in lines if "==" in line]
+
+
+def entries_of(names: list[str]) -> set[Path]:
+    """The files and folders of packages, on the top level of site-packages."""
+    distributions = [metadata.distribution(name) for name in names]
+    files = [(one, file) for one in distributions for file in one.files]
+    return {Path(one.locate_file(file.parts[0])) for one, file in files if file.parts[0] != ".."}
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     return build("wheel", tmp_path_factory.mktemp("wheel"))
@@ -90,7 +107,8 @@ def test_the_sdist_is_a_checkout(tmp_path):
         names = {name.partition("/")[2] for name in archive.getnames()}
     package = stored("attn_course", ".py", ".js", ".css", ".j2")
     others = stored("tests", ".py", ".cfg") | stored("tools", ".py") | stored("docs", "")
-    single = {"Makefile", "requirements.lock", "pyproject.toml", "setup.py", "environment.yml"}
+    single = {"Makefile", "pyproject.toml", "setup.py", "environment.yml", "Dockerfile"}
+    single |= {f"requirements/{group}.lock" for group in ("tour", "lab", "test")}
     assert DATA | package | {name for name in others if "__pycache__" not in name} | single <= {
         *names
     }
@@ -109,10 +127,9 @@ def test_an_installed_wheel_runs_outside_the_checkout(wheel, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
     python = home / "bin" / "python"
     (packages,) = home.glob("lib/python*/site-packages")
-    # The dependencies of this environment serve the new one; its install of the course does not.
-    for entry in (path for folder in site.getsitepackages() for path in Path(folder).glob("*")):
-        ours = entry.name.startswith(("attn_course", "__editable__"))
-        if not ours and entry.suffix != ".pth" and not (packages / entry.name).exists():
+    # Of this environment's packages the new one gets those that `make tour` installs, and no other.
+    for entry in entries_of(locked("tour")):
+        if not (packages / entry.name).exists():
             (packages / entry.name).symlink_to(entry)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     environment["ATTN_COURSE_BACKEND"] = "simulator"
@@ -134,6 +151,9 @@ def test_an_installed_wheel_runs_outside_the_checkout(wheel, tmp_path):
     found = json.loads(done.stdout.splitlines()[-1])
     assert Path(found["home"]).is_relative_to(packages) and found["error"] < 1e-5
     assert found["status"].pop("check a broken kernel") == 1
+    for command, missing in (("site", "jinja2"), ("lab", "jupyterlab")):
+        assert found["status"].pop(f"{command}, which needs {missing}") == 2
+        assert f"attn-course: {missing} is not installed" in done.stderr
     assert set(found["status"].values()) == {0}, done.stdout[-3000:]
     assert (work / "work" / "kernels" / "01_scores_naive.cu").is_file()
     assert (work / "trace.html").is_file() and len(list((work / "figures").iterdir())) == 3
