@@ -20,6 +20,10 @@ NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval --nbval-sanitiz
 
 # Packages of another Python would hide those of .venv.
 unexport PYTHONPATH PYTHONHOME
+# CuPy, matplotlib and JupyterLab write under HOME: one that they cannot write to stops them.
+ifneq ($(shell test -w "$$HOME" || echo no),)
+export HOME := $(CURDIR)/.home
+endif
 
 # What keeps the environment from being made, as one line with the way out; empty when nothing does.
 # No shell can ask a Python that is missing or too old; tools/environment.py knows the rest.
@@ -133,4 +137,4 @@ dist: venv
 	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
 
 clean:
-	rm -rf .venv .compiled_cache tour site book build dist *.egg-info
+	rm -rf .venv .home .compiled_cache tour site book build dist *.egg-info

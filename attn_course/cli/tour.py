@@ -54,7 +54,7 @@ def add(parsers) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="two heads of 16 dimensions, one window: a few seconds without a GPU",
+        help="two heads of 16 dimensions, one window: about 20 seconds without a GPU",
     )
     add_backend(parser)
 

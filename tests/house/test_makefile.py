@@ -140,6 +140,13 @@ def test_paths_of_another_python_do_not_reach_the_commands(bare):
     assert told(bare, recipe, PYTHONPATH="/other", PYTHONHOME="/other") == "[]"
 
 
+def test_a_home_that_cannot_be_written_to_is_replaced(bare):
+    recipe = 'echo "$$HOME"'
+    assert told(bare, recipe, HOME=str(bare)) == str(bare)
+    assert make(bare, "told", HOME="/nowhere").stdout == f"{bare}/.home\n"
+    assert make(bare, "told").stdout == f"{bare}/.home\n"
+
+
 def test_the_folder_may_have_blanks_quotes_and_other_letters(bare):
     folder = bare.parent / "it's a path with ü"
     shutil.copytree(bare, folder, symlinks=True)
@@ -174,7 +181,7 @@ def test_notebooks_run_with_the_blas_of_another_processor(bare):
 
 
 def test_clean_takes_away_all_that_was_built(bare):
-    for name in (".venv", "tour", "book", "build", "dist", "attn_course.egg-info"):
+    for name in (".venv", ".home", "tour", "book", "build", "dist", "attn_course.egg-info"):
         (bare / name).mkdir()
     assert make(bare, "clean", f"PYTHON={sys.executable}").returncode == 0
     assert {path.name for path in bare.iterdir()} == {
