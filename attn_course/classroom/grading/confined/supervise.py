@@ -125,13 +125,14 @@ def _drop_rights(request: dict) -> None:
             kept = 0 if all(os.access(path, os.R_OK) for path in needed) else _CAP_READ
     except OSError:  # a root that may not, as in some containers
         pass
-    if _set_capabilities(kept) and kept:
-        _set_capabilities(_CAP_OVERRIDE)  # all that a container's root may have
-    if kept:
-        _LIBC.prctl(_PR_CAP_AMBIENT, 2, kept.bit_length() - 1, 0, 0)
+    for right in (kept, _CAP_OVERRIDE):  # the second is what a container's root has of them
+        if not _set_capabilities(right):
+            _LIBC.prctl(_PR_CAP_AMBIENT, 2, right.bit_length() - 1, 0, 0)
+            return
 
 
 def _set_capabilities(wanted: int) -> int:
+    """Keep these capabilities and no others; 0 where it is done."""
     header = struct.pack("<Ii", 0x20080522, 0)
     return _LIBC.capset(header, struct.pack("<6I", wanted, wanted, wanted, 0, 0, 0))
 
@@ -476,15 +477,22 @@ def _nameless(tree) -> tuple[int, int]:
     """Bytes of open files without a name, each counted once: in memory, and removed from a disk."""
     found = {}
     for process in tree:
-        try:
-            for name in os.listdir(f"/proc/{process}/fd"):
-                about = os.stat(f"/proc/{process}/fd/{name}")
-                if not about.st_nlink and stat.S_ISREG(about.st_mode):
-                    found[about.st_dev, about.st_ino] = about.st_blocks * 512
-        except OSError:
-            continue
+        for path in _listed(f"/proc/{process}/fd"):
+            try:
+                about = os.stat(path)
+            except OSError:  # closed by now
+                continue
+            if not about.st_nlink and stat.S_ISREG(about.st_mode):
+                found[about.st_dev, about.st_ino] = about.st_blocks * 512
     in_memory = sum(size for (device, _), size in found.items() if device == _memory_device())
     return in_memory, sum(found.values()) - in_memory
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return [f"{folder}/{name}" for name in os.listdir(folder)]
+    except OSError:
+        return []
 
 
 @lru_cache(maxsize=1)
