@@ -2,9 +2,10 @@
 
 Three walls, each where the system has it:
 
-- a container: bubblewrap, or else user namespaces through `unshare`: no network, processes of its
-  own, and with bubblewrap a file system that holds nothing but the course and the libraries;
-- Landlock: files outside of a given list cannot be opened, and with a newer kernel no TCP;
+- a container: bubblewrap, or else namespaces: no network, processes of its own, a folder in memory,
+  and with bubblewrap a file system that holds nothing but the course and the libraries;
+- the kernel's own: with Landlock files outside of a given list cannot be opened, and with a newer
+  kernel there is no TCP; a filter refuses system calls;
 - limits: time, memory, processes, files and output; they hold everywhere.
 """
 
@@ -53,9 +54,9 @@ class ProcessLimits:
     """What one command may use.
 
     seconds: of a processor, and by the clock, less those that it waits for a processor of a busy
-    machine. memory_bytes: resident, of all its processes together; address_bytes: of one process;
-    file_bytes: of one file; folder_bytes, folder_files: of its folder; output_bytes: printed;
-    reply_bytes: answered.
+    machine. memory_bytes: resident, of all its processes together, with files in memory;
+    address_bytes: of one process; file_bytes: of one file; folder_bytes, folder_files: of its
+    folder, with open files that are removed; output_bytes: printed; reply_bytes: answered.
     """
 
     seconds: float = 20.0
@@ -109,7 +110,7 @@ class Sandbox:
         version = landlock_version() if self.kernel_walls else 0
         walls = {
             "bubblewrap": "bubblewrap (no network, no foreign files)",
-            "namespaces": "user namespaces (no network)",
+            "namespaces": "namespaces (no network)",
             "limits": "no container",
         }
         landlock = "no Landlock"
