@@ -154,6 +154,43 @@ def linked(notebook, folder):
     return target
 
 
+def another_set(*_):
+    return json.dumps(released_notebook(problem_set("ps2"))).encode()
+
+
+def beside(folder: Path, student: str, files: dict[str, dict]) -> None:
+    """Write more files into a student's folder, name -> notebook."""
+    for name, notebook in files.items():
+        path = folder / "submitted" / student / SET / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def extra_files(notebook, folder):
+    """Two that are not taken, and one that is read and not graded."""
+    stub = released_notebook(problem_set(SET))
+    names = (f".{SET}.ipynb", f"deeper/{SET}.ipynb", f"{SET} (1).ipynb")
+    beside(folder, "extra_files", dict.fromkeys(names, stub))
+
+
+def work_beside_stub(notebook, folder):
+    beside(folder, "work_beside_stub", {f"{SET} (1).IPYNB": copy.deepcopy(notebook)})
+    notebook.update(copy.deepcopy(released_notebook(problem_set(SET))))
+
+
+def three_answers(notebook, folder):
+    other = copy.deepcopy(notebook)
+    cell_of(other, PROBLEM)["source"] += "// another"
+    beside(folder, "three_answers", {f"{SET} (1).ipynb": notebook, f"{SET} (2).ipynb": other})
+    cell_of(notebook, PROBLEM)["source"] = f"%%cuda {PROBLEM}\n{problem_set(SET).problems[0].stub}"
+
+
+def many_remarks(notebook, folder):
+    text = cell_of(notebook, TEST)["source"]
+    other = {"nbgrader": {"grade_id": "x" * 2000}}
+    notebook["cells"] += [code_cell(text, other) for _ in range(900)]
+
+
 def calls(notebook, folder):
     """Connect to the listener of this tool, and to a host that no listener of ours answers for."""
     text = (
@@ -266,6 +303,7 @@ while True:
     pass
 """
 OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass"
+ABORTS = "__device__ int zeros[1 << 28] = {1};\n"  # NVRTC ends by SIGABRT in 1 GiB of memory
 END = "    // END SOLUTION"
 CASES = (
     Case("correct", SOLVED),
@@ -330,6 +368,13 @@ CASES = (
     Case("link", linked, None),
     Case("pipe", lambda *_: PIPE, None),
     Case("huge", lambda *_: 1 << 30, None),
+    Case("another_set", another_set, None),
+    Case("extra_files", extra_files, remarks=("file",)),
+    Case("work_beside_stub", work_beside_stub, remarks=("file",)),
+    Case("three_answers", three_answers, None),
+    Case("many_remarks", many_remarks, remarks=("unknown", "copied")),
+    Case("odd_line_ends", edit("    float ", "    // \f \v \x1c \x85 \u2028 \r .\n    float ")),
+    Case("crashes_the_compiler", edit('extern "C"', ABORTS + 'extern "C"'), None),
     Case("=cmd()", SOLVED),
     # walls of the sandbox
     Case("takes_segments", python(SEGMENTS), error=("PermissionError",)),

@@ -157,7 +157,7 @@ class SuiteRecord(RecordStamp):
     about: str
     torch: str
     clocks: dict[str, Spread]
-    rows: list[SuiteRowFields]
+    rows: Annotated[list[SuiteRowFields], Meta(min_length=1)]
 
 
 class LayersRecord(RecordStamp):
@@ -165,23 +165,23 @@ class LayersRecord(RecordStamp):
     about: str
     torch: str
     clocks: dict[str, Spread]
-    rows: list[LayerRowFields]
+    rows: Annotated[list[LayerRowFields], Meta(min_length=1)]
 
 
 class ExperimentsRecord(RecordStamp):
     device: DeviceFields
-    rows: list[ContestRow]
+    rows: Annotated[list[ContestRow], Meta(min_length=1)]
     tiles: ContestRow
 
 
 class TilesRecord(RecordStamp):
     device: DeviceFields
-    rows: list[TileRow]
+    rows: Annotated[list[TileRow], Meta(min_length=1)]
 
 
 class AblationsRecord(RecordStamp):
     device: DeviceFields
-    rows: list[AblationRow]
+    rows: Annotated[list[AblationRow], Meta(min_length=1)]
     sources: dict[str, str]
 
 
@@ -193,13 +193,13 @@ class EmptyLaunch(TypedDict):
 class PipelineRecord(RecordStamp):
     torch: str
     empty_launch: EmptyLaunch
-    rows: list[PipelineRow]
+    rows: Annotated[list[PipelineRow], Meta(min_length=1)]
 
 
 class ScoreTimes(TypedDict):
     shape: Shape
     clocks: dict[str, dict[str, float]]
-    timings: list[TimingFields]
+    timings: Annotated[list[TimingFields], Meta(min_length=1)]
 
 
 class LatencyFields(TypedDict):
@@ -220,7 +220,7 @@ class MemoryRecord(RecordStamp):
     l2_bytes: Count
     scores: ScoreTimes
     latencies: Annotated[list[LatencyFields], Meta(min_length=1)]
-    bandwidths: list[BandwidthFields]
+    bandwidths: Annotated[list[BandwidthFields], Meta(min_length=1)]
 
 
 # -- the lesson on timing --------------------------------------------------------------------------
@@ -300,7 +300,7 @@ class ProfileCase(TypedDict):
 
 
 class ProfileRecord(RecordStamp):
-    cases: list[ProfileCase]
+    cases: Annotated[list[ProfileCase], Meta(min_length=1)]
 
 
 class BothCounts(TypedDict):
@@ -321,7 +321,7 @@ class ProbeCase(TypedDict):
 
 
 class CountersRecord(RecordStamp):
-    cases: list[CounterCase]
+    cases: Annotated[list[CounterCase], Meta(min_length=1)]
     probes: list[ProbeCase]
     missed: list[str]
     reasons: Reasons
@@ -422,7 +422,7 @@ class SpeedRecord(TypedDict):
     machine: str
     date: Date
     repeats: Count
-    cases: list[SpeedCaseFields]
+    cases: Annotated[list[SpeedCaseFields], Meta(min_length=1)]
 
 
 class NumbaRecord(TypedDict):

@@ -10,6 +10,7 @@ before it is written.
 """
 
 import datetime
+import errno
 import json
 import logging
 import os
@@ -151,11 +152,18 @@ def read_record(path: Path, schema: type | None = None) -> dict:
         RecordError: the file cannot be read or is no such record; names it and the place in it.
     """
     try:
-        return decoded(path.read_bytes(), schema)
+        return decoded(_plain_bytes(path), schema)
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not a record: {error}") from None
+
+
+def _plain_bytes(path: Path) -> bytes:
+    """Return a file's bytes. OSError: it cannot be read, or reading it could wait for ever."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return path.read_bytes()
 
 
 def read_or_warn(path: Path, schema: type | None = None) -> dict | None:
@@ -189,7 +197,7 @@ def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
 def _kind(path: Path) -> str | None:
     """The kind of a record; None where the file does not say."""
     try:
-        return kind_of(path.read_bytes())
+        return kind_of(_plain_bytes(path))
     except (OSError, ValueError, RecursionError):
         return None
 

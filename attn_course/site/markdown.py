@@ -15,6 +15,9 @@ from pygments.lexers import get_lexer_by_name
 from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 
+from attn_course.engine.project import checkout
+from attn_course.ladder.folders import FOLDERS
+
 from . import published
 
 LIGHT, DARK = "default", "github-dark"  # styles of Pygments
@@ -53,7 +56,8 @@ class SiteMap:
         """Return a link of a source file as the page at `page` writes it.
 
         None where it leads to a file that is not on the site while the course is not published:
-        its text stays. A link to no file of the course stays as it is, for the link checker.
+        its text stays. A link to no file of the course stays as it is, for the link checker. An
+        installed course has FOLDERS alone; its links to the rest of a checkout are no mistakes.
         """
         parts = urlsplit(link)
         if parts.scheme or not parts.path:
@@ -62,7 +66,8 @@ class SiteMap:
         anchor = f"#{parts.fragment}" if parts.fragment else ""
         if target in self.pages:
             return relative(self.pages[target], page) + anchor
-        if not (self.course / target).exists():
+        is_here = target.partition("/")[0] in FOLDERS or checkout() is not None
+        if is_here and not (self.course / target).exists():
             return link
         return published.source_url(target) + anchor if published.is_published() else None
 

@@ -1,7 +1,9 @@
 """Records on disk may be cut, edited or damaged: each is named and skipped, and never shown."""
 
 import json
+import os
 import random
+import threading
 
 import pytest
 
@@ -120,3 +122,25 @@ def test_a_damaged_time_of_numba_is_named(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(simulator_speed, "NUMBA_RECORD", path)
     assert "Numba" not in simulator_speed.report([])
     assert "numba.json is not a record: " in caplog.text
+
+
+def test_a_pipe_in_place_of_a_record_is_skipped_and_named(tmp_path, caplog):
+    """Reading it would wait for ever."""
+    (tmp_path / "h200").mkdir()
+    os.mkfifo(tmp_path / "h200" / "bench_ladder.json")
+    found = []
+    reader = threading.Thread(
+        target=lambda: found.append(records.records("bench_ladder", tmp_path)), daemon=True
+    )
+    reader.start()
+    reader.join(10)
+    assert found == [[]] and "bench_ladder.json: it is no plain file" in caplog.text
+
+
+def test_a_record_without_rows_is_named(tmp_path, caplog):
+    for path in sorted((records.RESULTS_FOLDER / "h200").glob("bench_*.json")):
+        record = json.loads(path.read_text()) | {"rows": []}
+        (tmp_path / "h200").mkdir(exist_ok=True)
+        (tmp_path / "h200" / path.name).write_text(json.dumps(record))
+        assert records.newest_record(record["kind"], tmp_path) is None
+        assert f"{path.name} is not a record" in caplog.text and "$.rows" in caplog.text

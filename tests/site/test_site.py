@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from chromium_harness import chromium
 
-from attn_course.site import build_site, check_links
+from attn_course.site import build_site, check_links, markdown
 from attn_course.site import published as published_at
 from attn_course.site.lessons import fold_answers
 from attn_course.site.markdown import PageRenderer, SiteMap, mathml
@@ -139,6 +139,18 @@ def test_links_between_files_become_links_between_pages(tmp_path):
     html = renderer.html("[a](02.ipynb#x) [b](../docs/a.md) [c](../results) [d](gone.ipynb)")
     assert 'href="02.html#x"' in html and 'href="../docs/a.html"' in html
     assert "results" not in html and 'href="gone.ipynb"' in html  # the link check names it
+
+
+def test_a_link_out_of_an_installed_course_is_no_broken_one(tmp_path, monkeypatch):
+    """A wheel holds no tests: the text of such a link stays, until the course is published."""
+    text, place = "[a](../tests/x.py) [b](gone.md)", ("docs/a.md", "docs/a.html")
+    site = SiteMap(tmp_path, dict([place]))
+    assert 'href="../tests/x.py"' in PageRenderer(site, *place).html(text)
+    monkeypatch.setattr(markdown, "checkout", lambda: None)
+    html = PageRenderer(site, *place).html(text)
+    assert "tests" not in html and 'href="gone.md"' in html
+    monkeypatch.setattr(published_at, "REPOSITORY", "ann/course")
+    assert "ann/course" in PageRenderer(site, *place).html(text)
 
 
 def test_a_folder_of_other_files_is_not_replaced(tmp_path):

@@ -12,7 +12,7 @@ from .grader import RUN_SECONDS, Task
 from .handout import Handout, HandoutError, handout_of
 from .pool import grade_here, grade_on_cluster
 from .store import Store, write
-from .submissions import Submission, collect
+from .submissions import Submission, collect, read_plain
 from .verdict import JudgeError
 
 OVERVIEW = "index.html"
@@ -26,6 +26,7 @@ class ClassRun:
     layout: which one was found. results: of all submissions, as `grader.grade` returns them, in the
     order of set and student. graded: how many were graded now; the others had been before.
     left_out: students that are not in nbgrader's gradebook, as it cannot hold their names.
+    not_taken: (file, reason) of what looks like a notebook and is in no submission.
     """
 
     folder: Path
@@ -33,6 +34,7 @@ class ClassRun:
     results: tuple[dict, ...]
     graded: int
     left_out: tuple[str, ...] = ()
+    not_taken: tuple[tuple[str, str], ...] = ()
 
 
 def grade_class(
@@ -62,7 +64,7 @@ def grade_class(
     be graded, JudgeError where the judge does not work here, SandboxError, ClusterError,
     GradebookError.
     """
-    layout, submissions = collect(folder, only)
+    layout, submissions, not_taken = collect(folder, only)
     handouts, unknown = _handouts(folder, submissions)
     store, results, tasks = Store(out), {}, []
     for one in submissions:
@@ -82,9 +84,9 @@ def grade_class(
         else:
             results[task.set, task.student] = store.save(result)
     ordered = tuple(results[key] for key in sorted(results))
-    _publish(store, ordered)
+    _publish(store, ordered, not_taken)
     left_out = () if gradebook is None else write_nbgrader(gradebook, handouts, ordered)
-    return ClassRun(out, layout, ordered, store.graded, tuple(left_out))
+    return ClassRun(out, layout, ordered, store.graded, tuple(left_out), tuple(not_taken))
 
 
 def _handouts(
@@ -110,15 +112,28 @@ def _task(
     run: bool,
     seconds: float,
 ) -> Task:
-    problem, data = one.problem or unknown.get(one.set, ""), b""
+    problem, data, others = one.problem or unknown.get(one.set, ""), b"", ()
     if not problem:
         try:
             data = one.data()
+            others = tuple((other.name, read_plain(other)) for other in one.others)
         except OSError as error:
             problem = f"the notebook cannot be read: {error.strerror}"
     handout = handouts[one.set].plain() if one.set in handouts and not problem else {}
     file = one.path.relative_to(folder).as_posix()
-    return Task(one.student, one.set, file, data, handout, problem, one.remark, run, seconds)
+    return Task(
+        one.student,
+        one.set,
+        file,
+        data,
+        handout,
+        problem,
+        one.remark,
+        run,
+        seconds,
+        others=others,
+        named=one.named,
+    )
 
 
 def _failed(task: Task, error: Exception) -> dict:
@@ -136,9 +151,9 @@ def _failed(task: Task, error: Exception) -> dict:
     }
 
 
-def _publish(store: Store, results: Sequence[dict]) -> None:
+def _publish(store: Store, results: Sequence[dict], not_taken: Sequence[tuple[str, str]]) -> None:
     """Write the tables, a page for each student, and the instructor's page."""
-    write_tables(store.folder, results)
+    write_tables(store.folder, results, not_taken)
     for result in results:
         write(store.feedback_path(result["student"], result["set"]), feedback(result))
 
@@ -148,5 +163,7 @@ def _publish(store: Store, results: Sequence[dict]) -> None:
 
     write(
         store.folder / OVERVIEW,
-        overview(results, link, {one["sandbox"] for one in results if one.get("sandbox")}),
+        overview(
+            results, link, {one["sandbox"] for one in results if one.get("sandbox")}, not_taken
+        ),
     )

@@ -72,8 +72,16 @@ def feedback(result: Mapping) -> str:
     return _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(parts))
 
 
-def overview(results: Sequence[Mapping], link, sandboxes: Iterable[str]) -> str:
-    """Return the instructor's page. link(result) is the address of a student's page."""
+def overview(
+    results: Sequence[Mapping],
+    link,
+    sandboxes: Iterable[str],
+    not_taken: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Return the instructor's page. link(result) is the address of a student's page.
+
+    not_taken: (file, reason) of what is in no submission.
+    """
     rows = []
     for result in sorted(results, key=lambda one: (one["set"], one["student"])):
         state = state_of(result)
@@ -95,6 +103,8 @@ def overview(results: Sequence[Mapping], link, sandboxes: Iterable[str]) -> str:
         f"<h1>{len(results)} submissions, {graded} graded</h1>{confined}"
         f"<table><tr>{head}</tr>{''.join(rows)}</table>"
     )
+    if not_taken:
+        body += "<h2>Files that are not taken</h2>" + _table(("file", "reason"), not_taken)
     return _PAGE.format(title="Grades", style=_STYLE, body=body)
 
 

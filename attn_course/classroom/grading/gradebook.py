@@ -21,6 +21,7 @@ HEADS = {
     "grades.csv": ("student", "problem set", "state", "points", "possible", "remarks"),
     "points.csv": ("student", "problem set", "problem", "property", "points", "possible"),
     "remarks.csv": ("student", "problem set", "kind", "cell", "text"),
+    "not_taken.csv": ("file", "reason"),
 }
 
 
@@ -56,9 +57,15 @@ def remarks_of(result: Mapping) -> list[tuple[str, str, str]]:
     return found
 
 
-def write_tables(folder: Path, results: Sequence[Mapping]) -> None:
-    """Write the CSV files of a class. They hold no times: two runs give the same bytes."""
+def write_tables(
+    folder: Path, results: Sequence[Mapping], not_taken: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Write the CSV files of a class. They hold no times: two runs give the same bytes.
+
+    not_taken: (file, reason) of what is in no submission.
+    """
     rows: dict[str, list[tuple]] = {name: [] for name in HEADS}
+    rows["not_taken.csv"] += not_taken
     for result in sorted(results, key=lambda one: (one["set"], one["student"])):
         about = (result["student"], result["set"])
         state, remarks = state_of(result), remarks_of(result)

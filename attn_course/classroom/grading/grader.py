@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..scoring import read_problem
 from ..session import NotEarned
 from .confined.reading import SEPARATOR
 from .confined.sandbox import (
@@ -16,7 +17,7 @@ from .confined.sandbox import (
     best_sandbox,
 )
 from .handout import Handout, HandoutError
-from .verdict import code_digest, ending, judge, shortened
+from .verdict import NotJudged, code_digest, ending, judge, shortened
 
 ROOM = "attn_course.classroom.grading.confined"
 READ_LIMITS = ProcessLimits(seconds=20, memory_bytes=1024 * MIB)
@@ -30,7 +31,8 @@ class Task:
     """A submission to grade, as plain data that can go to another machine.
 
     problem: why the file was not read, or "". run: whether to execute the notebook. code: the
-    hash of the course's code that is to grade it.
+    hash of the course's code that is to grade it. others: (name, text) of further notebooks of the
+    same student. named: whether `file` has the name that is asked for.
     """
 
     student: str
@@ -43,13 +45,16 @@ class Task:
     run: bool = True
     run_seconds: float = RUN_SECONDS
     code: str = field(default_factory=lambda: code_digest())
+    others: tuple[tuple[str, bytes], ...] = ()
+    named: bool = True
 
     @property
     def key(self) -> str:
         """A hash of all that decides about the result."""
         handout = Handout.of(self.handout).digest if self.handout else ""
         data = hashlib.sha256(self.data).hexdigest()
-        about = [self.student, self.set, self.file, self.problem, self.remark]
+        about = [self.student, self.set, self.file, self.problem, self.remark, self.named]
+        about += [(name, hashlib.sha256(text).hexdigest()) for name, text in self.others]
         parts = [self.code, data, handout, *about, self.run, float(self.run_seconds)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -80,7 +85,7 @@ def grade(task: Task, sandbox: Sandbox | None = None) -> dict:
     sandbox = sandbox or best_sandbox()
     handout = Handout.of(task.handout)
     handout.require_here()
-    reading = _read(task, sandbox)
+    result["file"], reading = _chosen(task, sandbox)
     result["unreadable"] = reading["unreadable"]
     result["remarks"] += reading["remarks"]
     if not result["unreadable"]:
@@ -108,8 +113,65 @@ def _row(row: Mapping) -> dict:
     return {**row, "block": row["block"] and list(row["block"])}
 
 
-def _read(task: Task, sandbox: Sandbox) -> dict:
-    data = json.dumps(task.handout).encode() + SEPARATOR + task.data
+def _chosen(task: Task, sandbox: Sandbox) -> tuple[str, dict]:
+    """Return the file that is graded and what reading it gave, with remarks on the others.
+
+    The file with the name that is asked for counts. Where it is missing or still holds the stub,
+    the file with kernels of the student's own counts, if there is one alone.
+    Raises NotJudged where several hold different kernels.
+    """
+    files = {task.file: _read(task.handout, task.data, sandbox)}
+    if not task.others:
+        return task.file, files[task.file]
+    beside = task.file.rpartition("/")[0]
+    for name, data in task.others:
+        files[f"{beside}/{name}" if beside else name] = _read(task.handout, data, sandbox)
+    worked = {name: one["kernels"] for name, one in files.items() if _has_work(one["kernels"])}
+    others = list(worked.values())
+    if task.file in worked and task.named or not worked:
+        chosen = task.file
+    elif others.count(others[0]) == len(others):
+        chosen = next(iter(worked))
+    else:
+        raise NotJudged(
+            f"{task.file} {'still holds the stub' if task.named else 'has not the expected name'}, "
+            f"and several notebooks hold different kernels: {', '.join(worked)}. Leave the one "
+            "that is to be graded"
+        )
+    return chosen, files[chosen] | {
+        "remarks": [*_told_of_others(task, files, worked, chosen), *files[chosen]["remarks"]]
+    }
+
+
+def _told_of_others(task: Task, files: Mapping, worked: Mapping, chosen: str) -> list[dict]:
+    """Return a remark for each file of a student that is not the one that is graded."""
+    found = []
+    for name in files:
+        if name == chosen:
+            continue
+        text = f"not graded, of the same student: {name}, which "
+        if files[name]["unreadable"]:
+            text += f"cannot be read: {files[name]['unreadable']}"
+        elif name not in worked:
+            text += "still holds the stub"
+        else:
+            text += "holds the same" if worked[name] == worked.get(chosen) else "holds OTHER"
+            text += " kernels"
+        found.append({"kind": "file", "cell": "", "text": text})
+    if chosen != task.file:
+        found.insert(0, {"kind": "file", "cell": "", "text": f"graded is {chosen}"})
+    return found
+
+
+def _has_work(kernels: Mapping[str, str]) -> bool:
+    """Whether a kernel differs from the stub by more than blanks."""
+    return any(
+        text.split() != read_problem(problem).stub.split() for problem, text in kernels.items()
+    )
+
+
+def _read(handout: Mapping, text: bytes, sandbox: Sandbox) -> dict:
+    data = json.dumps(handout).encode() + SEPARATOR + text
     for _ in range(1 + READ_AGAIN):
         outcome = sandbox.run(["-m", f"{ROOM}.reading"], data, READ_LIMITS)
         if outcome:

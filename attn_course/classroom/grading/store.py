@@ -4,8 +4,68 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import TypedDict
+
+import msgspec
 
 from .grader import Task
+
+
+class ResultRow(TypedDict):
+    """A property of a problem; see `PropertyPoints`."""
+
+    property: str
+    earned: int
+    possible: int
+    reason: str
+    label: str
+    hidden: bool
+    line: int
+
+
+class ResultProblem(TypedDict):
+    """A judged kernel. cell: its grade_id; source: its text."""
+
+    name: str
+    cell: str
+    source: str | None
+    rows: list[ResultRow]
+
+
+class ResultRemark(TypedDict):
+    kind: str
+    cell: str
+    text: str
+
+
+class NotebookError(TypedDict):
+    cell: str
+    error: str
+    text: str
+
+
+class NotebookRun(TypedDict, total=False):
+    """What a notebook did; empty where it was not executed."""
+
+    ended: str
+    limit: str
+    cell: str
+    errors: list[NotebookError]
+
+
+class GradedResult(TypedDict):
+    """The fields of a kept result that its readers use."""
+
+    key: str
+    student: str
+    set: str
+    file: str
+    unreadable: str
+    remarks: list[ResultRemark]
+    problems: list[ResultProblem]
+    notebook: NotebookRun
+    pages: list[str]
+
 
 NO_SET = "no_set"  # folder of submissions that name no problem set
 
@@ -30,9 +90,10 @@ class Store:
         try:
             text = self.result_path(task.student, task.set).read_text(encoding="utf-8")
             result = json.loads(text)
-            return result if result["key"] == task.key else None
-        except (OSError, ValueError, KeyError, TypeError):
+            msgspec.convert(result, GradedResult)
+        except (OSError, ValueError, RecursionError):
             return None
+        return result if result["key"] == task.key else None
 
     def save(self, result: dict) -> dict:
         """Write a result and its pages; return it without the pages."""

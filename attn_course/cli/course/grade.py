@@ -2,16 +2,20 @@
 
 import argparse
 from pathlib import Path
+from textwrap import shorten
 
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
 from attn_course.classroom.grading.gradebook import GRADED, printable, remarks_of, state_of, total
 from attn_course.classroom.grading.grader import RUN_SECONDS
+from attn_course.classroom.grading.submissions import MOST_NAMED
 from attn_course.cli.arguments import natural, output_file, output_folder, write_json
 from attn_course.figures import table
 
 from .grade_self import grade_self
+
+MOST_CHARACTERS = 160  # of a remark in the table
 
 
 def add(parsers) -> None:
@@ -127,7 +131,13 @@ def _record(run: ClassRun) -> dict:
                 "seconds": result.get("seconds"),
             }
         )
-    return {"layout": run.layout, "graded_now": run.graded, "submissions": rows}
+    left = [{"file": file, "reason": why} for file, why in run.not_taken]
+    return {
+        "layout": run.layout,
+        "graded_now": run.graded,
+        "submissions": rows,
+        "not_taken": left,
+    }
 
 
 def _report(run: ClassRun) -> str:
@@ -140,7 +150,7 @@ def _report(run: ClassRun) -> str:
             result["set"],
             result["student"],
             f"{earned} of {possible}" if graded else state_of(result),
-            remarks[0][2] if remarks else "",
+            shorten(remarks[0][2], MOST_CHARACTERS) if remarks else "",
             f"{len(remarks) - 1} more" if len(remarks) > 1 else "",
         )
         rows.append(tuple(printable(cell) for cell in cells))
@@ -152,6 +162,14 @@ def _report(run: ClassRun) -> str:
         f"{run.layout}: {len(run.results)} submissions, {graded} graded, {run.graded} of all now",
         *(f"sandbox: {one}" for one in confined),
         *(f"not in the gradebook, the name is not UTF-8: {printable(one)}" for one in run.left_out),
+        *_not_taken(run),
         f"written to {run.folder}: grades.csv, points.csv, remarks.csv, {OVERVIEW}, feedback/",
     ]
     return "\n".join(lines)
+
+
+def _not_taken(run: ClassRun) -> list[str]:
+    """A line for each file that is in no submission, and one for those that are too many."""
+    lines = [f"not taken: {printable(file)}: {why}" for file, why in run.not_taken[:MOST_NAMED]]
+    more = len(run.not_taken) - len(lines)
+    return [*lines, f"not taken: {more:,} more, in not_taken.csv"] if more else lines

@@ -28,8 +28,8 @@ from attn_course.cli.main import main
 
 pytestmark = pytest.mark.system
 
-QUICK = ("no_first_barrier", "scripts", "not_json", "link", "=cmd()")
-TABLES = ("grades.csv", "points.csv", "remarks.csv")
+QUICK = ("no_first_barrier", "scripts", "not_json", "link", "work_beside_stub", "=cmd()")
+TABLES = ("grades.csv", "points.csv", "remarks.csv", "not_taken.csv")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,8 @@ def graded(tmp_path_factory):
     """A folder with a class that is graded, the cases, and the command's exit status."""
     folder = tmp_path_factory.mktemp("class")
     cases = write_class(folder, QUICK)
+    (folder / "submitted" / "cyn").mkdir()
+    (folder / "submitted" / "cyn" / f"{SET}.ipynb").write_text("{}")
     status = main(["grade", str(folder), "--json", str(folder / "out.json")])
     return folder, cases, status
 
@@ -59,7 +61,18 @@ def test_each_submission_has_its_outcome(graded):
     assert not traces(folder)
     record = json.loads((folder / "out.json").read_text())
     states = Counter(one["state"] for one in record["submissions"])
-    assert states == {"graded": 3, "not readable": 2} and record["graded_now"] == 5
+    assert states == {"graded": 4, "not readable": 2} and record["graded_now"] == 6
+
+
+def test_files_that_are_not_taken_are_in_the_report(graded):
+    folder, _, _ = graded
+    told = {"file": f"cyn/{SET}.ipynb", "reason": "it is not in its place, submitted/STUDENT/SET"}
+    (one,) = json.loads((folder / "out.json").read_text())["not_taken"]
+    assert one["file"] == told["file"] and one["reason"].startswith(told["reason"])
+    assert told["file"] in (folder / "grades" / OVERVIEW).read_text()
+    assert told["file"] in (folder / "grades" / "not_taken.csv").read_text()
+    chosen = results_of(folder)["work_beside_stub"]
+    assert chosen["file"] == f"submitted/work_beside_stub/{SET}/{SET} (1).IPYNB"
 
 
 def test_the_whole_class_is_free_of_markup_and_formulas(graded):
@@ -77,7 +90,7 @@ def test_the_failing_case_has_a_page(graded):
     page = folder / "grades" / "feedback" / "no_first_barrier" / SET / f"{SET}.html"
     steps = page.with_name(f"{PROBLEM}_steps.html")
     assert steps.name in page.read_text() and "mount(" in steps.read_text()
-    assert (folder / "grades" / OVERVIEW).read_text().count("<tr>") == 6
+    assert (folder / "grades" / OVERVIEW).read_text().count("<tr>") == 9  # with heads
 
 
 def test_a_second_call_grades_nothing_again(graded, capsys):
@@ -85,14 +98,28 @@ def test_a_second_call_grades_nothing_again(graded, capsys):
     before = tables(folder)
     capsys.readouterr()
     assert main(["grade", str(folder)]) == 1
-    assert "5 submissions, 3 graded, 0 of all now" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "6 submissions, 4 graded, 0 of all now" in told
+    assert f"not taken: cyn/{SET}.ipynb: it is not in its place" in told
     assert tables(folder) == before
 
 
-def test_a_damaged_result_is_made_again(graded):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda result: '{"key": ',
+        lambda result: json.dumps({"key": result["key"]}),
+        lambda result: json.dumps(result | {"problems": [{"name": "ps1_scores"}]}),
+        lambda result: json.dumps(result | {"remarks": [{"kind": 1}], "notebook": []}),
+        lambda result: json.dumps(result | {"notebook": {"ended": 3}}),
+        lambda result: "[" * 100_000,
+    ],
+)
+def test_a_damaged_result_is_made_again(graded, damage):
     folder, _, _ = graded
     before = tables(folder)
-    (folder / "grades" / "results" / SET / "not_json.json").write_text('{"key": ')
+    path = folder / "grades" / "results" / SET / "not_json.json"
+    path.write_text(damage(json.loads(path.read_text())))
     run = grade_class(folder, folder / "grades")
     assert run.graded == 1 and tables(folder) == before
 
@@ -119,14 +146,14 @@ def test_an_interrupted_class_goes_on(tmp_path):
 
 def test_one_that_fails_loses_no_other(tmp_path, monkeypatch):
     write_class(tmp_path, ("not_json", "empty"))
-    real = grader._read
+    real = grader._chosen
 
     def broken(task, sandbox):
         if task.student == "empty":
             raise RuntimeError("\x1b[2Jthe grader itself")
         return real(task, sandbox)
 
-    monkeypatch.setattr(grader, "_read", broken)
+    monkeypatch.setattr(grader, "_chosen", broken)
     run = grade_class(tmp_path, tmp_path / "grades", run=False)
     failed = {one["student"]: one.get("failed", "") for one in run.results}
     assert failed == {"empty": "RuntimeError:  [2Jthe grader itself", "not_json": ""}

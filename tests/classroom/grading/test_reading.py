@@ -1,6 +1,7 @@
 """A submitted notebook beside what was handed out: what was done to its cells, and its answers."""
 
 import json
+from collections import Counter
 
 import pytest
 from hostile_class import (
@@ -47,9 +48,34 @@ def test_the_source_and_the_release_give_the_same_handout():
     assert both[0] == both[1] == Handout.of(json.loads(json.dumps(both[0].plain())))
 
 
+def test_the_notebook_of_another_set_is_told_in_one_sentence():
+    other = json.dumps(released_notebook(problem_set("ps2"))).encode()
+    reading = read(other, HANDOUT)
+    assert reading.unreadable == "this is the notebook of ps2, not ps1"
+    assert not (reading.remarks or reading.kernels)
+    notebook = released_notebook(problem_set("ps2"))  # with an answer to this set, it is graded
+    notebook["cells"].append(code_cell(f"%%cuda {PROBLEM}\nmine"))
+    assert read(json.dumps(notebook).encode(), HANDOUT).kernels == {PROBLEM: "mine"}
+    assert "not readable" not in read(b'{"cells": []}', HANDOUT).unreadable
+
+
+def test_remarks_are_cut_with_a_count_of_each_kind():
+    notebook = solved()
+    notebook["cells"] += [code_cell("1", {"nbgrader": {"grade_id": "x" * 999}}) for _ in range(70)]
+    notebook["cells"] += [code_cell(cell_of(notebook, TEST)["source"]) for _ in range(11)]
+    told = read(json.dumps(notebook).encode(), HANDOUT).remarks
+    count = Counter(one.kind for one in told)
+    assert count == {"unknown": 11, "copied": 11}
+    assert [one.text for one in told if "more" in one.text] == [
+        "60 more remarks of this kind",
+        "1 more remarks of this kind",
+    ]
+    assert max(len(one.text) for one in told) == 300
+
+
 @pytest.mark.parametrize(
     "name",
-    [case.name for case in CASES if case.remarks],
+    [case.name for case in CASES if case.remarks and case.remarks != ("file",)],
 )
 def test_what_was_done_is_named(name, tmp_path):
     kinds = {remark.kind for remark in reading_of(BY_NAME[name].change, tmp_path).remarks}

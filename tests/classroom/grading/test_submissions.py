@@ -21,7 +21,7 @@ def test_nbgrader_layout(tmp_path):
     for student in ("cyn", "ann"):
         submit(tmp_path, student)
     submit(tmp_path, "ann2", "ps2")
-    layout, found = collect(tmp_path)
+    layout, found, _ = collect(tmp_path)
     assert layout == NBGRADER
     assert [(one.set, one.student) for one in found] == [
         ("ps1", "ann"),
@@ -40,7 +40,7 @@ def test_the_folder_submitted_itself(tmp_path):
 def test_a_flat_folder(tmp_path):
     for name in ("ann_ps1", "ps2-bob", "cyn.ps12", "caps1", "dan"):
         (tmp_path / f"{name}.ipynb").write_text("{}")
-    layout, found = collect(tmp_path)
+    layout, found, _ = collect(tmp_path)
     assert layout == FLAT
     known = {(one.student, one.set) for one in found if not one.problem}
     assert known == {("ann", "ps1"), ("bob", "ps2"), ("cyn", "ps12")}
@@ -109,3 +109,68 @@ def test_nothing_to_grade_is_told(tmp_path):
         collect(tmp_path)
     with pytest.raises(CollectError, match="no folder"):
         collect(tmp_path / "missing")
+
+
+def test_a_second_download_is_the_same_students(tmp_path):
+    for name in ("ann_ps1", "ann_ps1 (1)", "bob_ps1(2)", "ann-ps1", "ann-ps1 (3)", "ps1 (1)"):
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    found = {one.student: one for one in collect(tmp_path)[1]}
+    files = {
+        student: (one.path.stem, *[o.stem for o in one.others]) for student, one in found.items()
+    }
+    assert files == {
+        "ann": ("ann_ps1", "ann_ps1 (1)"),
+        "ann-ps1": ("ann-ps1", "ann-ps1 (3)"),
+        "bob": ("bob_ps1(2)",),
+        "ps1 (1)": ("ps1 (1)",),  # nobody's name: it may be another student's
+    }
+    assert found["ann"].named and not found["bob"].named and "copy" in found["bob"].remark
+
+
+def test_other_notebooks_of_a_students_folder_go_with_the_named_one(tmp_path):
+    for file in ("ps1.ipynb", "ps1 (1).ipynb", "other.IPYNB"):
+        path = tmp_path / "submitted" / "ann" / "ps1" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    submit(tmp_path, "bob", file="ps1.IPYNB")
+    ann, bob = collect(tmp_path)[1]
+    assert (ann.path.name, ann.named) == ("ps1.ipynb", True)
+    assert [one.name for one in ann.others] == ["other.IPYNB", "ps1 (1).ipynb"]
+    assert (bob.path.name, bob.named) == ("ps1.IPYNB", False) and "ps1.IPYNB" in bob.remark
+
+
+NOT_TAKEN = {
+    "submitted/ann/ps1/.ps1.ipynb": "begins with a dot",
+    "submitted/ann/ps1/deeper/ps1.ipynb": "not in its place, submitted/STUDENT/SET",
+    "submitted/ann/ps1.ipynb": "not in its place",
+    "submitted/ann/ps1/ps1.ipynb.txt": "does not end with .ipynb",
+    "submitted/ann/ps1/.ipynb_checkpoints/ps1-checkpoint.ipynb": None,
+    "submitted/ann/ps1/notes.txt": None,
+}
+
+
+def test_what_is_not_taken_is_told_with_the_reason(tmp_path):
+    submit(tmp_path, "ann")
+    submit(tmp_path, "bob", "ps2")
+    for name in NOT_TAKEN:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "submitted" / "ann" / "ps1" / "link.ipynb").symlink_to("ps1.ipynb")
+    told = {f"submitted/{file}": why for file, why in collect(tmp_path, "ps1")[2]}
+    words = {name: why for name, why in NOT_TAKEN.items() if why}
+    assert told.keys() == {*words, "submitted/ann/ps1/link.ipynb"}  # ps2's is taken, with --set ps2
+    assert all(word in told[name] for name, word in words.items()), told
+    assert "is a link" in told["submitted/ann/ps1/link.ipynb"]
+
+
+def test_in_a_flat_folder_the_class_folders_hold_no_submissions(tmp_path):
+    names = ("ann_ps1", ".bob_ps1", "below/cyn_ps1", "release/ps1/ps1", "grades/x/dan_ps1")
+    for name in names:
+        (tmp_path / f"{name}.ipynb").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}.ipynb").write_text("{}")
+    told = dict(collect(tmp_path)[2])
+    assert told.keys() == {".bob_ps1.ipynb", "below/cyn_ps1.ipynb"}
+    assert "the folder itself" in told["below/cyn_ps1.ipynb"]
+    (tmp_path / "ann_ps1.ipynb").unlink()
+    with pytest.raises(CollectError, match=r"below/cyn_ps1.ipynb: it is not in its place"):
+        collect(tmp_path)

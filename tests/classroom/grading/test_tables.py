@@ -103,7 +103,7 @@ def test_tables_do_not_depend_on_the_order_of_results(tmp_path):
     for name, given in (("a", results), ("b", slower)):
         write_tables(tmp_path / name, given)
         texts.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
-    assert texts[0] == texts[1] and len(texts[0]) == 3
+    assert texts[0] == texts[1] and len(texts[0]) == 4
     rows = list(csv.DictReader(io.StringIO(texts[0]["grades.csv"].decode())))
     assert [(row["student"], row["state"], row["points"]) for row in rows] == [
         ("ann", "graded", "0"),

@@ -17,9 +17,12 @@ from dataclasses import asdict, dataclass, field
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
 
 MOST_CELLS = 1000
+MOST_REMARKS = 10  # of a kind
+MOST_CHARACTERS = 300  # of a remark
 MOST_KERNEL_CHARACTERS = 200_000
 SEPARATOR = b"\n\0"  # between the handout and the notebook on standard input
 REPLY = 3
+_SET_ID = re.compile(r"(ps\d+)[-_]")  # of a grade_id: the set that its cell is of
 
 
 class Unreadable(ValueError):
@@ -72,6 +75,7 @@ def read(data: bytes, handout: Handout) -> ReadSubmission:
     """Read a submission and compare it with the handout."""
     try:
         cells = list(cells_of(data))
+        _require_set(cells, handout)
     except Unreadable as error:
         return ReadSubmission(unreadable=str(error))
     reading = ReadSubmission(remarks=list(_compared(cells, handout)))
@@ -81,6 +85,7 @@ def read(data: bytes, handout: Handout) -> ReadSubmission:
             reading.remarks += remarks
             if text is not None:
                 reading.kernels[one.problem] = text
+    reading.remarks = list(_cut(reading.remarks))
     tests = {one.id: one for one in handout.cells if one.is_fixed and one.type == "code"}
     for cell in cells:
         if cell.type == "code":
@@ -115,6 +120,33 @@ def cells_of(data: bytes) -> Iterator[Cell]:
             yield Cell(number, kind, source_of(cell), name if isinstance(name, str) else "", about)
         except (AttributeError, KeyError, TypeError):
             raise Unreadable(f"cell {number} is not a cell of a notebook") from None
+
+
+def _require_set(cells: list[Cell], handout: Handout) -> None:
+    """Raise Unreadable for the notebook of another problem set.
+
+    Its cells have ids of that set and none of this one's, and no cell answers a problem of this.
+    """
+    known = {one.id for one in handout.cells}
+    answers = {magic_name(cell.source) for cell in cells} & set(handout.kernels)
+    if answers or any(cell.id in known for cell in cells):
+        return
+    sets = Counter(found[1] for cell in cells if (found := _SET_ID.match(cell.id)))
+    if sets and handout.name not in sets:
+        raise Unreadable(f"this is the notebook of {sets.most_common(1)[0][0]}, not {handout.name}")
+
+
+def _cut(remarks: list[Remark]) -> Iterator[Remark]:
+    """Keep the first remarks of each kind, with a count of the others; cut long texts."""
+    count = Counter(one.kind for one in remarks)
+    seen: Counter[str] = Counter()
+    for one in remarks:
+        seen[one.kind] += 1
+        if seen[one.kind] <= MOST_REMARKS:
+            yield Remark(one.kind, one.cell[:MOST_CHARACTERS], one.text[:MOST_CHARACTERS])
+    for kind, number in count.items():
+        if number > MOST_REMARKS:
+            yield Remark(kind, "", f"{number - MOST_REMARKS:,} more remarks of this kind")
 
 
 # -- what was done to the cells -------------------------------------------------------------------
