@@ -13,10 +13,12 @@ A judge that ends without an answer is asked again. Then the reference solution 
 
 import hashlib
 import json
+import re
 import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
+from textwrap import shorten
 
 from attn_course.engine.errors import ShownBriefly
 from attn_course.engine.project import PACKAGE
@@ -38,6 +40,7 @@ ENDED = {  # limit that a process passed -> what the report says
     "files": "wrote more than {folder_mib} MiB or {folder_files} files",
     "output": "printed more than {output_mib} MiB",
 }
+_RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception): )", re.MULTILINE)
 _proven: set[tuple] = set()  # what the judge has been proved for in this process
 _locks: defaultdict[tuple, threading.Lock] = defaultdict(threading.Lock)
 
@@ -127,7 +130,7 @@ def _defect(sandbox: Sandbox, problem: str, text: str, rejected_for: str) -> str
         return "" if loses(points, rejected_for) else f"{told}, though it breaks {rejected_for!r}"
     if not points.lost:
         return ""
-    return f"{told}: {shortened(points.of(points.lost[0]).reason)}"
+    return f"{told}: {shorten(points.of(points.lost[0]).reason, TAIL_CHARACTERS)}"
 
 
 def _ask_again(
@@ -152,7 +155,7 @@ def _ask(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str] | NoAn
     first, ended, rest = outcome.reply.partition("\n")
     if not ended:
         cut = "was cut off in its answer; it " if first else ""
-        tail = "" if outcome.passed else shortened(outcome.tail)
+        tail = "" if outcome.passed else last_words(outcome.tail)
         why = ending(outcome, JUDGE_LIMITS) + (f": {tail}" if tail else "")
         return NoAnswer(outcome.passed, f"{cut}{why}")
     page = json.loads(rest) if rest.endswith("\n") and outcome else ""  # the page may be missing
@@ -172,7 +175,10 @@ def ending(outcome: ProcessOutcome, limits: ProcessLimits) -> str:
     return f"ended early, with exit status {outcome.status}"
 
 
-def shortened(text: str) -> str:
-    """Return the end of a text, on one line."""
+def last_words(text: str) -> str:
+    """Return on one line what a process printed last: from its last exception on, or the end."""
+    raised = list(_RAISED.finditer(text))
+    if raised:
+        return shorten(text[raised[-1].start(1) :], TAIL_CHARACTERS, placeholder=" ...")
     line = " ".join(text.split())
     return line if len(line) <= TAIL_CHARACTERS else f"... {line[-TAIL_CHARACTERS:]}"

@@ -10,6 +10,7 @@ import pytest
 from hostile_class import PROBLEM, SET
 
 from attn_course.classroom import problem_set
+from attn_course.classroom.grading.feedback import _lines as feedback_lines
 from attn_course.classroom.grading.feedback import feedback, overview
 from attn_course.classroom.grading.gradebook import (
     cell,
@@ -20,6 +21,7 @@ from attn_course.classroom.grading.gradebook import (
 )
 from attn_course.classroom.grading.store import Store, page_name
 from attn_course.classroom.scoring import read_problem
+from attn_course.exercises.judgement import Judgement
 
 pytestmark = pytest.mark.system
 
@@ -144,3 +146,11 @@ def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(tmp_path):
 
     with Gradebook(f"sqlite:///{path}") as book:
         assert {one.student.id for one in book.assignment_submissions(SET)} == {"ann", "dan"}
+
+
+@pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_quoted_line_is_the_one_that_the_compiler_counts(mark):
+    source = f"// one{mark}half\nsecond\nthird\n"
+    assert re.search(r'<span class="at"> +2  second</span>', feedback_lines(source, 2))
+    context = Judgement("x", source).context(2)
+    assert context[1] == (2, "second") and len(context) == 3
