@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "engine": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module asnumpy
         xp resolve_backend ArgumentError ArgumentWarning BackendError CompileError
-        CompilerMissingError KernelNotFoundError LaunchError""",
+        CompilerFailedError CompilerMissingError KernelNotFoundError LaunchError""",
     "ladder": "attention",
     "layers": "layer_norm bias_gelu mlp TransformerBlock SwinStage",
 }

@@ -10,7 +10,7 @@ from .lazy import lazy
 _NAMES = {
     "module": "RawModule RawKernel ArgumentError ArgumentWarning KernelNotFoundError LaunchError",
     "backend": "BackendError array_module asnumpy resolve_backend xp",
-    "compile": "CompileError CompilerMissingError",
+    "compile": "CompileError CompilerFailedError CompilerMissingError",
     "address_space": "device_address",
     "events": "Observer observe",
     "watch": "Counters Sanitizer Tracer",

@@ -1,9 +1,10 @@
 """Grades a class: every submission in a sandbox, points by the course's own judge.
 
 `submissions` finds them, `handout` is what the class was given, `grader` grades one submission,
-`pool` grades many of them, here or on a Dask cluster, `store` keeps results, `gradebook` and
-`feedback` show them, and `class_run` does all of it for a folder. What touches a submission runs in
-processes of its own, in `confined`.
+`verdict` has the judge prove itself and asks it about one kernel, `pool` grades many submissions,
+here or on a Dask cluster, `store` keeps results, `gradebook` and `feedback` show them, and
+`class_run` does all of it for a folder. What touches a submission runs in processes of its own, in
+`confined`.
 """
 
 from attn_course.engine.lazy import lazy
@@ -13,6 +14,7 @@ _NAMES = {
     "submissions": "CollectError Submission collect",
     "confined.sandbox": "MODES ProcessLimits Sandbox SandboxError best_sandbox works",
     "grader": "Task grade",
+    "verdict": "JudgeError NotJudged",
     "handout": "Handout HandoutError handout_of read_handout",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

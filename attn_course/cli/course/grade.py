@@ -25,7 +25,8 @@ def add(parsers) -> None:
         description="Grade every submission of a folder. The text of each kernel is judged by the "
         "course's own code; the notebook is executed in a sandbox, which is reported and costs no "
         "points. Results are kept, so that a second call goes on where the first was stopped. "
-        "Exit status 1 when a submission is not graded.",
+        "Exit status 1 when a submission is not graded; 2 when nothing is, as the judge does not "
+        "work here.",
         epilog="The folder has nbgrader's layout (submitted/STUDENT/ps1/ps1.ipynb), or holds "
         "notebooks such as ann_ps1.ipynb.",
     )
