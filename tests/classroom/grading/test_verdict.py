@@ -14,6 +14,7 @@ from hostile_class import PROBLEM, SET, solved, without_nvrtc, write_class
 
 from attn_course.classroom.grading import best_sandbox, grade_class, verdict
 from attn_course.classroom.grading.confined.sandbox import ProcessOutcome, SandboxError
+from attn_course.classroom.grading.confined.supervise import descendants
 from attn_course.classroom.grading.verdict import JudgeError, NotJudged
 from attn_course.classroom.points import Points, PropertyPoints, nothing
 from attn_course.classroom.scoring import read_problem
@@ -157,7 +158,7 @@ def proved():
 
 
 class Killer(threading.Thread):
-    """Kill judges as the kernel does that runs out of memory, up to a number of them."""
+    """Kill judges of this process, as a system does that is out of memory, up to a number."""
 
     def __init__(self, most):
         super().__init__(daemon=True)
@@ -165,10 +166,9 @@ class Killer(threading.Thread):
 
     def run(self):
         while len(self.killed) < self.most and not self.stop.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in descendants():  # other tests judge as well
                 try:
-                    words = path.read_bytes().split(b"\0")
-                    process = int(path.parent.name)
+                    words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
                     if verdict.MODULE.encode() in words and process not in self.killed:
                         os.kill(process, signal.SIGKILL)
                         self.killed.add(process)
