@@ -15,8 +15,8 @@ KEPT := ATTN_COURSE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= $(or $(OPENBLAS_CORETYPE),Nehalem)
-NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \
-	-p no:cacheprovider --nbval-cell-timeout 120
+NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval \
+	--nbval-sanitize-with tests/notebooks/sanitize.cfg -p no:cacheprovider --nbval-cell-timeout 120
 
 # Packages of another Python would hide those of .venv.
 unexport PYTHONPATH PYTHONHOME
