@@ -144,14 +144,14 @@ def serves() -> bool:
 
 def install(*what: "str | Path") -> bool:
     """Install into .venv by uv, else by pip; each shows its progress where there is a terminal."""
-    quiet = [] if sys.stderr.isatty() else ["-qq"]
+    quiet = [] if sys.stderr.isatty() else ["-q"]
     python = VENV / "bin" / "python"
     if uv := shutil.which("uv"):
         if run(uv, "pip", "install", *quiet, "--python", python, *what):
             return True
         say("uv failed; pip is next")
     # Files of bytecode are written when a module is first imported, and not for all of Jupyter.
-    return run(python, "-m", "pip", "install", *quiet, "--no-user", "--no-compile", *what)
+    return run(python, "-m", "pip", "install", *quiet, *quiet, "--no-user", "--no-compile", *what)
 
 
 def run(*command: "str | Path") -> bool:
@@ -167,9 +167,10 @@ def settings(environment) -> dict[str, str]:
         if not name.startswith(("PYTHON", "PIP_", "UV_"))
         or re.match(rf"(PIP|UV)_\w*({KEPT})", name)
     }
-    # Five tries for each package would be minutes without a network.
+    # Five tries for each package would be minutes without a network. A proxy's certificate is
+    # among the system's, which uv does not read by itself.
     defaults = {"PIP_RETRIES": "2", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    return defaults | ours
+    return defaults | {"UV_SYSTEM_CERTS": "1"} | ours
 
 
 def absent(pins: list[str]) -> str:
