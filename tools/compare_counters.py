@@ -12,17 +12,23 @@ import json
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+from counter_probes import AtomicProbe, Probe, probes
 
 from attn_course import RawModule, observe
 from attn_course.engine.backend import array_module
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table as aligned
-from attn_course.ladder.steps import LADDER, Geometry, step
-from attn_course.measure.hardware.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
+from attn_course.ladder.steps import LADDER, step
+from attn_course.measure.hardware.nsight import (
+    COUNTER_METRICS,
+    COUNTING,
+    Profile,
+    Target,
+    known_metrics,
+    run_ncu,
+)
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
@@ -41,6 +47,17 @@ LDMATRIX = {
 }
 # Of what the matrix unit executes, what is no product of matrices: HFMA2.MMA, pairs of halves.
 PAIRS_OF_HALVES = "smsp__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum"
+# Atomics: a reduction, whose result nobody uses, has counts of its own (RED).
+ATOMIC_METRICS = {
+    "global_atomic_requests": [
+        f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum" for op in ("atom", "red")
+    ],
+    "global_atomic_sectors": [
+        f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in ("atom", "red")
+    ],
+    "shared_atomic_requests": ["smsp__inst_executed_op_shared_atom.sum"],
+    "shared_atomic_wavefronts": ["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum"],
+}
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = (
     "tensor_instructions",
@@ -66,83 +83,6 @@ REASONS = {
     "those of unrolled tails, and the ones ptxas puts before cp.async",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
 }
-WARPS = 64  # of a probe, each a block
-
-PROBE = """#define PROBE(NAME, T) \\
-extern "C" __global__ void NAME(const int* where, T* out) { \\
-    extern __shared__ __align__(16) char memory[]; \\
-    T* s = reinterpret_cast<T*>(memory); \\
-    const int place = where[threadIdx.x]; \\
-    s[place] = out[threadIdx.x]; \\
-    __syncthreads(); \\
-    out[threadIdx.x] = s[place]; }
-PROBE(probe_4, float)
-PROBE(probe_8, float2)
-PROBE(probe_16, float4)
-extern "C" __global__ void probe_ldmatrix(const int* where, float4* out) {
-    extern __shared__ __align__(16) char memory[];
-    float4* row = reinterpret_cast<float4*>(memory) + where[threadIdx.x];
-    *row = out[threadIdx.x];
-    __syncthreads();
-    unsigned r[4];
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row)));
-    out[threadIdx.x] = make_float4(r[0], r[1], r[2], r[3]); }
-"""
-T32 = np.arange(32)
-PATTERNS = {
-    "one address": 0 * T32,
-    "neighbours": T32,
-    "stride 2": 2 * T32,
-    "rows of 128 bytes": None,  # by width: all lanes on the first banks
-    "pairs t, t^1": T32 // 2,
-    "pairs t, t^2": T32 // 4 * 2 + T32 % 2,
-    "pairs t, t^4": T32 // 8 * 4 + T32 % 4,
-    "pairs t, t^16": T32 % 16,
-    "first half one address": np.where(T32 < 16, 0, T32),
-    "quarters": T32 // 8,
-    "reversed": 31 - T32,
-}
-# Of ldmatrix.x4 on 16 rows of 128 bytes, where lane t gives the address of row t % 16: numbers of
-# 16-byte chunks.
-MATRIX_PATTERNS = {
-    "plain rows": T32 % 16 * 8 + T32 // 16,
-    "padded rows": T32 % 16 * 9 + T32 // 16,
-    "swizzled rows": T32 % 16 * 8 + (T32 // 16 ^ T32 % 8),
-}
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One shared-memory access pattern: width bytes a lane at element `where[lane]`."""
-
-    name: str
-    width: int
-    threads: int
-
-    @property
-    def access(self) -> str:
-        return "ldmatrix" if self.name in MATRIX_PATTERNS else str(self.width)
-
-    @property
-    def launch(self) -> Geometry:
-        return Geometry(f"probe_{self.access}", (WARPS, 1, 1), (self.threads, 1, 1), 32 * 128)
-
-    @property
-    def label(self) -> str:
-        kind = self.access if self.name in MATRIX_PATTERNS else f"{self.width} bytes"
-        return f"{kind}, {self.threads} lanes, {self.name}"
-
-    def run(self, backend: str) -> None:
-        xp, launch = array_module(backend), self.launch
-        where = (PATTERNS | MATRIX_PATTERNS)[self.name]
-        where = T32 * (128 // self.width) if where is None else where
-        where = where % (launch.shared_bytes // self.width)
-        out = xp.zeros(32 * self.width // 4, np.float32)
-        kernel = RawModule(code=PROBE, backend=backend).get_function(launch.entry)
-        arguments = (xp.asarray(where.astype(np.int32)), out)
-        kernel(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
 
 def targets() -> list[Target]:
@@ -151,20 +91,14 @@ def targets() -> list[Target]:
     return plain + [Target(2, SHAPES[0], options) for options in VARIANTS]
 
 
-def probes() -> list[Probe]:
-    full = [Probe(name, width, 32) for width in (4, 8, 16) for name in PATTERNS]
-    part = [Probe(name, 16, 20) for name in ("one address", "neighbours", "pairs t, t^1")]
-    return full + part + [Probe(name, 16, 32) for name in MATRIX_PATTERNS]
+def cases(every: int, only: str = "") -> list[Target | Probe | AtomicProbe]:
+    """Return every n-th of all targets and probes, of those whose labels hold `only`."""
+    return [case for case in (*targets(), *probes()) if only in case.label][::every]
 
 
-def cases(every: int) -> list[Target | Probe]:
-    """Return every n-th of all targets and probes."""
-    return [*targets(), *probes()][::every]
-
-
-def launch_all(every: int) -> None:
+def launch_all(chosen) -> None:
     """Launch the cases that ncu profiles."""
-    for case in cases(every):
+    for case in chosen:
         case.run("gpu")
     array_module("gpu").cuda.Device().synchronize()
 
@@ -175,12 +109,17 @@ def simulate(case) -> dict[str, int]:
     return seen.totals
 
 
-def profile(every: int) -> list[Profile]:
-    """One ncu run over this very script."""
+def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
+    """One ncu run over this very script. `parsed.also`: further metrics, a regular expression."""
     script = str(Path(__file__).resolve())
-    program = [sys.executable, script, "--launch", "--every", str(every)]
-    metrics = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES)
-    return run_ncu(program, [case.launch for case in cases(every)], metrics)
+    how = ["--every", str(parsed.every), "--only", parsed.only]
+    atomics = [metric for parts in ATOMIC_METRICS.values() for metric in parts]
+    wanted = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES, *atomics)
+    if parsed.also:
+        wanted = dict.fromkeys((*wanted, *known_metrics(parsed.also)))
+    return run_ncu(
+        [sys.executable, script, "--launch", *how], [case.launch for case in chosen], [*wanted]
+    )
 
 
 # -- judging ---------------------------------------------------------------------------------------
@@ -220,6 +159,10 @@ def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
     for name, metric in LDMATRIX.items():
         if SASS_WAVEFRONTS.get(name, COUNTER_METRICS[name]) in profile.metrics:
             found[name] += profile.metrics.get(metric, 0)  # the plain wavefronts have them already
+    for name, parts in ATOMIC_METRICS.items():
+        known = [profile.metrics[part] for part in parts if part in profile.metrics]
+        if known:
+            found[name] = sum(known)
     if "tensor_instructions" in found:
         found["tensor_instructions"] -= profile.metrics.get(PAIRS_OF_HALVES, 0)
     for waves in SASS_WAVEFRONTS:
@@ -302,16 +245,18 @@ def main(arguments=None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS_FOLDER, help="folder of records")
     parser.add_argument("--simulator-only", action="store_true", help="no GPU: one side only")
     parser.add_argument("--every", type=int, default=1, help="take every n-th case only")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their label")
+    parser.add_argument("--also", metavar="REGEX", help="record these metrics of ncu too")
     parser.add_argument("--launch", action="store_true", help="what ncu profiles; not for people")
     parsed = parser.parse_args(arguments)
+    chosen = cases(parsed.every, parsed.only)
     if parsed.launch:
-        launch_all(parsed.every)
+        launch_all(chosen)
         return 0
-    chosen = cases(parsed.every)
     if parsed.simulator_only:
         return show_simulator(chosen)
     with ThreadPoolExecutor(1) as pool:  # ncu and the simulator work side by side
-        waiting = pool.submit(profile, parsed.every)
+        waiting = pool.submit(profile, chosen, parsed)
         totals = [simulate(case) for case in chosen]
         profiles = waiting.result()
     rows = [compare(*one) for one in zip(chosen, profiles, totals, strict=True)]

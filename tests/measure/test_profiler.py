@@ -4,6 +4,7 @@ import json
 import sys
 
 import compare_counters
+import counter_probes
 import pytest
 from record_harness import stamped
 
@@ -370,17 +371,17 @@ def test_pairs_of_halves_are_no_products_of_matrices():
 
 
 def test_the_probes_of_ldmatrix_differ_in_their_conflicts_alone():
-    probes = [one for one in compare_counters.probes() if one.access == "ldmatrix"]
+    probes = [one for one in counter_probes.probes() if one.label.startswith("ldmatrix")]
     totals = [compare_counters.simulate(one) for one in probes]
     names = [one.name.removesuffix(" rows") for one in probes]
-    warps = compare_counters.WARPS
+    warps = counter_probes.WARPS
     passes = {"plain": 8 * 4 * warps, "padded": 4 * warps, "swizzled": 4 * warps}
     found = [one["shared_load_wavefronts"] for one in totals]
     assert dict(zip(names, found, strict=True)) == passes
 
 
 def test_a_comparison_names_what_it_missed_and_writes_both_sides(tmp_path, monkeypatch, capsys):
-    cases = [nsight.Target(1, (1, 9, 5, 4)), compare_counters.Probe("neighbours", 16, 32)]
+    cases = [nsight.Target(1, (1, 9, 5, 4)), counter_probes.Probe("neighbours", 16, 32)]
     totals = [compare_counters.simulate(case) for case in cases]
     profiles = [profile_of(one) for one in totals]
     identity = {"gpu": "NVIDIA Test", "driver": "1", "cuda": "13.0"}

@@ -77,6 +77,7 @@ PROFILING = (
 )
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 _RETRIES = 8
+NO_NCU = "ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit"
 
 
 class ProfilerError(RuntimeError):
@@ -224,7 +225,7 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     """
     ncu, metrics = find_ncu(), list(metrics)
     if ncu is None:
-        raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
+        raise ProfilerError(NO_NCU)
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
@@ -250,6 +251,21 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
     except ProfilerError as error:
         last = "\n".join(output.strip().splitlines()[-15:])
         raise ProfilerError(f"{error}\nncu's last lines:\n{last}") from None
+
+
+def known_metrics(pattern: str) -> list[str]:
+    """Return the sums of this ncu's metrics whose names match a regular expression, in order.
+
+    Raises ProfilerError where there is no ncu.
+    """
+    ncu = find_ncu()
+    if ncu is None:
+        raise ProfilerError(NO_NCU)
+    done = subprocess.run(
+        [str(ncu), "--query-metrics"], capture_output=True, text=True, timeout=120
+    )
+    names = re.findall(r"^(\w+__\w+) ", done.stdout, re.MULTILINE)
+    return [f"{name}.sum" for name in sorted(set(names)) if re.search(pattern, name)]
 
 
 def unknown_metrics(output: str, metrics: Sequence[str]) -> list[str]:

@@ -40,6 +40,11 @@ DESCRIPTIONS = {
     "async_copy_requests": "warp-level cp.async: each is a global load too, but no shared store",
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
+    "global_atomic_requests": "warp-level atomics and reductions on global memory",
+    "global_atomic_sectors": "distinct 32-byte sectors of each of these requests, added up",
+    "shared_atomic_requests": "warp-level atomics and reductions on shared memory",
+    "shared_atomic_wavefronts": "passes over the 32 banks that the shared atomics take",
+    "shared_atomic_conflicts": "those passes beyond the fewest that so wide an access takes",
     "barriers": "block barriers executed, once for each warp",
     "branches": "branch instructions executed, once for each warp",
     "divergent_branches": "of these, executions in which the lanes of a warp went both ways",
@@ -292,7 +297,7 @@ class Counters(Observer):
             row.counts["atomic_requests"] += requests
         if access.space == "global":
             self._global(row, access, address, lanes, requests)
-        elif access.kind != "atomic":
+        else:
             self._shared(row, access, address, lanes, requests)
 
     def _copy(self, row: _Row, accesses: tuple[Access, ...], requests: int) -> None:
@@ -315,9 +320,8 @@ class Counters(Observer):
 
     def _global(self, row: _Row, access: Access, address, lanes, requests: int) -> None:
         pattern, delta = self._pattern(row, access, address, lanes)
-        if access.kind != "atomic":
-            row.counts[f"global_{access.kind}_requests"] += requests
-            row.counts[f"global_{access.kind}_sectors"] += pattern.sectors(delta)
+        row.counts[f"global_{access.kind}_requests"] += requests
+        row.counts[f"global_{access.kind}_sectors"] += pattern.sectors(delta)
         if access.kind != "store":
             pattern.touch(row.line, "read", access.size, delta)
         if access.kind != "load":
