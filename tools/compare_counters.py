@@ -18,6 +18,7 @@ from counter_probes import AtomicProbe, Probe, probes
 
 from attn_course import RawModule, observe
 from attn_course.engine.backend import array_module
+from attn_course.engine.watch.counters.atomics import is_loop
 from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table as aligned
 from attn_course.ladder.steps import LADDER, step
@@ -56,7 +57,8 @@ ATOMIC_METRICS = {
         f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in ("atom", "red")
     ],
     "shared_atomic_requests": ["smsp__inst_executed_op_shared_atom.sum"],
-    "shared_atomic_wavefronts": ["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum"],
+    "shared_atomic_wavefronts": [f"{_SASS}_atom.sum"],
+    "shared_atomic_conflicts": ["l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_atom.sum"],
 }
 KEPT = re.compile(r"(l1tex|smsp|sm|lts|dram|gpu)__\w+\.(sum|pct|ratio)$|launch__(reg|shared|occup)")
 EXACT = (
@@ -65,6 +67,11 @@ EXACT = (
     "global_load_sectors",
     "global_store_requests",
     "global_store_sectors",
+    "global_atomic_requests",
+    "global_atomic_sectors",
+    "shared_atomic_requests",
+    "shared_atomic_wavefronts",
+    "shared_atomic_conflicts",
 )
 CLOSE = (
     "shared_load_wavefronts",
@@ -78,7 +85,8 @@ EXPANDING = ("div.", "ex2.", "rcp.", "sqrt.", "rsqrt.", "lg2.", "sin.", "cos.", 
 REASONS = {
     "machine instructions": "the simulator counts PTX, hardware the machine code that ptxas makes",
     "expands": "one PTX operation becomes several machine instructions, with FFMA among them",
-    "retries": "machine code adds floats in shared memory by a loop of loads and compare-and-swaps",
+    "retries": "machine code adds floats in shared memory, and works on 64 bits there, by a loop "
+    "of loads and compare-and-swaps",
     "idle instructions": "loads and stores whose predicate is off in all lanes count as executed: "
     "those of unrolled tails, and the ones ptxas puts before cp.async",
     "within 2 %": "ptxas may move a tail's loads over a branch, or make one wider than is asked",
@@ -123,26 +131,25 @@ def profile(chosen, parsed: argparse.Namespace) -> list[Profile]:
 
 
 # -- judging ---------------------------------------------------------------------------------------
-def opcodes(target: Target) -> set[str]:
+def opcodes(case) -> set[str]:
     """The operations that the kernel's PTX uses."""
-    module = RawModule(
-        path=str(step(target.step).path), options=target.options, backend="simulator"
-    )
-    return {i.opcode for i in module.program().module.functions[target.launch.entry].body}
+    if isinstance(case, Target):
+        module = RawModule(
+            path=str(step(case.step).path), options=case.options, backend="simulator"
+        )
+    else:
+        module = RawModule(code=case.source, backend="simulator")
+    return {i.opcode for i in module.program().module.functions[case.launch.entry].body}
 
 
-def expands(target: Target) -> list[str]:
+def expands(case) -> list[str]:
     """Operations of the kernel's PTX that become several machine instructions, FFMA among them."""
-    return sorted({begin for op in opcodes(target) for begin in EXPANDING if op.startswith(begin)})
+    return sorted({begin for op in opcodes(case) for begin in EXPANDING if op.startswith(begin)})
 
 
-def retries(target: Target) -> list[str]:
-    """Float additions in shared memory, which the machine has no single instruction for."""
-    return sorted(
-        op
-        for op in opcodes(target)
-        if op.startswith(("atom.shared", "red.shared")) and op.endswith("add.f32")
-    )
+def retries(case) -> list[str]:
+    """Atomics in shared memory that the machine has no single instruction for."""
+    return sorted(filter(is_loop, opcodes(case)))
 
 
 def measured(profile: Profile, totals: dict[str, int]) -> dict[str, float]:
@@ -182,10 +189,10 @@ def judge(
     """'equal', 'within 2 %', 'MISSED', or why no bar applies: see REASONS."""
     if hardware == simulated:
         return "equal"
+    if name.startswith(("shared_load", "shared_atomic")) and retrying:
+        return f"retries: {', '.join(retrying)}"
     if name in EXACT:
         return "MISSED"
-    if name.startswith("shared_load") and retrying:
-        return f"retries: {', '.join(retrying)}"
     if name in CLOSE:
         scale = max(waves, 1) if name.endswith("conflicts") else max(simulated, 1)
         return "within 2 %" if abs(hardware - simulated) <= TOLERANCE * scale else "MISSED"
@@ -199,7 +206,7 @@ def judge(
 def compare(case, profile: Profile, totals: dict[str, int]) -> dict:
     """One case's row of the record: both sides of every counter, and the verdicts."""
     hardware = measured(profile, totals)
-    expanding, retrying = (expands(case), retries(case)) if isinstance(case, Target) else ([], [])
+    expanding, retrying = expands(case), retries(case)
     rows = {}
     for name, value in hardware.items():
         waves = hardware.get(name.replace("conflicts", "wavefronts"), 0)

@@ -66,6 +66,8 @@ class Probe:
     width: int
     threads: int
 
+    source = PROBE
+
     @property
     def access(self) -> str:
         return "ldmatrix" if self.name in MATRIX_PATTERNS else str(self.width)
@@ -133,8 +135,14 @@ ATOMIC_PATTERNS = {
     "quarters": T32 // 8,
     "two rows of 128 bytes": T32 % 2 * 32,
     "pairs of stride 32": T32 // 2 * 32,
+    "half on one place": np.where(T32 < 16, 5, T32),
+    "4 of 16 places, the last most": np.repeat([3, 9, 2, 12], [2, 5, 9, 16]),
+    "16 random places": np.random.default_rng(0).integers(0, 16, 32),
+    "100 random places": np.random.default_rng(1).integers(0, 100, 32),
+    "1000 random places": np.random.default_rng(2).integers(0, 1000, 32),
 }
-_FULL = ("add float, unused", "or int", "add int", "cas int")  # the others take four patterns
+# These take all patterns, the others four.
+_FULL = ("add float, unused", "or int", "add int", "cas int", "add one, unused", "add float")
 ATOMIC_ITEMS = 1024
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from attn_course.engine.events import Access, InstructionEvent, Launch, MachineView, Observer
 from attn_course.engine.ptx.source_module import SourceModule
 
+from .atomics import counting_increments, wavefronts_of_a_pass
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
@@ -41,10 +42,10 @@ DESCRIPTIONS = {
     "cluster_shared_requests": "warp-level accesses by way of the cluster: no shared requests",
     "atomic_requests": "warp-level atomics and reductions, global and shared",
     "global_atomic_requests": "warp-level atomics and reductions on global memory",
-    "global_atomic_sectors": "distinct 32-byte sectors of each of these requests, added up",
+    "global_atomic_sectors": "32-byte sectors of each of these, again for lanes on one address",
     "shared_atomic_requests": "warp-level atomics and reductions on shared memory",
-    "shared_atomic_wavefronts": "passes over the 32 banks that the shared atomics take",
-    "shared_atomic_conflicts": "those passes beyond the fewest that so wide an access takes",
+    "shared_atomic_wavefronts": "wavefronts of these: a bank serves one lane in a pass",
+    "shared_atomic_conflicts": "their passes beyond the fewest that so wide an access takes",
     "barriers": "block barriers executed, once for each warp",
     "branches": "branch instructions executed, once for each warp",
     "divergent_branches": "of these, executions in which the lanes of a warp went both ways",
@@ -81,11 +82,14 @@ class _Row:
 
     __slots__ = """
         instruction line executions threads counts merge folded copy past_l1 cluster off_chip
-        patterns
+        patterns serving
     """.split()
 
-    def __init__(self, instruction, line: int, merges: dict[int, Merge | None]):
+    def __init__(self, instruction, line: int, kernel: "_Kernel"):
         self.instruction, self.line = instruction, line
+        merges = kernel.merges
+        # How shared memory serves it: lanes that increment one word go as those that store to it.
+        self.serving = "store" if id(instruction) in kernel.increments else ""
         self.executions = self.threads = 0
         self.counts: Counter[str] = Counter()
         merge = merges.get(id(instruction), self)
@@ -125,6 +129,7 @@ class _Kernel:
     source_lines: tuple[str, ...]
     build: str
     merges: dict[int, Merge | None]
+    increments: set[int]
     rows: dict[int, _Row]
     unique: defaultdict[int, Counter]  # line -> unique bytes, added up over finished launches
     unique_totals: Counter
@@ -223,6 +228,7 @@ class Counters(Observer):
                 launch.source_lines,
                 launch.build,
                 merges_of(launch),
+                counting_increments(launch),
                 {},
                 defaultdict(Counter),
                 Counter(),
@@ -267,7 +273,7 @@ class Counters(Observer):
         rows = self._current.rows
         row = rows.get(id(event.instruction))
         if row is None:
-            row = _Row(event.instruction, event.line, self._current.merges)
+            row = _Row(event.instruction, event.line, self._current)
             rows[id(event.instruction)] = row
         lanes = self._cut(event.lanes)
         row.executions += lanes.warps
@@ -320,8 +326,9 @@ class Counters(Observer):
 
     def _global(self, row: _Row, access: Access, address, lanes, requests: int) -> None:
         pattern, delta = self._pattern(row, access, address, lanes)
+        found = pattern.atomic_sectors if access.kind == "atomic" else pattern.sectors
         row.counts[f"global_{access.kind}_requests"] += requests
-        row.counts[f"global_{access.kind}_sectors"] += pattern.sectors(delta)
+        row.counts[f"global_{access.kind}_sectors"] += found(delta)
         if access.kind != "store":
             pattern.touch(row.line, "read", access.size, delta)
         if access.kind != "load":
@@ -344,10 +351,11 @@ class Counters(Observer):
         size = access.size
         if row.merge is not None:
             delta, size = delta + row.merge.start, row.merge.size
-        wavefronts, minimum = pattern.wavefronts(delta, size, access.kind)
+        passes, minimum = pattern.wavefronts(delta, size, row.serving or access.kind)
+        waves = wavefronts_of_a_pass(row.instruction.opcode) if access.kind == "atomic" else 1
         row.counts[f"shared_{access.kind}_requests"] += requests
-        row.counts[f"shared_{access.kind}_wavefronts"] += wavefronts
-        row.counts[f"shared_{access.kind}_conflicts"] += wavefronts - minimum
+        row.counts[f"shared_{access.kind}_wavefronts"] += waves * passes
+        row.counts[f"shared_{access.kind}_conflicts"] += passes - minimum
 
     def _at_home(self, access: Access, address, lanes) -> tuple[np.ndarray, np.ndarray]:
         """The part of an access by way of the cluster that stays in the lanes' own block."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from attn_course.engine.addresses import Packed
 
+from .atomics import count_atomic_passes, count_atomic_sectors
 from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts
 
 _NONE = np.zeros(0, np.uint8)
@@ -26,6 +27,7 @@ class Pattern:
         self.lanes, self.address = lanes, address
         self.first, self.middle, self.last = self._samples(address)
         self._pieces: dict[tuple[int, int], int] = {}
+        self._atomic_sectors: dict[int, int] = {}
         self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
         self.touched: dict[tuple[int, str, int], set[int]] = {}
 
@@ -61,12 +63,25 @@ class Pattern:
             self._pieces[key] = count_sectors(self.lanes, moved)
         return self._pieces[key]
 
+    def atomic_sectors(self, delta: int) -> int:
+        """The same where lanes on one address wait for each other."""
+        key = delta % SECTOR_BYTES
+        if key not in self._atomic_sectors:
+            moved = self.address + np.uint64(key)
+            self._atomic_sectors[key] = count_atomic_sectors(self.lanes, moved)
+        return self._atomic_sectors[key]
+
     def wavefronts(self, delta: int, size: int, kind: str) -> tuple[int, int]:
-        """(wavefronts, minimum) of the pattern moved along, a "load" or "store" of `size` bytes."""
+        """(wavefronts, minimum) of the pattern moved along: a "load" or "store" of `size` bytes, or
+        the passes of an "atomic" and their minimum.
+        """
         key = (size, kind, delta % WORD_BYTES)
         if key not in self._wavefronts:
             moved = self.address + np.uint64(key[2])
-            self._wavefronts[key] = count_wavefronts(self.lanes, moved, size, kind)
+            if kind == "atomic":
+                self._wavefronts[key] = count_atomic_passes(self.lanes, moved, size)
+            else:
+                self._wavefronts[key] = count_wavefronts(self.lanes, moved, size, kind)
         return self._wavefronts[key]
 
     def touch(self, line: int, how: str, size: int, delta: int) -> None:
