@@ -3,8 +3,9 @@
 `attn-course record counters` runs it.
 
 Every kernel of the ladder runs at three shapes, one of them ragged, under ncu and on the simulator;
-probes of single shared-memory access patterns follow. Both sides go to OUT/<gpu>/counters.json,
-with a table on the screen. Exit status 1 where a bar is missed. `--simulator-only` needs no GPU.
+probes of single shared-memory access patterns and of single atomics follow. Both sides go to
+OUT/<gpu>/counters.json, with a table on the screen. Exit status 1 where a bar is missed.
+`--simulator-only` needs no GPU, `--only atomic` takes the probes of atomics alone.
 """
 
 import argparse

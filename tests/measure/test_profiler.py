@@ -338,6 +338,42 @@ def test_additions_of_floats_in_shared_memory_are_read_from_the_code():
     assert compare_counters.retries(nsight.Target(8, shape)) == []
 
 
+def test_atomics_of_a_probe_are_compared_and_loops_are_named():
+    def verdicts(probe, changed=0):
+        totals = compare_counters.simulate(probe)
+        metrics = {parts[-1]: totals[n] for n, parts in compare_counters.ATOMIC_METRICS.items()}
+        metrics[compare_counters.ATOMIC_METRICS[f"{probe.space}_atomic_requests"][0]] = (
+            totals[f"{probe.space}_atomic_requests"] + changed
+        )
+        if probe.space == "global":  # atomics and reductions add up
+            metrics[compare_counters.ATOMIC_METRICS["global_atomic_requests"][1]] = 0
+        profile = nsight.Profile("k", (1,), (1,), metrics)
+        counters = compare_counters.compare(probe, profile, totals)["counters"]
+        return {counters[name]["verdict"] for name in counters if "atomic" in name}
+
+    floats = counter_probes.AtomicProbe("shared", "add float", "neighbours")
+    ints = counter_probes.AtomicProbe("shared", "or int", "neighbours")
+    reductions = counter_probes.AtomicProbe("global", "add float, unused", "one address")
+    for probe in (floats, ints, reductions):
+        assert verdicts(probe) == {"equal"}
+    assert verdicts(floats, 1) == {"equal", "retries: atom.shared.add.f32"}
+    assert verdicts(ints, 1) == verdicts(reductions, 1) == {"equal", "MISSED"}
+
+
+def test_metrics_are_asked_of_ncu(monkeypatch, tmp_path):
+    ncu = tmp_path / "ncu"
+    ncu.write_text(
+        "#!/bin/sh\necho 'Metric Name  Type'\necho 'l1tex__b_op_red  Counter'\n"
+        "echo 'l1tex__a_op_atom  Counter'\necho 'smsp__inst_executed  Counter'\n"
+    )
+    ncu.chmod(0o755)
+    monkeypatch.setattr(nsight, "find_ncu", lambda: ncu)
+    assert nsight.known_metrics("_op_(atom|red)") == ["l1tex__a_op_atom.sum", "l1tex__b_op_red.sum"]
+    monkeypatch.setattr(nsight, "find_ncu", lambda: None)
+    with pytest.raises(nsight.ProfilerError, match="not on the PATH"):
+        nsight.known_metrics("x")
+
+
 def test_expanding_operations_are_read_from_the_code():
     shape = (1, 4, 4, 4)
     assert compare_counters.expands(nsight.Target(1, shape)) == []

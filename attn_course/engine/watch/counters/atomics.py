@@ -8,6 +8,9 @@ counted and added together (ATOMS.POPC.INC).
 A compare-and-swap takes two wavefronts a pass. The machine adds floats, and works on 64 bits, in
 shared memory by a loop of loads and compare-and-swaps: counted is the loop of a warp that no other
 warp disturbs, without its loads, as one request.
+
+Not followed: where ptxas sees that an integer atomic has one address for all lanes, it adds their
+values up first (REDUX, VOTE) and lets one lane go; hardware then counts that lane alone.
 """
 
 from collections import Counter
