@@ -9,7 +9,9 @@ The rules, in the order in which they decide:
 4. The properties of safety (SAFE) need one case with a right result: a kernel that computes nothing
    has nothing to keep safe.
 5. Goals of counters need all else to hold.
-6. Where a problem names a needed property, nothing is earned without it.
+6. Where a problem asks for a method (`Setup.method`), a kernel without it earns the points for a
+   right result at most: no barrier, no race and no bank conflict cost nothing where no tile is.
+7. Where a problem names a needed property, nothing is earned without it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ class CaseOutcome:
     label: str
     hidden: bool
     failures: tuple[Failure, ...]
+
+    @property
+    def without_method(self) -> Failure | None:
+        """The failure that shows that the kernel does not use the method that is asked for."""
+        return next((one for one in self.failures if one.method), None)
 
     def failed(self, *properties: str) -> Failure | None:
         """Return the first failure of one of these properties."""
@@ -111,7 +118,9 @@ def points_of(problem: Exercise, outcomes: Sequence[CaseOutcome]) -> Points:
     """Return the points for the examined cases of an answer that compiles."""
     for outcome in outcomes:
         if ended := outcome.failed(*ENDS):
-            return _all_lost(problem, ended, outcome.hidden)
+            reason = f"{ended.property}: {ended.message}"
+            rows = (_failed(name, n, ended, outcome, reason) for name, n in problem.points.items())
+            return Points(problem.name, tuple(rows))
     rows = tuple(_row(problem, name, outcomes) for name in problem.points)
     points = Points(problem.name, rows)
     if problem.needed in points.lost:
@@ -121,15 +130,6 @@ def points_of(problem: Exercise, outcomes: Sequence[CaseOutcome]) -> Points:
             row if row.reason else _lost(row.property, row.possible, reason) for row in rows
         )
     return Points(problem.name, rows)
-
-
-def _all_lost(problem: Exercise, failure: Failure, hidden: bool) -> Points:
-    reason = f"{failure.property}: {failure.message}"
-    rows = (
-        PropertyPoints(name, 0, most, reason, failure.label, hidden, failure.line, failure.block)
-        for name, most in problem.points.items()
-    )
-    return Points(problem.name, tuple(rows))
 
 
 def _lost(name: str, most: int, reason: str) -> PropertyPoints:
@@ -144,21 +144,22 @@ def unpaid(problem: Exercise) -> tuple[str, ...]:
 def _row(problem: Exercise, name: str, outcomes: Sequence[CaseOutcome]) -> PropertyPoints:
     most = problem.points[name]
     for outcome in outcomes:
-        failure = _against(name, outcome, unpaid(problem))
-        if failure:
-            return PropertyPoints(
-                name,
-                0,
-                most,
-                failure.message,
-                outcome.label,
-                outcome.hidden,
-                failure.line,
-                failure.block,
-            )
+        if failure := _against(name, outcome, unpaid(problem)):
+            return _failed(name, most, failure, outcome, failure.message)
+    for outcome in outcomes if name != "agrees" else ():
+        if failure := outcome.without_method:
+            reason = f"no points without the method that is asked for: {failure.message}"
+            return _failed(name, most, failure, outcome, reason)
     if name in SAFE and all(one.failed("agrees", "in bounds") for one in outcomes):
         return _lost(name, most, "no case has a right result, so there is nothing to keep safe")
     return PropertyPoints(name, most, most)
+
+
+def _failed(
+    name: str, most: int, failure: Failure, outcome: CaseOutcome, reason: str
+) -> PropertyPoints:
+    where = outcome.label, outcome.hidden, failure.line, failure.block
+    return PropertyPoints(name, 0, most, reason, *where)
 
 
 def _against(name: str, outcome: CaseOutcome, unpaid: tuple[str, ...]) -> Failure | None:

@@ -19,6 +19,7 @@ class ProvenAnswer:
 
     expected: "waiting" for the stub, "" for a correct solution, else the property to be named.
     found: the property named first, "waiting" or "". hidden: only a hidden case shows it.
+    earns: the points that a wrong solution's section states, or None.
     """
 
     exercise: str
@@ -27,6 +28,7 @@ class ProvenAnswer:
     found: str
     points: Points
     hidden: bool = False
+    earns: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -34,6 +36,8 @@ class ProvenAnswer:
             return False
         if self.expected in ("", "waiting"):
             return self.points.earned == (0 if self.expected else self.points.possible)
+        if self.earns not in (None, self.points.earned):
+            return False
         return loses(self.points, self.expected)
 
 
@@ -46,7 +50,8 @@ def loses(points: Points, rejected_for: str) -> bool:
 def prove_problem(problem: Exercise) -> list[ProvenAnswer]:
     """Examine the stub, the reference, and every correct and wrong solution of a problem.
 
-    The examination of a wrong solution ends with the first case that fails.
+    The examination of a wrong solution ends with the first case that fails, unless its section
+    states what it earns.
     """
     points = score(problem.name, problem.stub)
     found = "waiting" if points.earned == 0 else ""
@@ -67,9 +72,10 @@ def _proven(problem: Exercise, one: Solution) -> ProvenAnswer:
     outcomes: list[CaseOutcome] = []
     for outcome in outcomes_of(problem, kernel):
         outcomes.append(outcome)
-        if outcome.failures:
+        if outcome.failures and one.earns is None:
             break
-    last = outcomes[-1]
-    found = last.failures[0].property if last.failures else ""
+    first = next((outcome for outcome in outcomes if outcome.failures), outcomes[-1])
+    found = first.failures[0].property if first.failures else ""
     points = points_of(problem, outcomes)
-    return ProvenAnswer(problem.name, one.name, one.rejected_for, found, points, last.hidden)
+    about = (problem.name, one.name, one.rejected_for, found, points, first.hidden)
+    return ProvenAnswer(*about, one.earns)

@@ -30,7 +30,7 @@ from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import SHARED_BYTES, Setup
+from .setups import SHARED_BYTES, Goal, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -96,8 +96,11 @@ def compiled(exercise: Exercise, source: str) -> Kernel:
 
 
 def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
-    """Return the failures of one case in the order of PROPERTIES, and its counters."""
-    counters, arguments = Counters(), setup.fresh()
+    """Return the failures of one case in the order of PROPERTIES, and its counters.
+
+    The method is judged wherever the kernel ends; goals are judged where all else holds.
+    """
+    counters, arguments, totals = Counters(), setup.fresh(), {}
     try:
         try:
             launch(kernel, setup, arguments, counters, seconds=LAUNCH_SECONDS)
@@ -105,6 +108,7 @@ def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str
             launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
             counters, arguments = Counters(), setup.fresh()
             launch(kernel, setup, arguments, counters)
+        totals = _totals(kernel, setup, counters)
         found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
@@ -118,8 +122,11 @@ def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str
         found = [_unfinished(error, setup)]
     except SimulatorError as error:
         found = [_unfinished(error, setup), *_sanitized(kernel, setup, ended=True)]
-    totals = _totals(kernel, setup, counters) if not found else {}
-    found += list(_goals(setup, counters, totals)) if not found else []
+    sound = not found
+    if totals:
+        found += _missed(setup, setup.method, counters, totals, method=True)
+    if sound:
+        found += _missed(setup, setup.goals, counters, totals)
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -198,33 +205,44 @@ def _totals(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
     return {**counters.totals, SHARED_BYTES: kernel.shared_size_bytes + setup.shared_bytes}
 
 
-def _goals(setup: Setup, counters: Counters, totals: dict[str, int]) -> Iterator[Failure]:
-    """Yield a failure for each goal that is missed, at the line that counts most towards it."""
-    for goal in setup.goals:
-        found = totals[goal.counter]
-        if found <= goal.limit:
-            continue
-        lines = next(iter(counters.by_kernel.values())).lines
-        line = max(lines, key=lambda number: lines[number].get(goal.counter, 0), default=0)
-        there = lines[line].get(goal.counter, 0) if line else 0
-        text = f"{goal.counter} is {found:,}; the goal is at most {goal.limit:,}: {goal.why}"
-        if there:
-            text += f"\n{there:,} of them arise on line {line}"
-        where = line if there else 0
-        yield Failure("counters", text, setup.label, where, (0, 0, 0), goal.counter)
+def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> list[Failure]:
+    """Return a failure for each goal that is missed, at the line that counts most above it."""
+    return [
+        _miss(setup, goal, counters, message, totals, method)
+        for goal in goals
+        if (message := goal.missed(totals))
+    ]
 
 
-def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, int | None]]:
+def _miss(setup, goal: Goal, counters: Counters, message: str, totals, method: bool) -> Failure:
+    lines = next(iter(counters.by_kernel.values())).lines if goal.too_many(totals) else {}
+    there = {
+        number: sum(counts.get(name, 0) for name in goal.counters)
+        for number, counts in lines.items()
+        if number
+    }
+    line = max(there, key=there.get, default=0)
+    if there.get(line, 0):
+        message += f"\n{there[line]:,} of them arise on line {line}"
+    else:
+        line = 0
+    about = {"label": setup.label, "line": line, "block": (0, 0, 0)}
+    return Failure("counters", message, **about, counter=goal.counter, method=method)
+
+
+def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup = exercise.setups[-1]
-    goals = {goal.counter: goal.limit for goal in setup.goals}
     if exercise.solution not in _reference_totals:
         counters, reference = Counters(), compiled(exercise, exercise.solution)
         launch(reference, setup, setup.fresh(), counters)
         _reference_totals[exercise.solution] = _totals(reference, setup, counters)
     theirs = _reference_totals[exercise.solution]
-    return {
-        name: (totals[name], theirs[name], goals.get(name))
-        for name in dict.fromkeys((*goals, *SHOWN))
-        if totals[name] or theirs[name] or name in goals
+    found = {
+        goal.counter: (goal.counted(totals), goal.counted(theirs), goal.bound)
+        for goal in (*setup.method, *setup.goals)
     }
+    for name in SHOWN:
+        if name not in found and (totals[name] or theirs[name]):
+            found[name] = totals[name], theirs[name], ""
+    return found

@@ -2,8 +2,9 @@
 
 The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines), then
 sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, and any
-number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY`. Code stands in fences: c++
-for a whole kernel file, python for the specification, diff for a change of the solution.
+number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY` and whose second may be
+`Earns: POINTS`. Code stands in fences: c++ for a whole kernel file, python for the specification,
+diff for a change of the solution.
 
 A problem of a problem set, in the folder `assignments`, has points in its head, a section NumPy
 with the formula that its notebook shows, hidden cases, and a solution whose marked region is what
@@ -42,11 +43,15 @@ class ExerciseError(ShownBriefly, ValueError):
 
 @dataclass(frozen=True)
 class Solution:
-    """A kernel file that must pass, or, with `rejected_for`, fail for this property."""
+    """A kernel file that must pass, or, with `rejected_for`, fail for this property.
+
+    earns: of a problem with points, exactly so many; None: less than all.
+    """
 
     name: str
     text: str
     rejected_for: str = ""
+    earns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -238,22 +243,23 @@ def _fenced(name: str, title: str, body: str, language: str) -> str:
 
 
 def _other(name: str, kind: str, called: str, body: str, solution: str) -> Solution:
-    title, rejected_for = f"{kind}: {called}", ""
+    title, rejected_for, earns = f"{kind}: {called}", "", None
     if kind == "Wrong":
-        found = re.match(r"Rejected for: (.+)", body)
+        found = re.match(r"Rejected for: (.+)(?:\nEarns: (\d+)$)?", body, re.MULTILINE)
         rejected_for = found[1].strip() if found else ""
+        earns = int(found[2]) if found and found[2] else None
         if rejected_for not in PROPERTIES:
             known = ", ".join(PROPERTIES)
             raise ExerciseError(
                 f"{name}: section {title!r} begins with `Rejected for: PROPERTY`, one of: {known}"
             )
     if "```diff" not in body:
-        return Solution(called, _fenced(name, title, body, "c++"), rejected_for)
+        return Solution(called, _fenced(name, title, body, "c++"), rejected_for, earns)
     try:
         text = edited(solution, edits_of(_fenced(name, title, body, "diff")), f"{name}: {title}")
     except EditError as error:
         raise ExerciseError(str(error)) from None
-    return Solution(called, text, rejected_for)
+    return Solution(called, text, rejected_for, earns)
 
 
 def edits_of(diff: str) -> list[Edit]:

@@ -33,6 +33,7 @@ class Failure:
         line: of the learner's text, 0 where none is known.
         block: (x, y, z) of a thread block that shows it, or None.
         counter: whose goal is missed, for the property "counters".
+        method: the goal holds the method that the exercise asks for.
     """
 
     property: str
@@ -41,6 +42,7 @@ class Failure:
     line: int = 0
     block: tuple[int, int, int] | None = None
     counter: str = ""
+    method: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class Judgement:
         waiting: the kernel is still the stub; nothing was examined.
         cases: labels of the cases that passed. of: how many cases there are.
         failures: of the smallest case that fails, in the order of PROPERTIES.
-        counters: counter -> (the learner's, the reference's, the goal or None), of the largest
-            case, after a pass.
+        counters: counter -> (the learner's, the reference's, the goal such as "<= 64" or ""), of
+            the largest case, after a pass; atomics are counted in where the goal counts them.
     """
 
     exercise: str
@@ -64,7 +66,7 @@ class Judgement:
     cases: tuple[str, ...] = ()
     of: int = 0
     failures: tuple[Failure, ...] = ()
-    counters: Mapping[str, tuple[int, int, int | None]] = field(default_factory=dict)
+    counters: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return not self.waiting and not self.failures
@@ -139,8 +141,7 @@ class Judgement:
         if not self.counters:
             return []
         lines = ["", f"  {'counter, largest case':<28}{'yours':>12}{'reference':>12}{'goal':>12}"]
-        for name, (mine, theirs, goal) in self.counters.items():
-            bound = f"<= {goal:,}" if goal is not None else ""
+        for name, (mine, theirs, bound) in self.counters.items():
             lines.append(f"  {name:<28}{mine:>12,}{theirs:>12,}{bound:>12}".rstrip())
         return lines
 

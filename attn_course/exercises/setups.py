@@ -16,15 +16,72 @@ from attn_course.engine.watch.counters.counters import NAMES as COUNTERS
 from attn_course.reference.comparison import poisoned
 
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters
+# Counter of a goal -> the counter of the atomics that do the same: an atomic reads and writes.
+TRAFFIC = {
+    f"{space}_{kind}_{what}": f"{space}_atomic_{what}"
+    for space, counted in (
+        ("global", ("requests", "sectors")),
+        ("shared", ("requests", "wavefronts", "conflicts")),
+    )
+    for kind in ("load", "store")
+    for what in counted
+}
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound on a counter of one launch: `counter` is at most `limit`, because of `why`."""
+    """Bounds on a counter of one launch, because of `why`: `least` and `most`; None is no bound.
+
+    Atomics count against a goal and never for it: those of TRAFFIC are added for `most`, and are
+    left out for `least`.
+    """
 
     counter: str
-    limit: int
     why: str
+    least: int | None = None
+    most: int | None = None
+
+    def __post_init__(self):
+        if self.counter not in goal_names():
+            known = ", ".join(goal_names())
+            raise ValueError(f"no counter {self.counter!r}; the counters are: {known}")
+
+    @property
+    def bound(self) -> str:
+        """ "<= 1,024", ">= 8" or "= 64"."""
+        if self.least == self.most:
+            return f"= {self.most:,}"
+        parts = [f">= {self.least:,}"] if self.least is not None else []
+        return ", ".join(parts + ([f"<= {self.most:,}"] if self.most is not None else []))
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """The counter and the one of its atomics, where there is one."""
+        return (self.counter, *filter(None, [TRAFFIC.get(self.counter)]))
+
+    def counted(self, totals: Mapping[str, int]) -> int:
+        """Return the count that `most` bounds, atomics included."""
+        return sum(totals[name] for name in self.counters)
+
+    def too_few(self, totals: Mapping[str, int]) -> bool:
+        return self.least is not None and totals[self.counter] < self.least
+
+    def too_many(self, totals: Mapping[str, int]) -> bool:
+        return self.most is not None and self.counted(totals) > self.most
+
+    def missed(self, totals: Mapping[str, int]) -> str:
+        """Return how the goal is missed, a sentence for a learner, or "" where it is reached."""
+        own, found = totals[self.counter], self.counted(totals)
+        exact = "exactly" if self.least == self.most else ""
+        if self.too_few(totals):
+            others = f" beside {found - own:,} by atomics" if found > own else ""
+            bound = f"{exact or 'at least'} {self.least:,}"
+            return f"{self.counter} is {own:,}{others}; the goal is {bound}: {self.why}"
+        if self.too_many(totals):
+            others = f", {found - own:,} of them by atomics" if found > own else ""
+            bound = f"{exact or 'at most'} {self.most:,}"
+            return f"{self.counter} is {found:,}{others}; the goal is {bound}: {self.why}"
+        return ""
 
 
 def goal_names() -> tuple[str, ...]:
@@ -34,9 +91,17 @@ def goal_names() -> tuple[str, ...]:
 
 def at_most(counter: str, limit: int, why: str) -> Goal:
     """Return a goal. Raises ValueError for a counter that does not exist."""
-    if counter not in goal_names():
-        raise ValueError(f"no counter {counter!r}; the counters are: {', '.join(goal_names())}")
-    return Goal(counter, int(limit), why)
+    return Goal(counter, why, most=int(limit))
+
+
+def at_least(counter: str, limit: int, why: str) -> Goal:
+    """Return a goal. Raises ValueError for a counter that does not exist."""
+    return Goal(counter, why, least=int(limit))
+
+
+def exactly(counter: str, count: int, why: str) -> Goal:
+    """Return a goal. Raises ValueError for a counter that does not exist."""
+    return Goal(counter, why, least=int(count), most=int(count))
 
 
 @dataclass(frozen=True)
@@ -53,6 +118,8 @@ class Setup:
         relative: the relative error allowed; see reference.compare. absolute: the error allowed
             where the reference is 0.
         goals: bounds on the launch's counters.
+        method: goals that a kernel reaches only by the method that is asked for; see
+            classroom.points.
         sizes: what the specification's `setup` was called with.
     """
 
@@ -64,6 +131,7 @@ class Setup:
     relative: float = 1e-5
     absolute: float = 0.0
     goals: tuple[Goal, ...] = ()
+    method: tuple[Goal, ...] = ()
     sizes: Mapping[str, object] | None = None
 
     def __post_init__(self):
@@ -115,8 +183,10 @@ VOCABULARY = {
     "np": np,
     "reference": reference,
     "Setup": Setup,
+    "at_least": at_least,
     "at_most": at_most,
     "ceil_div": ceil_div,
+    "exactly": exactly,
     "normal": normal,
     "output": output,
     "int32": np.int32,

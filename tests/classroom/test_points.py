@@ -71,6 +71,17 @@ def test_goals_are_counted_one_by_one_once_all_else_holds():
     assert lost(outcome(("counters", "barriers")), problem=one) == ("counters",)
 
 
+@pytest.mark.parametrize("others", [(), ("no race",)])
+def test_without_the_method_a_right_result_is_all_that_counts(others):
+    method = Failure("counters", "global_load_requests is 9", "n = 5", method=True)
+    failures = (*(Failure(name, f"{name} fails") for name in others), method)
+    points = points_of(PROBLEM, [GOOD, CaseOutcome("n = 5", True, failures)])
+    assert points.lost == tuple(name for name in PROBLEM.points if name != "agrees")
+    row = points.of("in bounds")
+    assert row.reason.startswith("no points without the method that is asked for: global_load")
+    assert row.label == "n = 5" and row.hidden
+
+
 def test_nothing_is_earned_before_the_needed_property_holds():
     needed = replace(PROBLEM, needed="no race")
     points = points_of(needed, [outcome(("no race", ""))])

@@ -64,6 +64,18 @@ def test_a_slow_kernel_under_other_names_earns_little():
     assert points.earned <= 2 < points.possible / 4
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_without_the_method_nothing_but_the_result_is_paid(name):
+    """Each problem with a method has a wrong solution without it, in plain loads and in atomics."""
+    problem = read_exercise(name)
+    if not problem.setups[0].method:
+        return
+    stated = [one for one in problem.wrong if one.earns is not None]
+    without = [one for one in stated if one.earns in (0, problem.points["agrees"])]
+    assert without and any("atomic" in one.name for one in without)
+    assert all(setup.method for setup in (*problem.setups, *problem.hidden_setups))
+
+
 def test_an_empty_kernel_earns_nothing():
     text = read_exercise("ps2_softmax").stub.replace(YOUR_CODE, "return;")
     assert score("ps2_softmax", text).earned == 0

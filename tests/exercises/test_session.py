@@ -63,7 +63,7 @@ def test_goals_are_not_judged_before_the_rest_holds(copy):
 def test_a_goal_of_nothing_is_shown_with_a_pass(copy):
     session.write("transpose_padded", read_exercise("transpose_padded").solution)
     judgement = session.check("transpose_padded")
-    assert judgement.counters["shared_load_conflicts"] == (0, 0, 0)
+    assert judgement.counters["shared_load_conflicts"] == (0, 0, "<= 0")
 
 
 def test_step_shows_the_failing_case_even_where_the_kernel_faults(copy):
@@ -130,7 +130,7 @@ def test_a_pass_shows_the_reference_and_both_counts(copy):
     judgement = session.check("add_ten")
     assert judgement and judgement.cases[-1] == "n = 4099"
     mine, theirs, goal = judgement.counters["global_load_sectors"]
-    assert mine == theirs == goal == 513
+    assert mine == theirs == 513 and goal == "<= 513"
     assert "Your kernel beside the reference" in judgement._repr_html_()
 
 
