@@ -99,6 +99,8 @@ ATOMICS = {
         "add float, unused": ("float", "atomicAdd(p, 1.0f)"),
         "add float": ("float", "old = atomicAdd(p, 1.0f)"),
         "add int, unused": ("int", "atomicAdd(p, t + 1)"),
+        "add int, unused, all on the first": ("int", "atomicAdd(memory, t + 1)"),
+        "add one, all on the first": ("int", "old = atomicAdd(memory, 1)"),
         "or int": ("int", "old = atomicOr(p, t)"),
         "cas int": ("int", "old = atomicCAS(p, 0, t)"),
         "exch int": ("int", "old = atomicExch(p, t)"),

@@ -93,11 +93,34 @@ def test_half_a_warp_and_many_warps():
     assert seen.totals["shared_atomic_wavefronts"] == 6 * 16
 
 
+@pytest.mark.parametrize(
+    ("statement", "sectors"),
+    [
+        ("atomicAdd(x, 1)", 1),  # one lane goes for all
+        ("atomicMax(x + blockIdx.x, t)", 1),
+        ("if (t > 3) atomicXor(x, t)", 1),
+        ("x[32 + t] = atomicAdd(x, 5)", 1),  # every lane knows its share of a constant
+        ("x[32 + t] = atomicAdd(x, t)", 32),
+        ("atomicExch(x, t)", 32),
+        ("atomicAdd((float*)x, 1.0f)", 32),
+        ("atomicAdd(x + x[t], t)", 32),  # ptxas cannot know
+        ("atomicAdd((unsigned long long*)x, 1ull)", 1),
+        ("atomicAdd((unsigned long long*)x, (unsigned long long)t)", 32),
+    ],
+)
+def test_an_address_that_is_alike_for_all_lanes_is_one_lanes(statement, sectors):
+    code = f"""extern "C" __global__ void k(int* x) {{
+        const int t = threadIdx.x; {statement}; }}"""
+    totals = count(code, np.zeros(64, np.int32)).totals
+    assert totals["global_atomic_sectors"] == sectors
+    assert totals["global_atomic_requests"] == totals["atomic_requests"] == 1
+
+
 def test_atomics_stand_at_their_line():
     seen = count(
         """extern "C" __global__ void k(int* x) {
         x[threadIdx.x] = 0;
-        atomicOr(x, (int)threadIdx.x); }""",
+        atomicExch(x, (int)threadIdx.x); }""",
         np.zeros(32, np.int32),
     )
     assert seen.by_line[3]["global_atomic_sectors"] == 32

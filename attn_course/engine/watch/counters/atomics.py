@@ -9,21 +9,27 @@ A compare-and-swap takes two wavefronts a pass. The machine adds floats, and wor
 shared memory by a loop of loads and compare-and-swaps: counted is the loop of a warp that no other
 warp disturbs, without its loads, as one request.
 
-Not followed: where ptxas sees that an integer atomic has one address for all lanes, it adds their
-values up first (REDUX, VOTE) and lets one lane go; hardware then counts that lane alone.
+Where all lanes have one address for ptxas to see, it adds the values of an integer atomic up first
+(REDUX, VOTE) and lets one lane go for all; only this lane is counted. Addresses that depend on a
+loop's counter or on loaded numbers are not followed: there more lanes are counted than go.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from attn_course.engine.events import Launch
-from attn_course.engine.ptx.registers import reads_and_writes
-from attn_course.engine.ptx.syntax import Immediate
+from attn_course.engine.ptx.registers import reads_and_writes, registers_in
+from attn_course.engine.ptx.syntax import Function, Immediate
 
 from .traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes
 
+INCREMENT, JOINED = "increment", "joined"
 _NATIVE = {"u32", "s32", "b32"}
+_SUMS = {"add", "min", "max", "and", "or", "xor"}
+_FOLLOWED = tuple("ld.param mov cvta cvt add sub mul mad shl shr and or".split())
+_PASSES = 4  # over the code: it is in order, so one finds nearly all
 
 
 def is_loop(opcode: str) -> bool:
@@ -39,23 +45,47 @@ def wavefronts_of_a_pass(opcode: str) -> int:
     return 2 if "cas" in opcode.split(".") or is_loop(opcode) else 1
 
 
-def counting_increments(launch: Launch) -> set[int]:
-    """Return the ids of the launch's increments by 1 in shared memory whose result is not used."""
-    found: set[int] = set()
+def served_apart(launch: Launch) -> dict[int, str]:
+    """Return the id of each atomic that the machine does otherwise -> INCREMENT or JOINED."""
+    found: dict[int, str] = {}
     for function in launch.source.module.functions.values():
-        adds = [i for i in function.body if _adds_one(i)]
-        if adds:
-            read = Counter(name for i in function.body for name in reads_and_writes(i)[0])
-            unused = [i for i in adds if not any(read[n] for n in reads_and_writes(i)[1])]
-            found.update(map(id, unused))
+        if any(i.opcode.startswith(("atom", "red")) for i in function.body):
+            found.update(_served(function))
     return found
 
 
-def _adds_one(instruction) -> bool:
-    parts, last = instruction.opcode.split("."), instruction.operands[-1:]
-    if parts[0] not in ("atom", "red") or not {"add", "shared"} <= set(parts):
-        return False
-    return parts[-1] in _NATIVE and isinstance(last[0], Immediate) and last[0].value == 1
+def _served(function: Function) -> Iterator[tuple[int, str]]:
+    read = Counter(name for i in function.body for name in reads_and_writes(i)[0])
+    alike = _alike_in_all_lanes(function)
+    for one in function.body:
+        parts = one.opcode.split(".")
+        if parts[0] not in ("atom", "red") or "cluster" in one.opcode:
+            continue
+        unused = not any(read[name] for name in reads_and_writes(one)[1])
+        value = one.operands[-1]
+        constant = isinstance(value, Immediate)
+        add, narrow = "add" in parts, parts[-1] in _NATIVE
+        if add and narrow and unused and "shared" in parts and constant and value.value == 1:
+            yield id(one), INCREMENT
+        elif set(registers_in(one.operands[0 if parts[0] == "red" else 1])) <= alike:
+            summed = narrow and unused and _SUMS & set(parts)
+            if summed or add and constant and parts[-1] in _NATIVE | {"u64", "s64"}:
+                yield id(one), JOINED
+
+
+def _alike_in_all_lanes(function: Function) -> set[str]:
+    """Registers that one instruction sets, from constants, parameters and the block's number."""
+    sets = Counter(name for i in function.body for name in reads_and_writes(i)[1])
+    alike = {f"%{name}.{axis}" for name in ("ctaid", "nctaid", "ntid") for axis in "xyz"}
+    for _ in range(_PASSES):
+        before = len(alike)
+        for one in function.body:
+            reads, writes = reads_and_writes(one)
+            if one.guard is None and one.opcode.startswith(_FOLLOWED) and reads <= alike:
+                alike.update(name for name in writes if sets[name] == 1)
+        if len(alike) == before:
+            break
+    return alike
 
 
 def count_atomic_sectors(lanes: Lanes, address: np.ndarray) -> int:

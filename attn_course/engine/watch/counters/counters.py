@@ -15,7 +15,7 @@ import numpy as np
 from attn_course.engine.events import Access, InstructionEvent, Launch, MachineView, Observer
 from attn_course.engine.ptx.source_module import SourceModule
 
-from .atomics import counting_increments, wavefronts_of_a_pass
+from .atomics import INCREMENT, JOINED, served_apart, wavefronts_of_a_pass
 from .line_table import KernelLines, LineTable
 from .merging import Merge, merges_of
 from .patterns import Pattern, TouchedBytes
@@ -88,8 +88,7 @@ class _Row:
     def __init__(self, instruction, line: int, kernel: "_Kernel"):
         self.instruction, self.line = instruction, line
         merges = kernel.merges
-        # How shared memory serves it: lanes that increment one word go as those that store to it.
-        self.serving = "store" if id(instruction) in kernel.increments else ""
+        self.serving = kernel.served.get(id(instruction), "")
         self.executions = self.threads = 0
         self.counts: Counter[str] = Counter()
         merge = merges.get(id(instruction), self)
@@ -129,7 +128,7 @@ class _Kernel:
     source_lines: tuple[str, ...]
     build: str
     merges: dict[int, Merge | None]
-    increments: set[int]
+    served: dict[int, str]
     rows: dict[int, _Row]
     unique: defaultdict[int, Counter]  # line -> unique bytes, added up over finished launches
     unique_totals: Counter
@@ -228,7 +227,7 @@ class Counters(Observer):
                 launch.source_lines,
                 launch.build,
                 merges_of(launch),
-                counting_increments(launch),
+                served_apart(launch),
                 {},
                 defaultdict(Counter),
                 Counter(),
@@ -301,6 +300,9 @@ class Counters(Observer):
         requests = self._cut(lanes).warps
         if access.kind == "atomic":
             row.counts["atomic_requests"] += requests
+            if row.serving == JOINED:
+                first = self._cut(lanes).starts(32)
+                address, lanes = address[first], lanes[first]
         if access.space == "global":
             self._global(row, access, address, lanes, requests)
         else:
@@ -351,7 +353,8 @@ class Counters(Observer):
         size = access.size
         if row.merge is not None:
             delta, size = delta + row.merge.start, row.merge.size
-        passes, minimum = pattern.wavefronts(delta, size, row.serving or access.kind)
+        kind = "store" if row.serving == INCREMENT else access.kind  # lanes of a word go together
+        passes, minimum = pattern.wavefronts(delta, size, kind)
         waves = wavefronts_of_a_pass(row.instruction.opcode) if access.kind == "atomic" else 1
         row.counts[f"shared_{access.kind}_requests"] += requests
         row.counts[f"shared_{access.kind}_wavefronts"] += waves * passes
