@@ -14,7 +14,7 @@ BIN := .venv/bin
 KEPT := ATTN_COURSE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
-CORE ?= $(or $(OPENBLAS_CORETYPE),Nehalem)
+CORE ?= Nehalem
 NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval \
 	--nbval-sanitize-with tests/notebooks/sanitize.cfg -p no:cacheprovider --nbval-cell-timeout 120
 

@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,6 +96,11 @@ def attribute(label: str, missing: str = "", **changes) -> Value:
     return Value(label, lambda place: place.__dict__.update(changes), missing)
 
 
+def choose_core(name: str, place: Place) -> None:
+    """Let OpenBLAS take the code of this processor; CORE is what the Makefile's notebooks take."""
+    place.environment.update(OPENBLAS_CORETYPE=name, CORE=name)
+
+
 def factors(scratch: Path) -> dict[str, tuple[Value, ...]]:
     """Return factor -> its values on this machine; the usual value of each is left out."""
     root = os.geteuid() == 0
@@ -110,7 +116,7 @@ def factors(scratch: Path) -> dict[str, tuple[Value, ...]]:
             for name, path in pythons().items()
         ),
         "BLAS": tuple(
-            variable("OPENBLAS_CORETYPE", name, name, lacking(flags))
+            Value(name, partial(choose_core, name), lacking(flags))
             for name, flags in CPU_FLAGS.items()
         ),
         "threads": tuple(variable("OPENBLAS_NUM_THREADS", n) for n in ("1", "8")),

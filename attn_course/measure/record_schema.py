@@ -7,11 +7,13 @@ types; a record may hold more. Times are microseconds.
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, NotRequired, Required, TypedDict
+from typing import Annotated, NotRequired, Required, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+T = TypeVar("T")
+Some = Annotated[list[T], Meta(min_length=1)]  # a list that is not empty
 Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
 Positive = Annotated[float, Meta(gt=0)]
@@ -157,7 +159,7 @@ class SuiteRecord(RecordStamp):
     about: str
     torch: str
     clocks: dict[str, Spread]
-    rows: Annotated[list[SuiteRowFields], Meta(min_length=1)]
+    rows: Some[SuiteRowFields]
 
 
 class LayersRecord(RecordStamp):
@@ -165,23 +167,23 @@ class LayersRecord(RecordStamp):
     about: str
     torch: str
     clocks: dict[str, Spread]
-    rows: Annotated[list[LayerRowFields], Meta(min_length=1)]
+    rows: Some[LayerRowFields]
 
 
 class ExperimentsRecord(RecordStamp):
     device: DeviceFields
-    rows: Annotated[list[ContestRow], Meta(min_length=1)]
+    rows: Some[ContestRow]
     tiles: ContestRow
 
 
 class TilesRecord(RecordStamp):
     device: DeviceFields
-    rows: Annotated[list[TileRow], Meta(min_length=1)]
+    rows: Some[TileRow]
 
 
 class AblationsRecord(RecordStamp):
     device: DeviceFields
-    rows: Annotated[list[AblationRow], Meta(min_length=1)]
+    rows: Some[AblationRow]
     sources: dict[str, str]
 
 
@@ -193,13 +195,13 @@ class EmptyLaunch(TypedDict):
 class PipelineRecord(RecordStamp):
     torch: str
     empty_launch: EmptyLaunch
-    rows: Annotated[list[PipelineRow], Meta(min_length=1)]
+    rows: Some[PipelineRow]
 
 
 class ScoreTimes(TypedDict):
     shape: Shape
     clocks: dict[str, dict[str, float]]
-    timings: Annotated[list[TimingFields], Meta(min_length=1)]
+    timings: Some[TimingFields]
 
 
 class LatencyFields(TypedDict):
@@ -219,8 +221,8 @@ class MemoryRecord(RecordStamp):
     multiprocessors: Count
     l2_bytes: Count
     scores: ScoreTimes
-    latencies: Annotated[list[LatencyFields], Meta(min_length=1)]
-    bandwidths: Annotated[list[BandwidthFields], Meta(min_length=1)]
+    latencies: Some[LatencyFields]
+    bandwidths: Some[BandwidthFields]
 
 
 # -- the lesson on timing --------------------------------------------------------------------------
@@ -283,7 +285,7 @@ class Handles(TypedDict):
 
 class ClaimTimesRecord(RecordStamp):
     torch: str
-    reductions: Annotated[list[Reductions], Meta(min_length=1)]
+    reductions: Some[Reductions]
     handles: list[Handles]
 
 
@@ -300,7 +302,7 @@ class ProfileCase(TypedDict):
 
 
 class ProfileRecord(RecordStamp):
-    cases: Annotated[list[ProfileCase], Meta(min_length=1)]
+    cases: Some[ProfileCase]
 
 
 class BothCounts(TypedDict):
@@ -321,7 +323,7 @@ class ProbeCase(TypedDict):
 
 
 class CountersRecord(RecordStamp):
-    cases: Annotated[list[CounterCase], Meta(min_length=1)]
+    cases: Some[CounterCase]
     probes: list[ProbeCase]
     missed: list[str]
     reasons: Reasons
@@ -422,7 +424,7 @@ class SpeedRecord(TypedDict):
     machine: str
     date: Date
     repeats: Count
-    cases: Annotated[list[SpeedCaseFields], Meta(min_length=1)]
+    cases: Some[SpeedCaseFields]
 
 
 class NumbaRecord(TypedDict):

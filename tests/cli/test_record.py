@@ -17,7 +17,7 @@ def no_gpu(no_gpu, monkeypatch):
     monkeypatch.setattr(record, "gpu_count", lambda: 0)
 
 
-def taken(monkeypatch, rows=()):
+def taken(monkeypatch, rows=({},)):
     """Let every record be made up; returns the calls' `quick`."""
     calls = []
     row = NOT_TIMED | {"shape": [1, 2, 3, 4], "contestants": {}}
@@ -161,7 +161,8 @@ def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
 
 
 def test_prices_are_fitted_to_the_record(monkeypatch, tmp_path, capsys):
-    found = stamped("tiles", device=DEVICE, rows=[])
+    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "contestants": {}, "keys": None}
+    found = stamped("tiles", device=DEVICE, rows=[row])
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "tiles.json").write_text(json.dumps(found))
     monkeypatch.setattr(tile_model, "fit", lambda found: tile_model.PRICES)

@@ -137,7 +137,9 @@ def project(tmp_path):
     for name in ("01_a.cu", "02_b.cu"):
         (kernels / name).write_text(f"int x;  // {name}\n")
     hashes = {name: results.kernel_hash(name, kernels) for name in ("01_a.cu", "02_b.cu")}
-    record = stamped("profile", cases=[], kernels=hashes)
+    launch = {"problem": [4], "options": [], "grid": [1], "block": [32], "metrics": {}}
+    case = {"file": "01_a.cu", "kernel": "a", **launch}
+    record = stamped("profile", cases=[case], kernels=hashes)
     return kernels, tmp_path / "results", record
 
 

@@ -5,7 +5,7 @@ import types
 
 import numpy as np
 import pytest
-from record_harness import stamped
+from record_harness import NOT_TIMED, stamped
 
 from attn_course.cli import bench, main
 from attn_course.ladder.attention import METHODS, dtypes_of
@@ -222,7 +222,10 @@ def test_recorded_suites_hold_what_is_claimed_of_them():
 
 
 def test_bench_all_shows_every_suite_and_fails_where_one_has_no_record(tmp_path, capsys):
-    written = stamped("bench_ladder", suite="ladder", about="few", torch="2", clocks={}, rows=[])
+    picks = dict.fromkeys(("best_peer", "best_backend", "best_method"))
+    row = NOT_TIMED | picks | {"label": "1,2,3,4", "shape": [1, 2, 3, 4], "causal": False}
+    rows = [row | {"timings": {}}]
+    written = stamped("bench_ladder", suite="ladder", about="few", torch="2", clocks={}, rows=rows)
     records.write_record(written, "bench_ladder", tmp_path)
     call = ["bench", "all", "--recorded", "--results", str(tmp_path)]
     assert main.main(call) == 1
