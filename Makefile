@@ -55,7 +55,7 @@ venv: .venv/.stamp
 	@echo "making .venv (about 1 GB; some minutes the first time)"
 	@"$(PYTHON)" -m venv .venv
 	@$(PIP) --require-hashes -r requirements.lock
-	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(PIP) --no-deps --no-build-isolation -e kernelscope -e .
 	@touch $@
 
 tour: venv

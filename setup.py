@@ -1,6 +1,6 @@
 """Copy kernels, records, lessons, exercises and docs into the package when a wheel is built.
 
-In a checkout they stand beside the package; `attn_course.ladder.folders` finds them in both places.
+In a checkout they stand beside the package; `attn_course.folders` finds them in both places.
 """
 
 from pathlib import Path

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attn_course.engine import backend
+from kernelscope import backend
 
 # Parsed kernels are many small objects, and searching them all for cycles took an eighth of the
 # time: collect a thirtieth as often.

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from kernelscope.backend import array_module
+from kernelscope.watch.counters.counters import Counters
 
 from attn_course import RawModule, observe
-from attn_course.engine.backend import array_module
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.figures import table as aligned
 from attn_course.ladder.steps import LADDER, Geometry, step
 from attn_course.measure.hardware.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from kernelscope.module.arguments import bind
 
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
-from attn_course.engine.module.arguments import bind
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
 from attn_course.ladder.verify import ORACLES

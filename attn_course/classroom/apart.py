@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from attn_course.engine import backend
+from kernelscope import backend
 
 from .scoring import score
 

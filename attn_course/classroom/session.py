@@ -6,7 +6,8 @@ functions. Grades come from `scoring`, which judges the text of the kernels alon
 
 from functools import lru_cache
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope.errors import ShownBriefly
+
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
 

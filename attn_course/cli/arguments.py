@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from kernelscope.backend import BACKENDS
+from kernelscope.events import Observer, observe
 
 from attn_course import reference
-from attn_course.engine.backend import BACKENDS
-from attn_course.engine.events import Observer, observe
 from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict

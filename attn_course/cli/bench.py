@@ -7,9 +7,9 @@ import re
 import sys
 from collections.abc import Callable
 
+from kernelscope.backend import resolve_backend
 from tqdm import tqdm
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem

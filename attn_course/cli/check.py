@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from kernelscope.backend import BackendError
+from kernelscope.events import observe
+from kernelscope.watch import Sanitizer
+from kernelscope.watch.sanitizer.findings import Finding
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
-from attn_course.engine.backend import BackendError
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.attention import METHODS, call_method
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, Step

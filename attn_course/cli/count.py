@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from attn_course.engine.backend import BackendError
-from attn_course.engine.events import observe
-from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from kernelscope.backend import BackendError
+from kernelscope.events import observe
+from kernelscope.ptx.demangle import demangle
+from kernelscope.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+
 from attn_course.figures import table
 
 from .arguments import add_workload, observed, observed_record, printer, title, workload, write_json

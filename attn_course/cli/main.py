@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from attn_course import __version__
-from attn_course.engine.project import home
-from attn_course.ladder.folders import FOLDERS
+from attn_course.folders import FOLDERS, home
 
 from . import bench, check, count, profile, record, run, tour, trace
 from .arguments import add_json
@@ -54,7 +53,7 @@ def is_ours(error: Exception) -> bool:
 
     Its own classes, and the built-in ValueError, TypeError and OSError with a message.
     """
-    own = type(error).__module__.split(".")[0] == "attn_course"
+    own = type(error).__module__.split(".")[0] in ("attn_course", "kernelscope")
     return own or type(error) in (ValueError, TypeError) or isinstance(error, OSError)
 
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable
 
-from attn_course.engine.backend import resolve_backend
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
+from kernelscope.backend import resolve_backend
+from kernelscope.events import observe
+from kernelscope.watch.counters.counters import Counters
+
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step

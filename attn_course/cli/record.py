@@ -11,8 +11,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from attn_course.engine.backend import gpu_count
-from attn_course.engine.project import checkout, child_environment
+from kernelscope.backend import gpu_count
+
+from attn_course.folders import checkout, child_environment
 from attn_course.measure import contestants as peers
 from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import (

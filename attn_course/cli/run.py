@@ -6,7 +6,8 @@
 import time
 from dataclasses import asdict
 
-from attn_course.engine.backend import resolve_backend
+from kernelscope.backend import resolve_backend
+
 from attn_course.figures import table
 from attn_course.ladder.verify import Verdict, verify_method
 

@@ -12,9 +12,9 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from kernelscope.events import Observer, observe
 from tqdm import tqdm
 
-from attn_course.engine.events import Observer, observe
 from attn_course.figures import table
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step

@@ -4,11 +4,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from kernelscope.backend import resolve_backend
 from tqdm import tqdm
 
 from attn_course import figures as plots
 from attn_course import reference
-from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER

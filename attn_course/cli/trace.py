@@ -5,11 +5,12 @@ METHOD is a method of attention(), or a kernel file of the user's own.
 
 from pathlib import Path
 
-from attn_course.engine.backend import BackendError
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.tracer.tracer import Tracer
+from kernelscope.backend import BackendError
+from kernelscope.errors import SimulatorError
+from kernelscope.events import observe
+from kernelscope.watch import Sanitizer
+from kernelscope.watch.tracer.tracer import Tracer
+
 from attn_course.ladder.attention import AUTO, steps_of
 
 from . import own
@@ -137,7 +138,7 @@ def show(tracer: Tracer, name: str, result: str, arguments) -> None:
 def report(tracer: Tracer, result: str, page: Path | None) -> str:
     """The steps for people, or where the page with them is, and what was computed."""
     if page is None:
-        from attn_course.engine.watch.tracer import stepper
+        from kernelscope.watch.tracer import stepper
 
         return f"{stepper.text(tracer.recordings)}\n\n{result}"
     steps = sum(len(recording.frames) for recording in tracer.recordings)

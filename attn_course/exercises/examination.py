@@ -8,9 +8,8 @@ some seconds.
 from collections.abc import Iterator
 
 import numpy as np
-
-from attn_course.engine.budget import call_budget
-from attn_course.engine.errors import (
+from kernelscope.budget import call_budget
+from kernelscope.errors import (
     ArgumentError,
     CompileError,
     KernelNotFoundError,
@@ -20,11 +19,12 @@ from attn_course.engine.errors import (
     ParseError,
     SimulatorError,
 )
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.module.kernel import Kernel
-from attn_course.engine.watch import Counters, Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.module.kernel import Kernel
+from kernelscope.watch import Counters, Sanitizer
+from kernelscope.watch.sanitizer.findings import Finding
+
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise

@@ -2,9 +2,10 @@
 
 from contextlib import suppress
 
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Sanitizer, Tracer
+from kernelscope.errors import SimulatorError
+from kernelscope.module import RawModule
+from kernelscope.watch import Sanitizer, Tracer
+
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .examination import BROKEN_BY, compiled, judge, launch

@@ -5,7 +5,7 @@ notebook shows it once, as the value of its cell, and a script saves it with ``f
 matplotlib is imported with the first figure, not with :func:`table`.
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "tables": "table",

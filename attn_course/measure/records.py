@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from attn_course.engine.backend import resolve_backend
-from attn_course.engine.compile import closure_hash, file_stamp, include_closure
-from attn_course.engine.project import checkout
-from attn_course.ladder.folders import course_folder
+from kernelscope.backend import resolve_backend
+from kernelscope.compile import closure_hash, file_stamp, include_closure
+
+from attn_course.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 from .record_schema import decoded, kind_of

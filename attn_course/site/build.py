@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from kernelscope.watch.counters.counters import DESCRIPTIONS
 
-from attn_course.engine.project import home
-from attn_course.engine.watch.counters.counters import DESCRIPTIONS
-from attn_course.ladder.folders import course_folder
+from attn_course.folders import course_folder, home
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
 
 from . import kernels, markdown, published

@@ -13,14 +13,14 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from kernelscope.compile import include_closure
+from kernelscope.compile.kept import FOLDER, keep, read_kept
+from kernelscope.events import observe
+from kernelscope.watch import Counters, Tracer
+from kernelscope.watch.tracer.recording import Recording
+from kernelscope.watch.tracer.stepper import fragment
 
-from attn_course.engine.compile import include_closure
-from attn_course.engine.compile.kept import FOLDER, keep, read_kept
-from attn_course.engine.events import observe
-from attn_course.engine.project import PACKAGE
-from attn_course.engine.watch import Counters, Tracer
-from attn_course.engine.watch.tracer.recording import Recording
-from attn_course.engine.watch.tracer.stepper import fragment
+from attn_course.folders import ENGINE, PACKAGE
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Geometry, Problem
@@ -38,7 +38,7 @@ HEADS = 6  # of a token, in the layers' kernels
 TRACED_TOKENS = (14, 70)  # queries and keys: the first row, and five rows, of the window's tokens
 TRACED_STEPS = 300
 MOST_PAGE_BYTES = 1_800_000  # of a stepper
-_ROOMS = ("engine", "ladder", "layers", "reference")  # what a run depends on, beside this module
+_DEPENDS_ON = (ENGINE, *(PACKAGE / room for room in ("ladder", "layers", "reference")))
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def _key(step: Step) -> str:
 @cache
 def _package_hash() -> str:
     found = hashlib.sha256(machine_facts("simulator")["CUDA compiler"].encode())
-    for room in _ROOMS:
-        for path in sorted((PACKAGE / room).rglob("*")):
+    for folder in _DEPENDS_ON:
+        for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".js", ".css"):
                 found.update(path.read_bytes())
     found.update(Path(__file__).read_bytes())

@@ -13,10 +13,10 @@ import nbformat
 import numpy as np
 import pytest
 from chromium_harness import BROWSER, DRIVER, chromium
+from kernelscope.watch.counters.traffic import Lanes, count_wavefronts
 
 from attn_course import RawModule, Tracer, observe
 from attn_course.cli.course.lessons import lab_command
-from attn_course.engine.watch.counters.traffic import Lanes, count_wavefronts
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.common.exceptions import WebDriverException  # noqa: E402
@@ -386,7 +386,7 @@ def warp_accesses():
 
 
 def test_wavefronts_are_counted_as_the_counters_count_them(browser):
-    source = (ROOT / "attn_course/engine/watch/tracer/stepper_page/1_data.js").read_text(
+    source = (ROOT / "kernelscope/src/kernelscope/watch/tracer/stepper_page/1_data.js").read_text(
         encoding="utf-8"
     )
     asked, expected = [], []

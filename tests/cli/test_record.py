@@ -8,7 +8,7 @@ import pytest
 from record_harness import DEVICE, NOT_TIMED, stamped
 
 from attn_course.cli import main, record
-from attn_course.engine.project import checkout
+from attn_course.folders import checkout
 from attn_course.measure import records, tile_model
 
 

@@ -1,9 +1,9 @@
 """Facts that the machine and its observers share."""
 
 import numpy as np
+from kernelscope.events import Observer, place_in
 
 from attn_course import RawModule, observe
-from attn_course.engine.events import Observer, place_in
 
 LOOP = """extern "C" __global__ void k(const float* a, float* out, int n) {
     float sum = 0;

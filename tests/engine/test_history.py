@@ -5,19 +5,19 @@ import threading
 
 import numpy as np
 import pytest
+from kernelscope.address_space import device_address
+from kernelscope.errors import SimulatorError, TooLarge, UnsupportedKernel
+from kernelscope.events import observe
+from kernelscope.machine import MemoryFault
+from kernelscope.machine.launch import launch
+from kernelscope.translate import function
+from kernelscope.translate.module_memory import ModuleMemory
+from kernelscope.translate.program import Program
+from kernelscope.watch import Counters, Sanitizer, Tracer
+from kernelscope.watch.counters import merging
+from kernelscope.watch.warp_streams import InFlight
 
 from attn_course import RawModule
-from attn_course.engine.address_space import device_address
-from attn_course.engine.errors import SimulatorError, TooLarge, UnsupportedKernel
-from attn_course.engine.events import observe
-from attn_course.engine.machine import MemoryFault
-from attn_course.engine.machine.launch import launch
-from attn_course.engine.translate import function
-from attn_course.engine.translate.module_memory import ModuleMemory
-from attn_course.engine.translate.program import Program
-from attn_course.engine.watch import Counters, Sanitizer, Tracer
-from attn_course.engine.watch.counters import merging
-from attn_course.engine.watch.warp_streams import InFlight
 
 
 def kernel(code, **options):

@@ -5,8 +5,7 @@ import random
 import struct
 
 import pytest
-
-from attn_course.engine.printf import ARGUMENT_BYTES, format_message
+from kernelscope.printf import ARGUMENT_BYTES, format_message
 
 FLOATS = [0.0, -0.0, 1.5, -2.25, 0.1, 255.99999999, 1e-300, 5e-324, 1e300]
 FLOATS += [float("inf"), float("-inf"), float("nan")]

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from attn_course.engine import RawModule
 from attn_course.ladder import headers
 from attn_course.ladder.steps import EXPERIMENTS, LADDER
+from kernelscope import RawModule
 
 LADDER_FILES = sorted(headers.KERNEL_FOLDER.glob("*.cu"))
 ALL_FILES = sorted(headers.KERNEL_FOLDER.rglob("*.cu"))

@@ -1,6 +1,7 @@
 """The Makefile on a bare machine: a missing tool gives one clear line, not a page of noise."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,9 @@ def test_the_lock_covers_every_direct_dependency():
     assert all(one.startswith("--hash=sha256:") for _, *hashes in lines for one in hashes)
     locked = {name.partition("==")[0] for name, *_ in lines}
     extras = project["optional-dependencies"]
+    engine = tomllib.loads((ROOT / "kernelscope" / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *extras["test"], *extras["class"], *extras["class-cluster"]]
-    names = {name.split(">")[0].split("[")[0].strip().lower() for name in wanted}
-    assert names - {project["name"]} <= locked
+    wanted += [*engine["dependencies"], *engine["optional-dependencies"]["test"]]
+    names = {re.split(r"[>=\[]", name)[0].strip().lower() for name in wanted}
+    ours = {project["name"], engine["name"]}  # of this repository, installed beside the lock
+    assert names - ours <= locked and not ours & locked

@@ -94,9 +94,9 @@ def test_the_python_blocks_run(capsys, monkeypatch):
 
 
 def test_every_environment_variable_of_a_user_is_in_the_table():
-    source = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "attn_course").rglob("*.py")
-    )
+    packages = (ROOT / "attn_course", ROOT / "kernelscope" / "src")
+    paths = [path for package in packages for path in package.rglob("*.py")]
+    source = "".join(path.read_text(encoding="utf-8") for path in paths)
     named = set(re.findall(r"\"(ATTN_COURSE_[A-Z_]+)\"", source))
     assert named == set(re.findall(r"^\| `(ATTN_COURSE_[A-Z_]+)`", README, re.MULTILINE))
 

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from kernelscope.compile import CompileError, with_headers
+from kernelscope.machine import launch as launches
+from kernelscope.module import RawModule
 
 from attn_course import Sanitizer, observe, reference
-from attn_course.engine.compile import CompileError, with_headers
-from attn_course.engine.machine import launch as launches
-from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import attention, problem_of
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.steps import step

@@ -7,16 +7,16 @@ kernels on the tiles of their own.
 import ml_dtypes
 import numpy as np
 import pytest
+from kernelscope.watch.counters.counters import tensor_instructions
 
 from attn_course import Counters, RawModule, Sanitizer, observe, reference
-from attn_course.engine import device_address
-from attn_course.engine.watch.counters.counters import tensor_instructions
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.problem import Problem
 from attn_course.ladder.steps import step
 from attn_course.measure.hardware.disassembly import count_operations, machine_code
 from attn_course.reference.comparison import assert_agrees, compare
+from kernelscope import device_address
 
 pytestmark = pytest.mark.system
 

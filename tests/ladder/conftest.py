@@ -7,10 +7,10 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 import pytest
+from kernelscope.module.cupy_side import CupyModules
 
-from attn_course.engine import backend
-from attn_course.engine.module.cupy_side import CupyModules
 from attn_course.ladder import call
+from kernelscope import backend
 
 LIMITS = {"MultiProcessorCount": 132, "MaxThreadsPerBlock": 1024, "MaxGridDimX": 2**31 - 1}
 LIMITS |= {"MaxBlockDimX": 1024, "MaxBlockDimY": 1024, "MaxBlockDimZ": 64, "MaxGridDimY": 65535}

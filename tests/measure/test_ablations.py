@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course import Sanitizer
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
 from attn_course.clinic.edits import EditError, edited
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.measure import ablations, contestants, contests, records
 from attn_course.measure.contests import float64_attention

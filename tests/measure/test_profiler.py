@@ -5,11 +5,11 @@ import sys
 
 import compare_counters
 import pytest
+from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.cli.profile import target_of
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
 from attn_course.measure.hardware import nsight

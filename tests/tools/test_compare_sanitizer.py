@@ -6,11 +6,11 @@ from dataclasses import replace
 import compare_sanitizer as tool
 import pytest
 import sanitizer_runs as runs
+from kernelscope.compile import with_headers
 from sanitizer_runs import Job, Report
 
 from attn_course import Counters, observe
 from attn_course.clinic import WRONG_RESULT, broken_kernels, prepare
-from attn_course.engine.compile import with_headers
 from attn_course.ladder.steps import FUSED, LADDER
 from attn_course.layers import LAYERS
 from attn_course.layers.verify import layer_case

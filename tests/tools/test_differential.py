@@ -13,9 +13,8 @@ import pytest
 from differential_machines import Machine
 from differential_opcodes import Opcode
 from differential_programs import PROGRAMS
-
-from attn_course.engine.compile import compile_ptx
-from attn_course.engine.isa.table import ROWS, UnknownInstruction, lookup
+from kernelscope.compile import compile_ptx
+from kernelscope.isa.table import ROWS, UnknownInstruction, lookup
 
 pytestmark = pytest.mark.system
 

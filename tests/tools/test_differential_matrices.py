@@ -9,8 +9,7 @@ import fit_accumulation
 import numpy as np
 import pytest
 from differential_machines import Machine
-
-from attn_course.engine.isa.matrix import SM_80, SM_90, Accumulation, multiplication
+from kernelscope.isa.matrix import SM_80, SM_90, Accumulation, multiplication
 
 pytestmark = pytest.mark.system
 

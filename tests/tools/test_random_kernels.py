@@ -8,6 +8,7 @@ from differential_machines import Machine
 from differential_sections import differing, run_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernelscope.machine import warps
 from random_kernels import OPTIONS, random_kernel
 from random_operations import OPERATIONS, rounded, wrap
 from random_printer import print_kernels
@@ -25,8 +26,6 @@ from random_tree import (
     Var,
     WarpVote,
 )
-
-from attn_course.engine.machine import warps
 
 pytestmark = pytest.mark.system
 

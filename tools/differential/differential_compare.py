@@ -3,8 +3,7 @@
 import numpy as np
 from differential_bounds import bound_of, judge
 from differential_opcodes import FLOATS, Opcode
-
-from attn_course.engine.isa import table as isa
+from kernelscope.isa import table as isa
 
 EXAMPLES = 4
 

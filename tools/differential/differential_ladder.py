@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from differential_bounds import max_ulp, ulps
+from kernelscope.compile import with_headers
 
 from attn_course import reference
-from attn_course.engine.compile import with_headers
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step

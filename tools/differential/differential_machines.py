@@ -8,12 +8,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from kernelscope.compile import compile_ptx
+from kernelscope.events import Observer, observe
+from kernelscope.machine import Program
+from kernelscope.machine.launch import launch
+from kernelscope.module import RawModule
 
-from attn_course.engine.compile import compile_ptx
-from attn_course.engine.events import Observer, observe
-from attn_course.engine.machine import Program
-from attn_course.engine.machine.launch import launch
-from attn_course.engine.module import RawModule
 from attn_course.measure.records import commit, gpu_identity
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 import matrix_kernels
 import numpy as np
-
-from attn_course.engine.isa import float16
-from attn_course.engine.isa.matrix import multiplication, transfer
-from attn_course.engine.isa.narrow.float8 import narrow
+from kernelscope.isa import float16
+from kernelscope.isa.matrix import multiplication, transfer
+from kernelscope.isa.narrow.float8 import narrow
 
 DTYPES = {  # bf16 and 8-bit floats as their bits
     "f16": np.dtype(np.float16),

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from attn_course.engine.isa import table as isa
-from attn_course.engine.isa.narrow import VIDEO_ROWS
+from kernelscope.isa import table as isa
+from kernelscope.isa.narrow import VIDEO_ROWS
 
 LANES = 4096
 ROUNDINGS = {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "rna", "approx", "full"}

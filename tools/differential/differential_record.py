@@ -31,7 +31,10 @@ def summarise(name: str, section: dict, seconds: float) -> dict:
 
 def source_hashes() -> dict[str, str]:
     """SHA-256 of the comparison's own sources and of the simulator's: what the record speaks of."""
-    paths = [*ROOT.glob("tools/differential/*.py"), *ROOT.glob("attn_course/engine/**/*.py")]
+    paths = [
+        *ROOT.glob("tools/differential/*.py"),
+        *ROOT.glob("kernelscope/src/kernelscope/**/*.py"),
+    ]
     return {
         str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(paths)

@@ -16,11 +16,10 @@ import differential_opcodes
 import numpy as np
 from differential_machines import Machine, NotRun, target
 from differential_programs import PROGRAMS
+from kernelscope.compile import compile_cubin
 from random_kernels import OPTIONS as RANDOM_OPTIONS
 from random_kernels import random_kernel
 from random_printer import print_kernels
-
-from attn_course.engine.compile import compile_cubin
 
 BATCH = 150  # opcodes a module
 FUNCTIONS = 30  # functions a module

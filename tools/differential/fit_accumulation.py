@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from differential_matrices import EACH, families, operands
-
-from attn_course.engine.isa.matrix import SM_90, Accumulation, multiplication
-from attn_course.engine.isa.matrix.tensor_core import decode, multiply
+from kernelscope.isa.matrix import SM_90, Accumulation, multiplication
+from kernelscope.isa.matrix.tensor_core import decode, multiply
 
 GRID = {
     "fraction_bits": (22, 23, 24, 25, 26, 27, 28),

@@ -4,7 +4,7 @@ A block is one warp. Registers travel as words, lane by lane: `registers` of the
 one lane's after the other's.
 """
 
-from attn_course.engine.isa.matrix import multiplication, transfer
+from kernelscope.isa.matrix import multiplication, transfer
 
 HEAD = ".version 8.4\n.target {arch}\n.address_size 64\n"
 SHARED_BYTES = 4096  # of ldmatrix and stmatrix

@@ -6,7 +6,7 @@
 processes of its own, in `confined`.
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "class_run": "ClassRun grade_class",

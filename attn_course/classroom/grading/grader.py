@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from attn_course.engine.project import PACKAGE
+from attn_course.folders import ENGINE, PACKAGE
 
 from ..points import Points, nothing
 from ..scoring import read_problem
@@ -71,7 +71,7 @@ class Task:
 def code_digest() -> str:
     """Return a hash of the package's Python code, which decides about every result."""
     found = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in (*sorted(ENGINE.rglob("*.py")), *sorted(PACKAGE.rglob("*.py"))):
         found.update(path.read_bytes())
     return found.hexdigest()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope.errors import ShownBriefly
 
 MOST_BYTES = 20 << 20  # of a notebook
 NBGRADER = "submitted/STUDENT/SET/SET.ipynb"

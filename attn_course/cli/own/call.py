@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.module import Kernel, RawModule
-from attn_course.engine.ptx.demangle import demangle
+from kernelscope.backend import array_module, asnumpy, resolve_backend
+from kernelscope.module import Kernel, RawModule
+from kernelscope.ptx.demangle import demangle
 
 from ..arguments import dimensions
 from .options import BLOCK, source_file

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
+from kernelscope.module.signature import Parameter
 
-from attn_course.engine.module.signature import Parameter
 from attn_course.reference import poisoned
 
 KINDS = ("normal", "zeros", "ones", "arange", "output")

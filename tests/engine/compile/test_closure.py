@@ -4,16 +4,16 @@ import hashlib
 
 import numpy as np
 import pytest
-
-from attn_course import Counters, RawModule, Sanitizer, observe
-from attn_course.engine.compile import (
+from kernelscope.compile import (
     closure_hash,
     compile_ptx,
     file_stamp,
     include_closure,
     with_headers,
 )
-from attn_course.engine.errors import MemoryFault
+from kernelscope.errors import MemoryFault
+
+from attn_course import Counters, RawModule, Sanitizer, observe
 from attn_course.ladder.call import compiled
 from attn_course.measure.records import is_current, kernel_hash
 

@@ -7,8 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
-
-from attn_course.engine.compile import (
+from kernelscope.compile import (
     CompileError,
     CompilerMissingError,
     compile_cubin,
@@ -20,7 +19,7 @@ from attn_course.engine.compile import (
     requested_arch,
     required_arch,
 )
-from attn_course.engine.compile import nvrtc as compiler
+from kernelscope.compile import nvrtc as compiler
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
   x[threadIdx.x] *= factor;

@@ -1,8 +1,7 @@
 """Compiled code in a folder: read again, and never where anything is not the same."""
 
 import pytest
-
-from attn_course.engine.compile import CompileError, compile_ptx, kept, nvrtc
+from kernelscope.compile import CompileError, compile_ptx, kept, nvrtc
 
 SOURCE = 'extern "C" __global__ void k(float* x) { x[0] = VALUE; }'
 OPTIONS = ("-DVALUE=3.0f",)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernelscope.compile import CompileError, allowed, compile_ptx, default_arch
+from kernelscope.compile import nvrtc as compiler
+from kernelscope.errors import Hang, SimulatorError, TooLarge
+from kernelscope.ptx.parser import ParseError, parse
+from kernelscope.translate.program import Program
 
 from attn_course import RawModule, Sanitizer, observe
-from attn_course.engine import budget
-from attn_course.engine.compile import CompileError, allowed, compile_ptx, default_arch
-from attn_course.engine.compile import nvrtc as compiler
-from attn_course.engine.errors import Hang, SimulatorError, TooLarge
-from attn_course.engine.ptx.parser import ParseError, parse
-from attn_course.engine.translate.program import Program
+from kernelscope import budget
 
 SECONDS = 0.5
 K = 'extern "C" __global__ void k(float* x) '
@@ -95,8 +95,8 @@ INTERRUPTED = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 os.environ["ATTN_COURSE_BACKEND"] = "simulator"
-from attn_course.engine.compile import compile_ptx
-from attn_course.engine.compile.compiler import _idle
+from kernelscope.compile import compile_ptx
+from kernelscope.compile.compiler import _idle
 compile_ptx("__global__ void k() {}")
 print(_idle[0].process.pid, flush=True)
 try:
@@ -151,7 +151,7 @@ def test_the_compiler_ends_with_the_process_that_started_it(monkeypatch):
 
 FORKED = """
 import os
-from attn_course.engine.compile import compile_ptx
+from kernelscope.compile import compile_ptx
 compile_ptx("__global__ void before() {}")
 child = os.fork()
 assert "either" in compile_ptx("__global__ void either() {}").ptx
@@ -225,7 +225,7 @@ def landlock() -> bool:
     """Whether the system keeps a process from files."""
     code = """
         import sys
-        from attn_course.engine.compile.server import allow_reading
+        from kernelscope.landlock import allow_reading
         sys.exit(not allow_reading([]))
     """
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)]).returncode == 0

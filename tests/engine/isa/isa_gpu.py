@@ -5,8 +5,7 @@ Operands and results travel as one 64-bit word a lane, whatever their type.
 
 import cupy
 import numpy as np
-
-from attn_course.engine.isa import table as isa
+from kernelscope.isa import table as isa
 
 from .isa_oracle import bits_of
 

@@ -3,8 +3,7 @@
 import zlib
 
 import numpy as np
-
-from attn_course.engine.isa import table as isa
+from kernelscope.isa import table as isa
 
 from .isa_oracle import bits_of
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from attn_course.engine.isa.atomics import operation
+from kernelscope.isa.atomics import operation
 
 LANES = 700
 PLACES = {

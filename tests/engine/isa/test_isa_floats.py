@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from attn_course.engine.isa.float64 import _BLOCK, _fma_in_steps, fma_f64
+from kernelscope.isa.float64 import _BLOCK, _fma_in_steps, fma_f64
 
 from . import isa_oracle as exact
 from .isa_harness import by_name, check, check_all, groups

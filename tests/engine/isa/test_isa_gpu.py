@@ -4,8 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-
-from attn_course.engine.isa import table as isa
+from kernelscope.isa import table as isa
 
 from . import isa_harness as harness
 from . import test_isa_approximations as approximations

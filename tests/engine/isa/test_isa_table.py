@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from attn_course.engine.isa import table as isa
+from kernelscope.isa import table as isa
 
 from . import test_isa_approximations as approximations
 from . import test_isa_comparisons as comparisons

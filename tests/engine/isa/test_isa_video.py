@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from attn_course.engine.isa.table import lookup
+from kernelscope.isa.table import lookup
 
 from .isa_harness import check
 from .isa_oracle import decode, encode, read

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 from isa_oracle import encode, exact, signed
+from kernelscope.events import observe
 from machine_harness import BUILDS, DebugBuild, zeros
 
 from attn_course import RawModule
-from attn_course.engine.events import observe
 
 WORD, WIDE = 2**64, 2**128
 CODE = r"""

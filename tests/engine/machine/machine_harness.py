@@ -3,9 +3,9 @@
 from functools import cache
 
 import numpy as np
+from kernelscope.events import Observer, observe
 
 from attn_course import RawModule
-from attn_course.engine.events import Observer, observe
 
 BUILDS = ("optimised", "debug")
 

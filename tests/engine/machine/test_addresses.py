@@ -4,15 +4,15 @@ import gc
 
 import numpy as np
 import pytest
+from kernelscope.address_space import SPACE, AddressSpace
+from kernelscope.addresses import Packed
+from kernelscope.machine import MemoryFault
+from kernelscope.machine.launch import launch
+from kernelscope.module import RawModule
+from kernelscope.translate.program import Program
 from machine_harness import listen, module, run, zeros
 
-from attn_course.engine import CompileError, Sanitizer, device_address, observe
-from attn_course.engine.address_space import SPACE, AddressSpace
-from attn_course.engine.addresses import Packed
-from attn_course.engine.machine import MemoryFault
-from attn_course.engine.machine.launch import launch
-from attn_course.engine.module import RawModule
-from attn_course.engine.translate.program import Program
+from kernelscope import CompileError, Sanitizer, device_address, observe
 
 CODE = r"""
 struct Job { const float* from; float* to; int n; };

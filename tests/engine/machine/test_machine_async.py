@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from kernelscope.errors import LaunchError
+from kernelscope.machine import Hang, MemoryFault, launch
 from machine_harness import listen, run, zeros
-
-from attn_course.engine.errors import LaunchError
-from attn_course.engine.machine import Hang, MemoryFault, launch
 
 COPIES = r"""
 #define COPY(n, to, from) asm volatile("cp.async.ca.shared.global [%0], [%1], " #n ";" \

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine import Hang, launch
 from machine_harness import run, zeros
-
-from attn_course.engine.machine import Hang, launch
 
 CODE = r"""
 #include <cuda_fp16.h>

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine import Hang
 from machine_harness import listen, run, zeros
-
-from attn_course.engine.machine import Hang
 
 CODE = r"""
 extern "C" {

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine import launch
 from machine_harness import run, zeros
-
-from attn_course.engine.machine import launch
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

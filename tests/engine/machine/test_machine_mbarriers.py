@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from kernelscope.errors import SimulatorError
+from kernelscope.machine import Hang
 from machine_harness import listen, run, zeros
 
 from attn_course import RawModule
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.machine import Hang
 
 CODE = r"""
 // Needs: sm_90

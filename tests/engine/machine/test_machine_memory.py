@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine import Hang, MemoryFault, SimulatorError
 from machine_harness import integers, listen, module, run, zeros
 
-from attn_course.engine import budget, device_address
-from attn_course.engine.machine import Hang, MemoryFault, SimulatorError
+from kernelscope import budget, device_address
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.errors import SimulatorError
 from machine_harness import run, zeros
-
-from attn_course.engine.errors import SimulatorError
 
 CODE = r"""
 // Needs: sm_90

@@ -4,10 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from machine_harness import integers, listen, run, zeros
-
-from attn_course.engine import Sanitizer, observe
-from attn_course.engine.machine import (
+from kernelscope.machine import (
     KernelAssertion,
     MemoryFault,
     SimulatorError,
@@ -16,6 +13,9 @@ from attn_course.engine.machine import (
     access,
     launch,
 )
+from machine_harness import integers, listen, run, zeros
+
+from kernelscope import Sanitizer, observe
 
 CODE = r"""
 #define ID (blockIdx.x * blockDim.x + threadIdx.x)

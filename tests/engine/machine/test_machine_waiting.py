@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine import Hang, launch
 from machine_harness import listen, run, zeros
-
-from attn_course.engine.machine import Hang, launch
 
 CODE = r"""
 #define SYNC(n, count) asm volatile("bar.sync " #n ", " #count ";" ::: "memory")

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
+from kernelscope.machine.warps import shuffle
 from machine_harness import listen, run, zeros
-
-from attn_course.engine.machine.warps import shuffle
 
 CODE = r"""
 #define FULL 0xffffffffu

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kernelscope.errors import Hang, Interrupted, OutOfTime
 
 from attn_course import RawModule
-from attn_course.engine import budget, progress
-from attn_course.engine.errors import Hang, Interrupted, OutOfTime
+from kernelscope import budget, progress
 
 SOURCE = r"""
 extern "C" __global__ void count(volatile float* x, unsigned n) {

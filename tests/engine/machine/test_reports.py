@@ -3,10 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-
-from attn_course.engine.machine.reports import Reports
-from attn_course.engine.ptx.syntax import Instruction
-from attn_course.engine.translate.control_flow import Block, Terminator
+from kernelscope.machine.reports import Reports
+from kernelscope.ptx.syntax import Instruction
+from kernelscope.translate.control_flow import Block, Terminator
 
 
 def test_steps_are_those_of_the_block_whatever_its_place_in_memory():

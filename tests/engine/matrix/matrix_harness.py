@@ -4,10 +4,9 @@ import functools
 
 import ml_dtypes
 import numpy as np
+from kernelscope.machine import Program
+from kernelscope.machine.launch import launch
 from matrix_kernels import module_text
-
-from attn_course.engine.machine import Program
-from attn_course.engine.machine.launch import launch
 
 DTYPES = {
     "f16": np.float16,

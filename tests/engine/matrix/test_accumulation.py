@@ -3,10 +3,9 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from kernelscope.isa.matrix import SM_80, SM_90, Accumulation, multiplication
+from kernelscope.isa.matrix.tensor_core import decode, multiply
 from matrix_harness import DTYPES, spread_over
-
-from attn_course.engine.isa.matrix import SM_80, SM_90, Accumulation, multiplication
-from attn_course.engine.isa.matrix.tensor_core import decode, multiply
 
 OPCODES = {
     "f16": "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",

@@ -3,11 +3,10 @@
 import matrix_kernels
 import numpy as np
 import pytest
+from kernelscope.errors import UnknownInstruction
+from kernelscope.isa.matrix import multiplication
+from kernelscope.isa.matrix.layouts import layout
 from matrix_harness import DTYPES, run, small_integers, spread_over
-
-from attn_course.engine.errors import UnknownInstruction
-from attn_course.engine.isa.matrix import multiplication
-from attn_course.engine.isa.matrix.layouts import layout
 
 MMA = """
 m16n8k16.row.col.f32.f16.f16.f32  m16n8k8.row.col.f32.f16.f16.f32

@@ -4,11 +4,10 @@ from functools import cache
 
 import ml_dtypes
 import numpy as np
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch import Tracer
 from traced_product import traced
-
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Tracer
 
 NARROW = r"""
 #include <cuda_bf16.h>

@@ -3,9 +3,8 @@
 import matrix_kernels
 import numpy as np
 import pytest
+from kernelscope.isa.matrix import transfer
 from matrix_harness import run
-
-from attn_course.engine.isa.matrix import transfer
 
 SHAPES = ("m16n16k16", "m32n8k16", "m8n32k16")
 ELEMENTS = {

@@ -7,11 +7,10 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Counters, Sanitizer
+from kernelscope.errors import SimulatorError
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch import Counters, Sanitizer
 
 CODE = r"""
 #include <mma.h>

@@ -3,12 +3,11 @@
 from functools import cache
 
 import numpy as np
+from kernelscope.events import observe
+from kernelscope.isa.matrix.layouts import layout
+from kernelscope.module import RawModule
+from kernelscope.watch import Tracer
 from matrix_harness import spread_over
-
-from attn_course.engine.events import observe
-from attn_course.engine.isa.matrix.layouts import layout
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Tracer
 
 CODE = r"""
 extern "C" __global__ void product(const unsigned* a, const unsigned* b, float* c) {

@@ -6,21 +6,20 @@ import warnings
 
 import numpy as np
 import pytest
-
-from attn_course.engine.backend import BackendError
-from attn_course.engine.compile import CompileError
-from attn_course.engine.events import Observer, observe
-from attn_course.engine.module import (
+from kernelscope.backend import BackendError
+from kernelscope.compile import CompileError
+from kernelscope.events import Observer, observe
+from kernelscope.module import (
     ArgumentError,
     ArgumentWarning,
     KernelNotFoundError,
     LaunchError,
     RawModule,
 )
-from attn_course.engine.module.arguments import bind
-from attn_course.engine.module.kernel import GpuKernel
-from attn_course.engine.module.limits import Limits, check_geometry, check_shared, simulated_limits
-from attn_course.engine.module.signature import Entry
+from kernelscope.module.arguments import bind
+from kernelscope.module.kernel import GpuKernel
+from kernelscope.module.limits import Limits, check_geometry, check_shared, simulated_limits
+from kernelscope.module.signature import Entry
 
 CODE = """
 #include <cuda_fp16.h>

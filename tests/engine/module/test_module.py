@@ -9,14 +9,11 @@ import types
 
 import numpy as np
 import pytest
-
-import attn_course
-from attn_course.engine import backend as backends
-from attn_course.engine.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
-from attn_course.engine.compile import CompileError
-from attn_course.engine.errors import MemoryFault
-from attn_course.engine.events import Observer, observe
-from attn_course.engine.module import (
+from kernelscope.backend import array_module, asnumpy, gpu_count, resolve_backend, xp
+from kernelscope.compile import CompileError
+from kernelscope.errors import MemoryFault
+from kernelscope.events import Observer, observe
+from kernelscope.module import (
     ArgumentError,
     ArgumentWarning,
     KernelNotFoundError,
@@ -24,7 +21,11 @@ from attn_course.engine.module import (
     RawKernel,
     RawModule,
 )
-from attn_course.engine.module.cupy_side import CupyModules
+from kernelscope.module.cupy_side import CupyModules
+
+import kernelscope
+from kernelscope import backend as backends
+from kernelscope import kernel_folders
 
 needs_gpu = pytest.mark.skipif(gpu_count() == 0, reason="CuPy sees no GPU")
 
@@ -110,26 +111,21 @@ def test_asnumpy_brings_device_arrays_home():
 
 def test_importing_the_package_imports_nothing_else():
     program = (
-        "import sys, attn_course; "
-        "print([n for n in ('numpy', 'cupy', 'attn_course.engine.module') if n in sys.modules])"
+        "import sys, kernelscope; "
+        "print([n for n in ('numpy', 'cupy', 'kernelscope.module') if n in sys.modules])"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=str(attn_course.__path__[0]) + "/..",
-    )
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
 def test_public_names_come_from_their_homes():
-    assert attn_course.RawModule is RawModule
-    assert attn_course.observe is observe
-    assert attn_course.xp is xp
-    assert "Counters" in dir(attn_course)
+    assert kernelscope.RawModule is RawModule
+    assert kernelscope.observe is observe
+    assert kernelscope.xp is xp
+    assert "Counters" in dir(kernelscope)
     with pytest.raises(AttributeError, match="no attribute 'RawModul'"):
-        _ = attn_course.RawModul
+        _ = kernelscope.RawModul
 
 
 def test_a_kernel_runs_and_writes_in_place():
@@ -348,14 +344,39 @@ def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
         assert each.arch == "compute_80"
 
 
-def test_files_are_found_from_the_projects_folder_too(tmp_path, monkeypatch):
-    (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "axpy.cu").write_text(AXPY)
-    monkeypatch.setattr("attn_course.engine.module.raw_module.PROJECT", tmp_path)
-    module = RawModule(path="kernels/axpy.cu", backend="simulator")
-    assert module.name == "kernels/axpy.cu" and module.kernels == ("axpy",)
-    with pytest.raises(FileNotFoundError, match=r"'kernels/axpi.cu'; that folder has: axpy.cu"):
-        RawModule(path="kernels/axpi.cu", backend="simulator")
+@pytest.fixture
+def added(tmp_path, monkeypatch):
+    """A folder of kernels that a project has added, with one file in it."""
+    monkeypatch.setattr(kernel_folders, "_STRICT", {})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "axpy.cu").write_text(AXPY)
+    kernelscope.add_kernel_folder(tmp_path / "mine", strict=True)
+    return tmp_path / "mine"
+
+
+def test_files_of_an_added_folder_are_found_from_anywhere(added):
+    module = RawModule(path="mine/axpy.cu", backend="simulator")
+    assert module.name == "mine/axpy.cu" and module.kernels == ("axpy",)
+    with pytest.raises(FileNotFoundError, match=r"'mine/axpi.cu'; that folder has: axpy.cu"):
+        RawModule(path="mine/axpi.cu", backend="simulator")
+    with pytest.raises(FileNotFoundError, match=r"'other/axpy.cu'$"):
+        RawModule(path="other/axpy.cu", backend="simulator")
+
+
+def test_a_file_below_the_current_folder_comes_first(added, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    (here / "mine").mkdir(parents=True)
+    (here / "mine" / "axpy.cu").write_text(AXPY.replace("axpy", "other"))
+    monkeypatch.chdir(here)
+    assert RawModule(path="mine/axpy.cu", backend="simulator").kernels == ("other",)
+
+
+def test_an_added_folder_says_whether_arguments_are_checked_strictly(added):
+    own = RawModule(path="mine/axpy.cu", backend="simulator")
+    assert own.strict and own.get_function("axpy").strict
+    assert not RawModule(path=own.path, backend="simulator", strict=False).strict
+    kernelscope.add_kernel_folder(added)
+    assert not RawModule(path=own.path, backend="simulator").strict
 
 
 def test_what_only_a_gpu_can_do_is_named(tmp_path):
@@ -661,10 +682,7 @@ def test_an_access_outside_a_strided_array_is_refused():
         kernel((1,), (32,), (x[:, 2], y, 19, 1, 2))
 
 
-def test_strict_checks_are_for_the_courses_own_kernels():
-    naive = RawModule(path="kernels/01_scores_naive.cu", backend="simulator")
-    assert naive.strict and naive.get_function(naive.kernels[0]).strict
-    assert not RawModule(path=naive.path, backend="simulator", strict=False).strict
+def test_strict_checks_are_a_choice():
     assert not simulated(AXPY).strict and simulated(AXPY, strict=True).strict
     kernel = RawKernel(AXPY, "axpy", backend="simulator", strict=True)
     x = np.ones(4, np.float32)
@@ -818,7 +836,7 @@ extern "C" __global__ void read(float f, int n, double d, const float* x, double
 
 
 @needs_gpu
-@pytest.mark.filterwarnings("ignore::attn_course.engine.errors.ArgumentWarning")
+@pytest.mark.filterwarnings("ignore::kernelscope.errors.ArgumentWarning")
 @pytest.mark.parametrize(
     ("f", "n", "d", "part"),
     [

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from kernelscope.ptx import debug_names
+from kernelscope.ptx.demangle import demangle
+from kernelscope.ptx.shared_shapes import declared_arrays, evaluate
 
 from attn_course import RawModule
-from attn_course.engine.ptx import debug_names
-from attn_course.engine.ptx.demangle import demangle
-from attn_course.engine.ptx.shared_shapes import declared_arrays, evaluate
 
 SOURCE = r"""
 #define COLUMNS 3

@@ -1,9 +1,8 @@
 """The PTX parser: text to data, one construct at a time."""
 
 import pytest
-
-from attn_course.engine.ptx.parser import ParseError, parse
-from attn_course.engine.ptx.syntax import (
+from kernelscope.ptx.parser import ParseError, parse
+from kernelscope.ptx.syntax import (
     Address,
     Immediate,
     Inverted,

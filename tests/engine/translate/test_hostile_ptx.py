@@ -5,14 +5,14 @@ import re
 
 import numpy as np
 import pytest
+from kernelscope.errors import UnsupportedInstruction, UnsupportedKernel
+from kernelscope.ptx.parser import ParseError, parse
+from kernelscope.ptx.registers import registers_in
+from kernelscope.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
+from kernelscope.translate.operands import check_words, printable
+from kernelscope.translate.program import Program
 
 from attn_course import RawModule
-from attn_course.engine.errors import UnsupportedInstruction, UnsupportedKernel
-from attn_course.engine.ptx.parser import ParseError, parse
-from attn_course.engine.ptx.registers import registers_in
-from attn_course.engine.ptx.syntax import Address, Immediate, Instruction, Register, Symbol, Vector
-from attn_course.engine.translate.operands import check_words, printable
-from attn_course.engine.translate.program import Program
 
 # Characters that end a line for Python, for its tokenizer or for str.splitlines().
 LINE_ENDS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from kernelscope.errors import CompileError, ParseError, UnsupportedKernel
+from kernelscope.machine.launch import launch
+from kernelscope.translate.program import Program
 
 from attn_course import RawModule
-from attn_course.engine.errors import CompileError, ParseError, UnsupportedKernel
-from attn_course.engine.machine.launch import launch
-from attn_course.engine.translate.program import Program
 
 # %r1 is the lane id, %p1 holds in odd lanes, %p2 in the lanes below 8, and %p3 in none.
 PTX = """.version 8.0
@@ -160,7 +160,7 @@ def test_a_build_without_ptx_is_refused():
 
 TRANSLATED_LINES = """
 import sys
-from attn_course.engine.translate.program import Program
+from kernelscope.translate.program import Program
 for _, line in Program(sys.stdin.read()).executable("k").lines:
     print(line)
 """

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
+from kernelscope.watch.counters.line_table import KernelLines, LineTable
+from kernelscope.watch.counters.merging import Merge
+from kernelscope.watch.counters.patterns import Pattern, TouchedBytes
+from kernelscope.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
 from watch_harness import count, merges
 
 from attn_course import reference
 from attn_course.cli import main
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch.counters.counters import DESCRIPTIONS, NAMES, Counters
-from attn_course.engine.watch.counters.line_table import KernelLines, LineTable
-from attn_course.engine.watch.counters.merging import Merge
-from attn_course.engine.watch.counters.patterns import Pattern, TouchedBytes
-from attn_course.engine.watch.counters.traffic import Lanes, count_sectors, count_wavefronts
 from attn_course.ladder.steps import Problem, step
 
 DESIGNED = """instructions thread_instructions ffma_thread_instructions global_load_requests

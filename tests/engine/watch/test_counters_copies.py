@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.machine import Program
+from kernelscope.machine.launch import launch
+from kernelscope.module import RawModule
+from kernelscope.watch.counters.counters import Counters
+from kernelscope.watch.counters.merging import Merge
 from watch_harness import count, merges
-
-from attn_course.engine.events import observe
-from attn_course.engine.machine import Program
-from attn_course.engine.machine.launch import launch
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.engine.watch.counters.merging import Merge
 
 COPY = """extern "C" __global__ void k(const float* x, float* out, int rows)
 {

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch.counters.counters import Counters
+from kernelscope.watch.footprints import Footprint, Footprints, LineLookups
 
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.engine.watch.footprints import Footprint, Footprints, LineLookups
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from kernelscope.watch.reads import ReadCounts
 
 from attn_course import RawModule, observe
-from attn_course.engine.watch.reads import ReadCounts
 
 CODE = r"""
 extern "C" __global__ void uneven(const float* a, const float* b, float* out, int n)

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch import Sanitizer
 from watch_harness import kinds, run
-
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Sanitizer
 
 KINDS = ("out-of-bounds", "misaligned", "uninitialised-read", "race", "divergent-barrier")
 

@@ -1,11 +1,11 @@
 """The sanitizer on cp.async: data is there only after its wait, and for others after a barrier."""
 
 import numpy as np
+from kernelscope.ptx.source_module import SourceModule
+from kernelscope.ptx.syntax import Function, Immediate, Instruction, Module
+from kernelscope.watch import Sanitizer
 
-from attn_course.engine import events
-from attn_course.engine.ptx.source_module import SourceModule
-from attn_course.engine.ptx.syntax import Function, Immediate, Instruction, Module
-from attn_course.engine.watch import Sanitizer
+from kernelscope import events
 
 
 class OneBlock(events.MachineView):

@@ -4,10 +4,9 @@ from ast import literal_eval
 
 import numpy as np
 import pytest
+from kernelscope.watch import Sanitizer
+from kernelscope.watch.sanitizer.elements import Array, element
 from watch_harness import run
-
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.elements import Array, element
 
 HEAD = """#define TILE 4
 __device__ int table[3][5];

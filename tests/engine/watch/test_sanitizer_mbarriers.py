@@ -1,9 +1,8 @@
 """The sanitizer on mbarriers: their phases order accesses, and nothing else about them does."""
 
 import pytest
+from kernelscope.watch import Sanitizer
 from watch_harness import kinds, run
-
-from attn_course.engine.watch import Sanitizer
 
 HEAD = r"""typedef unsigned long long u64;
 #define AT(p) "r"((unsigned)__cvta_generic_to_shared(p))

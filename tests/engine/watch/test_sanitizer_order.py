@@ -1,9 +1,8 @@
 """The sanitizer on barriers that some go around, fences inside a block, and clusters of blocks."""
 
 import pytest
+from kernelscope.watch import Counters, Sanitizer, Tracer
 from watch_harness import kernels, kinds, launch, run
-
-from attn_course.engine.watch import Counters, Sanitizer, Tracer
 
 SM_90 = ("-arch=compute_90",)
 GROUPS = "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;"

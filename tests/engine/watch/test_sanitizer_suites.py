@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from kernelscope.errors import Hang
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch import Sanitizer
 from watch_harness import run
-
-from attn_course.engine.errors import Hang
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Sanitizer
 
 T = "const int t = threadIdx.x;\n"
 CG = """#include <cooperative_groups.h>

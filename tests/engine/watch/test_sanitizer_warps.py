@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from watch_harness import kinds, run
-
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.races.meetings import (
+from kernelscope.watch import Sanitizer
+from kernelscope.watch.sanitizer.races.meetings import (
     FULL,
     Meetings,
     NamedBarriers,
     WarpMeetings,
 )
+from watch_harness import kinds, run
 
 START = """__shared__ int s[256]; const int t = threadIdx.x, lane = t % 32;
 const unsigned half = lane < 16 ? 0xffffu : 0xffff0000u;

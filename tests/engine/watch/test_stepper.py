@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from kernelscope.watch.tracer import stepper
 
 from attn_course import RawModule, Sanitizer, Tracer, observe
-from attn_course.engine.watch.tracer import stepper
 
 SOURCE = """extern "C" __global__ void k(const float* q, float* out) {
     float mine = q[threadIdx.x] < 2.0f ? 1.0f : 2.0f;  // a "quoted" <word>

@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from kernelscope.machine import MemoryFault
+from kernelscope.watch.tracer.recording import plain_values
 from traitlets import TraitError
 
 from attn_course import RawModule, Sanitizer, Tracer, attention, observe
-from attn_course.engine.machine import MemoryFault
-from attn_course.engine.watch.tracer.recording import plain_values
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 

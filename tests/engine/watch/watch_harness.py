@@ -3,12 +3,11 @@
 from functools import cache
 
 import numpy as np
-
-from attn_course.engine.events import observe
-from attn_course.engine.machine import Program
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Counters
-from attn_course.engine.watch.counters.merging import find_merges
+from kernelscope.events import observe
+from kernelscope.machine import Program
+from kernelscope.module import RawModule
+from kernelscope.watch import Counters
+from kernelscope.watch.counters.merging import find_merges
 
 
 @cache

@@ -22,10 +22,8 @@ import signal
 import sys
 import time
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 REPLY = 3  # the file descriptor of answers
-SERVER = Path(__file__).resolve().parents[3] / "engine" / "compile" / "server.py"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOOK_SECONDS = 0.1  # between two looks at memory, processes and files
 BUSY = 5  # times the limit of seconds: what a command may take on a busy machine, with its waiting
@@ -51,17 +49,17 @@ def confine(request: dict) -> None:
         if hard != resource.RLIM_INFINITY and (most == resource.RLIM_INFINITY or most > hard):
             most = hard
         resource.setrlimit(what, (most, most))
-    landlock = _landlock()
-    allowed = {request["listable"]: landlock.LANDLOCK_LIST}
+    landlock = _landlock(request["landlock"])
+    allowed = dict.fromkeys(request["listable"], landlock.LANDLOCK_LIST)
     allowed |= dict.fromkeys(request["readable"], landlock.LANDLOCK_RUN)
     allowed |= dict.fromkeys([request["folder"], *DEVICES], ~0)
     landlock.restrict(allowed, offline=True)
     os.execve(request["command"][0], request["command"], request["environment"])
 
 
-def _landlock():
-    """The compiler's module with Landlock; loaded by path, as this script sees no packages."""
-    spec = spec_from_file_location("server", SERVER)
+def _landlock(path: str):
+    """The module kernelscope.landlock; loaded by path, as this script sees no packages."""
+    spec = spec_from_file_location("landlock", path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -90,7 +88,7 @@ def start(request: dict, output: int, reply: int) -> int:
         os._exit(127)
 
 
-INNER = ("command", "environment", "folder", "readable", "listable", "limits")
+INNER = ("command", "environment", "folder", "readable", "listable", "landlock", "limits")
 
 
 def _fill(file: int, text: str) -> None:
