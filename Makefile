@@ -45,7 +45,7 @@ help:
 	@echo "make bench-gpu  every suite of kernels against PyTorch, one record each (needs a GPU)"
 	@echo "make readme     write the README's tables again"
 	@echo "make lock       requirements.lock from pyproject.toml (needs uv)"
-	@echo "make dist       the wheel and the sdist, in dist/"
+	@echo "make dist       wheels and sdists of both packages, in dist/"
 	@echo "make venv       only make .venv        make clean  remove it and all that was built"
 
 venv: .venv/.stamp
@@ -66,10 +66,10 @@ test: lint unit system-test notebook-test
 # A worker that has nothing left takes tests from the end of another's list.
 PYTEST := $(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio
 unit: venv
-	$(PYTEST) -m "not system" tests
+	$(PYTEST) -m "not system" tests kernelscope/tests
 
 system-test: venv
-	$(PYTEST) -m system tests
+	$(PYTEST) -m system tests kernelscope/tests
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv
@@ -119,8 +119,9 @@ lock:
 
 # A build folder of before would bring back modules that are gone.
 dist: venv
-	rm -rf build dist
-	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+	rm -rf build dist kernelscope/build
+	for project in . kernelscope; do (cd $$project && $(CURDIR)/$(BIN)/python -c "from setuptools \
+	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')"); done
 
 clean:
 	rm -rf .venv .compiled_cache tour site book build dist *.egg-info
