@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 # Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
 # do with Python's own compiled files, even where the environment asks for none.
-KEPT := ATTN_COURSE_COMPILED=$(CURDIR)/.compiled_cache PYTHONDONTWRITEBYTECODE=
+KEPT := KERNELSCOPE_COMPILED=$(CURDIR)/.compiled_cache PYTHONDONTWRITEBYTECODE=
 # PIP_USER=1 in the environment would send packages past .venv.
 PIP := PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 NBVAL := $(KEPT) $(BIN)/pytest --nbval --nbval-sanitize-with tests/notebooks/sanitize.cfg \

@@ -2,7 +2,7 @@
 
 from kernelscope.lazy import lazy
 
-from kernelscope import add_kernel_folder, hide_frames
+from kernelscope import add_arch_comment, add_kernel_folder, hide_frames
 
 from .folders import PACKAGE, course_folder
 
@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 # Kernels of the course take arguments of their parameters' own types alone.
 add_kernel_folder(course_folder("kernels"), strict=True)
+add_arch_comment("Needs")  # a field of the kernels' headers
 hide_frames(PACKAGE)
 
 _NAMES = {

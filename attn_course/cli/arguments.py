@@ -141,7 +141,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=BACKENDS,
         help=(
-            "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if there is one, else the "
+            "where kernels run; default: KERNELSCOPE_BACKEND, else a GPU if there is one, else the "
             "simulator"
         ),
     )

@@ -17,7 +17,7 @@ from time import monotonic
 import numpy as np
 from kernelscope.backend import array_module, resolve_backend
 from kernelscope.errors import ShownBriefly
-from kernelscope.graphs import capture_graph
+from kernelscope.module.graphs import capture_graph
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap

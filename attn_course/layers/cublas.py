@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import gcd
 
 from kernelscope.errors import BackendError
-from kernelscope.graphs import capture_graph
+from kernelscope.module.graphs import capture_graph
 
 FLOAT32 = 0  # CUDA_R_32F
 COMPUTE = {"fp32": 68, "tf32": 77}  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 from kernelscope.backend import array_module, resolve_backend
-from kernelscope.graphs import capture_graph
+from kernelscope.module.graphs import capture_graph
 
 from attn_course.ladder.attention import call_method
 from attn_course.ladder.call import StepLaunch, kernel_for

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope.backend import array_module, asnumpy, resolve_backend
-from kernelscope.graphs import GraphLaunch
 from kernelscope.module import RawModule
+from kernelscope.module.graphs import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
 from attn_course.ladder.attention import check_options, pick, problem_of, steps_of

@@ -121,7 +121,7 @@ def first_calls_in_a_process(count: int = 20) -> dict:
             capture_output=True,
             text=True,
             timeout=300,
-            env=child_environment(CUPY_CACHE_DIR=cache, ATTN_COURSE_BACKEND="gpu"),
+            env=child_environment(CUPY_CACHE_DIR=cache, KERNELSCOPE_BACKEND="gpu"),
         )
     if done.returncode:
         raise TimingError(f"the fresh process failed: {done.stderr.strip()[-400:]}")

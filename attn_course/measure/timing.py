@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope.backend import resolve_backend
-from kernelscope.graphs import capture_graph
+from kernelscope.module.graphs import capture_graph
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
 ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls

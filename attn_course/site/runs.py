@@ -1,12 +1,11 @@
 """What the kernels' pages show of a run: counters and the steps of a block, on an MRI window.
 
-A run is kept in the folder of compiled code (ATTN_COURSE_COMPILED), where that is set, until the
+A run is kept in the folder of compiled code (KERNELSCOPE_COMPILED), where that is set, until the
 kernel, a header of it, the compiler or the package changes.
 """
 
 import hashlib
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope.compile import include_closure
-from kernelscope.compile.kept import FOLDER, keep, read_kept
+from kernelscope.compile.kept import keep, kept_path, read_kept
 from kernelscope.events import observe
 from kernelscope.watch import Counters, Tracer
 from kernelscope.watch.tracer.recording import Recording
@@ -82,8 +81,7 @@ def shown_steps() -> tuple[Step, ...]:
 def kernel_run(file: str) -> KernelRun:
     """Return the run of a kernel of the course by its file, "01_scores_naive"; kept or made."""
     step = next(one for one in shown_steps() if one.file == file)
-    place = os.environ.get(FOLDER)
-    path = Path(place, f"run-{_key(step)}") if place else None
+    path = kept_path(f"run-{_key(step)}")
     if (found := read_kept(path)) is not None:
         return KernelRun(**found[0], stepper=found[1].decode())
     run = _made(step)

@@ -67,7 +67,7 @@ def test_variables_of_a_build_that_failed_are_made_anew(monkeypatch):
 """
     memory = ModuleMemory()
     with monkeypatch.context() as patch:
-        patch.setenv("ATTN_COURSE_MEMORY", "1M")
+        patch.setenv("KERNELSCOPE_MEMORY", "1M")
         with pytest.raises(TooLarge):
             Program(ptx, memory=memory)
     program = Program(ptx, memory=memory)

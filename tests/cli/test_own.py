@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def call(capsys, monkeypatch, folder):
     """Run a command in the folder of the files: (exit status, output, error)."""
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     monkeypatch.chdir(folder)
 
     def run(*arguments):

@@ -133,7 +133,7 @@ def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsy
 
 
 def test_each_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     log = tmp_path / "log.txt"
     said = record.run_alone("experiments", tmp_path, False, 60, log)
     assert said.startswith("FAILED with exit status 2") and "no GPU here" in said

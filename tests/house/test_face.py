@@ -43,3 +43,5 @@ def test_kernels_of_the_course_are_found_from_anywhere_and_checked_strictly(tmp_
     naive = attn_course.RawModule(path="kernels/01_scores_naive.cu", backend="simulator")
     assert naive.strict and naive.get_function(naive.kernels[0]).strict
     assert not attn_course.RawModule(path=naive.path, backend="simulator", strict=False).strict
+    needs = attn_course.RawModule("// Needs: sm_90a\n__global__ void k() {}", backend="simulator")
+    assert needs.arch == "compute_90a"

@@ -32,7 +32,7 @@ SINGLE = (*METHODS, "flash_async", "flash_fp32", "flash_rows")
 
 @pytest.fixture(autouse=True)
 def on_the_simulator(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
 
 
 def smallest(method, cluster, **more):

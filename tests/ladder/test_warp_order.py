@@ -14,7 +14,7 @@ ADDS_IN_ANY_ORDER = {"rows_atomic"}  # floating-point atomicAdd: the rounding de
 
 @pytest.fixture(autouse=True)
 def on_the_simulator(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
 
 
 @pytest.mark.parametrize("method", METHODS)

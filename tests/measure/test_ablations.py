@@ -213,7 +213,7 @@ class Clock:
 
 @pytest.fixture
 def simulated(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
     monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
     monkeypatch.setattr(contests, "ESTIMATES", 1)

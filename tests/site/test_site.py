@@ -192,7 +192,7 @@ def in_folder(tmp_path, monkeypatch):
     name = source.splitlines()[0].removeprefix("// ")
     (tmp_path / name).write_text(source)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     return tmp_path
 
 

@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "module": "RawModule RawKernel ArgumentError ArgumentWarning KernelNotFoundError LaunchError",
-    "kernel_folders": "add_kernel_folder",
+    "project": "add_arch_comment add_kernel_folder",
     "backend": "BackendError array_module asnumpy resolve_backend xp",
     "compile": "CompileError CompilerMissingError",
     "address_space": "device_address",

@@ -1,14 +1,14 @@
 """Where kernels run, a GPU or the simulator, and the array library that goes with each."""
 
-import os
 import types
 from functools import lru_cache
 
 import numpy as np
 
 from .errors import BackendError
+from .settings import setting
 
-ENVIRONMENT_VARIABLE = "ATTN_COURSE_BACKEND"
+ENVIRONMENT_VARIABLE = "KERNELSCOPE_BACKEND"
 BACKENDS = ("gpu", "simulator")
 # CuPy's own values of `backend=` name a compiler; here they leave the choice of machine open.
 CUPY_COMPILERS = ("nvrtc", "nvcc")
@@ -26,7 +26,7 @@ def gpu_count() -> int:
 
 
 def resolve_backend(backend: str | None = None) -> str:
-    """ "gpu" or "simulator": the argument, else ATTN_COURSE_BACKEND, else a GPU if CuPy sees one.
+    """ "gpu" or "simulator": the argument, else KERNELSCOPE_BACKEND, else a GPU if CuPy sees one.
 
     None, "nvrtc" and "nvcc" (which CuPy code passes) leave the choice open.
     Raises ValueError for an unknown name and BackendError for "gpu" where there is none.
@@ -34,7 +34,7 @@ def resolve_backend(backend: str | None = None) -> str:
     origin = "backend"
     chosen = None if backend in CUPY_COMPILERS else backend
     if chosen is None:
-        chosen = os.environ.get(ENVIRONMENT_VARIABLE) or None
+        chosen = setting(ENVIRONMENT_VARIABLE) or None
         origin = f"the environment variable {ENVIRONMENT_VARIABLE}"
     if chosen is None:
         return "gpu" if gpu_count() else "simulator"

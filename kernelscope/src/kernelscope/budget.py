@@ -12,10 +12,11 @@ from contextvars import ContextVar
 from functools import lru_cache
 
 from .errors import OutOfTime, TooLarge
+from .settings import setting
 
-TIMEOUT = "ATTN_COURSE_TIMEOUT"  # environment: seconds until a call is given up
-MEMORY = "ATTN_COURSE_MEMORY"  # environment: bytes that a call may use
-OUTPUT = "ATTN_COURSE_OUTPUT"  # environment: bytes that the printf of a call may write
+TIMEOUT = "KERNELSCOPE_TIMEOUT"  # environment: seconds until a call is given up
+MEMORY = "KERNELSCOPE_MEMORY"  # environment: bytes that a call may use
+OUTPUT = "KERNELSCOPE_OUTPUT"  # environment: bytes that the printf of a call may write
 DEFAULT_SECONDS = 600.0
 DEFAULT_OUTPUT_BYTES = 4 << 20
 LOOK_SECONDS = 0.05  # between two looks at the memory of the process
@@ -31,7 +32,7 @@ class Budget:
     """
 
     def __init__(self, seconds: float | None = None):
-        texts = (os.environ.get(variable, "") for variable in (TIMEOUT, MEMORY, OUTPUT))
+        texts = map(setting, (TIMEOUT, MEMORY, OUTPUT))
         self.seconds, self.memory_bytes, self.output_bytes = _limits(*texts)
         self.time_remedy = f" If it has to, set the environment variable {TIMEOUT} to more seconds"
         if seconds is not None and seconds < self.seconds:
@@ -106,7 +107,7 @@ def check_budget(name: str, where: Callable[[], str]) -> None:
 def call_budget(seconds: float | None = None) -> Iterator[Budget]:
     """Enter the budget of a call; inside another call, or another `with`, that one's.
 
-    The environment variables ATTN_COURSE_TIMEOUT, ATTN_COURSE_MEMORY and ATTN_COURSE_OUTPUT set
+    The environment variables KERNELSCOPE_TIMEOUT, KERNELSCOPE_MEMORY and KERNELSCOPE_OUTPUT set
     the limits; ValueError names the one that is wrong. `with call_budget():` around several calls
     bounds them together. seconds: a limit below that of the environment.
     """

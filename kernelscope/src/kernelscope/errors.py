@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-_HIDDEN = [str(Path(__file__).resolve().parent)]  # folders of code that is not the user's
+_HIDDEN = [f"{Path(__file__).resolve().parent}/"]  # folders of code that is not the user's
 
 
 def hide_frames(folder: str | Path) -> None:
-    """Leave the code of a package out of what a notebook shows of an error, as ours is."""
-    _HIDDEN.append(str(Path(folder).resolve()))
+    """Leave the code of a package out of what errors and warnings show, as ours is."""
+    _HIDDEN.append(f"{Path(folder).resolve()}/")
+
+
+def is_hidden(filename: str) -> bool:
+    """Whether a file is of this package, or of one that `hide_frames` named."""
+    return filename.startswith(tuple(_HIDDEN))
 
 
 class ShownBriefly:
@@ -37,7 +42,7 @@ def _is_users(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith("<ipython-input")
     libraries = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
-    return not filename.startswith((*_HIDDEN, *libraries))
+    return not (is_hidden(filename) or filename.startswith(tuple(libraries)))
 
 
 # -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------

@@ -5,14 +5,15 @@ error is on a red ground, which stays when the line is gone.
 """
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
 
 from tqdm import tqdm
 
-PROGRESS = "ATTN_COURSE_PROGRESS"  # environment: 1 shows the line everywhere, 0 nowhere
+from .settings import setting
+
+PROGRESS = "KERNELSCOPE_PROGRESS"  # environment: 1 shows the line everywhere, 0 nowhere
 SILENT_SECONDS = 2.0  # at the beginning of a launch
 PAUSE_SECONDS = 0.25  # between two updates
 _WIDTH = 100  # of the line, where the terminal does not say its own
@@ -23,7 +24,7 @@ class Progress:
 
     name: of the kernel; blocks: of the launch; done: those that have ended. The line replaces
     itself and is gone after `close`. It is shown in a terminal and in a notebook's front end;
-    the environment variable ATTN_COURSE_PROGRESS decides otherwise.
+    the environment variable KERNELSCOPE_PROGRESS decides otherwise.
     """
 
     def __init__(self, name: str, blocks: int):
@@ -65,7 +66,7 @@ class Progress:
 
 def is_shown() -> bool:
     """Whether somebody sees the line: a terminal, or the front end that runs a notebook's cell."""
-    asked = os.environ.get(PROGRESS, "")
+    asked = setting(PROGRESS)
     if asked:
         return asked != "0"
     return sys.stderr.isatty() or in_front_end()

@@ -134,11 +134,11 @@ extern "C" __global__ void k(const __half* a, __nv_bfloat16* b, float* c) {
 @pytest.mark.parametrize(
     ("line", "needed", "arch"),
     [
-        ("// Needs:         sm_50; TILE <= 32", (50, ""), "compute_80"),
-        ("// Needs: sm_80", (80, ""), "compute_80"),
-        ("// Needs: sm_90; 64 KB", (90, ""), "compute_90"),
-        ("// Needs: sm_90a (wgmma)", (90, "a"), "compute_90a"),
-        ("// Needs: sm_80, better sm_89", (89, ""), "compute_89"),
+        ("// kernelscope:         sm_50; TILE <= 32", (50, ""), "compute_80"),
+        ("// kernelscope: sm_80", (80, ""), "compute_80"),
+        ("// kernelscope: sm_90; 64 KB", (90, ""), "compute_90"),
+        ("// kernelscope: sm_90a (wgmma)", (90, "a"), "compute_90a"),
+        ("// kernelscope: sm_80, better sm_89", (89, ""), "compute_89"),
         ("// Limits: no sm_90", (0, ""), "compute_80"),
         ("", (0, ""), "compute_80"),
     ],

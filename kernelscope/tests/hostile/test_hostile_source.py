@@ -21,15 +21,15 @@ from kernelscope import RawModule, Sanitizer, budget, observe
 
 SECONDS = 0.5
 K = 'extern "C" __global__ void k(float* x) '
-LATE = "ran longer than 0.5 s.*ATTN_COURSE_TIMEOUT"
-BIG = "ATTN_COURSE_MEMORY"
+LATE = "ran longer than 0.5 s.*KERNELSCOPE_TIMEOUT"
+BIG = "KERNELSCOPE_MEMORY"
 
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch):
     """Small limits; without them most of these sources take minutes, or all memory."""
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
-    monkeypatch.delenv("ATTN_COURSE_COMPILED", raising=False)
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
+    monkeypatch.delenv("KERNELSCOPE_COMPILED", raising=False)
     monkeypatch.setenv(budget.TIMEOUT, "60")
     monkeypatch.setenv(budget.MEMORY, "300M")
     monkeypatch.setenv(budget.OUTPUT, "100K")
@@ -85,7 +85,7 @@ def test_a_slow_compiler_is_ended_in_time_and_says_so(monkeypatch):
     monkeypatch.setenv(budget.MEMORY, "4G")
     monkeypatch.setenv(budget.TIMEOUT, str(SECONDS))
     start = time.monotonic()
-    with pytest.raises(CompileError, match="compiler ran longer than 0.5 s.*ATTN_COURSE_TIMEOUT"):
+    with pytest.raises(CompileError, match="compiler ran longer than 0.5 s.*KERNELSCOPE_TIMEOUT"):
         compile_ptx(COMPILER_BOMBS["templates"])
     assert time.monotonic() - start < 20 * SECONDS
 
@@ -93,7 +93,7 @@ def test_a_slow_compiler_is_ended_in_time_and_says_so(monkeypatch):
 INTERRUPTED = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-os.environ["ATTN_COURSE_BACKEND"] = "simulator"
+os.environ["KERNELSCOPE_BACKEND"] = "simulator"
 from kernelscope.compile import compile_ptx
 from kernelscope.compile.compiler import _idle
 compile_ptx("__global__ void k() {}")
@@ -296,7 +296,7 @@ def test_what_the_compiler_would_not_see_is_refused(end, what):
 
 def test_blank_lines_take_no_time():
     start = time.monotonic()
-    assert default_arch("\n" * 100_000 + "// Needs: sm_90\n") == "compute_90"
+    assert default_arch("\n" * 100_000 + "// kernelscope: sm_90\n") == "compute_90"
     assert time.monotonic() - start < 2  # 0.01 s; it was more than 30 s
 
 
@@ -422,7 +422,7 @@ def test_sizes_have_units(text, size, monkeypatch):
 @pytest.mark.parametrize("text", ["lots", "-1", "1T", "1e9"])
 def test_a_wrong_size_is_named(text, monkeypatch):
     monkeypatch.setenv(budget.OUTPUT, text)
-    with pytest.raises(ValueError, match=f"ATTN_COURSE_OUTPUT is '{text}'.*500M"):
+    with pytest.raises(ValueError, match=f"KERNELSCOPE_OUTPUT is '{text}'.*500M"):
         call(K + "{ }")
 
 

@@ -93,7 +93,7 @@ __global__ void outside(const float* a, float* out) {
 }
 """
 CLUSTERS = r"""
-// Needs: sm_90
+// kernelscope: sm_90
 __device__ unsigned rank() {
     unsigned r;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));

@@ -343,20 +343,20 @@ def test_what_can_not_finish_is_a_hang(name, text, arguments, build, order):
 
 
 def test_a_loop_that_counts_ends_by_the_clock(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_TIMEOUT", "0.3")
-    with pytest.raises(Hang, match=r"longer than 0.3 s.*kernel.cu:\d+.*ATTN_COURSE_TIMEOUT"):
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "0.3")
+    with pytest.raises(Hang, match=r"longer than 0.3 s.*kernel.cu:\d+.*KERNELSCOPE_TIMEOUT"):
         run(CODE, "counts_for_ever", 1, 32, zeros(1), zeros(1))
 
 
 def test_the_environment_chooses_a_warp_order(monkeypatch):
     turns = []
     for seed in ("", "1", "2"):
-        monkeypatch.setenv("ATTN_COURSE_WARP_ORDER", seed)
+        monkeypatch.setenv("KERNELSCOPE_WARP_ORDER", seed)
         order = zeros(128)
         run(CODE, "lock_in_a_warp", 1, 128, zeros(1), zeros(1), order)
         assert sorted(order.tolist()) == [*range(128)]
         turns.append(order.tolist())
     assert turns[0] != turns[1] != turns[2]
-    monkeypatch.setenv("ATTN_COURSE_WARP_ORDER", "left")
-    with pytest.raises(ValueError, match="ATTN_COURSE_WARP_ORDER is 'left'"):
+    monkeypatch.setenv("KERNELSCOPE_WARP_ORDER", "left")
+    with pytest.raises(ValueError, match="KERNELSCOPE_WARP_ORDER is 'left'"):
         run(CODE, "lock_in_a_warp", 1, 32, zeros(1), zeros(1), zeros(32))

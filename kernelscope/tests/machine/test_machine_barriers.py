@@ -322,6 +322,6 @@ def test_warps_that_arrive_at_different_times(build, order):
 
 
 def test_an_endless_loop_of_barriers_ends(monkeypatch, order):
-    monkeypatch.setenv("ATTN_COURSE_TIMEOUT", "0.3")
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "0.3")
     with pytest.raises(Hang, match=r"kernel.cu:\d+"):
         run(CODE, "forever", 1, 64, zeros(1), warp_order=order)

@@ -6,7 +6,7 @@ from kernelscope.machine import Hang
 from machine_harness import listen, run, zeros
 
 CODE = r"""
-// Needs: sm_90
+// kernelscope: sm_90
 #define ARRIVE asm volatile("barrier.cluster.arrive.release;" ::: "memory")
 #define WAIT asm volatile("barrier.cluster.wait.acquire;" ::: "memory")
 __device__ int remote(const int* mine, int block) {   // *mine of another block of the cluster

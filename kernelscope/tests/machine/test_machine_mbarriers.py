@@ -11,7 +11,7 @@ from machine_harness import listen, run, zeros
 from kernelscope import RawModule
 
 CODE = r"""
-// Needs: sm_90
+// kernelscope: sm_90
 typedef unsigned long long u64;
 __device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ void start(u64* bar, int count) {

@@ -394,7 +394,7 @@ def test_one_thread_that_hangs_is_told_alone():
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "nan"])
 def test_a_wrong_timeout_is_named(text, monkeypatch):
     monkeypatch.setenv(budget.TIMEOUT, text)
-    with pytest.raises(ValueError, match=f"ATTN_COURSE_TIMEOUT is '{text}'.*seconds"):
+    with pytest.raises(ValueError, match=f"KERNELSCOPE_TIMEOUT is '{text}'.*seconds"):
         run(PLACES, "writes", 1, 32, zeros(32, np.float32))
 
 

@@ -6,7 +6,7 @@ from kernelscope.errors import SimulatorError
 from machine_harness import run, zeros
 
 CODE = r"""
-// Needs: sm_90
+// kernelscope: sm_90
 extern "C" {
 __global__ void parts(const int* a, const int* b, const int* c, int* out, int n) {
     int t = threadIdx.x;

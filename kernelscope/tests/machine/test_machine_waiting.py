@@ -127,7 +127,7 @@ ORDERS = pytest.mark.parametrize("order", [None, 1, 2])
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_TIMEOUT", "2")
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "2")
 
 
 @ORDERS

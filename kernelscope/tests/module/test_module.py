@@ -25,7 +25,7 @@ from kernelscope.module.cupy_side import CupyModules
 
 import kernelscope
 from kernelscope import backend as backends
-from kernelscope import kernel_folders
+from kernelscope import project
 
 needs_gpu = pytest.mark.skipif(gpu_count() == 0, reason="CuPy sees no GPU")
 
@@ -39,7 +39,7 @@ extern "C" __global__ void axpy(float a, const float* x, float* y, int n) {
 
 @pytest.fixture(autouse=True)
 def no_backend_from_outside(monkeypatch):
-    monkeypatch.delenv("ATTN_COURSE_BACKEND", raising=False)
+    monkeypatch.delenv("KERNELSCOPE_BACKEND", raising=False)
 
 
 def simulated(code, **keywords):
@@ -67,15 +67,15 @@ def test_the_backend_is_argument_then_variable_then_gpu(
     monkeypatch, argument, variable, gpus, expected
 ):
     monkeypatch.setattr(backends, "gpu_count", lambda: gpus)
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", variable)
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", variable)
     assert resolve_backend(argument) == expected
 
 
 def test_a_wrong_backend_is_named(monkeypatch):
     with pytest.raises(ValueError, match='backend is \'cuda\'; it must be "gpu" or "simulator"'):
         RawModule(AXPY, backend="cuda")
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "cpu")
-    with pytest.raises(ValueError, match="variable ATTN_COURSE_BACKEND is 'cpu'"):
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "cpu")
+    with pytest.raises(ValueError, match="variable KERNELSCOPE_BACKEND is 'cpu'"):
         RawModule(AXPY)
 
 
@@ -86,11 +86,11 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
 
 
 def test_xp_follows_the_backend(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     assert array_module() is np and xp.float32 is np.float32
     assert "zeros" in dir(xp) and repr(xp) == "<xp: numpy>"
     monkeypatch.setattr(backends, "gpu_count", lambda: 1)
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "gpu")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "gpu")
     assert array_module().__name__ == "cupy" and repr(xp) == "<xp: cupy>"
 
 
@@ -347,7 +347,7 @@ def test_a_cu_file_and_its_ptx_give_the_same(tmp_path):
 @pytest.fixture
 def added(tmp_path, monkeypatch):
     """A folder of kernels that a project has added, with one file in it."""
-    monkeypatch.setattr(kernel_folders, "_STRICT", {})
+    monkeypatch.setattr(project, "_STRICT", {})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "axpy.cu").write_text(AXPY)
     kernelscope.add_kernel_folder(tmp_path / "mine", strict=True)
@@ -404,9 +404,11 @@ def test_ptx_program_and_compile():
 
 def test_the_header_and_the_options_choose_the_architecture():
     assert simulated(AXPY).arch == "compute_80"
-    assert simulated("// Needs: sm_90a\n" + AXPY).arch == "compute_90a"
-    assert simulated("// Needs: sm_90\n" + AXPY, options=("-arch=sm_86",)).arch == "compute_86"
-    assert ".target sm_90a" in simulated("// Needs: sm_90a\n" + AXPY).ptx()
+    assert simulated("// kernelscope: sm_90a\n" + AXPY).arch == "compute_90a"
+    assert (
+        simulated("// kernelscope: sm_90\n" + AXPY, options=("-arch=sm_86",)).arch == "compute_86"
+    )
+    assert ".target sm_90a" in simulated("// kernelscope: sm_90a\n" + AXPY).ptx()
 
 
 # -- signatures -----------------------------------------------------------------------------------
@@ -730,8 +732,8 @@ def test_cupy_gets_include_folders_but_no_architecture(fake_device, tmp_path):
     ("code", "options", "arch"),
     [
         (AXPY, (), None),
-        ("// Needs: sm_80\n" + AXPY, (), None),
-        ("// Needs: sm_90a\n" + AXPY, (), "sm_90a"),
+        ("// kernelscope: sm_80\n" + AXPY, (), None),
+        ("// kernelscope: sm_90a\n" + AXPY, (), "sm_90a"),
         (AXPY, ("-arch=compute_90a",), "sm_90a"),
     ],
 )
@@ -743,7 +745,7 @@ def test_only_a_special_architecture_is_compiled_here(fake_device, code, options
 
 @pytest.mark.parametrize("needs", ["sm_100", "sm_80a"])
 def test_a_gpu_that_is_too_old_is_named(fake_device, needs):
-    module = RawModule(f"// Needs: {needs}\n" + AXPY, backend="gpu")
+    module = RawModule(f"// kernelscope: {needs}\n" + AXPY, backend="gpu")
     with pytest.raises(backends.BackendError, match=f"needs {needs}; this GPU is sm_90"):
         CupyModules(module)._own_arch()
 

@@ -220,7 +220,7 @@ def _environment(folder: str) -> dict[str, str]:
         "MPLBACKEND": "agg",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "ATTN_COURSE_BACKEND": "simulator",
-        "ATTN_COURSE_MEMORY": "1G",
-        "ATTN_COURSE_TIMEOUT": "60",
+        "KERNELSCOPE_BACKEND": "simulator",
+        "KERNELSCOPE_MEMORY": "1G",
+        "KERNELSCOPE_TIMEOUT": "60",
     }

@@ -1,7 +1,7 @@
 """Compiled code that is kept in a folder, for processes that compile the same again.
 
-The environment variable ATTN_COURSE_COMPILED names the folder; without it nothing is kept. `make
-test` sets it, so that its workers, its notebooks and its next run share what one has compiled.
+The environment variable KERNELSCOPE_COMPILED names the folder; without it nothing is kept. Test
+runs set it, so that their workers and the next run share what one has compiled.
 """
 
 import hashlib
@@ -13,9 +13,16 @@ import zlib
 from functools import lru_cache
 from pathlib import Path
 
+from ..settings import setting
 from .server import HEADER, message
 
-FOLDER = "ATTN_COURSE_COMPILED"
+FOLDER = "KERNELSCOPE_COMPILED"
+
+
+def kept_path(name: str) -> Path | None:
+    """Return the file of this name in the folder of what is kept; None where nothing is kept."""
+    folder = setting(FOLDER)
+    return Path(folder, name) if folder else None
 
 
 def kept_file(library: str, request: dict, headers: tuple) -> Path | None:
@@ -24,15 +31,14 @@ def kept_file(library: str, request: dict, headers: tuple) -> Path | None:
     Its name is a hash of all that the reply depends on: the request but for its limits, the
     headers that the source includes from its own folders, the compiler, and the code that calls it.
     """
-    folder = os.environ.get(FOLDER)
-    if not folder:
+    if not setting(FOLDER):
         return None
     left_out = {"seconds", "memory_bytes"}
     if os.path.isabs(request["name"]):  # then only the debug build mentions the current folder
         left_out.add("working_folder")
     asked = {name: value for name, value in request.items() if name not in left_out}
     text = json.dumps([asked, headers, _compiler(library)], sort_keys=True)
-    return Path(folder, hashlib.sha256(text.encode()).hexdigest())
+    return kept_path(hashlib.sha256(text.encode()).hexdigest())
 
 
 @lru_cache(maxsize=4)

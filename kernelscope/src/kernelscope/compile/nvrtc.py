@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..budget import TIMEOUT, Budget, call_budget
 from ..errors import CompileError, CompilerMissingError
+from ..project import arch_comment
 from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
 from .compiler import ask_compiler
@@ -29,7 +30,6 @@ CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 LONGEST_SECONDS = 1e6  # of one compilation, where the limit is infinite
 LEAST_BYTES, COMPILER_BYTES = 256 << 20, 4 << 30  # of memory for one compilation
 
-_NEEDS = re.compile(r"^[ \t]*//[ \t]*Needs:(.*)$", re.MULTILINE)
 _ARCH_NAME = re.compile(r"\bsm_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"^(?:-arch|--gpu-architecture|-gpu-architecture)(?:=(.*))?$")
 _STD_OPTION = re.compile(r"^--?std\b")
@@ -52,18 +52,17 @@ class Compiled:
 
 
 def required_arch(source: str) -> tuple[int, str]:
-    """The largest architecture the header's `// Needs:` line names, as (90, "a"); (0, "") if none.
+    """The largest architecture that a comment of the source names, as (90, "a"); (0, "") if none.
 
-    >>> required_arch("// Needs: sm_90a; TILE <= 32")
+    >>> required_arch("// kernelscope: sm_90a")
     (90, 'a')
     """
-    match = _NEEDS.search(source)
-    found = _ARCH_NAME.findall(match.group(1)) if match else []
+    found = _ARCH_NAME.findall(arch_comment(source))
     return max(((int(number), suffix) for number, suffix in found), default=(0, ""))
 
 
 def default_arch(source: str) -> str:
-    """The simulator's target: compute_80, or what the header's `// Needs:` line asks beyond it."""
+    """The simulator's target: compute_80, or what a comment of the source asks beyond it."""
     number, suffix = required_arch(source)
     return f"compute_{number}{suffix}" if number > 80 else DEFAULT_ARCH
 

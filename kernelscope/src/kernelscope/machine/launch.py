@@ -1,6 +1,5 @@
 """One launch: its geometry, its memory, and the chunks of blocks that run one after another."""
 
-import os
 import threading
 import time
 
@@ -15,6 +14,7 @@ from ..addresses import aligned
 from ..budget import Budget, call_budget
 from ..errors import Interrupted, SimulatorError
 from ..progress import Progress
+from ..settings import setting
 from .chunk import Chunk
 from .memory import GlobalMemory
 
@@ -24,7 +24,7 @@ STACK_BYTES = 1024  # local memory a thread has at first for the functions it ca
 GRID_WORKSPACE_BYTES = 16
 RESERVED_BYTES = 1024  # of a block's shared memory, for CUDA itself (from sm_80 on)
 _one_at_a_time = threading.RLock()  # translation and atomics are not for several threads
-WARP_ORDER = "ATTN_COURSE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
+WARP_ORDER = "KERNELSCOPE_WARP_ORDER"  # environment: a seed for launch()'s warp_order
 
 
 class Run:
@@ -219,7 +219,7 @@ class Run:
 
 
 def seed_from_environment() -> int | None:
-    text = os.environ.get(WARP_ORDER, "")
+    text = setting(WARP_ORDER)
     if text and not text.isdigit():
         raise ValueError(f"{WARP_ORDER} is {text!r}; it must be a seed such as 1, or empty")
     return int(text) if text else None
@@ -243,7 +243,7 @@ def launch(
     element is passed) or the bytes of a by-value parameter. shared_bytes: dynamic shared memory.
     names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
-    in a random order. None: the environment variable ATTN_COURSE_WARP_ORDER, else lockstep.
+    in a random order. None: the environment variable KERNELSCOPE_WARP_ORDER, else lockstep.
     The call's budget (see engine.budget) bounds time, memory and output.
     Launches of several threads take turns, until the observers of one have heard of its end.
     Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.

@@ -15,7 +15,7 @@ import numpy as np
 
 from kernelscope.backend import is_device_array
 
-from ..errors import ArgumentError, ArgumentWarning
+from ..errors import ArgumentError, ArgumentWarning, is_hidden
 from ..ptx.c_types import NARROW_FLOATS
 from .signature import Entry, Parameter
 
@@ -28,7 +28,6 @@ _HALF_VALUES = {
     "__half": "np.float16",
     **{ctype: f"ml_dtypes.{dtype}" for ctype, dtype in NARROW_FLOATS.items()},
 }
-_PACKAGE = __name__.partition(".")[0]
 
 
 def bind(kernel: str, entry: Entry, arguments, backend: str, strict: bool = True) -> list:
@@ -82,7 +81,7 @@ class _Refusal:
 def _levels_to_caller() -> int:
     """Return the `stacklevel` with which a warning shows the line that called this package."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+    while frame.f_back and is_hidden(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -22,7 +22,7 @@ from kernelscope.compile.messages import describe_failure
 @lru_cache(maxsize=1)
 def _cubin_folder() -> tempfile.TemporaryDirectory:
     """A folder that lives as long as the process: CuPy loads a cubin from its path when needed."""
-    return tempfile.TemporaryDirectory(prefix="attn-course-")
+    return tempfile.TemporaryDirectory(prefix="kernelscope-")
 
 
 def newer_arch(arch: str) -> str:
@@ -153,5 +153,5 @@ class CupyModules:
         """
         options = self.module.options
         headers = headers_of(self.module.code, self.module.folder, options)
-        mark = (f"-DATTN_COURSE_HEADERS=0x{closure_hash('', headers)[:15]}",) if headers else ()
+        mark = (f"-DKERNELSCOPE_HEADERS=0x{closure_hash('', headers)[:15]}",) if headers else ()
         return (*options, *standard_options(options), *include_options(self.module.folder), *mark)

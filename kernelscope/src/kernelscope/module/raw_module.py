@@ -19,7 +19,7 @@ from kernelscope.compile import (
 )
 
 from ..errors import KernelNotFoundError
-from ..kernel_folders import find_file, is_strict
+from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
 from ..ptx.parser import parse
@@ -40,7 +40,7 @@ class RawModule:
         path: a .cu file, or a .ptx (both backends) or .cubin file (GPU only). A relative path is
             looked for from the current folder, then beside the folders of `add_kernel_folder`.
         options: NVRTC options such as ("-DTILE=32",).
-        backend: "gpu", "simulator", or None for the environment variable ATTN_COURSE_BACKEND,
+        backend: "gpu", "simulator", or None for the environment variable KERNELSCOPE_BACKEND,
             else a GPU if CuPy sees one, else the simulator. CuPy's "nvrtc" and "nvcc" mean None.
         name_expressions: template kernels to instantiate, such as ("scale<float>",).
         translate_cucomplex: whether <cuComplex.h> means Thrust's complex numbers, as in CuPy.
@@ -114,8 +114,9 @@ class RawModule:
     def arch(self) -> str:
         """The architecture of the PTX, such as "compute_90".
 
-        The -arch of the options, else the header's `Needs:`, else compute_80; on a GPU the GPU's
-        own architecture if that is newer.
+        The -arch of the options, else what a comment `// kernelscope: sm_90` of the source names
+        (see `add_arch_comment`), else compute_80; on a GPU the GPU's own architecture if that is
+        newer.
         """
         if self.kind == ".ptx":
             return self._ptx_module.target.replace("sm_", "compute_") or "compute_80"

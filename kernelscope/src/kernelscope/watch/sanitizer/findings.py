@@ -38,7 +38,7 @@ class Finding:
     Attributes:
         kind: one of KINDS.
         line: line of the kernel's own file; 0 where the compiler gives none.
-        message: a sentence for a learner.
+        message: a sentence for people.
         threads: up to 8 of the threads concerned, each ((block x, y, z), (thread x, y, z)).
         array: the array's name in the source, or "".
         index: element of the array. An int where it has one dimension, or where only its bytes are

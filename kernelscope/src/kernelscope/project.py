@@ -1,9 +1,11 @@
-"""Folders of kernels that a project names once and RawModule then finds from anywhere."""
+"""What a project says once: folders of its kernels, and how their comments name architectures."""
 
 import os
+import re
 from pathlib import Path
 
 _STRICT: dict[Path, bool] = {}  # folder -> whether its kernels' arguments are checked strictly
+_ARCH_FIELDS = ["kernelscope"]
 
 
 def add_kernel_folder(path: str | os.PathLike, *, strict: bool = False) -> None:
@@ -34,3 +36,19 @@ def find_file(path: str | os.PathLike) -> Path:
 def is_strict(file: Path) -> bool:
     """Whether a file, by its resolved path, is in a folder that was added with `strict`."""
     return any(strict and file.is_relative_to(folder) for folder, strict in _STRICT.items())
+
+
+def add_arch_comment(field: str) -> None:
+    """Let a comment `// FIELD: ... sm_90a ...` name the architecture that a source needs.
+
+    `// kernelscope: sm_90a` does so without a call.
+    """
+    if field not in _ARCH_FIELDS:
+        _ARCH_FIELDS.append(field)
+
+
+def arch_comment(source: str) -> str:
+    """Return what the first such comment of a source says; "" where it has none."""
+    fields = "|".join(map(re.escape, _ARCH_FIELDS))
+    found = re.search(rf"^[ \t]*//[ \t]*(?:{fields}):(.*)$", source, re.MULTILINE)
+    return found[1] if found else ""
