@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from kernelscope.backend import resolve_backend
+from kernelscope.cli.arguments import printer, write_json
 from kernelscope.events import observe
 from kernelscope.watch.counters.counters import Counters
 
@@ -22,14 +23,7 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import (
-    add_records,
-    ladder_step,
-    printer,
-    require_writable,
-    shape_argument,
-    write_json,
-)
+from .arguments import add_records, ladder_step, require_writable, shape_argument
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)

@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 from kernelscope.backend import gpu_count
+from kernelscope.cli.arguments import positive
 
 from attn_course.folders import checkout, child_environment
 from attn_course.measure import contestants as peers
@@ -27,7 +28,7 @@ from attn_course.measure.suites import SUITES, problems, run_suite
 from attn_course.measure.timing import require_gpu
 
 from . import bench, simulator_speed
-from .arguments import output_folder, positive, require_writable
+from .arguments import output_folder, require_writable
 
 SECONDS = 600
 TAIL = 3  # lines of a failed record's output that are shown

@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from kernelscope.cli.arguments import printer, write_json
 from kernelscope.events import Observer, observe
 from tqdm import tqdm
 
@@ -20,8 +21,6 @@ from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.record_schema import NumbaRecord
 from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
-
-from .arguments import printer, write_json
 
 NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
 

@@ -8,7 +8,6 @@ matplotlib is imported with the first figure, not with :func:`table`.
 from kernelscope.lazy import lazy
 
 _NAMES = {
-    "tables": "table",
     "style": "described",
     "attention_maps": "attention_over_slice",
     "matrices": "Matrix fragment_maps matrix_lines tile_grid tile_steps worked_example",
@@ -22,4 +21,4 @@ _NAMES = {
         worth_of_ideas""",
     "profiles": "count_ratios percentages stacked",
 }
-__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES, {"kernelscope.cli.tables": "table"})

@@ -33,7 +33,9 @@ ROOMS = (
     "cli",
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
-ENGINE_ROOMS = ("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch")
+ENGINE_ROOMS = (
+    *("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch", "cli"),
+)
 # What may be imported beside the rule of rooms: exactly these, and nothing else of ours.
 ONLY = {"folders": {"folders"}, "reference": {"reference"}, "figures": {"figures"}}
 VERSION = "attn_course.__version__"  # of the whole package, for the command

@@ -4,7 +4,16 @@ import os
 import warnings
 from functools import cache
 
-NAMES = ("BACKEND", "TIMEOUT", "MEMORY", "OUTPUT", "COMPILED", "PROGRESS", "WARP_ORDER")
+NAMES = (
+    "BACKEND",
+    "TIMEOUT",
+    "MEMORY",
+    "OUTPUT",
+    "COMPILED",
+    "PROGRESS",
+    "WARP_ORDER",
+    "TRACEBACK",
+)
 # variable -> its name of before, which still counts where the variable is not set
 ALIASES = {f"KERNELSCOPE_{name}": f"ATTN_COURSE_{name}" for name in NAMES}
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from attn_course.figures import table
-
-from .call import OwnCall
+from .call import FileCall
+from .tables import table
 
 FIRST = 4  # numbers shown of an array
 
@@ -42,12 +41,12 @@ class Written:
         )
 
 
-def written(call: OwnCall) -> list[Written]:
+def written(call: FileCall) -> list[Written]:
     """Return what the launch has done to each array, in the order of the parameters."""
     return [_written(call, name, array) for name, array in call.arrays.items()]
 
 
-def _written(call: OwnCall, name: str, array: np.ndarray) -> Written:
+def _written(call: FileCall, name: str, array: np.ndarray) -> Written:
     same = _bits(array) == _bits(call.given[name])
     nans, unwritten, first = np.isnan(array) if array.dtype.kind in "fc" else None, None, None
     if name in call.outputs:
@@ -100,7 +99,7 @@ def arrays_record(found: list[Written]) -> list[dict]:
     return [asdict(one) for one in found]
 
 
-def save(call: OwnCall, path: Path | None) -> None:
+def save(call: FileCall, path: Path | None) -> None:
     """Write the arrays, by the names of their parameters, to the file of --out, if there is one."""
     if path is not None:
         with path.open("wb") as file:

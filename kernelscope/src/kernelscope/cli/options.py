@@ -1,16 +1,13 @@
-"""The options that say how a kernel file of the user's own is called."""
+"""The options that say how a kernel of a file is called."""
 
 import argparse
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from attn_course.ladder.headers import kernel_path
-
-from ..arguments import natural, output_file
+from .arguments import add_backend, natural, output_file
 
 BLOCK = (256, 1, 1)
-OWN = ("grid", "block", "arg", "option", "shared_mem", "kernel", "out")
+CALL = ("grid", "block", "arg", "option", "shared_mem", "kernel", "out")
 _TAKE_ANYTHING = ("--arg", "--option")  # their values may begin with a dash
 _VALUES = (
     "its parameters one after another: a number; for a pointer KIND:SHAPE, such as normal:33x70 "
@@ -48,12 +45,15 @@ def _three(text: str, rest: int) -> tuple[int, ...]:
     return (*numbers, *[rest] * (3 - len(numbers))) if len(numbers) <= 3 else ()
 
 
-def add_own(parser: argparse.ArgumentParser, *, kernel_help: str = "its kernel's name") -> None:
-    """The options of a call of a kernel file, which METHOD may name in place of a method."""
-    group = parser.add_argument_group(
-        "a kernel of your own",
-        "METHOD is then a file such as my.cu or ./my.cu; --grid and --arg belong to the call.",
-    )
+def add_call(
+    parser: argparse.ArgumentParser,
+    *,
+    title: str = "the call",
+    about: str | None = None,
+    kernel_help: str = "its kernel's name",
+) -> None:
+    """Add the options of a call of a kernel file, as a group with this title and description."""
+    group = parser.add_argument_group(title, about)
     group.add_argument(
         "--kernel", metavar="NAME", help=f"{kernel_help}; not needed where the file has one"
     )
@@ -71,7 +71,14 @@ def add_own(parser: argparse.ArgumentParser, *, kernel_help: str = "its kernel's
     group.add_argument(
         "--out", type=output_file, metavar="FILE.npz", help="save the arrays after the launch"
     )
-    parser.set_defaults(usual_shape=parser.get_default("shape"))
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """FILE, and all that a call of its kernel takes."""
+    parser.add_argument("file", metavar="FILE", help="CUDA C (.cu) or PTX (.ptx)")
+    add_call(parser)
+    parser.add_argument("--seed", type=natural, default=0, help="of `normal` (default 0)")
+    add_backend(parser)
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
@@ -85,31 +92,9 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def own_options(arguments: argparse.Namespace) -> list[str]:
+def call_options(arguments: argparse.Namespace) -> list[str]:
     """The options of a call of a kernel file that are given."""
-    return [one for one in OWN if getattr(arguments, one) is not None]
-
-
-def is_own(arguments: argparse.Namespace, of_methods: Sequence[str] = ()) -> bool:
-    """Whether the call is one of a kernel file: METHOD ends in .cu or holds a slash.
-
-    of_methods: options of OWN that a call of a method has too. Raises ValueError for an option
-    that belongs to the other kind of call.
-    """
-    name = arguments.method
-    own = name.endswith(".cu") or "/" in name
-    wrong = [f"--{one.replace('_', '-')}" for one in _out_of_place(arguments, own, of_methods)]
-    if wrong:
-        kind = "a method of attention()" if own else "a kernel file, which ends in .cu"
-        raise ValueError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
-    return own
-
-
-def _out_of_place(arguments: argparse.Namespace, own: bool, of_methods: Sequence[str]) -> list[str]:
-    if not own:
-        return [one for one in own_options(arguments) if one not in of_methods]
-    given = [one for one in ("kv_length", "causal") if getattr(arguments, one)]
-    return given + ["shape"] * (arguments.shape != arguments.usual_shape)
+    return [one for one in CALL if getattr(arguments, one) is not None]
 
 
 def source_file(name: str) -> Path:
@@ -119,6 +104,4 @@ def source_file(name: str) -> Path:
         return path
     near = sorted(file.name for file in path.parent.glob("*.cu"))
     listed = f"; {path.parent} has: {', '.join(near)}" if near else ""
-    with suppress(FileNotFoundError):
-        listed = f"; a kernel of the course is named by its file: {kernel_path(name)}"
     raise FileNotFoundError(f"no kernel file {name!r}{listed}")

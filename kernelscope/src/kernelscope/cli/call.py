@@ -1,21 +1,21 @@
-"""One call of a kernel of the user's own: compiled, its arguments made, launched."""
+"""One call of a kernel of a file: compiled, its arguments made, launched."""
 
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
-from kernelscope.module import Kernel, RawModule
-from kernelscope.ptx.demangle import demangle
 
-from ..arguments import dimensions
+from ..backend import array_module, asnumpy, resolve_backend
+from ..module import Kernel, RawModule
+from ..ptx.demangle import demangle
+from .arguments import dimensions
 from .options import BLOCK, source_file
 from .values import takes, value_of
 
 
 @dataclass(frozen=True)
-class OwnCall:
+class FileCall:
     """A launch that is ready to be made.
 
     texts: of --arg, by parameter; given: the values before the launch, NumPy arrays, numbers or
@@ -72,13 +72,13 @@ class OwnCall:
         }
 
 
-def own_call(arguments: argparse.Namespace, backend: str | None = None) -> OwnCall:
-    """Return the call that the options of `add_own` name.
+def file_call(arguments: argparse.Namespace, backend: str | None = None) -> FileCall:
+    """Return the call that `arguments.file` and the options of `add_call` name.
 
     backend: where it runs; None: as --backend says. Raises CompileError, ValueError,
     ArgumentError and FileNotFoundError for options that make no call.
     """
-    file = source_file(arguments.method)
+    file = source_file(arguments.file)
     kernel, name = _kernel(file, arguments, resolve_backend(backend or arguments.backend))
     parameters, texts = kernel.entry.parameters, arguments.arg or []
     if len(texts) != len(parameters) or arguments.grid is None:
@@ -89,7 +89,7 @@ def own_call(arguments: argparse.Namespace, backend: str | None = None) -> OwnCa
     xp = array_module(kernel.backend)
     passed = [xp.array(v) if isinstance(v, np.ndarray) else v for v in values]
     kernel.bind(tuple(passed))  # a wrong argument is told before anything runs
-    return OwnCall(
+    return FileCall(
         file,
         kernel,
         name,

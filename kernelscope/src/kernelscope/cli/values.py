@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-from kernelscope.module.signature import Parameter
 
-from attn_course.reference import poisoned
+from ..module.signature import Parameter
 
 KINDS = ("normal", "zeros", "ones", "arange", "output")
 MOST_ELEMENTS = 1 << 28
@@ -68,7 +67,7 @@ def make(kind: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.nd
     if kind == "output":
         if dtype.kind not in "fciu":
             raise ValueError(f"{dtype} has no value that marks unwritten elements; take zeros")
-        return poisoned(shape, dtype)
+        return np.full(shape, np.nan if dtype.kind in "fc" else np.iinfo(dtype).max, dtype)
     return np.full(shape, 1 if kind == "ones" else 0, dtype)
 
 
