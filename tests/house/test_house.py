@@ -34,7 +34,19 @@ ROOMS = (
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
 ENGINE_ROOMS = (
-    *("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch", "cli"),
+    *(
+        "",
+        "ptx",
+        "events",
+        "isa",
+        "translate",
+        "machine",
+        "compile",
+        "module",
+        "watch",
+        "differential",
+        "cli",
+    ),
 )
 # What may be imported beside the rule of rooms: exactly these, and nothing else of ours.
 ONLY = {"folders": {"folders"}, "reference": {"reference"}, "figures": {"figures"}}
@@ -371,6 +383,7 @@ def test_notebooks_import_public_faces_only():
 IMPORT_NAMES = {
     "cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"},
     "pyelftools": {"elftools"},
+    "nvidia-cuda-nvcc-cu12": {"nvidia"},
     "jupyterlab": {"IPython", "ipywidgets"},
     "nbconvert": {"nbconvert", "nbformat"},
     "anywidget": {"anywidget", "traitlets"},

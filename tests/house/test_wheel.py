@@ -155,6 +155,23 @@ class Environment:
         )
 
 
+ADD = """extern "C" __global__ void add(const float* x, float* z, int n) {
+    if (threadIdx.x < n) z[threadIdx.x] = x[threadIdx.x] + 1;
+}
+"""
+ADD_CALL = "--grid 1 --block 32 --arg ones:20 --arg output:20 --arg 20 --json -".split()
+
+
+def test_the_installed_engine_counts_a_kernel_alone(engine_wheel, tmp_path):
+    there = Environment(tmp_path, engine_wheel)
+    (there.work / "add.cu").write_text(ADD)
+    counted = there.run("kernelscope", "count", "add.cu", *ADD_CALL)
+    assert counted.returncode == 0, counted.stderr
+    assert json.loads(counted.stdout)["totals"]["global_store_sectors"] == 3
+    course = there.run("python", "-c", "import kernelscope, attn_course")
+    assert "No module named 'attn_course'" in course.stderr
+
+
 def test_an_installed_wheel_runs_outside_the_checkout(wheel, engine_wheel, tmp_path):
     there = Environment(tmp_path, engine_wheel, wheel)
     packages, work = there.packages, there.work

@@ -3,7 +3,6 @@
 import json
 import sys
 
-import compare_counters
 import pytest
 from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
@@ -12,7 +11,7 @@ from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
-from attn_course.measure.hardware import nsight
+from attn_course.measure.hardware import compare_counters, nsight
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line

@@ -5,14 +5,8 @@ import warnings
 from functools import cache
 
 NAMES = (
-    "BACKEND",
-    "TIMEOUT",
-    "MEMORY",
-    "OUTPUT",
-    "COMPILED",
-    "PROGRESS",
-    "WARP_ORDER",
-    "TRACEBACK",
+    *("BACKEND", "TIMEOUT", "MEMORY", "OUTPUT", "COMPILED", "PROGRESS", "WARP_ORDER"),
+    *("TRACEBACK", "COMMIT"),
 )
 # variable -> its name of before, which still counts where the variable is not set
 ALIASES = {f"KERNELSCOPE_{name}": f"ATTN_COURSE_{name}" for name in NAMES}

@@ -4,9 +4,9 @@ import functools
 
 import ml_dtypes
 import numpy as np
+from kernelscope.differential.matrix.kernels import module_text
 from kernelscope.machine import Program
 from kernelscope.machine.launch import launch
-from matrix_kernels import module_text
 
 DTYPES = {
     "f16": np.float16,

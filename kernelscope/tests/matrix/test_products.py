@@ -1,8 +1,8 @@
 """mma and wmma.mma: products of whole fragments against NumPy, layouts against the PTX manual."""
 
-import matrix_kernels
 import numpy as np
 import pytest
+from kernelscope.differential.matrix import kernels as matrix_kernels
 from kernelscope.errors import UnknownInstruction
 from kernelscope.isa.matrix import multiplication
 from kernelscope.isa.matrix.layouts import layout

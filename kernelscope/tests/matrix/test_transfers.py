@@ -1,8 +1,8 @@
 """wmma.load and .store, ldmatrix, stmatrix, movmatrix: which lane gets which element."""
 
-import matrix_kernels
 import numpy as np
 import pytest
+from kernelscope.differential.matrix import kernels as matrix_kernels
 from kernelscope.isa.matrix import transfer
 from matrix_harness import run
 

@@ -12,8 +12,8 @@ nothing, and a sum of zero is positive.
 Integers are exact and wrap or clamp at the end; .f64 is a chain of fused multiply-adds. Where
 ptxas makes several instructions, their sums follow one another: see Multiplication.
 
-`SM_90` computes the bits of an H200 for each product that `tools/differential` tries (22 November
-2026; tests/tools has their checksums). `SM_80` has not been compared with a GPU here.
+`SM_90` computes the bits of an H200 for each product that `kernelscope.differential` tries (22
+November 2026; tests/differential has their checksums). `SM_80` has not been compared with a GPU.
 """
 
 from dataclasses import dataclass, field

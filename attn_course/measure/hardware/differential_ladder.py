@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from differential_bounds import max_ulp, ulps
 from kernelscope.compile import with_headers
+from kernelscope.differential import __main__ as differential
+from kernelscope.differential.bounds import max_ulp, ulps
+from kernelscope.differential.sections import SIMULATOR, guarded
 
 from attn_course import reference
 from attn_course.ladder.call import StepLaunch, numbers_of
@@ -19,7 +21,7 @@ RELATIVE = 2e-6  # of the norm, against float64
 
 
 @dataclass(frozen=True)
-class Case:
+class LadderCase:
     """One step at one shape (B, H, L, D) with compiler options."""
 
     number: int
@@ -40,21 +42,21 @@ class Case:
         }
 
 
-def cases(small: bool = False) -> list[Case]:
+def cases(small: bool = False) -> list[LadderCase]:
     """Every layout and tile of 02, 03's tiles, all others with their defaults."""
     shapes = RAGGED if small else (FULL, *RAGGED)
-    out = [Case(1, shape) for shape in shapes]
+    out = [LadderCase(1, shape) for shape in shapes]
     for k_tile in (0, 1, 2):
         for tile in (4, 16, 32):
             for pad in (0, 1):
                 options = (f"-DK_TILE={k_tile}", f"-DTILE={tile}", f"-DPAD={pad}")
-                out += [Case(2, shape, options) for shape in shapes]
-    out += [Case(3, shape, (f"-DTILE={tile}",)) for shape in shapes for tile in (8, 16)]
-    out += [Case(number, shape) for number in TOLERANT for shape in shapes]
+                out += [LadderCase(2, shape, options) for shape in shapes]
+    out += [LadderCase(3, shape, (f"-DTILE={tile}",)) for shape in shapes for tile in (8, 16)]
+    out += [LadderCase(number, shape) for number in TOLERANT for shape in shapes]
     return out
 
 
-def buffers(case: Case) -> dict[str, np.ndarray]:
+def buffers(case: LadderCase) -> dict[str, np.ndarray]:
     """Return the step's arrays: inputs from float64 references, outputs filled with NaN."""
     batch, heads, n, d = case.shape
     arrays = seeded_qkv(case.shape, seed=sum(case.shape))
@@ -68,7 +70,7 @@ def buffers(case: Case) -> dict[str, np.ndarray]:
     return out
 
 
-def expected(case: Case) -> np.ndarray:
+def expected(case: LadderCase) -> np.ndarray:
     """The step's last output in float64."""
     with np.errstate(invalid="ignore"):  # outputs start as NaN
         b = {name: x.astype(np.float64) for name, x in buffers(case).items()}
@@ -78,7 +80,7 @@ def expected(case: Case) -> np.ndarray:
     return weights if case.number == 5 else weights @ b["v"]
 
 
-def run_case(machine, case: Case) -> np.ndarray:
+def run_case(machine, case: LadderCase) -> np.ndarray:
     """The step's last output on a machine, (BH, rows, columns) float32."""
     row, data = step(case.number), buffers(case)
     batch, heads, n, d = case.shape
@@ -93,7 +95,7 @@ def run_case(machine, case: Case) -> np.ndarray:
     return out[arrays.index(row.writes[-1])]
 
 
-def compare(case: Case, first: np.ndarray, second: np.ndarray) -> dict:
+def compare(case: LadderCase, first: np.ndarray, second: np.ndarray) -> dict:
     """mismatches: elements of other bits for 01 to 03; else 1 if either is too far from float64."""
     truth = expected(case)
     relative = [float(np.linalg.norm(x - truth) / np.linalg.norm(truth)) for x in (first, second)]
@@ -120,3 +122,25 @@ def hashes() -> dict[str, str]:
     """File name -> SHA-256 of the kernels that the cases run."""
     names = {step(number).path.name for number in (*EXACT, *TOLERANT)}
     return {name: kernel_hash(name) for name in sorted(names) if kernel_path(name).is_file()}
+
+
+def ladder_section(run) -> dict:
+    """The ladder's kernels at full and ragged shapes."""
+    chosen = run.thin(cases(small=run.self_test))
+    futures = [run.submit(run_case, SIMULATOR, case) for case in chosen]
+
+    def compared(case, future):
+        first = run_case(run.first, case)
+        return compare(case, first, future.result())
+
+    return {
+        "items": [
+            guarded(case.facts(), lambda c=case, f=future: compared(c, f))
+            for case, future in zip(chosen, futures, strict=True)
+        ]
+    }
+
+
+def main(arguments=None) -> int:
+    """Compare simulator and GPU with all sections, the ladder's among them; see the engine's."""
+    return differential.main(arguments, {"ladder": ladder_section}, hashes())

@@ -5,11 +5,9 @@ import json
 import time
 from pathlib import Path
 
-import differential_ladder
-from differential_machines import ROOT, describe
+from kernelscope.differential.machines import PACKAGE, describe
 
-from attn_course.measure.record_schema import decoded
-from attn_course.measure.records import gpu_folder
+from .identity import gpu_folder
 
 
 def summarise(name: str, section: dict, seconds: float) -> dict:
@@ -31,14 +29,10 @@ def summarise(name: str, section: dict, seconds: float) -> dict:
 
 def source_hashes() -> dict[str, str]:
     """SHA-256 of the comparison's own sources and of the simulator's: what the record speaks of."""
-    paths = [
-        *ROOT.glob("tools/differential/*.py"),
-        *ROOT.glob("kernelscope/src/kernelscope/**/*.py"),
-    ]
-    return {
-        str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(paths)
-    }
+    paths = sorted(PACKAGE.rglob("*.py"))
+    root = PACKAGE.parent
+    hashes = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {path.relative_to(root).as_posix(): found for path, found in hashes.items()}
 
 
 def differences(sections: dict) -> list[dict]:
@@ -74,7 +68,7 @@ def make_record(run, sections: dict) -> dict:
             "simulator (debug build, random warp order)" if run.self_test else "GPU",
             "simulator",
         ],
-        "kernels": differential_ladder.hashes(),
+        "kernels": run.kernels,
         "sources": source_hashes(),
         "all_agree": all(section["all_agree"] for section in sections.values()),
         "seconds": round(time.time() - run.started, 1),
@@ -145,8 +139,7 @@ def totals(sections: dict) -> list[str]:
 def write(record: dict, out: Path) -> Path:
     """OUT/<gpu>/differential.json."""
     text = as_text(record)
-    decoded(text.encode())  # ValueError where the record does not fit its schema
-    path = gpu_folder(record["gpu"], out) / "differential.json"
+    path = out / gpu_folder(record["gpu"]) / "differential.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

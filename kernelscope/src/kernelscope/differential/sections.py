@@ -8,18 +8,18 @@ at the top of this module, where other processes find it.
 import traceback
 from dataclasses import dataclass
 
-import differential_compare
-import differential_functions
-import differential_ladder
-import differential_matrices
-import differential_opcodes
 import numpy as np
-from differential_machines import Machine, NotRun, target
-from differential_programs import PROGRAMS
+
 from kernelscope.compile import compile_cubin
-from random_kernels import OPTIONS as RANDOM_OPTIONS
-from random_kernels import random_kernel
-from random_printer import print_kernels
+from kernelscope.differential import compare as differential_compare
+from kernelscope.differential import functions as differential_functions
+from kernelscope.differential import opcodes as differential_opcodes
+from kernelscope.differential.machines import Machine, NotRun, target
+from kernelscope.differential.matrix import matrices as differential_matrices
+from kernelscope.differential.programs import PROGRAMS
+from kernelscope.differential.random_code.kernels import OPTIONS as RANDOM_OPTIONS
+from kernelscope.differential.random_code.kernels import random_kernel
+from kernelscope.differential.random_code.printer import print_kernels
 
 BATCH = 150  # opcodes a module
 FUNCTIONS = 30  # functions a module
@@ -240,7 +240,7 @@ def program_section(run) -> dict:
     }
 
 
-# --- functions and the ladder ---------------------------------------------------------------------
+# --- functions and matrices ---------------------------------------------------------------------
 
 
 def run_functions(machine, chosen) -> list:
@@ -284,23 +284,6 @@ def function_record(function, first, second) -> dict:
     return guarded({"function": function.name}, compared)
 
 
-def ladder_section(run) -> dict:
-    """The ladder's kernels at full and ragged shapes."""
-    cases = run.thin(differential_ladder.cases(small=run.self_test))
-    futures = [run.submit(differential_ladder.run_case, SIMULATOR, case) for case in cases]
-
-    def compared(case, future):
-        first = differential_ladder.run_case(run.first, case)
-        return differential_ladder.compare(case, first, future.result())
-
-    return {
-        "items": [
-            guarded(case.facts(), lambda c=case, f=future: compared(c, f))
-            for case, future in zip(cases, futures, strict=True)
-        ]
-    }
-
-
 def matrix_section(run) -> dict:
     """Matrix instructions, all in one module; --raw keeps what the first machine gave."""
     chosen, arch = run.thin(differential_matrices.cases()), target()
@@ -329,5 +312,4 @@ SECTIONS = {
     "random_kernels": random_section,
     "programs": program_section,
     "functions": function_section,
-    "ladder": ladder_section,
 }

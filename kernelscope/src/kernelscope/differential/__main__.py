@@ -1,15 +1,14 @@
 """Compares the simulator with a GPU, bit for bit, and records the result.
 
-    attn-course record differential                           on a machine with a GPU and CuPy
-    python3 tools/differential/differential.py --self-test  without one: simulator against simulator
-    python3 tools/differential/differential.py --sections random_kernels --kernels 2048
+    python -m kernelscope.differential --out results     on a machine with a GPU and CuPy
+    python -m kernelscope.differential --self-test       without one: simulator against simulator
+    python -m kernelscope.differential --sections random_kernels --kernels 2048
 
-Six sections: every opcode of the operation table; matrix instructions; random kernels, against an
+Five sections: every opcode of the operation table; matrix instructions; random kernels, against an
 independent oracle too; warp operations, atomics, memory and conversions; the mathematical
-functions; the ladder's kernels. The last line above runs only the random kernels, with or without
---self-test. A record of
-kind "differential" goes to OUT/<gpu>/differential.json; the exit status is 1 where the two
-disagree.
+functions. The last line above runs only the random kernels, with or without --self-test. A caller
+may add sections of its own. A record of kind "differential" goes to OUT/<gpu>/differential.json;
+the exit status is 1 where the two disagree.
 """
 
 import argparse
@@ -20,16 +19,16 @@ import sys
 import time
 from pathlib import Path
 
-from differential_machines import Machine
-from differential_record import make_record, report, summarise, write
-from differential_sections import SECTIONS, guarded
+from kernelscope.differential.machines import Machine
+from kernelscope.differential.record import make_record, report, summarise, write
+from kernelscope.differential.sections import SECTIONS, guarded
 
 
-class Run:
+class MachineRun:
     """One comparison: `first` the GPU (or its stand-in), workers that run the simulator."""
 
-    def __init__(self, arguments: argparse.Namespace):
-        self.arguments = arguments
+    def __init__(self, arguments: argparse.Namespace, kernels: dict[str, str]):
+        self.arguments, self.kernels = arguments, kernels
         self.self_test = arguments.self_test
         stand_in = Machine("simulator", debug=True, warp_order=1)
         self.first = stand_in if self.self_test else Machine("gpu")
@@ -45,7 +44,7 @@ class Run:
         return items[:: self.arguments.every]
 
 
-def parse(arguments=None):
+def parse(arguments=None, sections=SECTIONS):
     """The command line; `arguments`: its words, by default those of this process."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="folder for the record, such as results")
@@ -54,7 +53,7 @@ def parse(arguments=None):
         action="store_true",
         help="simulator against simulator (debug build, random warp order)",
     )
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--sections", nargs="+", choices=sections, default=list(sections))
     parser.add_argument("--kernels", type=int, default=2048, help="random kernels (default 2048)")
     parser.add_argument(
         "--raw", type=Path, help="file .npz for the results of matrix instructions on the GPU"
@@ -98,14 +97,14 @@ def pool(workers: int | None):
     return concurrent.futures.ProcessPoolExecutor(workers, mp_context=context)
 
 
-def compare_machines(arguments) -> dict:
-    """Run the chosen sections and return the record."""
-    run = Run(arguments)
+def compare_machines(arguments, known=SECTIONS, kernels=None) -> dict:
+    """Run the chosen ones of the known sections and return the record; see main."""
+    run = MachineRun(arguments, kernels or {})
     sections = {}
     with pool(arguments.workers) as run.pool:
         for name in arguments.sections:
             started = time.time()
-            section = guarded({"items": []}, lambda name=name: SECTIONS[name](run))
+            section = guarded({"items": []}, lambda name=name: known[name](run))
             left = [item for item in section["items"] if item.get("not_run")]
             section["items"] = [item for item in section["items"] if not item.get("not_run")]
             sections[name] = summarise(name, section, time.time() - started)
@@ -120,10 +119,15 @@ def compare_machines(arguments) -> dict:
     return make_record(run, sections)
 
 
-def main(argv=None) -> int:
-    """Compare, write, report; 0 where everything agrees, else 1."""
-    arguments = parse(argv)
-    record = compare_machines(arguments)
+def main(argv=None, more=None, kernels=None) -> int:
+    """Compare, write, report; 0 where everything agrees, else 1.
+
+    more: sections of the caller's own, name -> function as those of SECTIONS; kernels: file name ->
+    SHA-256 of the kernels that they run, for the record.
+    """
+    sections = {**SECTIONS, **(more or {})}
+    arguments = parse(argv, sections)
+    record = compare_machines(arguments, sections, kernels)
     if arguments.out:
         print(f"written: {write(record, arguments.out)}")
     print(report(record))

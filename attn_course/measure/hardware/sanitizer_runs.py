@@ -17,6 +17,7 @@ from kernelscope.module.arguments import bind
 
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
+from attn_course.folders import child_environment
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
 from attn_course.ladder.verify import ORACLES
@@ -198,9 +199,10 @@ def run_process(job: Job, executable: str) -> str:
         options += ["--report-api-errors", "explicit"]
     if job.tool == "racecheck":
         options += ["--racecheck-report", "analysis"]
-    script = [sys.executable, str(Path(__file__).resolve()), job.build, *job.names]
+    program = [sys.executable, "-m", __spec__.name, job.build, *job.names]
     process = subprocess.Popen(
-        [executable, *options, *script],
+        [executable, *options, *program],
+        env=child_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

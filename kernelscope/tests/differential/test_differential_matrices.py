@@ -4,11 +4,11 @@ import json
 import zlib
 from pathlib import Path
 
-import differential_matrices as matrices
-import fit_accumulation
 import numpy as np
 import pytest
-from differential_machines import Machine
+from kernelscope.differential.machines import Machine
+from kernelscope.differential.matrix import fit_accumulation as fit_accumulation
+from kernelscope.differential.matrix import matrices as matrices
 from kernelscope.isa.matrix import SM_80, SM_90, Accumulation, multiplication
 
 pytestmark = pytest.mark.system
@@ -18,7 +18,9 @@ SOME = (F16, "wmma.load.b.sync.aligned.row.m16n16k16.shared.f16", matrices.ROWS[
 
 
 def run(opcodes=SOME):
-    return matrices.run_cases(Machine("simulator"), [matrices.Case(o) for o in opcodes], "sm_90")
+    return matrices.run_cases(
+        Machine("simulator"), [matrices.MatrixCase(o) for o in opcodes], "sm_90"
+    )
 
 
 def test_every_form_of_an_instruction_is_a_case():
@@ -32,12 +34,14 @@ def test_every_form_of_an_instruction_is_a_case():
 def test_a_wrong_bit_is_a_mismatch():
     first, second = run(), run()
     for opcode, a, b in zip(SOME, first, second, strict=True):
-        case = matrices.Case(opcode)
+        case = matrices.MatrixCase(opcode)
         assert matrices.compare(case, a, b)["mismatches"] == 0
         b[-1][40] ^= 1
         record = matrices.compare(case, a, b)
         assert record["mismatches"] == 1, opcode
-    assert set(matrices.compare(matrices.Case(F16), first[0], second[0])["families"]) == {"random"}
+    assert set(matrices.compare(matrices.MatrixCase(F16), first[0], second[0])["families"]) == {
+        "random"
+    }
 
 
 @pytest.mark.parametrize("family", list(matrices.FAMILIES))

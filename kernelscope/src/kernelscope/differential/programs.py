@@ -22,7 +22,7 @@ extern "C" __global__ void run(const unsigned* in, u64* out) {
 
 
 @dataclass(frozen=True)
-class Program:
+class SmallProgram:
     """blocks of `threads`; `before` stands ahead of the kernel, whose lines `body` is."""
 
     name: str
@@ -241,20 +241,22 @@ _FLOW = """
   o[5] = __popcll(h) + __clzll(h) + __ffsll(h);"""
 
 PROGRAMS = (
-    Program("shuffles of every width", _shuffles()),
-    Program("votes and matches", _VOTES),
-    Program("reductions of part of a warp", _SUBSETS),
-    Program("shared atomics", _ATOMICS, threads=77),
-    Program("global atomics", _GLOBAL_ATOMICS, _GLOBAL_ATOMICS_BEFORE),
-    Program("vector loads and stores", _VECTORS),
-    Program("local memory, structures, recursion", _LOCAL, _LOCAL_BEFORE),
-    Program("128-bit integers", _WIDE, options=("-device-int128",)),
-    Program(
+    SmallProgram("shuffles of every width", _shuffles()),
+    SmallProgram("votes and matches", _VOTES),
+    SmallProgram("reductions of part of a warp", _SUBSETS),
+    SmallProgram("shared atomics", _ATOMICS, threads=77),
+    SmallProgram("global atomics", _GLOBAL_ATOMICS, _GLOBAL_ATOMICS_BEFORE),
+    SmallProgram("vector loads and stores", _VECTORS),
+    SmallProgram("local memory, structures, recursion", _LOCAL, _LOCAL_BEFORE),
+    SmallProgram("128-bit integers", _WIDE, options=("-device-int128",)),
+    SmallProgram(
         "128-bit divisions and conversions", _WIDE_DIVISIONS, blocks=9, options=("-device-int128",)
     ),
-    Program("chains of additions and subtractions", _CARRIES),
-    Program("conversions", _CONVERSIONS, blocks=9),
-    Program("half precision", _HALVES, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>", blocks=9),
-    Program("named barriers", _BARRIERS),
-    Program("gotos, switches, early returns", _FLOW, threads=75),
+    SmallProgram("chains of additions and subtractions", _CARRIES),
+    SmallProgram("conversions", _CONVERSIONS, blocks=9),
+    SmallProgram(
+        "half precision", _HALVES, "#include <cuda_fp16.h>\n#include <cuda_bf16.h>", blocks=9
+    ),
+    SmallProgram("named barriers", _BARRIERS),
+    SmallProgram("gotos, switches, early returns", _FLOW, threads=75),
 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from kernelscope.isa import table as isa
 from kernelscope.isa.narrow import VIDEO_ROWS
 

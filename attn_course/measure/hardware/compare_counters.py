@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope.backend import array_module
+from kernelscope.cli.tables import table as aligned
 from kernelscope.watch.counters.counters import Counters
 
-from attn_course import RawModule, observe
-from attn_course.figures import table as aligned
 from attn_course.ladder.steps import LADDER, Geometry, step
 from attn_course.measure.hardware.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
+from kernelscope import RawModule, observe
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02
@@ -176,9 +176,8 @@ def simulate(case) -> dict[str, int]:
 
 
 def profile(every: int) -> list[Profile]:
-    """One ncu run over this very script."""
-    script = str(Path(__file__).resolve())
-    program = [sys.executable, script, "--launch", "--every", str(every)]
+    """One ncu run over this very module."""
+    program = [sys.executable, "-m", __spec__.name, "--launch", "--every", str(every)]
     metrics = (*COUNTING, *SASS_WAVEFRONTS.values(), *LDMATRIX.values(), PAIRS_OF_HALVES)
     return run_ncu(program, [case.launch for case in cases(every)], metrics)
 

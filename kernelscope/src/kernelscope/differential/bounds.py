@@ -8,7 +8,8 @@ promises anything, nothing is compared: such lanes are counted as having no boun
 from dataclasses import dataclass
 
 import numpy as np
-from differential_opcodes import FLOATS
+
+from kernelscope.differential.opcodes import FLOATS
 
 LARGEST = {
     "f16": 65504.0,
@@ -47,7 +48,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BoundVerdict:
     """apart: lanes where a result is outside of the bound; special: lanes whose exact result is
     NaN, infinite or zero, which have to be equal; facts: what goes on record."""
 
@@ -56,7 +57,7 @@ class Verdict:
     facts: dict
 
 
-def judge(bound: Bound, operands, x, y, kind: str) -> Verdict:
+def judge(bound: Bound, operands, x, y, kind: str) -> BoundVerdict:
     """Check two machines' results against a bound; all values are float64 arrays."""
     with np.errstate(all="ignore"):
         truth = bound.exact(*operands)
@@ -78,7 +79,7 @@ def judge(bound: Bound, operands, x, y, kind: str) -> Verdict:
             **differences("absolute_bound", regular & absolute, x, y),
             **differences("no_bound", ordinary & ~inside, x, y),
         }
-    return Verdict(apart, inside & ~ordinary, facts)
+    return BoundVerdict(apart, inside & ~ordinary, facts)
 
 
 def differences(name: str, lanes, x, y) -> dict:

@@ -1,8 +1,9 @@
 """Compares two machines' results of one opcode, bit for bit or within the ISA's bounds."""
 
 import numpy as np
-from differential_bounds import bound_of, judge
-from differential_opcodes import FLOATS, Opcode
+
+from kernelscope.differential.bounds import bound_of, judge
+from kernelscope.differential.opcodes import FLOATS, Opcode
 from kernelscope.isa import table as isa
 
 EXAMPLES = 4

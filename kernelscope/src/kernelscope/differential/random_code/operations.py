@@ -61,7 +61,7 @@ GUARDED(second, "@q and.pred p, p, q; @p selp.u32 %0, %3, %0, q; @!q add.u32 %0,
 
 
 @dataclass(frozen=True)
-class Operation:
+class RandomOperation:
     """template: C with {0}, {1}, ... for the operands; fn: the same on Python values."""
 
     name: str
@@ -71,12 +71,12 @@ class Operation:
     fn: Callable
 
 
-OPERATIONS: dict[str, Operation] = {}
+OPERATIONS: dict[str, RandomOperation] = {}
 
 
 def _define(name, sources, result, template, fn):
     assert name not in OPERATIONS, name
-    OPERATIONS[name] = Operation(name, tuple(sources.split()), result, template, fn)
+    OPERATIONS[name] = RandomOperation(name, tuple(sources.split()), result, template, fn)
 
 
 def _define_two(name, kind, template, fn):

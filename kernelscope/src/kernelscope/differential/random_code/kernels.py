@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import random_oracle as oracle
-import random_tree as tree
-from random_operations import BY_RESULT, wrap
-from random_printer import print_kernels
+
+from kernelscope.differential.random_code import oracle as oracle
+from kernelscope.differential.random_code import tree as tree
+from kernelscope.differential.random_code.operations import BY_RESULT, wrap
+from kernelscope.differential.random_code.printer import print_kernels
 
 WARP_WIDTHS = (32, 32, 16, 8)
 BLOCKS = ((37,), (64,), (33, 2), (7, 5), (96,), (1,), (130,), (32,), (31,), (3, 4, 5), (65,))
@@ -37,7 +38,7 @@ OPTIONS = ("-fmad=false",)  # products and sums are rounded where the tree says 
 
 
 @dataclass
-class Kernel:
+class RandomKernel:
     """One random kernel and its launch. `arguments()` makes fresh arrays in the kernel's order."""
 
     seed: int
@@ -343,7 +344,7 @@ class Grower:
         return body, result, structure
 
 
-def random_kernel(seed: int, block=None, grid=None) -> Kernel:
+def random_kernel(seed: int, block=None, grid=None) -> RandomKernel:
     """The kernel of a seed, with its launch shape unless given; the tree does not depend on it."""
     grower = Grower(seed)
     chosen = grower.rng.choice(BLOCKS), grower.rng.choice([(1,), (2,), (3,), (2, 2)])
@@ -352,6 +353,6 @@ def random_kernel(seed: int, block=None, grid=None) -> Kernel:
         helpers.append(grower.helper())
     grower.calls = len(helpers)
     body = grower.together(2)
-    return Kernel(
+    return RandomKernel(
         seed, grid or chosen[1], block or chosen[0], body, tuple(helpers), grower.chance(0.5)
     )

@@ -18,13 +18,21 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import sanitizer_runs as runs
-from sanitizer_runs import BUILDS, EXACT, TOOLS, Job, LayerRun, Report, Subject
+from kernelscope.cli.tables import table as aligned
 
-from attn_course import Sanitizer, observe
 from attn_course.clinic import WRONG_RESULT, broken_kernels, examine
-from attn_course.figures import table as aligned
+from attn_course.measure.hardware import sanitizer_runs as runs
+from attn_course.measure.hardware.sanitizer_runs import (
+    BUILDS,
+    EXACT,
+    TOOLS,
+    Job,
+    LayerRun,
+    Report,
+    Subject,
+)
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
+from kernelscope import Sanitizer, observe
 
 SAME, OURS, TOOLS_ONLY, NEITHER, NOT_RUN = (
     "same",
@@ -238,7 +246,7 @@ def places(kinds: dict) -> str:
 
 def reasons(rows: list[dict]) -> str:
     """One line a verdict that needs a word."""
-    words = {None: "NOT UNDERSTOOD: say why in tools/compare_sanitizer.py"}
+    words = {None: "NOT UNDERSTOOD: say why in compare_sanitizer.py"}
     return "\n".join(
         f"  {row['file'].removeprefix('broken/')}: {row['verdict']}: "
         f"{words.get(row['why'], row['why'])}"

@@ -1,7 +1,7 @@
 """Which way of adding explains what tensor cores of a GPU have computed?
 
-    python3 tools/differential/differential.py --sections matrices --raw matrices.npz      on a GPU
-    python3 tools/differential/fit_accumulation.py matrices.npz                     anywhere, later
+    python -m kernelscope.differential --sections matrices --raw matrices.npz     on a GPU
+    python -m kernelscope.differential.matrix.fit_accumulation matrices.npz       anywhere, later
 
 For each product of floats it prints the sums that each model of GRID gets wrong, the best models
 first, and by family of inputs for the best and for the simulator's own.
@@ -13,7 +13,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-from differential_matrices import EACH, families, operands
+
+from kernelscope.differential.matrix.matrices import EACH, families, operands
 from kernelscope.isa.matrix import SM_90, Accumulation, multiplication
 from kernelscope.isa.matrix.tensor_core import decode, multiply
 

@@ -4,15 +4,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from differential_machines import Machine
-from differential_sections import differing, run_random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernelscope.machine import warps
-from random_kernels import OPTIONS, random_kernel
-from random_operations import OPERATIONS, rounded, wrap
-from random_printer import print_kernels
-from random_tree import (
+from kernelscope.differential.machines import Machine
+from kernelscope.differential.random_code.kernels import OPTIONS, random_kernel
+from kernelscope.differential.random_code.operations import OPERATIONS, rounded, wrap
+from kernelscope.differential.random_code.printer import print_kernels
+from kernelscope.differential.random_code.tree import (
     Apply,
     Assign,
     Atomic,
@@ -26,6 +24,8 @@ from random_tree import (
     Var,
     WarpVote,
 )
+from kernelscope.differential.sections import differing, run_random
+from kernelscope.machine import warps
 
 pytestmark = pytest.mark.system
 

@@ -8,15 +8,16 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+
 from kernelscope.compile import compile_ptx
+from kernelscope.differential.identity import checkout_commit, gpu_identity
 from kernelscope.events import Observer, observe
 from kernelscope.machine import Program
 from kernelscope.machine.launch import launch
 from kernelscope.module import RawModule
 
-from attn_course.measure.records import commit, gpu_identity
-
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+PROJECT = PACKAGE.parents[1]
 
 
 class NotRun(Exception):
@@ -26,7 +27,7 @@ class NotRun(Exception):
 class Machine:
     """Runs kernels on copies of NumPy arrays and hands the copies back.
 
-    CUDA C goes through the course's RawModule, PTX through CuPy's or straight to the simulator.
+    CUDA C goes through our RawModule, PTX through CuPy's or straight to the simulator.
 
     debug: the simulator runs the debug build of CUDA C; warp_order: it runs warps in random order.
     """
@@ -147,7 +148,7 @@ def describe(backend: str) -> dict:
             gpu_identity() if backend == "gpu" else dict.fromkeys(("gpu", "driver", "cuda"), "none")
         ),
         "date": datetime.date.today().isoformat(),
-        "commit": commit(),
+        "commit": checkout_commit(PROJECT if (PROJECT / "pyproject.toml").is_file() else None),
         "nvrtc": "{}.{}".format(*cupy.cuda.nvrtc.getVersion()),
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -2,13 +2,13 @@
 
 import copy
 
-import compare_sanitizer as tool
 import pytest
-import sanitizer_runs as runs
 
 from attn_course.clinic import WRONG_RESULT, broken_kernels
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import LADDER
+from attn_course.measure.hardware import compare_sanitizer as tool
+from attn_course.measure.hardware import sanitizer_runs as runs
 from attn_course.measure.records import RESULTS_FOLDER, caption, is_current, read_record
 
 PATHS = sorted(RESULTS_FOLDER.glob("*/sanitizer.json"))

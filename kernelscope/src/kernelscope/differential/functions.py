@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from differential_bounds import INTRINSICS, Bound, judge, ulps
+
+from kernelscope.differential.bounds import INTRINSICS, Bound, judge, ulps
 
 COUNT = 2048
 # The farthest two results may be apart, in ulp: both sides are within the few ulp that the CUDA C
@@ -43,7 +44,7 @@ _FAST_BINARY = _ranges("__powf:unit __fdividef:unit")
 
 
 @dataclass(frozen=True)
-class Function:
+class MathFunction:
     """One function: `kind` "f32" or "f64", its operands' range, and how far apart the two
     machines' results may be: `ulps`, or each within `bound` of the exact result.
     """
@@ -97,20 +98,20 @@ def operands(name: str, dtype, rng) -> np.ndarray:
     return x
 
 
-def functions() -> list[Function]:
+def functions() -> list[MathFunction]:
     out = []
     for kind, suffix, limit in (("f32", "f", FLOAT_ULPS), ("f64", "", DOUBLE_ULPS)):
         for count, table in ((1, _UNARY), (2, _BINARY)):
             for name, where in table.items():
                 ulps = 0.0 if name in _EXACT else limit
-                out.append(Function(name + suffix, kind, count, where, ulps))
+                out.append(MathFunction(name + suffix, kind, count, where, ulps))
     for count, table in ((1, _FAST), (2, _FAST_BINARY)):
         for name, where in table.items():
-            out.append(Function(name, "f32", count, where))
+            out.append(MathFunction(name, "f32", count, where))
     return out
 
 
-def compare(function: Function, first: np.ndarray, second: np.ndarray) -> dict:
+def compare(function: MathFunction, first: np.ndarray, second: np.ndarray) -> dict:
     """The lanes that are farther apart than allowed, and how far apart the results are."""
     x, y = first.astype(np.float64), second.astype(np.float64)
     operands = function.arguments()[: function.operands]

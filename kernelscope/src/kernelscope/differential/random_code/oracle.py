@@ -6,13 +6,24 @@ that cannot matter since the kernels are free of races.
 """
 
 import numpy as np
-from random_operations import bits_of_double, flush, wrap
-from random_tree import ATOMIC_ROWS, MORE, NUMBERS, OWN, ROW, TABLE, VARIABLES, WORDS, Const
+
+from kernelscope.differential.random_code.operations import bits_of_double, flush, wrap
+from kernelscope.differential.random_code.tree import (
+    ATOMIC_ROWS,
+    MORE,
+    NUMBERS,
+    OWN,
+    ROW,
+    TABLE,
+    VARIABLES,
+    WORDS,
+    Const,
+)
 
 MASK32 = 0xFFFFFFFF
 
 
-class Block:
+class OracleBlock:
     """A block's shared state. `launch`: arrays and the kernel."""
 
     def __init__(self, launch, number: int):
@@ -25,7 +36,7 @@ class Block:
         ]
 
 
-class Launch:
+class OracleLaunch:
     def __init__(self, kernel):
         self.kernel = kernel
         self.words, self.numbers, counters, self.tallies, self.out, packet = kernel.arguments()
@@ -44,10 +55,10 @@ class Launch:
 def run(kernel) -> list[np.ndarray]:
     """The kernel's arrays after a launch over its whole grid."""
     with np.errstate(all="ignore"):
-        launch = Launch(kernel)
+        launch = OracleLaunch(kernel)
         code = [together(statement, launch) for statement in kernel.body]
         for number in range(int(np.prod(kernel.grid))):
-            block = Block(launch, number)
+            block = OracleBlock(launch, number)
             for step in code:
                 step(block, block.threads)
             finish(block)
@@ -72,7 +83,7 @@ def first_values(launch, block: int, thread: int, place: int) -> dict:
     return v
 
 
-def finish(block: Block) -> None:
+def finish(block: OracleBlock) -> None:
     launch = block.launch
     for v in block.threads:
         row = list(v["own"])

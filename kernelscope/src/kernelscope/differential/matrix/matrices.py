@@ -8,8 +8,9 @@ import functools
 import zlib
 from dataclasses import dataclass
 
-import matrix_kernels
 import numpy as np
+
+from kernelscope.differential.matrix import kernels as matrix_kernels
 from kernelscope.isa import float16
 from kernelscope.isa.matrix import multiplication, transfer
 from kernelscope.isa.narrow.float8 import narrow
@@ -83,7 +84,7 @@ def fragments() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class OperandLimits:
     """The extent of a type, in powers of two."""
 
     least: int  # exponent of the least normal number
@@ -92,12 +93,12 @@ class Limits:
 
 
 LIMITS = {
-    "f16": Limits(-14, 15, 10),
-    "bf16": Limits(-126, 127, 7),
-    "tf32": Limits(-126, 127, 10),
-    "f32": Limits(-126, 127, 23),
-    "e4m3": Limits(-6, 8, 3),
-    "e5m2": Limits(-14, 15, 2),
+    "f16": OperandLimits(-14, 15, 10),
+    "bf16": OperandLimits(-126, 127, 7),
+    "tf32": OperandLimits(-126, 127, 10),
+    "f32": OperandLimits(-126, 127, 23),
+    "e4m3": OperandLimits(-6, 8, 3),
+    "e5m2": OperandLimits(-14, 15, 2),
 }
 
 
@@ -269,7 +270,7 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Case:
+class MatrixCase:
     """One matrix instruction: its opcode and how its kernel is called."""
 
     opcode: str
@@ -335,13 +336,13 @@ def _random_bytes(rng, count: int) -> np.ndarray:
     return rng.integers(0, 256, count, dtype=np.uint8)
 
 
-def cases() -> list[Case]:
+def cases() -> list[MatrixCase]:
     """Every matrix instruction that is compared."""
     opcodes = [*PRODUCTS, *fragments(), *ROWS, "movmatrix.sync.aligned.m8n8.trans.b16"]
-    return [Case(opcode) for opcode in opcodes]
+    return [MatrixCase(opcode) for opcode in opcodes]
 
 
-def run_cases(machine, chosen: list[Case], arch: str) -> list:
+def run_cases(machine, chosen: list[MatrixCase], arch: str) -> list:
     """The arrays of bytes of each case after its launch, or its exception."""
     entries = [case.entry(f"k{i}") for i, case in enumerate(chosen)]
     try:
@@ -358,7 +359,7 @@ def run_cases(machine, chosen: list[Case], arch: str) -> list:
     return found
 
 
-def compare(case: Case, first: list[np.ndarray], second: list[np.ndarray]) -> dict:
+def compare(case: MatrixCase, first: list[np.ndarray], second: list[np.ndarray]) -> dict:
     """One instruction's record: `mismatches` counts elements that differ, `families` by family."""
     if not case.multiplies:
         apart = sum(int((a != b).sum()) for a, b in zip(first, second, strict=True))

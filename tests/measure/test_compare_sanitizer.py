@@ -3,11 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-import compare_sanitizer as tool
 import pytest
-import sanitizer_runs as runs
 from kernelscope.compile import with_headers
-from sanitizer_runs import Job, Report
 
 from attn_course import Counters, observe
 from attn_course.clinic import WRONG_RESULT, broken_kernels, prepare
@@ -15,6 +12,9 @@ from attn_course.ladder.steps import FUSED, LADDER
 from attn_course.layers import LAYERS
 from attn_course.layers.verify import layer_case
 from attn_course.measure import records
+from attn_course.measure.hardware import compare_sanitizer as tool
+from attn_course.measure.hardware import sanitizer_runs as runs
+from attn_course.measure.hardware.sanitizer_runs import Job, Report
 from attn_course.measure.records import caption, is_current
 
 pytestmark = pytest.mark.system

@@ -1,9 +1,10 @@
 """Prints random kernels' trees as CUDA C."""
 
 import numpy as np
-import random_tree as tree
-from random_operations import C_TYPE, PRELUDE, bits_of_double
-from random_tree import TABLE
+
+from kernelscope.differential.random_code import tree as tree
+from kernelscope.differential.random_code.operations import C_TYPE, PRELUDE, bits_of_double
+from kernelscope.differential.random_code.tree import TABLE
 
 SIZES = {
     "words": tree.WORDS,
