@@ -5,7 +5,8 @@ from pathlib import Path
 
 import kernelscope
 
-FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs")  # setup.py copies these
+# setup.py copies these
+FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs", "kernelscope/docs")
 PACKAGE = Path(__file__).resolve().parent
 IMPORT_ROOT = PACKAGE.parent
 ENGINE = Path(kernelscope.__file__).resolve().parent

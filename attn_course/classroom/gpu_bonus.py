@@ -6,14 +6,11 @@ sandbox of the machine.
 
 from dataclasses import dataclass
 
-from kernelscope.backend import gpu_count
-from kernelscope.errors import SimulatorError
-from kernelscope.module import RawModule
-
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
 from attn_course.measure.timing import Timing, capture, contest
 from attn_course.reference import compare
+from kernelscope import RawModule, SimulatorError, gpu_count
 
 ALLOWED = 1.05  # times the reference's median
 YOURS, REFERENCE = "yours", "reference"

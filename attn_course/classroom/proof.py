@@ -4,11 +4,10 @@ and every wrong one loses those of the property that it is rejected for.
 
 from dataclasses import dataclass
 
-from kernelscope.errors import CompileError
-
 from attn_course.exercises.examination import compiled
 from attn_course.exercises.exercise import Exercise, Solution
 from attn_course.exercises.proof import REFERENCE, STUB
+from kernelscope import CompileError
 
 from .points import CaseOutcome, Points, nothing, points_of
 from .scoring import outcomes_of, score

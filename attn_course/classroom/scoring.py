@@ -8,11 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from kernelscope.errors import CompileError, KernelNotFoundError, ParseError, ShownBriefly
-from kernelscope.module.kernel import Kernel
-
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
+from kernelscope import CompileError, Kernel, KernelNotFoundError, ParseError, ShownBriefly
 
 from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
 

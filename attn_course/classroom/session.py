@@ -6,10 +6,9 @@ functions. Grades come from `scoring`, which judges the text of the kernels alon
 
 from functools import lru_cache
 
-from kernelscope.errors import ShownBriefly
-
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
+from kernelscope import ShownBriefly
 
 from .gpu_bonus import Bonus, timed
 from .points import PropertyPoints

@@ -9,9 +9,8 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelscope.errors import ShownBriefly
-
 from attn_course.exercises.exercise import ASSIGNMENTS, Exercise, problem_names, read_exercise
+from kernelscope import ShownBriefly
 
 SETS = ASSIGNMENTS / "sets.toml"
 STATEMENT, NUMPY, SOLUTION, CHECK, TEST, BONUS, TEXT, SETUP = (

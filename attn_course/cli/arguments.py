@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call, call_options
-from kernelscope.events import Observer, observe
 
 from attn_course import reference
 from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
@@ -20,6 +19,7 @@ from attn_course.measure.records import RESULTS_FOLDER
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv
+from kernelscope import Observer, observe
 
 DEFAULT_SHAPE = (1, 2, 64, 32)
 

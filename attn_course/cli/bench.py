@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Callable
 
-from kernelscope.backend import resolve_backend
 from kernelscope.cli.arguments import natural, positive, printer, write_json
 from tqdm import tqdm
 
@@ -20,6 +19,7 @@ from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, contestants, problems, run_suite
+from kernelscope import resolve_backend
 
 from . import simulator_speed
 from .arguments import add_records, require_writable

@@ -6,13 +6,10 @@ A file whose call the course does not know is called as --grid, --block and --ar
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import BackendError
 from kernelscope.cli import check as of_file
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.check import Checked, errors_in, findings_record
 from kernelscope.cli.options import call_options
-from kernelscope.events import observe
-from kernelscope.watch import Sanitizer
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
@@ -24,6 +21,7 @@ from attn_course.layers.launches import Launches
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case, layer_name
 from attn_course.reference.comparison import Comparison, compare
+from kernelscope import BackendError, Sanitizer, observe
 
 from .arguments import add_own, add_workload, is_own, workload
 

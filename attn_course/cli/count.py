@@ -1,10 +1,10 @@
 """`attn-course count METHOD`: what Nsight Compute would count, without a GPU, line by line."""
 
-from kernelscope.backend import BackendError
 from kernelscope.cli import count as of_file
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.count import add_totals, kernels_record, report
-from kernelscope.watch.counters.counters import Counters
+
+from kernelscope import BackendError, Counters
 
 from .arguments import add_own, add_workload, is_own, observed, observed_record, title, workload
 

@@ -3,10 +3,7 @@
 import re
 from collections.abc import Callable
 
-from kernelscope.backend import resolve_backend
 from kernelscope.cli.arguments import printer, write_json
-from kernelscope.events import observe
-from kernelscope.watch.counters.counters import Counters
 
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
@@ -22,6 +19,7 @@ from attn_course.measure.hardware.nsight import (
     stalls,
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
+from kernelscope import Counters, observe, resolve_backend
 
 from .arguments import add_records, ladder_step, require_writable, shape_argument
 

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernelscope.backend import gpu_count
 from kernelscope.cli.arguments import positive
 
 from attn_course.folders import child_environment
@@ -26,6 +25,7 @@ from attn_course.measure.records import (
 )
 from attn_course.measure.suites import SUITES, problems, run_suite
 from attn_course.measure.timing import require_gpu
+from kernelscope import gpu_count
 
 from . import bench, simulator_speed
 from .arguments import output_folder, require_writable

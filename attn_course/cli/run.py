@@ -5,12 +5,12 @@
 
 from dataclasses import asdict
 
-from kernelscope.backend import resolve_backend
 from kernelscope.cli import run as of_file
 from kernelscope.cli.arguments import printer, write_json
 
 from attn_course.figures import table
 from attn_course.ladder.verify import Verdict, verify_method
+from kernelscope import resolve_backend
 
 from .arguments import (
     Workload,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope.cli.arguments import printer, write_json
-from kernelscope.events import Observer, observe
 from tqdm import tqdm
 
 from attn_course.figures import table
@@ -21,6 +20,7 @@ from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.record_schema import NumbaRecord
 from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
+from kernelscope import Observer, observe
 
 NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
 

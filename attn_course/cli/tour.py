@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import resolve_backend
 from kernelscope.cli.arguments import add_backend, positive, printer, write_json
 from tqdm import tqdm
 
@@ -18,6 +17,7 @@ from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name, verify_layer
 from attn_course.reference import inputs as data
 from attn_course.reference.dtypes import DTYPES
+from kernelscope import resolve_backend
 
 from .arguments import launch_cells, output_folder, verdict_record
 

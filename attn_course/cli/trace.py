@@ -3,13 +3,12 @@
 METHOD is a method of attention(), or a kernel file of the user's own.
 """
 
-from kernelscope.backend import BackendError
 from kernelscope.cli import trace as of_file
 from kernelscope.cli.arguments import write_json
 from kernelscope.cli.trace import add_recording, show
-from kernelscope.watch.tracer.tracer import Tracer
 
 from attn_course.ladder.attention import AUTO, steps_of
+from kernelscope import BackendError, Tracer
 
 from .arguments import add_own, add_workload, is_own, observed, observed_record, workload
 

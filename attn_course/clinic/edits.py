@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope.compile import with_headers
-from kernelscope.errors import ShownBriefly
+from kernelscope import ShownBriefly, with_headers
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelscope.errors import ShownBriefly
-
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
+from kernelscope import ShownBriefly
 
 BROKEN_FOLDER = KERNEL_FOLDER / "broken"
 WRONG_RESULT = "wrong-result"  # a defect that only a comparison with float64 finds

@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
-from kernelscope.compile import with_headers
-from kernelscope.events import observe
-from kernelscope.module import RawModule
-from kernelscope.watch import Sanitizer
-from kernelscope.watch.sanitizer.findings import Finding
+from kernelscope.watch import Finding
 
 from attn_course import reference
 from attn_course.ladder.call import compiled, numbers_of
@@ -19,6 +14,15 @@ from attn_course.ladder.headers import checked_options, chosen_constants, read_c
 from attn_course.ladder.steps import Device, Geometry, Problem
 from attn_course.reference.comparison import Comparison, compare, poisoned
 from attn_course.reference.dtypes import TOLERANCES
+from kernelscope import (
+    RawModule,
+    Sanitizer,
+    array_module,
+    asnumpy,
+    observe,
+    resolve_backend,
+    with_headers,
+)
 
 from .families import Arrays, Family, family
 from .notes import Case, read_broken

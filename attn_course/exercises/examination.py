@@ -8,24 +8,25 @@ some seconds.
 from collections.abc import Iterator
 
 import numpy as np
-from kernelscope.budget import call_budget
-from kernelscope.errors import (
+from kernelscope.watch import Finding
+
+from attn_course.reference.comparison import compare
+from kernelscope import (
     ArgumentError,
     CompileError,
+    Counters,
+    Kernel,
     KernelNotFoundError,
     LaunchError,
     MemoryFault,
     OutOfTime,
     ParseError,
+    RawModule,
+    Sanitizer,
     SimulatorError,
+    call_budget,
+    observe,
 )
-from kernelscope.events import observe
-from kernelscope.module import RawModule
-from kernelscope.module.kernel import Kernel
-from kernelscope.watch import Counters, Sanitizer
-from kernelscope.watch.sanitizer.findings import Finding
-
-from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from kernelscope.errors import MemoryFault
-from kernelscope.module import LaunchError, RawModule
-from kernelscope.watch.sanitizer.findings import Finding
+from kernelscope.watch import Finding
 
 from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
+from kernelscope import LaunchError, MemoryFault, RawModule
 
 from .examination import BROKEN_BY
 from .exercise import Exercise, ExerciseError, exercise_names, read_exercise

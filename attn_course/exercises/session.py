@@ -2,11 +2,8 @@
 
 from contextlib import suppress
 
-from kernelscope.errors import SimulatorError
-from kernelscope.module import RawModule
-from kernelscope.watch import Sanitizer, Tracer
-
 from attn_course.lessons.working_copy import WorkingCopy
+from kernelscope import RawModule, Sanitizer, SimulatorError, Tracer
 
 from .examination import BROKEN_BY, compiled, judge, launch
 from .exercise import Exercise, ExerciseError, read_exercise

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.watch.counters.counters import NAMES as COUNTERS
+from kernelscope.watch import NAMES as COUNTERS
 
 from attn_course import reference
 from attn_course.reference.comparison import poisoned

@@ -15,9 +15,8 @@ from difflib import get_close_matches
 from time import monotonic
 
 import numpy as np
-from kernelscope.backend import array_module, resolve_backend
-from kernelscope.errors import ShownBriefly
-from kernelscope.module.graphs import capture_graph
+
+from kernelscope import ShownBriefly, array_module, capture_graph, resolve_backend
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap

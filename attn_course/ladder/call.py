@@ -11,9 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import array_module, resolve_backend
-from kernelscope.compile import file_stamp
-from kernelscope.module import Kernel, RawModule
+
+from kernelscope import Kernel, RawModule, array_module, file_stamp, resolve_backend
 
 from .choose import current_device
 from .headers import checked_options

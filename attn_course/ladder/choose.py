@@ -2,9 +2,8 @@
 
 from functools import lru_cache
 
-from kernelscope.backend import resolve_backend
-
 from attn_course.reference.dtypes import HALVES
+from kernelscope import resolve_backend
 
 from .matrix_tiles import matrix_blocks, matrix_candidates, matrix_config
 from .problem import LARGEST_D, Device, Problem

@@ -10,9 +10,8 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelscope.compile import file_stamp
-
 from attn_course.reference.dtypes import HALVES, TOLERANCES
+from kernelscope import file_stamp
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
 from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows

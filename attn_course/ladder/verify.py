@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
 
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
+from kernelscope import array_module, asnumpy, resolve_backend
 
 from .attention import call_method
 from .call import Call, StepLaunch, call_steps

@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
-from kernelscope.backend import array_module, resolve_backend
-from kernelscope.module.graphs import capture_graph
 
 from attn_course.ladder.attention import call_method
 from attn_course.ladder.call import StepLaunch, kernel_for
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Step
+from kernelscope import array_module, capture_graph, resolve_backend
 
 from .products import WeightMatrix, numpy_product
 from .steps import Rows

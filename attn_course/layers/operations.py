@@ -4,9 +4,9 @@ import operator
 from numbers import Real
 
 import numpy as np
-from kernelscope.backend import array_module, resolve_backend
 
 from attn_course.ladder.checks import check_floats
+from kernelscope import array_module, resolve_backend
 
 from .launches import Launches, LayerPlan
 from .products import WeightMatrix

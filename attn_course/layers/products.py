@@ -8,7 +8,8 @@ rounded to 11 bits. The simulator's products are NumPy's in float32, also over t
 """
 
 import numpy as np
-from kernelscope.backend import array_module
+
+from kernelscope import array_module
 
 # Precision -> the parts into which the factors are cut.
 PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}

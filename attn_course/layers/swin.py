@@ -9,9 +9,9 @@ scores.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from kernelscope.backend import array_module, resolve_backend
 
 from attn_course.ladder.checks import check_floats
+from kernelscope import array_module, resolve_backend
 
 from .launches import Launches, LayerPlan
 from .operations import check_integer

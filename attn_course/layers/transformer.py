@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope.backend import resolve_backend
 
 from attn_course.ladder.attention import AUTO, METHODS, UnsupportedDtype, dtypes_of
 from attn_course.ladder.checks import check_floats
+from kernelscope import resolve_backend
 
 from .launches import Launches, LayerPlan
 from .operations import (

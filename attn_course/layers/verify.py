@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.backend import asnumpy
 
 from attn_course import reference
 from attn_course.ladder.steps import Step
 from attn_course.ladder.verify import Verdict, launch_record, timed, worst
 from attn_course.reference.comparison import Comparison, compare, poisoned
+from kernelscope import asnumpy
 
 from .launches import Launches
 from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, LAYERS, MERGE_HEADS, SPLIT_HEADS, Rows

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from kernelscope.events import InstructionEvent, Observer, observe
-from kernelscope.module import RawModule
-from kernelscope.watch import Counters, Tracer
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
@@ -17,6 +14,7 @@ from attn_course.ladder.steps import Problem, step
 from attn_course.measure import tile_model
 from attn_course.measure.contests import Shape, shape_label
 from attn_course.measure.experiments import RecordedTimes
+from kernelscope import Counters, InstructionEvent, Observer, RawModule, Tracer, observe
 
 
 # -- runs ------------------------------------------------------------------------------------------

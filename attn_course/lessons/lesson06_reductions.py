@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.events import InstructionEvent, Launch, Observer, observe
-from kernelscope.watch.counters.counters import Counters
-from kernelscope.watch.tracer.recording import Recording
+from kernelscope.watch import Recording
 
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
+from kernelscope import Counters, InstructionEvent, Launch, Observer, observe
 
 from .show import line_numbers
 

@@ -7,9 +7,7 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 
 from dataclasses import dataclass
 
-from kernelscope.events import observe
-from kernelscope.watch.counters.counters import Counters
-from kernelscope.watch.footprints import LineLookups
+from kernelscope.watch import LineLookups
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled
@@ -25,6 +23,7 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.hardware.occupancy import Occupancy, compiled_registers, occupancy
 from attn_course.measure.records import is_current, new_record
+from kernelscope import Counters, observe
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)

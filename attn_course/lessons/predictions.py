@@ -12,9 +12,9 @@ from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
-from kernelscope.errors import ShownBriefly
 
 from attn_course.figures import table
+from kernelscope import ShownBriefly
 
 Answer = float | int | str
 NO_ANSWER = "none yet"

@@ -17,9 +17,6 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
-from kernelscope.module import RawModule
-from kernelscope.module.graphs import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
 from attn_course.ladder.attention import check_options, pick, problem_of, steps_of
@@ -28,6 +25,7 @@ from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
+from kernelscope import GraphLaunch, RawModule, array_module, asnumpy, resolve_backend
 
 from .timing import GRAPH_CALLS, Replay, capture, require_gpu
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-from kernelscope.backend import BackendError, array_module
 
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
+from kernelscope import BackendError, array_module
 
 from .contestants import Kernels, PeerRefuses
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu

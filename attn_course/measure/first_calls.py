@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from kernelscope.backend import gpu_count, resolve_backend
 
 from attn_course.folders import child_environment
 from attn_course.ladder.attention import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
+from kernelscope import gpu_count, resolve_backend
 
 from . import contestants as peers
 from . import records

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from kernelscope.backend import resolve_backend
-
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.reference.inputs import seeded_qkv
+from kernelscope import resolve_backend
 
 from . import contestants, first_calls, records
 from .contestants import Kernels, Part, ours

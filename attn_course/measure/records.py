@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope.backend import resolve_backend
-from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
 
 from attn_course.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
+from kernelscope import closure_hash, file_stamp, include_closure, resolve_backend
 
 from .record_schema import decoded, kind_of
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import nbformat
-from kernelscope.watch.tracer.stepper import packed_fragment
+from kernelscope.watch import packed_fragment
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.highlight import Highlight2HTML
 

@@ -12,12 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from kernelscope.compile import include_closure
-from kernelscope.compile.kept import keep, kept_path, read_kept
-from kernelscope.events import observe
-from kernelscope.watch import Counters, Tracer
-from kernelscope.watch.tracer.recording import Recording
-from kernelscope.watch.tracer.stepper import fragment
+from kernelscope.watch import Recording, fragment
 
 from attn_course.folders import ENGINE, PACKAGE
 from attn_course.ladder.call import call_steps
@@ -31,6 +26,7 @@ from attn_course.layers.verify import layer_case
 from attn_course.lessons.show import machine_facts
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import mri_windows
+from kernelscope import Counters, Tracer, include_closure, keep, kept_path, observe, read_kept
 
 HEAD_DIM = 16
 HEADS = 6  # of a token, in the layers' kernels

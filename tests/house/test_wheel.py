@@ -71,6 +71,7 @@ DATA = (
     | stored("notebooks", ".ipynb")
     | stored("exercises", ".md")
     | stored("docs", ".md")
+    | stored("kernelscope/docs", ".md")
 )
 
 

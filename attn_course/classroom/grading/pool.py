@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from kernelscope.errors import ShownBriefly
+from kernelscope import ShownBriefly
 
 from .confined.sandbox import stop_all
 from .grader import Task, grade

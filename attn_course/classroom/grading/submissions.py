@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelscope.errors import ShownBriefly
+from kernelscope import ShownBriefly
 
 MOST_BYTES = 20 << 20  # of a notebook
 NBGRADER = "submitted/STUDENT/SET/SET.ipynb"

@@ -3,11 +3,6 @@
 import math
 
 import numpy as np
-from kernelscope.compile import compile_cubin
-from kernelscope.errors import LaunchError
-from kernelscope.events import observe
-from kernelscope.module.limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
-from kernelscope.watch import Counters
 
 from attn_course import reference
 from attn_course.clinic import BROKEN_FOLDER, examine
@@ -20,6 +15,14 @@ from attn_course.measure.hardware.devices import MULTIPROCESSORS, peak_of
 from attn_course.measure.hardware.disassembly import count_operations, disassembled
 from attn_course.measure.hardware.occupancy import compiled_registers, occupancy
 from attn_course.measure.roofline import attention_work, method_work
+from kernelscope import (
+    DEFAULT_SHARED_BYTES,
+    OPT_IN_SHARED_KIB,
+    Counters,
+    LaunchError,
+    compile_cubin,
+    observe,
+)
 
 from ..show import line_numbers
 from .claim import COMPUTED, COUNTED, PRINTED, Evidence

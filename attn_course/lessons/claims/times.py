@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
 
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
@@ -22,6 +21,7 @@ from attn_course.measure.timing import (
     require_gpu,
 )
 from attn_course.reference.comparison import compare
+from kernelscope import array_module, asnumpy, resolve_backend
 
 KIND = "claims_lesson"
 PROBES = "probes/reductions"

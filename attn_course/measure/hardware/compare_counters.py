@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import array_module
 from kernelscope.cli.tables import table as aligned
-from kernelscope.watch.counters.counters import Counters
 
 from attn_course.ladder.steps import LADDER, Geometry, step
 from attn_course.measure.hardware.nsight import COUNTER_METRICS, COUNTING, Profile, Target, run_ncu
 from attn_course.measure.records import RESULTS_FOLDER, caption, new_record, write_record
-from kernelscope import RawModule, observe
+from kernelscope import Counters, RawModule, array_module, observe
 
 SHAPES = ((24, 196, 196, 64), (3, 61, 77, 37), (4, 128, 160, 48))  # (BH, n, m, d); ragged second
 VARIANTS = (("-DK_TILE=0",), ("-DK_TILE=1", "-DPAD=0"), ("-DTILE=16",))  # of kernel 02

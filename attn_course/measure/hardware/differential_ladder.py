@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope.compile import with_headers
 from kernelscope.differential import __main__ as differential
 from kernelscope.differential.bounds import max_ulp, ulps
 from kernelscope.differential.sections import SIMULATOR, guarded
@@ -14,6 +13,7 @@ from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.records import kernel_hash
 from attn_course.reference.inputs import seeded_qkv
+from kernelscope import with_headers
 
 FULL, RAGGED = (2, 12, 196, 64), ((1, 2, 37, 63), (1, 3, 65, 20), (2, 1, 5, 1))
 EXACT, TOLERANT = (1, 2, 3), (4, 5, 6)

@@ -12,9 +12,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope.compile import compile_cubin
-
 from attn_course.ladder.headers import kernel_path
+from kernelscope import compile_cubin
 
 PACKAGE, PROGRAM = "nvidia-cuda-nvdisasm", "nvdisasm"
 _SECONDS = 60

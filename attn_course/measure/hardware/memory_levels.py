@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy, resolve_backend
 
 from attn_course import reference
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
+from kernelscope import array_module, asnumpy, resolve_backend
 
 from ..contestants import Kernels, Part
 from ..contests import hold_contest

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from kernelscope.backend import array_module
 
 from attn_course.folders import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.headers import kernel_path, read_constants
 from attn_course.ladder.problem import ceil_div
 from attn_course.ladder.steps import Geometry, Problem, step
+from kernelscope import array_module
 
 # Our counters and the hardware metric that counts the same thing.
 COUNTER_METRICS = {

@@ -9,9 +9,8 @@ import io
 import struct
 from dataclasses import dataclass
 
-from kernelscope.compile import compile_cubin
-
 from attn_course.ladder.headers import kernel_path
+from kernelscope import compile_cubin
 
 from .devices import MULTIPROCESSORS, Multiprocessor
 

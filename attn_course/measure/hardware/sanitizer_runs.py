@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from kernelscope.module.arguments import bind
 
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels
@@ -25,6 +24,7 @@ from attn_course.layers import LAYERS
 from attn_course.layers.launches import Launches
 from attn_course.layers.verify import layer_case
 from attn_course.reference.comparison import Comparison
+from kernelscope import bind
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 BUILDS = {"optimised": "-lineinfo", "debug": "-G"}

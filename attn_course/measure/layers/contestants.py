@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from kernelscope.backend import array_module, asnumpy
 
 from attn_course.layers import LayerPlan
 from attn_course.measure.contestants import PeerRefuses, TorchCall, refusal, torch_module
 from attn_course.measure.timing import GRAPH_CALLS, Replay, capture
+from kernelscope import array_module, asnumpy
 
 ROWS_CHECKED = 4096  # of an output; all of them are looked at for NaN
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kernelscope.backend import resolve_backend
 
 from attn_course import reference
 from attn_course.ladder.attention import AUTO, METHODS, steps_of
@@ -21,6 +20,7 @@ from attn_course.measure import contestants as peers
 from attn_course.measure import records
 from attn_course.measure.contests import ContestResult, hold_contest
 from attn_course.measure.timing import ClockWatch, require_gpu
+from kernelscope import resolve_backend
 
 from .contestants import (
     Planned,

@@ -9,13 +9,27 @@ from .lazy import lazy
 __version__ = "0.1.0"
 
 _NAMES = {
-    "module": "RawModule RawKernel ArgumentError ArgumentWarning KernelNotFoundError LaunchError",
-    "project": "add_arch_comment add_kernel_folder",
-    "backend": "BackendError array_module asnumpy resolve_backend xp",
-    "compile": "CompileError CompilerMissingError",
+    # kernels and where they run
+    "module": "RawModule RawKernel Kernel",
+    "module.graphs": "GraphLaunch capture_graph",
+    "module.limits": "DEFAULT_SHARED_BYTES OPT_IN_SHARED_KIB",
+    "module.arguments": "bind",
+    "backend": "BACKENDS array_module asnumpy gpu_count resolve_backend xp",
     "address_space": "device_address",
-    "errors": "hide_frames",
-    "events": "Observer observe",
+    "budget": "call_budget",
+    # who watches a simulated launch
+    "events": "InstructionEvent Launch Observer observe",
     "watch": "Counters Sanitizer Tracer",
+    # sources and compiled code
+    "compile": "closure_hash compile_cubin file_stamp include_closure with_headers",
+    "compile.kept": "keep kept_path read_kept",
+    "ptx.demangle": "demangle",
+    # what goes wrong
+    "errors": """ArgumentError ArgumentWarning BackendError CompileError CompilerMissingError
+        Diagnostic Hang Interrupted KernelAssertion KernelNotFoundError LaunchError MemoryFault
+        OutOfTime ParseError ShownBriefly SimulatorError TooLarge Trap UnsupportedKernel
+        hide_frames""",
+    # what a project says once
+    "project": "add_arch_comment add_kernel_folder",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

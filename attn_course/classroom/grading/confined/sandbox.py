@@ -21,10 +21,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope.errors import ShownBriefly
-
 from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
-from kernelscope import landlock
+from kernelscope import ShownBriefly, landlock
 
 MODES = ("bubblewrap", "namespaces", "limits")  # strongest first
 MIB = 1 << 20

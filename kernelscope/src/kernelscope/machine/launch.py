@@ -244,7 +244,7 @@ def launch(
     names: the arguments' names for messages. warp_order: a seed; warps of a block then run one
     after another in a random order between barriers, instead of in lockstep, and chunks of blocks
     in a random order. None: the environment variable KERNELSCOPE_WARP_ORDER, else lockstep.
-    The call's budget (see engine.budget) bounds time, memory and output.
+    The call's budget (see budget.py) bounds time, memory and output.
     Launches of several threads take turns, until the observers of one have heard of its end.
     Raises MemoryFault, Hang, TooLarge, Trap, KernelAssertion, UnsupportedKernel: SimulatorErrors.
     """
