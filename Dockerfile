@@ -11,7 +11,7 @@ WORKDIR /course
 COPY requirements/lab.lock requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/lab.lock
 COPY . .
-RUN pip install --no-cache-dir --no-deps --no-build-isolation -e .
+RUN pip install --no-cache-dir --no-deps --no-build-isolation -e kernelscope -e .
 RUN mkdir -p work && chown learner . work
 USER learner
 EXPOSE 8888

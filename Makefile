@@ -11,7 +11,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 # Workers, notebooks and the next run share what one has compiled; `make clean` removes it. So they
 # do with Python's own compiled files, even where the environment asks for none.
-KEPT := ATTN_COURSE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
+KEPT := KERNELSCOPE_COMPILED="$$PWD/.compiled_cache" PYTHONDONTWRITEBYTECODE=
 # Outputs were stored with the BLAS kernels of their author's processor. They are compared with those
 # of the oldest that NumPy runs on, so a digit that depends on the processor fails on every machine.
 CORE ?= Nehalem
@@ -52,7 +52,7 @@ help:
 	@echo "make bench-gpu  every suite of kernels against PyTorch, one record each (needs a GPU)"
 	@echo "make readme     write the README's tables again"
 	@echo "make lock       the exact versions in requirements/, from pyproject.toml (needs uv)"
-	@echo "make dist       the wheel and the sdist, in dist/"
+	@echo "make dist       wheels and sdists of both packages, in dist/"
 	@echo "make venv       only make .venv, with all packages"
 	@echo "make clean      remove .venv and all that was built"
 
@@ -60,7 +60,8 @@ help:
 # is older than its lock when that has changed. A .venv whose Python is gone is made again.
 GROUPS := .venv/.tour .venv/.lab .venv/.test
 venv: .venv/.test
-$(GROUPS): .venv/.%: requirements/%.lock pyproject.toml tools/environment.py .venv/bin/python
+$(GROUPS): .venv/.%: requirements/%.lock pyproject.toml kernelscope/pyproject.toml \
+		tools/environment.py .venv/bin/python
 	@$(if $(hurdle),$(error $(hurdle)))
 	@"$(PYTHON)" tools/environment.py $*
 .venv/bin/python:
@@ -73,10 +74,10 @@ test: lint unit system-test notebook-test
 # A worker that has nothing left takes tests from the end of another's list.
 PYTEST := $(KEPT) $(BIN)/pytest -n $(WORKERS) --dist worksteal -p no:nbval -p no:anyio
 unit: venv
-	$(PYTEST) -m "not system" tests
+	$(PYTEST) -m "not system" tests kernelscope/tests
 
 system-test: venv
-	$(PYTEST) -m system tests
+	$(PYTEST) -m system tests kernelscope/tests
 
 # The longest notebook starts first, so that no worker waits for it at the end.
 notebook-test: venv
@@ -123,9 +124,10 @@ hooks: venv
 	$(BIN)/pre-commit install
 
 # The newest versions with LOCK_OPTIONS=--upgrade; uv: https://docs.astral.sh/uv
-# One resolution of everything, from which the two smaller locks take their versions.
+# One resolution of everything, from which the two smaller locks take their versions. The engine is
+# of this checkout.
 LOCK := uv pip compile --quiet --generate-hashes --no-annotate --python-version 3.11 \
-	--python-platform linux --custom-compile-command "make lock"
+	--python-platform linux --custom-compile-command "make lock" --no-emit-package kernelscope
 lock:
 	$(LOCK) pyproject.toml --extra test -o requirements/test.lock $(LOCK_OPTIONS)
 	$(LOCK) pyproject.toml --group tour -c requirements/test.lock -o requirements/lab.lock
@@ -133,8 +135,9 @@ lock:
 
 # A build folder of before would bring back modules that are gone.
 dist: venv
-	rm -rf build dist
-	$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')"
+	rm -rf build dist kernelscope/build
+	for project in . kernelscope; do (cd $$project && $(CURDIR)/$(BIN)/python -c "from setuptools \
+	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')"); done
 
 clean:
 	rm -rf .venv .home .compiled_cache tour site book build dist *.egg-info

@@ -1,6 +1,6 @@
 """Copy kernels, records, lessons, exercises and docs into the package when a wheel is built.
 
-In a checkout they stand beside the package; `attn_course.ladder.folders` finds them in both places.
+In a checkout they stand beside the package; `attn_course.folders` finds them in both places.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ DATA = {  # folder of the checkout -> the files of it that are shipped
     "notebooks": ("*.ipynb", "glossary.md", "nbgrader_config.py"),
     "exercises": ("*.md", "*.toml"),
     "docs": ("*.md", "*.png"),
+    "kernelscope/docs": ("*.md",),
 }
 
 

@@ -1,8 +1,9 @@
 """Make .venv, or bring it up to date: `python tools/environment.py tour`, `lab` or `test`.
 
 `make` calls it with the Python that .venv is made from, so it needs nothing but that. It installs
-requirements/GROUP.lock, each package checked against its hash, and the course itself. uv does it
-where it is on the PATH; else, or where uv fails, pip does. A larger group holds the smaller ones.
+requirements/GROUP.lock, each package checked against its hash, the engine and the course. uv does
+it where it is on the PATH; else, or where uv fails, pip does. A larger group holds the smaller
+ones.
 """
 
 import argparse
@@ -116,7 +117,8 @@ def make(group: str) -> None:
     say(f"installing {len(pins)} packages: {fetched} MB to fetch at most, {mb} MB in .venv")
     UNFINISHED.touch()
     installed = install("--require-hashes", "-r", lock) and install(
-        *("--no-deps", "--no-build-isolation", "-e", ROOT)  # the course itself
+        # the engine and the course themselves
+        *("--no-deps", "--no-build-isolation", "-e", ROOT / "kernelscope", "-e", ROOT)
     )
     UNFINISHED.unlink()
     if not installed:

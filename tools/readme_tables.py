@@ -1,6 +1,7 @@
 """Writes the README's tables from the kernels' headers, the lessons and the records in results/.
 
-The table of lessons also goes into the first lesson, the simulator's speed into docs/engine.md.
+The table of lessons also goes into the first lesson, the simulator's speed into
+docs/simulator_speed.md.
 
     python tools/readme_tables.py            write them
     python tools/readme_tables.py --check    exit status 1 where one is not current
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
-ENGINE = ROOT / "docs" / "engine.md"
+SPEED_PAGE = ROOT / "docs" / "simulator_speed.md"
 GPU_RECORDS = ROOT / "results" / "h200"
 FLASH = "FLASH"  # of elements of 16 bits, PyTorch's kernel of the same instructions as ours
 # What the course runs in each suite.
@@ -355,9 +356,9 @@ def renewed_start(text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def renewed_engine(text: str) -> str:
-    """The page of the engine, with the simulator's speed written again."""
-    return placed(text, "speed", speed(), ENGINE.name)
+def renewed_speed(text: str) -> str:
+    """The page of the simulator's speed, written again."""
+    return placed(text, "speed", speed(), SPEED_PAGE.name)
 
 
 def main(arguments: list[str]) -> int:
@@ -365,7 +366,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     check = parser.parse_args(arguments).check
     status = 0
-    for path, write in ((README, renewed), (START, renewed_start), (ENGINE, renewed_engine)):
+    for path, write in ((README, renewed), (START, renewed_start), (SPEED_PAGE, renewed_speed)):
         current = path.read_text(encoding="utf-8")
         try:
             wanted = write(current)

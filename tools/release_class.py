@@ -16,7 +16,7 @@ from nbgrader.apps import NbGraderAPI
 from traitlets.config import PyFileConfigLoader
 
 from attn_course.classroom.sets import problem_set_names
-from attn_course.ladder.folders import course_folder
+from attn_course.folders import course_folder
 
 ASSIGNMENTS = course_folder("notebooks") / "assignments"
 CONFIGURATION = "nbgrader_config.py"

@@ -6,7 +6,7 @@ examines an answer, here or in a process of its own, `gpu_bonus` times it on a G
 notebook's side (`earn`, `bonus`), `grading` grades a class.
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "notebooks": "released_notebook source_notebook",

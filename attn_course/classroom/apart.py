@@ -10,13 +10,11 @@ import json
 import os
 import sys
 
-from attn_course.engine import backend
-
 from .scoring import score
 
 
 def main() -> None:
-    os.environ[backend.ENVIRONMENT_VARIABLE] = "simulator"
+    os.environ["KERNELSCOPE_BACKEND"] = "simulator"
     task = json.load(sys.stdin)
     with contextlib.redirect_stdout(sys.stderr):
         found = {

@@ -6,9 +6,8 @@ sandbox of the machine.
 
 from dataclasses import dataclass
 
-from attn_course.engine.backend import gpu_count
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.module import RawModule
+from kernelscope import RawModule, SimulatorError, gpu_count
+
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
 from attn_course.measure.timing import Timing, capture, contest

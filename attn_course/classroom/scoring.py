@@ -8,14 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from attn_course.engine.errors import (
+from kernelscope import (
     CompileError,
     CompilerFailedError,
+    Kernel,
     KernelNotFoundError,
     ParseError,
     ShownBriefly,
 )
-from attn_course.engine.module.kernel import Kernel
+
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
 

@@ -7,7 +7,8 @@ functions. Grades come from `scoring`, which judges the text of the kernels alon
 import os
 from functools import lru_cache
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly
+
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
 

@@ -9,7 +9,8 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly
+
 from attn_course.exercises.exercise import ASSIGNMENTS, Exercise, problem_names, read_exercise
 
 SETS = ASSIGNMENTS / "sets.toml"

@@ -1,18 +1,19 @@
 """Shared parts of the subcommands: arguments that name a run, inputs, tables, JSON files."""
 
 import argparse
-import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from kernelscope import Observer, observe
+from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
+from kernelscope.cli.options import add_call, call_options
 
 from attn_course import reference
-from attn_course.engine.backend import BACKENDS
-from attn_course.engine.events import Observer, observe
 from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
+from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER
@@ -62,34 +63,6 @@ def shape_argument(text: str) -> tuple[int, int, int, int]:
     return shape
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1; argparse shows the message of what it refuses."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def output_file(text: str) -> Path:
-    """A file to write ('-': the screen), refused before the work where it cannot be written."""
-    path = Path(text)
-    if text == "-":
-        return path
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(
-            f"no folder {str(path.parent)!r} for {path.name!r}: make it or choose another"
-        )
-    try:
-        if path.exists():
-            path.open("ab").close()
-        else:
-            _try_to_write(path.parent)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
-    return path
-
-
 def output_folder(text: str) -> Path:
     """A folder to write into, refused before the work where files could not be made in it."""
     try:
@@ -110,14 +83,9 @@ def require_writable(folder: Path) -> None:
     if not place.is_dir():
         raise ValueError(f"{str(place)!r} is not a folder: choose another")
     try:
-        _try_to_write(place)
+        try_to_write(place)
     except OSError as error:
         raise ValueError(f"cannot write to {str(place)!r}: {error.strerror}") from None
-
-
-def _try_to_write(folder: Path) -> None:
-    """Make a file in the folder that is gone at once. OSError: why none can be made."""
-    tempfile.TemporaryFile(dir=folder).close()
 
 
 def ladder_step(text: str) -> int:
@@ -126,35 +94,6 @@ def ladder_step(text: str) -> int:
         return step(int(text) if text.isdecimal() else text).number
     except KeyError as error:
         raise argparse.ArgumentTypeError(error.args[0]) from None
-
-
-def natural(text: str) -> int:
-    """A whole number of at least 0, as `positive`."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
-
-
-def add_backend(parser: argparse.ArgumentParser) -> None:
-    """--backend."""
-    parser.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        help=(
-            "where kernels run; default: ATTN_COURSE_BACKEND, else a GPU if there is one, else the "
-            "simulator"
-        ),
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """--json FILE, which `write_json` takes."""
-    parser.add_argument(
-        "--json",
-        metavar="FILE",
-        type=output_file,
-        help="also write the result to this file ('-': only JSON, to the screen)",
-    )
 
 
 def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
@@ -251,33 +190,6 @@ def title(work: Workload, end: str) -> str:
     )
 
 
-def printer(path: Path | None) -> Callable[..., None]:
-    """Return print; with `--json -`, a function that leaves the screen to the JSON."""
-    return print if path != Path("-") else lambda *_, **__: None
-
-
-def write_json(path: Path | None, record: dict) -> None:
-    """Write a record where --json asks for it: a file, '-' for standard output, or nowhere."""
-    if path is None:
-        return
-    text = json.dumps(finite(record), indent=1) + "\n"
-    if str(path) == "-":
-        print(text, end="")
-    else:
-        path.write_text(text, encoding="utf-8")
-
-
-def finite(value):
-    """The value with every float that JSON cannot hold (NaN, infinity) as its name."""
-    if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value
-
-
 def verdict_record(verdict: Verdict) -> dict:
     """A verdict as plain data for JSON."""
     return {
@@ -293,14 +205,47 @@ def verdict_record(verdict: Verdict) -> dict:
     }
 
 
-def dimensions(extents: Sequence[int]) -> str:
-    """(7, 7, 24) -> '7x7x24', as launch geometry is written in tables; ends of 1 left out."""
-    kept = list(extents)
-    while len(kept) > 1 and kept[-1] == 1:
-        kept.pop()
-    return "x".join(map(str, kept))
-
-
 def launch_cells(launch: LaunchRecord) -> tuple[str, str, str]:
     """Grid, block and shared memory of a launch for a table."""
     return dimensions(launch.grid), dimensions(launch.block), f"{launch.shared_bytes:,}"
+
+
+# -- a kernel file of the user's own in place of a method ----------------------------------------
+def add_own(parser: argparse.ArgumentParser, *, kernel_help: str = "its kernel's name") -> None:
+    """Add the options of a call of a kernel file, which METHOD may name in place of a method."""
+    add_call(
+        parser,
+        title="a kernel of your own",
+        about="METHOD is then a file such as my.cu or ./my.cu; --grid and --arg belong to it.",
+        kernel_help=kernel_help,
+    )
+    parser.set_defaults(usual_shape=parser.get_default("shape"))
+
+
+def is_own(arguments: argparse.Namespace, of_methods: Sequence[str] = ()) -> bool:
+    """Whether the call is one of a kernel file: METHOD ends in .cu or holds a slash.
+
+    `arguments.file` is then this file. of_methods: options of a call that a method has too. Raises
+    ValueError for an option that belongs to the other kind of call, FileNotFoundError.
+    """
+    name = arguments.method
+    own = name.endswith(".cu") or "/" in name
+    wrong = [f"--{one.replace('_', '-')}" for one in _out_of_place(arguments, own, of_methods)]
+    if wrong:
+        kind = "a method of attention()" if own else "a kernel file, which ends in .cu"
+        raise ValueError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
+    if own and not Path(name).is_file():
+        with suppress(FileNotFoundError):
+            path = kernel_path(name)
+            raise ValueError(
+                f"no kernel file {name!r}; a kernel of the course is named by its file: {path}"
+            )
+    arguments.file = name
+    return own
+
+
+def _out_of_place(arguments: argparse.Namespace, own: bool, of_methods: Sequence[str]) -> list[str]:
+    if not own:
+        return [one for one in call_options(arguments) if one not in of_methods]
+    given = [one for one in ("kv_length", "causal") if getattr(arguments, one)]
+    return given + ["shape"] * (arguments.shape != arguments.usual_shape)

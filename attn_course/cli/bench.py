@@ -7,9 +7,10 @@ import re
 import sys
 from collections.abc import Callable
 
+from kernelscope import resolve_backend
+from kernelscope.cli.arguments import natural, positive, printer, write_json
 from tqdm import tqdm
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
 from attn_course.ladder.attention import AUTO, METHODS
 from attn_course.ladder.steps import Problem
@@ -21,7 +22,7 @@ from attn_course.measure.roofline import Work, attention_work
 from attn_course.measure.suites import AUTO_MARGIN, SUITES, contestants, problems, run_suite
 
 from . import simulator_speed
-from .arguments import add_records, natural, positive, printer, require_writable, write_json
+from .arguments import add_records, require_writable
 
 SIMULATOR = "simulator"
 ALL = "all"

@@ -3,18 +3,17 @@
 A file whose call the course does not know is called as --grid, --block and --arg say.
 """
 
-from collections import Counter
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from kernelscope import BackendError, Sanitizer, observe
+from kernelscope.cli import check as of_file
+from kernelscope.cli.arguments import printer, write_json
+from kernelscope.cli.check import Checked, errors_in, findings_record
+from kernelscope.cli.options import call_options
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, examine, family, read_broken
-from attn_course.engine.backend import BackendError
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.attention import METHODS, call_method
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem, Step
@@ -24,18 +23,9 @@ from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case, layer_name
 from attn_course.reference.comparison import Comparison, compare
 
-from .arguments import add_workload, printer, workload, write_json
-from .own import add_own, arrays_record, is_own, own_call, own_options, save, written
+from .arguments import add_own, add_workload, is_own, workload
 
 DEFAULT_SHAPE = (2, 3, 37, 20)  # ragged: it ends inside every tile
-
-
-@dataclass(frozen=True)
-class Checked:
-    """The findings of one kernel of a method, or of one file."""
-
-    file: str
-    findings: list[Finding]
 
 
 def add(parsers) -> None:
@@ -67,8 +57,9 @@ def execute(arguments) -> int:
     if arguments.backend == "gpu":
         raise BackendError("check runs on the simulator; on a GPU use NVIDIA's compute-sanitizer")
     path = kernel_file(arguments.method)
-    if (own_options(arguments) or path and not is_known(path)) and is_own(arguments):
-        return execute_own(arguments, path)
+    if (call_options(arguments) or path and not is_known(path)) and is_own(arguments):
+        arguments.file = str(path)
+        return of_file.execute(arguments)
     if layers := [step for step in LAYERS if step.path == path]:
         checked, comparison = check_layers(layers, arguments)
     else:
@@ -87,34 +78,6 @@ def execute(arguments) -> int:
             "kernels": findings_record(checked),
         },
     )
-    return 0 if clean else 1
-
-
-def errors_in(checked: list[Checked]) -> list[Finding]:
-    """The findings that are errors, not warnings."""
-    return [f for one in checked for f in one.findings if f.severity == "error"]
-
-
-def findings_record(checked: list[Checked]) -> list[dict]:
-    """The findings of each kernel as plain data for JSON."""
-    return [{"file": one.file, "findings": [asdict(f) for f in one.findings]} for one in checked]
-
-
-def execute_own(arguments, path: Path) -> int:
-    """Examine one launch of a kernel of the user's own."""
-    arguments.method = str(path)
-    call = own_call(arguments, backend="simulator")
-    say = printer(arguments.json)
-    say(call.title, flush=True)
-    with observe(Sanitizer(call.outputs)) as seen:
-        call.run()
-    checked, arrays = [Checked(call.file.name, seen.findings)], written(call)
-    errors = errors_in(checked)
-    clean = not errors and not any(one.unwritten for one in arrays)
-    say("\n".join([report(checked, None), *(one.warning for one in arrays if one.warning)]))
-    save(call, arguments.out)
-    found = {"clean": clean, "errors": len(errors), "kernels": findings_record(checked)}
-    write_json(arguments.json, call.record() | found | {"arrays": arrays_record(arrays)})
     return 0 if clean else 1
 
 
@@ -203,15 +166,6 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
 
 
 def report(checked: list[Checked], comparison: Comparison | None) -> str:
-    """The findings for people, kernel by kernel."""
-    parts = []
-    for one in checked:
-        counts = Counter(finding.severity for finding in one.findings)
-        words = [
-            f"{n} {kind}" + "s" * (n > 1) for kind in ("error", "warning") if (n := counts[kind])
-        ]
-        parts.append(f"{one.file}: {', '.join(words) or 'no findings'}")
-        parts += [str(finding) for finding in one.findings]
-    if comparison is not None:
-        parts.append(comparison.message)
-    return "\n".join(parts)
+    """The findings for people, kernel by kernel, and the comparison."""
+    told = of_file.report(checked)
+    return told if comparison is None else f"{told}\n{comparison.message}"

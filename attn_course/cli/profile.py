@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable
 
-from attn_course.engine.backend import resolve_backend
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
+from kernelscope import Counters, observe, resolve_backend
+from kernelscope.cli.arguments import printer, write_json
+
 from attn_course.figures import table
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
@@ -21,14 +21,7 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import (
-    add_records,
-    ladder_step,
-    printer,
-    require_writable,
-    shape_argument,
-    write_json,
-)
+from .arguments import add_records, ladder_step, require_writable, shape_argument
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)

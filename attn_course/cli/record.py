@@ -11,8 +11,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from attn_course.engine.backend import gpu_count
-from attn_course.engine.project import checkout, child_environment
+from kernelscope import gpu_count
+from kernelscope.cli.arguments import positive
+
+from attn_course.folders import child_environment
 from attn_course.measure import contestants as peers
 from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import (
@@ -26,7 +28,7 @@ from attn_course.measure.suites import SUITES, problems, run_suite
 from attn_course.measure.timing import require_gpu
 
 from . import bench, simulator_speed
-from .arguments import output_folder, positive, require_writable
+from .arguments import output_folder, require_writable
 
 SECONDS = 600
 TAIL = 3  # lines of a failed record's output that are shown
@@ -36,13 +38,12 @@ TAIL = 3  # lines of a failed record's output that are shown
 class RecordKind:
     """One record: its contents, what it needs, and its file under results/<gpu>/.
 
-    script: of a checkout, where one takes the record; quick: its options for a short run.
+    quick: options for a short run of a comparison, which writes its record itself.
     """
 
     about: str
     needs: str
     file: str
-    script: str = ""
     quick: tuple[str, ...] = ()
 
 
@@ -75,21 +76,18 @@ KINDS = {
         "the simulator's counters against Nsight Compute",
         "GPU, ncu",
         "counters",
-        "tools/compare_counters.py",
         ("--every", "30"),
     ),
     "sanitizer": RecordKind(
         "the sanitizer against compute-sanitizer",
         "GPU, compute-sanitizer",
         "sanitizer",
-        "tools/compare_sanitizer.py",
         ("--every", "10"),
     ),
     "differential": RecordKind(
         "the simulator against the GPU, bit for bit",
         "GPU",
         "differential",
-        "tools/differential/differential.py",
         ("--every", "40", "--kernels", "4"),
     ),
     "simulator_speed": RecordKind(
@@ -211,8 +209,9 @@ def fit(out: Path) -> int:
 def take_one(name: str, out: Path, quick: bool = False) -> int:
     """Take one record in this process, print it, write it. Returns the exit status."""
     one = KINDS[name]
-    if one.script:
-        return run_script(name, out, quick)
+    if one.quick:
+        options = one.quick if quick else ()
+        return comparison(name)(["--out", str(out.resolve()), *options])
     if name == "simulator_speed":
         path = out / "cpu" / f"{one.file}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -236,20 +235,21 @@ def faults_of(record: dict) -> list[str]:
     return [f"{row['shape']}: {text}" for row in rows for text in row.get("wrong", {}).values()]
 
 
-def run_script(name: str, out: Path, quick: bool) -> int:
-    """Run the script of a checkout that takes the record. Returns its exit status.
+def comparison(name: str) -> Callable[[list[str]], int]:
+    """Return the command that takes a record of the simulator beside a GPU."""
+    # Imported here: no other command waits for these modules.
+    from attn_course.measure.hardware import (
+        compare_counters,
+        compare_sanitizer,
+        differential_ladder,
+    )
 
-    Raises:
-        RecordError: no checkout.
-    """
-    one = KINDS[name]
-    root = checkout()
-    script = root and root / one.script
-    if not script or not script.is_file():
-        raise RecordError(f"{name} is taken by {one.script}, which is in a checkout of the project")
-    options = one.quick if quick else ()
-    command = [sys.executable, str(script), "--out", str(out.resolve()), *options]
-    return subprocess.run(command, env=child_environment(), check=False).returncode
+    commands = {
+        "counters": compare_counters.main,
+        "sanitizer": compare_sanitizer.main,
+        "differential": differential_ladder.main,
+    }
+    return commands[name]
 
 
 # -- several ---------------------------------------------------------------------------------------

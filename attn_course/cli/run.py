@@ -3,24 +3,25 @@
 `attn-course run FILE.cu`: one launch of a kernel of the user's own, and what it wrote.
 """
 
-import time
 from dataclasses import asdict
 
-from attn_course.engine.backend import resolve_backend
+from kernelscope import resolve_backend
+from kernelscope.cli import run as of_file
+from kernelscope.cli.arguments import printer, write_json
+
 from attn_course.figures import table
 from attn_course.ladder.verify import Verdict, verify_method
 
 from .arguments import (
     Workload,
+    add_own,
     add_workload,
+    is_own,
     launch_cells,
-    printer,
     title,
     verdict_record,
     workload,
-    write_json,
 )
-from .own import add_own, arrays_record, arrays_report, is_own, own_call, save, written
 
 
 def add(parsers) -> None:
@@ -40,29 +41,13 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """0 where the method agrees with float64, else 1."""
     if is_own(arguments):
-        return execute_own(arguments)
+        return of_file.execute(arguments)
     work, say = workload(arguments), printer(arguments.json)
     say(title(work, f"backend {resolve_backend(work.backend)}"), flush=True)  # before the work
     verdict = verify_method(work.method, *work.inputs(), causal=work.causal, backend=work.backend)
     say(report(verdict))
     write_json(arguments.json, record(work, verdict))
     return 0 if verdict.agrees else 1
-
-
-def execute_own(arguments) -> int:
-    """Launch a kernel of the user's own; returns 1 where output elements stay unwritten."""
-    call, say = own_call(arguments), printer(arguments.json)
-    say(call.title, flush=True)
-    start = time.perf_counter()
-    call.run()
-    found = written(call)
-    seconds = time.perf_counter() - start
-    say(arrays_report(found))
-    if call.kernel.backend == "simulator":
-        say(f"{seconds:.3g} s to simulate; says nothing of a GPU")
-    save(call, arguments.out)
-    write_json(arguments.json, call.record() | {"arrays": arrays_record(found), "seconds": seconds})
-    return 1 if any(one.unwritten for one in found) else 0
 
 
 def record(work: Workload, verdict: Verdict) -> dict:

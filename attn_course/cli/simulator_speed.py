@@ -12,16 +12,15 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+from kernelscope import Observer, observe
+from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
-from attn_course.engine.events import Observer, observe
 from attn_course.figures import table
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step
 from attn_course.measure.record_schema import NumbaRecord
 from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
-
-from .arguments import printer, write_json
 
 NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
 

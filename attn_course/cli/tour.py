@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from kernelscope import resolve_backend
+from kernelscope.cli.arguments import add_backend, positive, printer, write_json
 from tqdm import tqdm
 
 from attn_course import figures as plots
 from attn_course import reference
-from attn_course.engine.backend import resolve_backend
 from attn_course.figures import table
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER
@@ -18,15 +19,7 @@ from attn_course.layers.verify import layer_name, verify_layer
 from attn_course.reference import inputs as data
 from attn_course.reference.dtypes import DTYPES
 
-from .arguments import (
-    add_backend,
-    launch_cells,
-    output_folder,
-    positive,
-    printer,
-    verdict_record,
-    write_json,
-)
+from .arguments import launch_cells, output_folder, verdict_record
 
 HEADS = "step|computes|grid|block|shared bytes|largest error|relative|seconds|float64".split("|")
 QUICK = {"heads": 2, "head_dim": 16}

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attn_course.engine.compile import with_headers
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly, with_headers
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 

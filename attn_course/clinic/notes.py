@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly
+
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
 

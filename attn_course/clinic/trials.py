@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from kernelscope import (
+    RawModule,
+    Sanitizer,
+    array_module,
+    asnumpy,
+    observe,
+    resolve_backend,
+    with_headers,
+)
+from kernelscope.watch import Finding
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.compile import with_headers
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.ladder.call import compiled, numbers_of
 from attn_course.ladder.headers import checked_options, chosen_constants, read_constants
 from attn_course.ladder.steps import Device, Geometry, Problem

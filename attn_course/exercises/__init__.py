@@ -6,7 +6,7 @@ specification is written with, `examination` judges a kernel, `judgement` shows 
 `proof` examines every solution of the file, `session` connects a notebook (`%%cuda NAME`, `check`).
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "exercise": "Exercise ExerciseError exercise_names read_exercise",

@@ -8,24 +8,25 @@ some seconds.
 from collections.abc import Iterator
 
 import numpy as np
-
-from attn_course.engine.budget import call_budget
-from attn_course.engine.errors import (
+from kernelscope import (
     ArgumentError,
     CompileError,
     CompilerFailedError,
+    Counters,
+    Kernel,
     KernelNotFoundError,
     LaunchError,
     MemoryFault,
     OutOfTime,
     ParseError,
+    RawModule,
+    Sanitizer,
     SimulatorError,
+    call_budget,
+    observe,
 )
-from attn_course.engine.events import observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.module.kernel import Kernel
-from attn_course.engine.watch import Counters, Sanitizer
-from attn_course.engine.watch.sanitizer.findings import Finding
+from kernelscope.watch import Finding
+
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise

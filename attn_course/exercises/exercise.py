@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from kernelscope import ShownBriefly
+
 from attn_course.clinic.edits import Edit, EditError, edited
-from attn_course.engine.errors import ShownBriefly
-from attn_course.ladder.folders import course_folder
+from attn_course.folders import course_folder
 from attn_course.lessons.study_minutes import exercise_minutes
 
 from .judgement import PROPERTIES

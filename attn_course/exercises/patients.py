@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from kernelscope import LaunchError, MemoryFault, RawModule
+from kernelscope.watch import Finding
 
-from attn_course.engine.errors import MemoryFault
-from attn_course.engine.module import LaunchError, RawModule
-from attn_course.engine.watch.sanitizer.findings import Finding
 from attn_course.figures.clinic import wrong_elements
 from attn_course.lessons.show import Listing
 

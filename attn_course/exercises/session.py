@@ -2,9 +2,8 @@
 
 from contextlib import suppress
 
-from attn_course.engine.errors import SimulatorError
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Sanitizer, Tracer
+from kernelscope import RawModule, Sanitizer, SimulatorError, Tracer
+
 from attn_course.lessons.working_copy import WorkingCopy
 
 from .examination import BROKEN_BY, compiled, judge, launch

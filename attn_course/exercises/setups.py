@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope.watch import NAMES as COUNTERS
 
 from attn_course import reference
-from attn_course.engine.watch.counters.counters import NAMES as COUNTERS
 from attn_course.reference.comparison import poisoned
 
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters

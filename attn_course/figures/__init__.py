@@ -5,10 +5,9 @@ notebook shows it once, as the value of its cell, and a script saves it with ``f
 matplotlib is imported with the first figure, not with :func:`table`.
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
-    "tables": "table",
     "style": "described",
     "attention_maps": "attention_over_slice",
     "matrices": "Matrix fragment_maps matrix_lines tile_grid tile_steps worked_example",
@@ -22,4 +21,4 @@ _NAMES = {
         worth_of_ideas""",
     "profiles": "count_ratios percentages stacked",
 }
-__all__, __getattr__, __dir__ = lazy(__name__, _NAMES)
+__all__, __getattr__, __dir__ = lazy(__name__, _NAMES, {"kernelscope.cli.tables": "table"})

@@ -15,10 +15,7 @@ from difflib import get_close_matches
 from time import monotonic
 
 import numpy as np
-
-from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.errors import ShownBriefly
-from attn_course.engine.graphs import capture_graph
+from kernelscope import ShownBriefly, array_module, capture_graph, resolve_backend
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap

@@ -11,10 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-
-from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.compile import file_stamp
-from attn_course.engine.module import Kernel, RawModule
+from kernelscope import Kernel, RawModule, array_module, file_stamp, resolve_backend
 
 from .choose import current_device
 from .headers import checked_options

@@ -2,7 +2,8 @@
 
 from functools import lru_cache
 
-from attn_course.engine.backend import resolve_backend
+from kernelscope import resolve_backend
+
 from attn_course.reference.dtypes import HALVES
 
 from .matrix_tiles import matrix_blocks, matrix_candidates, matrix_config

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-from .folders import course_folder
+from attn_course.folders import course_folder
 
 KERNEL_FOLDER = course_folder("kernels")
 

@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
-from attn_course.engine.compile import file_stamp
+from kernelscope import file_stamp
+
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header

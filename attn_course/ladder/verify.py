@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope import array_module, asnumpy, resolve_backend
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
 from .attention import call_method

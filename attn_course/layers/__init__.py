@@ -1,6 +1,6 @@
 """The layers of a transformer: layer norm, MLP, the block, and a Swin stage of windows."""
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "operations": "bias_gelu layer_norm mlp",

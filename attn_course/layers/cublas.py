@@ -12,8 +12,7 @@ from functools import lru_cache, partial
 from itertools import pairwise
 from math import gcd
 
-from attn_course.engine.errors import BackendError
-from attn_course.engine.graphs import capture_graph
+from kernelscope import BackendError, capture_graph
 
 FLOAT32 = 0  # CUDA_R_32F
 COMPUTE = {"fp32": 68, "tf32": 77}  # CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from kernelscope import array_module, capture_graph, resolve_backend
 
-from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.graphs import capture_graph
 from attn_course.ladder.attention import call_method
 from attn_course.ladder.call import StepLaunch, kernel_for
 from attn_course.ladder.choose import current_device

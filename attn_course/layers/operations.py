@@ -4,8 +4,8 @@ import operator
 from numbers import Real
 
 import numpy as np
+from kernelscope import array_module, resolve_backend
 
-from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan

@@ -9,8 +9,8 @@ scores.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from kernelscope import array_module, resolve_backend
 
-from attn_course.engine.backend import array_module, resolve_backend
 from attn_course.ladder.checks import check_floats
 
 from .launches import Launches, LayerPlan

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from kernelscope import resolve_backend
 
-from attn_course.engine.backend import resolve_backend
 from attn_course.ladder.attention import AUTO, METHODS, UnsupportedDtype, dtypes_of
 from attn_course.ladder.checks import check_floats
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope import asnumpy
 
 from attn_course import reference
-from attn_course.engine.backend import asnumpy
 from attn_course.ladder.steps import Step
 from attn_course.ladder.verify import Verdict, launch_record, timed, worst
 from attn_course.reference.comparison import Comparison, compare, poisoned

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+from kernelscope import Counters, InstructionEvent, Observer, RawModule, Tracer, observe
 
-from attn_course.engine.events import InstructionEvent, Observer, observe
-from attn_course.engine.module import RawModule
-from attn_course.engine.watch import Counters, Tracer
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
 from attn_course.ladder.problem import Device, ceil_div

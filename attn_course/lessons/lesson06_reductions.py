@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope import Counters, InstructionEvent, Launch, Observer, observe
+from kernelscope.watch import Recording
 
-from attn_course.engine.events import InstructionEvent, Launch, Observer, observe
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.engine.watch.tracer.recording import Recording
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.steps import step
 

@@ -7,9 +7,9 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 
 from dataclasses import dataclass
 
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
-from attn_course.engine.watch.footprints import LineLookups
+from kernelscope import Counters, observe
+from kernelscope.watch import LineLookups
+
 from attn_course.figures import table
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path

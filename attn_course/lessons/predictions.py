@@ -12,8 +12,8 @@ from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
+from kernelscope import ShownBriefly
 
-from attn_course.engine.errors import ShownBriefly
 from attn_course.figures import table
 
 Answer = float | int | str

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+from kernelscope import gpu_count, resolve_backend
 
-from attn_course.engine.backend import gpu_count, resolve_backend
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 TABLE_WIDTH = 110  # characters of a table of steps; a notebook breaks longer lines inside words

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from attn_course.ladder.folders import course_folder
+from attn_course.folders import course_folder
 
 NOTEBOOKS = course_folder("notebooks")
 KERNELS = course_folder("kernels")

@@ -1,6 +1,6 @@
 """How fast: timing, contests, records, and models of what the hardware allows."""
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",

@@ -17,11 +17,9 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
+from kernelscope import GraphLaunch, RawModule, array_module, asnumpy, resolve_backend
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.graphs import GraphLaunch
-from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import check_options, pick, problem_of, steps_of
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of
 from attn_course.ladder.choose import current_device

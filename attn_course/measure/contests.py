@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from kernelscope import BackendError, array_module
 
 from attn_course import reference
-from attn_course.engine.backend import BackendError, array_module
 from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv

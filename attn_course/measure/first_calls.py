@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from kernelscope import gpu_count, resolve_backend
 
-from attn_course.engine.backend import gpu_count, resolve_backend
-from attn_course.engine.project import child_environment
+from attn_course.folders import child_environment
 from attn_course.ladder.attention import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
 
@@ -121,7 +121,7 @@ def first_calls_in_a_process(count: int = 20) -> dict:
             capture_output=True,
             text=True,
             timeout=300,
-            env=child_environment(CUPY_CACHE_DIR=cache, ATTN_COURSE_BACKEND="gpu"),
+            env=child_environment(CUPY_CACHE_DIR=cache, KERNELSCOPE_BACKEND="gpu"),
         )
     if done.returncode:
         raise TimingError(f"the fresh process failed: {done.stderr.strip()[-400:]}")

@@ -13,17 +13,15 @@ import datetime
 import errno
 import json
 import logging
-import os
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from attn_course.engine.backend import resolve_backend
-from attn_course.engine.compile import closure_hash, file_stamp, include_closure
-from attn_course.engine.project import checkout
-from attn_course.ladder.folders import course_folder
+from kernelscope import closure_hash, file_stamp, include_closure, resolve_backend
+from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
+
+from attn_course.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
 from .record_schema import decoded, kind_of
@@ -73,56 +71,9 @@ def new_record(kind: str, files: Iterable[str], folder: Path = KERNEL_FOLDER, **
     return {"kind": kind, **gpu_identity(), **stamp, "kernels": hashes, **measured}
 
 
-def gpu_identity() -> dict[str, str]:
-    """gpu, driver and cuda (runtime) of the current device, as CuPy and the driver name them."""
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    name = runtime.getDeviceProperties(runtime.getDevice())["name"]
-    version = runtime.runtimeGetVersion()
-    return {
-        "gpu": name.decode() if isinstance(name, bytes) else str(name),
-        "driver": driver_version(),
-        "cuda": f"{version // 1000}.{version % 1000 // 10}",
-    }
-
-
-def driver_version() -> str:
-    try:
-        return _said(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def _said(command: list[str]) -> str:
-    """The first line that a command prints. SubprocessError: it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    return done.stdout.strip().partition("\n")[0]
-
-
 def commit() -> str:
-    """Short hash of the checkout's commit, with "+" where files differ from it; "" without git.
-
-    ATTN_COURSE_COMMIT names it where the files were copied without their history.
-    """
-    if os.environ.get("ATTN_COURSE_COMMIT"):
-        return os.environ["ATTN_COURSE_COMMIT"]
-    root = checkout()
-    if root is None:  # installed: a repository around it is another project's
-        return ""
-    try:
-        git = ["git", "-C", str(root)]
-        changed = _said(
-            [*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results"]
-        )
-        return _said([*git, "rev-parse", "--short=10", "HEAD"]) + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def gpu_folder(gpu: str, root: Path = RESULTS_FOLDER) -> Path:
-    """'NVIDIA H200' -> results/h200."""
-    return root / re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
+    """Short hash of the checkout's commit, as `checkout_commit` gives it."""
+    return checkout_commit(checkout())
 
 
 def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
@@ -133,7 +84,7 @@ def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
             kept as <name>.rejected, which nothing reads: a measurement may have taken long.
     """
     text = json.dumps(record, indent=1) + "\n"
-    path = gpu_folder(str(record.get("gpu", "unknown")), root) / f"{name}.json"
+    path = root / gpu_folder(str(record.get("gpu", "unknown"))) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         decoded(text.encode())

@@ -16,9 +16,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-
-from attn_course.engine.backend import resolve_backend
-from attn_course.engine.graphs import capture_graph
+from kernelscope import capture_graph, resolve_backend
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
 ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls

@@ -1,6 +1,6 @@
 """The course as a static site: lessons, kernels, glossary and documents, which open from disk."""
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "build": "SiteReport build_site",

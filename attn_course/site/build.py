@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from kernelscope.watch import DESCRIPTIONS
 
-from attn_course.engine.project import home
-from attn_course.engine.watch.counters.counters import DESCRIPTIONS
-from attn_course.ladder.folders import course_folder
+from attn_course.folders import course_folder, home
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
 
 from . import kernels, markdown, published
@@ -100,11 +99,15 @@ class _Builder:
         kept = {f"{step.file}.cu" for step in self.steps}
         left_out = {f"{name}.cu" for name in steps} - kept
         self.kernel_files = [file for file in kernels.kernel_files() if file not in left_out]
-        self.documents = sorted(course_folder("docs").glob("*.md"))
+        folders = (course_folder("docs"), course_folder("kernelscope/docs"))
+        documents = [path for folder in folders for path in folder.glob("*.md")]
+        self.documents = sorted(documents, key=lambda path: path.name)
         pages = {f"notebooks/{GLOSSARY}": "glossary.html", "README.md": "index.html"}
         pages |= {f"notebooks/{one.name}.ipynb": _lesson_page(one) for one in self.lessons}
         pages |= {f"kernels/{file}": kernels.page_of(file) for file in self.kernel_files}
-        pages |= {f"docs/{path.name}": f"docs/{path.stem}.html" for path in self.documents}
+        pages |= {
+            path.relative_to(home()).as_posix(): f"docs/{path.stem}.html" for path in self.documents
+        }
         self.site = markdown.SiteMap(home(), pages)
         self.templates = Environment(
             loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True

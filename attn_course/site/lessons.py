@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import nbformat
+from kernelscope.watch import packed_fragment
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.highlight import Highlight2HTML
 
-from attn_course.engine.watch.tracer.stepper import packed_fragment
 from attn_course.lessons.working_copy import TEST_MARK
 
 from .markdown import PageRenderer, SiteMap, relative

@@ -15,8 +15,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.styles import get_style_by_name
 from pygments.token import STANDARD_TYPES, Token
 
-from attn_course.engine.project import checkout
-from attn_course.ladder.folders import FOLDERS
+from attn_course.folders import FOLDERS, checkout
 
 from . import published
 

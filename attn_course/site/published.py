@@ -58,13 +58,17 @@ def badges() -> str:
 def colab_notebook(text: str) -> str:
     """Return a lesson without outputs, with a first cell that installs the course."""
     notebook = json.loads(cleared(text))
+    origin = f"git+https://github.com/{REPOSITORY}"
     install = {
         "cell_type": "code",
         "execution_count": None,
         "id": INSTALL_CELL,
         "metadata": {},
         "outputs": [],
-        "source": [f'%pip install -q "attn-course @ git+https://github.com/{REPOSITORY}"'],
+        "source": [
+            f'%pip install -q "kernelscope @ {origin}#subdirectory=kernelscope" '
+            f'"attn-course @ {origin}"'
+        ],
     }
     notebook["cells"].insert(0, install)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

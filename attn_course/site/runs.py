@@ -1,26 +1,21 @@
 """What the kernels' pages show of a run: counters and the steps of a block, on an MRI window.
 
-A run is kept in the folder of compiled code (ATTN_COURSE_COMPILED), where that is set, until the
+A run is kept in the folder of compiled code (KERNELSCOPE_COMPILED), where that is set, until the
 kernel, a header of it, the compiler or the package changes.
 """
 
 import hashlib
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from kernelscope import Counters, Tracer, include_closure, keep, kept_path, observe, read_kept
+from kernelscope.watch import Recording, fragment
 
-from attn_course.engine.compile import include_closure
-from attn_course.engine.compile.kept import FOLDER, keep, read_kept
-from attn_course.engine.events import observe
-from attn_course.engine.project import PACKAGE
-from attn_course.engine.watch import Counters, Tracer
-from attn_course.engine.watch.tracer.recording import Recording
-from attn_course.engine.watch.tracer.stepper import fragment
+from attn_course.folders import ENGINE, PACKAGE
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Geometry, Problem
@@ -38,7 +33,7 @@ HEADS = 6  # of a token, in the layers' kernels
 TRACED_TOKENS = (14, 70)  # queries and keys: the first row, and five rows, of the window's tokens
 TRACED_STEPS = 300
 MOST_PAGE_BYTES = 1_800_000  # of a stepper
-_ROOMS = ("engine", "ladder", "layers", "reference")  # what a run depends on, beside this module
+_DEPENDS_ON = (ENGINE, *(PACKAGE / room for room in ("ladder", "layers", "reference")))
 
 
 @dataclass(frozen=True)
@@ -82,8 +77,7 @@ def shown_steps() -> tuple[Step, ...]:
 def kernel_run(file: str) -> KernelRun:
     """Return the run of a kernel of the course by its file, "01_scores_naive"; kept or made."""
     step = next(one for one in shown_steps() if one.file == file)
-    place = os.environ.get(FOLDER)
-    path = Path(place, f"run-{_key(step)}") if place else None
+    path = kept_path(f"run-{_key(step)}")
     if (found := read_kept(path)) is not None:
         return KernelRun(**found[0], stepper=found[1].decode())
     run = _made(step)
@@ -103,8 +97,8 @@ def _key(step: Step) -> str:
 @cache
 def _package_hash() -> str:
     found = hashlib.sha256(machine_facts("simulator")["CUDA compiler"].encode())
-    for room in _ROOMS:
-        for path in sorted((PACKAGE / room).rglob("*")):
+    for folder in _DEPENDS_ON:
+        for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".js", ".css"):
                 found.update(path.read_bytes())
     found.update(Path(__file__).read_bytes())

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from kernelscope.errors import CompilerFailedError
 
 from attn_course.classroom import Points, score, score_apart
 from attn_course.classroom.points import STUB, CaseOutcome, nothing, points_of
 from attn_course.classroom.scoring import NotScored, read_problem
-from attn_course.engine.errors import CompilerFailedError
 from attn_course.exercises import ExerciseError, examination, judge, read_exercise
 from attn_course.exercises.examination import compiled, launch
 from attn_course.exercises.exercise import GOAL, parse_exercise
@@ -111,8 +111,8 @@ CRASH = f"__global__ void k(int* x) {{ x[0] = {'(' * 100_000}1{')' * 100_000}; }
 
 def test_a_crash_of_the_compiler_gives_no_points_and_takes_none(monkeypatch):
     """The source or the machine may be the cause: nobody gets 0 for it."""
-    monkeypatch.setenv("ATTN_COURSE_MEMORY", "300M")
-    monkeypatch.delenv("ATTN_COURSE_COMPILED", raising=False)
+    monkeypatch.setenv("KERNELSCOPE_MEMORY", "300M")
+    monkeypatch.delenv("KERNELSCOPE_COMPILED", raising=False)
     for examined in (score, lambda name, text: judge(read_exercise(name), text)):
         with pytest.raises(CompilerFailedError, match="the compiler broke down"):
             examined("ps2_softmax", CRASH)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernelscope.backend import resolve_backend
+from kernelscope.cli.arguments import finite
 
 import attn_course
 from attn_course import reference
 from attn_course.cli import __main__, course, main, record, run, simulator_speed, tour
-from attn_course.cli.arguments import Workload, finite
-from attn_course.engine.backend import resolve_backend
+from attn_course.cli.arguments import Workload
 from attn_course.ladder.attention import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.layers.steps import LAYERS

@@ -1,9 +1,5 @@
-"""A kernel file of the user's own: run, count, check and trace, and what is refused."""
+"""A kernel file of the user's own in place of a method."""
 
-import json
-import re
-
-import numpy as np
 import pytest
 
 from attn_course.cli import main
@@ -14,22 +10,6 @@ __global__ void add(const float* x, const float* y, float* z, int n) {
     if (i < n) z[i] = x[i] + y[i];
 }
 """
-MANY = r"""
-template <typename T> __global__ void root(T* x) { x[threadIdx.x] = sqrtf(x[threadIdx.x] - TWO); }
-extern "C" __global__ void mix(const unsigned char* a, long long* b, double d, bool f) {
-    extern __shared__ int held[];
-    held[threadIdx.x] = a[threadIdx.x];
-    b[threadIdx.x] = f ? held[threadIdx.x] * d : -1;
-}
-extern "C" __global__ void odd(const uint3* a, void* b, float3 c) {}
-"""
-LATE = r"""
-__global__ void late(const float* x, float* out, int n) {
-    float value = x[threadIdx.x];
-    if (blockIdx.x == 0) out[n + threadIdx.x + 5] = value;
-    out[threadIdx.x] = value;
-}
-"""
 CALL = "--grid 4 --block 32 --arg normal:10x10 --arg ones:100 --arg output:10x10".split()
 
 
@@ -37,15 +17,13 @@ CALL = "--grid 4 --block 32 --arg normal:10x10 --arg ones:100 --arg output:10x10
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "add.cu").write_text(ADD)
-    (folder / "many.cu").write_text(MANY)
-    (folder / "late.cu").write_text(LATE)
     return folder
 
 
 @pytest.fixture
 def call(capsys, monkeypatch, folder):
     """Run a command in the folder of the files: (exit status, output, error)."""
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     monkeypatch.chdir(folder)
 
     def run(*arguments):
@@ -59,116 +37,29 @@ def call(capsys, monkeypatch, folder):
     return run
 
 
-def test_run_shows_what_each_array_became(call, folder):
-    status, out, _ = call("run", "add.cu", *CALL, "--arg", "100", "--out", "arrays.npz")
-    assert status == 0
-    assert "add of add.cu, grid 4, block 32, backend simulator" in out
-    assert "0 of 100" in out and "100 of 100" in out and "not written" not in out
-    saved = np.load(folder / "arrays.npz")
-    assert saved["z"].shape == (10, 10)
-    assert np.array_equal(saved["z"], saved["x"] + 1)
-    again = call("run", "./add.cu", *CALL, "--arg", "100", "--seed", "1", "--json", "-")[1]
-    assert json.loads(again)["arrays"][0]["first"] != saved["x"].reshape(-1)[:4].tolist()
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("run", "100 of 100"),
+        ("count", "global_load_sectors"),
+        ("check", "add.cu: no findings"),
+        ("trace", "z[i] = x[i] + y[i]"),
+    ],
+)
+def test_each_command_takes_a_file(call, command, shown):
+    status, out, _ = call(command, "add.cu", *CALL, "--arg", "100")
+    assert status == 0 and shown in out and "add of add.cu, grid 4, block 32" in out
+    status, out, _ = call(command, "add.cu", *CALL, "--arg", "120")
+    assert status == (1 if command in ("check", "trace") else 2), out
 
 
-def test_elements_that_stay_unwritten_are_named(call):
-    status, out, _ = call("run", "add.cu", *CALL, "--arg", "93")
-    assert status == 1 and "z: 7 of 100 elements were not written, the first is z[9][3]" in out
-    status, out, _ = call("run", "add.cu", *CALL, "--arg", "93", "--json", "-")
-    record = json.loads(out)
-    z = record["arrays"][2]
-    assert (z["unwritten"], z["first_unwritten"], z["changed"], z["nans"]) == (7, [9, 3], 93, 0)
-    assert record["kernel"] == "add" and record["arguments"]["n"] == "93"
-
-
-def test_a_file_of_arrays_and_numbers_of_every_kind(call, folder):
-    np.save(folder / "b.npy", np.zeros(3, np.int64))
-    values = "--arg arange:3 --arg b.npy --arg -1e1 --arg true".split()
-    options = "--grid 1 --block 3 --option -DTWO=2 --kernel mix --shared-mem 12 --json -".split()
-    status, out, _ = call("run", "many.cu", *options, *values)
-    record = json.loads(out)
-    assert status == 0 and record["shared_bytes"] == 12 and record["options"] == ["-DTWO=2"]
-    assert record["arrays"][1]["first"] == [0, -10, -20]
-    assert not np.load(folder / "b.npy").any()
-
-
-def test_a_template_by_its_name_and_nans_are_counted(call):
-    options = "--grid 1 --block 3 --option -DTWO=2 --kernel root<float> --arg zeros:3".split()
-    status, out, _ = call("run", "many.cu", *options)
-    assert status == 0 and "3 of 3    3  nan nan nan" in out
-
-
-def test_count_check_and_trace(call, folder):
-    status, out, _ = call("count", "add.cu", *CALL, "--arg", "100")
-    assert status == 0 and "global_load_sectors" in out and "z[i] = x[i] + y[i]" in out
-    assert "_Z3add" not in out
-    status, out, _ = call("check", "add.cu", *CALL, "--arg", "100")
-    assert status == 0 and "add.cu: no findings" in out
-    status, out, _ = call("check", "add.cu", *CALL, "--arg", "120", "--json", "-")
-    record = json.loads(out)
-    assert status == 1 and {f["kind"] for f in record["kernels"][0]["findings"]} == {
-        "out-of-bounds"
-    }
-    status, out, _ = call("check", "add.cu", *CALL, "--arg", "90")
-    assert status == 1 and "no findings" in out and "10 of 100 elements were not written" in out
-    page = "--html page.html --at 3".split()
-    status, out, _ = call("trace", "add.cu", *CALL, "--arg", "100", *page)
-    assert status == 0 and "steps written to page.html" in out
-    assert "step by step" in (folder / "page.html").read_text()
-    status, out, _ = call("trace", "add.cu", *CALL, "--arg", "120", *page)
-    step = re.search(r"step (\d+), line \d+: out-of-bounds", out)[1]
-    assert status == 1 and "steps written to page.html" in out
-    assert f'{{"step": {step}, "recording": 0}}' in (folder / "page.html").read_text()
-    status, out, _ = call("trace", "add.cu", *CALL, "--arg", "120")
-    assert status == 1 and "--at 3,0,0 traces it" in out
-
-
-def test_trace_tells_every_error(call):
-    """One in the traced block that no kept step has; and one elsewhere, beside a warning here."""
-    given = "--grid 2 --block 32 --arg ones:32 --arg output:32 --arg 32".split()
-    status, out, _ = call("trace", "late.cu", *given, "--limit", "2")
-    assert status == 1 and "no recorded step, line 4: out-of-bounds" in out and "--at" not in out
-    status, out, _ = call("trace", "late.cu", *given, "--at", "1")
-    assert status == 1 and re.search(r"step \d+, line 5: race", out)
-    assert out.count("--at 0,0,0 traces it") == 1
-
-
-WRONG = [
-    ((), ("--grid", "4 parameters", "const float* x", "int n  ", "a number")),
-    (("--grid", "4"), ("4 parameters, not 0", "float* z")),
-    ((*CALL, "--arg", "1.5"), ("int n", "whole number")),
-    ((*CALL[:4], *"--arg 3 --arg ones:9 --arg ones:9 --arg 3".split()), ("float* x", "KIND:SHAPE")),
-    (("--kernel", "sub", "--grid", "1"), ("sub", "_Z3add")),
-    (("--causal",), ("--causal", "add.cu")),
-    (("--shape", "1,1,4,4"), ("--shape", "method")),
-    (("--grid", "0"), ("at least 1",)),
-    ((*CALL, "--arg", "1", "--out", "no/where.npz"), ("no folder",)),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), WRONG)
-def test_a_wrong_call_says_what_the_kernel_takes(call, arguments, words):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("--causal",), ("--causal", "add.cu")), (("--shape", "1,1,4,4"), ("--shape", "method"))],
+)
+def test_options_of_methods_are_refused(call, arguments, words):
     status, out, err = call("run", "add.cu", *arguments)
-    assert status == 2 and not out and "Traceback" not in err
-    assert all(word in err for word in words)
-
-
-VALUES = [
-    ("mix", ("normal:3", "zeros:3", "1", "0"), ("unsigned char* a", "normal makes floats")),
-    ("mix", ("ones:3", "zeros:0", "1", "0"), ("long long* b", "0 elements")),
-    ("mix", ("ones:3", "none.npy", "1", "0"), ("none.npy",)),
-    ("mix", ("ones:3", "null", "x", "0"), ("double d", "a number such as 0.5")),
-    ("odd", ("arange:3", "null", "0"), ("float3 c", "struct")),
-    ("odd", ("arange:3", "zeros:3", "0"), ("void* b", "FILE.npy")),
-]
-
-
-@pytest.mark.parametrize(("kernel", "texts", "words"), VALUES)
-def test_a_wrong_value_names_its_parameter(call, kernel, texts, words):
-    values = [part for text in texts for part in ("--arg", text)]
-    options = ("--grid", "1", "--kernel", kernel, "--option", "-DTWO=2")
-    status, _, err = call("run", "many.cu", *options, *values)
-    assert status == 2 and all(word in err for word in words)
+    assert status == 2 and not out and all(word in err for word in words)
 
 
 def test_a_kernel_of_the_course_is_told_where_its_file_is(call):

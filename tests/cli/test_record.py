@@ -8,7 +8,6 @@ import pytest
 from record_harness import DEVICE, NOT_TIMED, stamped
 
 from attn_course.cli import main, record
-from attn_course.engine.project import checkout
 from attn_course.measure import records, tile_model
 
 
@@ -43,7 +42,7 @@ def test_a_wrong_contestant_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_p
     assert (tmp_path / "h200" / "experiments.json").is_file()
 
 
-@pytest.mark.parametrize("name", [n for n, one in record.KINDS.items() if not one.script])
+@pytest.mark.parametrize("name", [n for n, one in record.KINDS.items() if not one.quick])
 def test_every_name_leads_to_a_measurement_that_refuses_the_simulator(
     no_gpu, name, tmp_path, capsys, monkeypatch
 ):
@@ -74,24 +73,19 @@ def test_a_call_that_cannot_run_says_why(no_gpu, arguments, words, tmp_path, cap
     assert words in capsys.readouterr().err
 
 
-def test_scripts_get_the_folder_and_the_short_options(tmp_path, monkeypatch):
-    (tmp_path / "tools" / "differential").mkdir(parents=True)
-    script = tmp_path / record.KINDS["differential"].script
-    script.write_text("import sys, attn_course; print(*sys.argv[1:]); sys.exit(3)")
-    environment = record.child_environment()  # this package, wherever the script is
-    monkeypatch.setattr(record, "child_environment", lambda: environment)
-    monkeypatch.setattr(record, "checkout", lambda: tmp_path)
-    assert record.run_script("differential", tmp_path, quick=True) == 3
-    with pytest.raises(records.RecordError, match="checkout"):
-        record.run_script("counters", tmp_path, quick=False)
-    monkeypatch.setattr(record, "checkout", lambda: None)  # installed
-    with pytest.raises(records.RecordError, match="checkout"):
-        record.run_script("differential", tmp_path, quick=False)
+def test_a_comparison_gets_the_folder_and_the_short_options(tmp_path, monkeypatch, capsys):
+    told = []
+    monkeypatch.setattr(record, "comparison", lambda name: lambda given: told.append(given) or 3)
+    assert main.main(["record", "differential", "--quick", "--out", str(tmp_path)]) == 3
+    assert main.main(["record", "counters", "--out", str(tmp_path)]) == 3
+    folder = ["--out", str(tmp_path)]
+    assert told == [[*folder, "--every", "40", "--kernels", "4"], folder]
 
 
-def test_every_script_is_there():
-    scripts = [one.script for one in record.KINDS.values() if one.script]
-    assert len(scripts) == 3 and all((checkout() / script).is_file() for script in scripts)
+def test_every_comparison_is_there():
+    names = [name for name, one in record.KINDS.items() if one.quick]
+    assert names == ["counters", "sanitizer", "differential"]
+    assert all(callable(record.comparison(name)) for name in names)
     assert set(record.KINDS) - set(record.ON_A_GPU) == {"simulator_speed"}
 
 
@@ -133,7 +127,7 @@ def test_records_that_no_time_is_left_for_are_named(monkeypatch, tmp_path, capsy
 
 
 def test_each_runs_in_a_process_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     log = tmp_path / "log.txt"
     said = record.run_alone("experiments", tmp_path, False, 60, log)
     assert said.startswith("FAILED with exit status 2") and "no GPU here" in said

@@ -5,13 +5,13 @@ import re
 
 import numpy as np
 import pytest
+from kernelscope.compile import with_headers
+from kernelscope.events import observe
+from kernelscope.watch import Sanitizer
+from kernelscope.watch.sanitizer.findings import KINDS
 
 from attn_course import clinic
 from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels, prepare
-from attn_course.engine.compile import with_headers
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
-from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem

@@ -24,7 +24,7 @@ def test_a_loop_without_an_end_is_told_with_its_line(soon, name):
     found = examination.judge(exercise, exercise.solution.replace("++col", step))
     assert found.first.property == "finishes" and words in found.first.message
     assert step in exercise.solution.replace("++col", step).splitlines()[found.first.line - 1]
-    assert "ATTN_COURSE_TIMEOUT" not in repr(found)
+    assert "KERNELSCOPE_TIMEOUT" not in repr(found)
     session._judgements["row_sum"] = found
     try:
         assert session.step("row_sum").tracer.recordings[0].frames

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from kernelscope.watch.counters.counters import NAMES
 
-from attn_course.engine.watch.counters.counters import NAMES
 from attn_course.exercises import read_exercise
 from attn_course.exercises.examination import compiled, examine, judge
 from attn_course.exercises.setups import TRAFFIC, at_least, at_most, exactly

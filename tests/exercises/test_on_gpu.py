@@ -1,9 +1,9 @@
 """On a GPU the correct solutions of every exercise give what they give on the simulator."""
 
 import pytest
+from kernelscope.backend import gpu_count
+from kernelscope.module import RawModule
 
-from attn_course.engine.backend import gpu_count
-from attn_course.engine.module import RawModule
 from attn_course.exercises import exercise_names, read_exercise
 from attn_course.reference import compare
 

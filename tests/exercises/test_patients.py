@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from kernelscope.watch.sanitizer.findings import KINDS
 
 from attn_course import Sanitizer, observe
-from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.exercises import VERDICTS, patient, verdict
 from attn_course.exercises.exercise import ExerciseError, exercise_names
 from attn_course.exercises.patients import NOTHING

@@ -4,8 +4,8 @@ import json
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from kernelscope.watch.sanitizer.findings import KINDS
 
-from attn_course.engine.watch.sanitizer.findings import KINDS
 from attn_course.exercises import PROPERTIES, ExerciseError, read_exercise, session
 from attn_course.exercises.examination import BROKEN_BY
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy

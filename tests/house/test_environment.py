@@ -34,14 +34,17 @@ def bare_names(requirements):
 
 def test_the_locks_cover_every_direct_dependency():
     project = PROJECT["project"]
-    base = bare_names(project["dependencies"])
+    engine = tomllib.loads((ROOT / "kernelscope" / "pyproject.toml").read_text(encoding="utf-8"))
+    base = bare_names([*project["dependencies"], *engine["project"]["dependencies"]])
+    ours = {project["name"], engine["project"]["name"]}  # of this checkout, in no lock
     extras = project["optional-dependencies"]
     full = base | bare_names([*extras["test"], *extras["class"], *extras["class-cluster"]])
+    full |= bare_names(engine["project"]["optional-dependencies"]["test"])
     tour = bare_names(PROJECT["dependency-groups"]["tour"])
     assert tour - {"setuptools"} < base
     assert tour <= set(locked("tour"))
-    assert base <= set(locked("lab"))
-    assert full - {project["name"]} <= set(locked("test"))
+    assert base - ours <= set(locked("lab"))
+    assert full - ours <= set(locked("test")) and not ours & set(locked("test"))
 
 
 def test_a_larger_lock_holds_the_smaller_ones_in_the_same_versions():
@@ -103,7 +106,9 @@ def test_a_group_is_installed_from_its_hashes_and_leaves_its_stamps(checkout, ca
     assert "-m venv --clear" in made
     assert "-m pip install" in packages and "--no-user" in packages
     assert packages.endswith(f"--require-hashes -r {checkout}/requirements/lab.lock")
-    assert course.endswith(f"--no-deps --no-build-isolation -e {checkout}")
+    assert course.endswith(
+        f"--no-deps --no-build-isolation -e {checkout}/kernelscope -e {checkout}"
+    )
     assert stamps(checkout) == {"tour", "lab"}
 
 

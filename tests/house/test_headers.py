@@ -3,8 +3,8 @@
 import re
 
 import pytest
+from kernelscope import RawModule
 
-from attn_course.engine import RawModule
 from attn_course.ladder import headers
 from attn_course.ladder.steps import EXPERIMENTS, LADDER
 

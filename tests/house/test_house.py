@@ -9,14 +9,18 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import kernelscope.watch
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "attn_course"
+COURSE = ROOT / "attn_course"
+ENGINE = ROOT / "kernelscope" / "src" / "kernelscope"
+PACKAGES = (ENGINE, COURSE)
+OURS = tuple(path.name for path in PACKAGES)
 
-# Rooms, lowest first: a room imports from rooms below it.
+# Rooms of the course, lowest first: a room imports from rooms below it, and from the engine.
 ROOMS = (
-    "engine",
+    "folders",
     "reference",
     "ladder",
     "layers",
@@ -30,19 +34,37 @@ ROOMS = (
     "cli",
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
-ENGINE = ("", "ptx", "events", "isa", "translate", "machine", "compile", "module", "watch")
-# What may be imported beside the rule of rooms: exactly these, and nothing else of the course.
-ONLY = {"engine": {"engine"}, "reference": {"reference"}, "figures": {"figures"}}
-VERSION = "__version__"  # of the whole package, for the command
-FACES = "engine.lazy"  # imports the names of a package when they are first used: for every face
+ENGINE_ROOMS = (
+    *(
+        "",
+        "ptx",
+        "events",
+        "isa",
+        "translate",
+        "machine",
+        "compile",
+        "module",
+        "watch",
+        "differential",
+        "cli",
+    ),
+)
+# What may be imported beside the rule of rooms: exactly these, and nothing else of ours.
+ONLY = {"folders": {"folders"}, "reference": {"reference"}, "figures": {"figures"}}
+VERSION = "attn_course.__version__"  # of the whole package, for the command
+FACES = (
+    "kernelscope.lazy"  # imports the names of a package when they are first used: for every face
+)
 # Watchers see typed events: of the engine they may import these.
-WATCHERS = {"engine.events", "engine.addresses", "engine.errors", "engine.ptx", "engine.watch"}
+WATCHERS = tuple(
+    f"kernelscope.{name}" for name in ("events", "addresses", "errors", "ptx", "watch")
+)
 # A library and the only places that may import it.
 CONFINED = {
-    "matplotlib": ("figures", "reference.inputs"),
-    "anywidget": ("engine.watch.tracer",),
-    "traitlets": ("engine.watch.tracer",),
-    "ipywidgets": ("engine.watch.tracer",),
+    "matplotlib": ("attn_course.figures", "attn_course.reference.inputs"),
+    "anywidget": ("kernelscope.watch.tracer",),
+    "traitlets": ("kernelscope.watch.tracer",),
+    "ipywidgets": ("kernelscope.watch.tracer",),
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
@@ -55,8 +77,9 @@ MORE_KERNEL_LINES = {
 
 
 def module_name(path: Path) -> str:
-    """'attn_course/engine/isa/row.py' -> 'engine.isa.row'; a package is named by its folder."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    """'attn_course/cli/run.py' -> 'attn_course.cli.run'; a package is named by its folder."""
+    package = next(one for one in PACKAGES if path.is_relative_to(one))
+    parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -72,8 +95,7 @@ def imports_in(source: str, module: str, is_package: bool = False) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                parts = ["attn_course", *([module] if module else [])]
-                parts = ".".join(parts).split(".")
+                parts = module.split(".")
                 climb = node.level - (1 if is_package else 0)
                 parts = parts[: len(parts) - climb]
                 base = ".".join([*parts, *([node.module] if node.module else [])])
@@ -81,47 +103,75 @@ def imports_in(source: str, module: str, is_package: bool = False) -> set[str]:
     return found
 
 
-def part_of_engine(name: str) -> str:
-    """'engine.ptx.parser' -> 'ptx'; 'engine.events' -> ''."""
-    part = name.split(".")[1] if name.count(".") else ""
-    return part if part in ENGINE else ""
-
-
 def violations(module: str, imported: set[str]) -> list[str]:
     """Every import of one module that goes against the rules above, in words."""
-    home = module.split(".")[0]
     found = []
     for name in sorted(imported):
         library = name.split(".")[0]
         places = CONFINED.get(library)
         if places and not module.startswith(places):
             found.append(f"{module} imports {name}: only {places} may")
-        if library != "attn_course":
-            continue
-        target = name.removeprefix("attn_course").removeprefix(".")
-        room = target.split(".")[0]
-        if target.startswith(FACES) or target == VERSION:
-            continue
-        if room not in ROOMS:
-            if home:
-                found.append(f"{module} imports {name}: take it from its room")
-            continue
-        if home and ROOMS.index(room) > ROOMS.index(home):
-            found.append(f"{module} imports {name}, which is above it")
-        elif home in ONLY and room not in ONLY[home]:
-            found.append(f"{module} imports {name}; it may import {sorted(ONLY[home])} only")
-        elif home == room == "engine" and module != "engine":
-            found += engine_violations(module, target)
+        if library in OURS and not name.startswith((FACES, VERSION)):
+            judge = engine_violations if module.startswith("kernelscope") else course_violations
+            found += judge(module, name)
     return found
 
 
-def engine_violations(module: str, target: str) -> list[str]:
-    mine, other = part_of_engine(module), part_of_engine(target)
-    if mine == "watch" and not any(target.startswith(allowed) for allowed in WATCHERS):
-        return [f"{module} imports {target}: watchers may import {sorted(WATCHERS)} only"]
-    if mine != other and ENGINE.index(other) > ENGINE.index(mine):
-        return [f"{module} imports {target}, which is above it in the engine"]
+def course_violations(module: str, name: str) -> list[str]:
+    """What is wrong with a module of the course that imports a name of ours."""
+    home = room_of(module)
+    if name.startswith("kernelscope"):
+        if home in ("reference", "figures"):
+            return [f"{module} imports {name}; it may import {sorted(ONLY[home])} only"]
+        return [] if is_engine_face(name) else [f"{module} imports {name}, past the engine's face"]
+    room = room_of(name)
+    if room not in ROOMS:
+        return [f"{module} imports {name}: take it from its room"] if home else []
+    if home and ROOMS.index(room) > ROOMS.index(home):
+        return [f"{module} imports {name}, which is above it"]
+    if home in ONLY and room not in ONLY[home]:
+        return [f"{module} imports {name}; it may import {sorted(ONLY[home])} only"]
     return []
+
+
+def is_engine_face(name: str) -> bool:
+    """The engine, what it or its watchers give, parts of its commands, tools beside a GPU."""
+    _, *parts = name.split(".")
+    if not parts or parts[0] in ("cli", "differential", "landlock"):
+        return True
+    if parts[0] == "watch":
+        return len(parts) == 1 or parts[1:] in [[one] for one in kernelscope.watch.__all__]
+    return parts in [[one] for one in kernelscope.__all__]
+
+
+def room_of(name: str) -> str:
+    """'attn_course.cli.run' -> 'cli'; 'attn_course' -> ''."""
+    return name.split(".")[1] if "." in name else ""
+
+
+def room_of_engine(name: str) -> str:
+    """'kernelscope.ptx.parser' -> 'ptx'; 'kernelscope.backend' -> ''."""
+    return room_of(name) if room_of(name) in ENGINE_ROOMS else ""
+
+
+def engine_violations(module: str, name: str) -> list[str]:
+    """What is wrong with a module of the engine that imports a name of ours."""
+    if name.startswith("attn_course"):
+        return [f"{module} imports {name}: the engine knows nothing of the course"]
+    if module == "kernelscope":
+        return []
+    mine, other = room_of_engine(module), room_of_engine(name)
+    if mine == "watch" and not name.startswith(WATCHERS):
+        return [f"{module} imports {name}: watchers may import {sorted(WATCHERS)} only"]
+    if mine != other and ENGINE_ROOMS.index(other) > ENGINE_ROOMS.index(mine):
+        return [f"{module} imports {name}, which is above it in the engine"]
+    return []
+
+
+def sources(*, faces: bool = False) -> list[Path]:
+    """The modules of both packages; faces: their __init__.py alone."""
+    name = "__init__.py" if faces else "*.py"
+    return [path for package in PACKAGES for path in sorted(package.rglob(name))]
 
 
 @cache
@@ -130,12 +180,12 @@ def project_modules() -> dict[str, set[str]]:
         module_name(path): imports_in(
             path.read_text(), module_name(path), is_package=path.name == "__init__.py"
         )
-        for path in sorted(PACKAGE.rglob("*.py"))
+        for path in sources()
     }
 
 
 def test_every_room_has_a_place():
-    rooms = {name.split(".")[0] for name in project_modules()} - {""}
+    rooms = {room_of(name) for name in project_modules() if name.startswith("attn_course.")}
     assert rooms == set(ROOMS)
 
 
@@ -146,7 +196,7 @@ def test_no_import_goes_against_the_rooms():
 
 def test_no_lazy_name_of_a_room_is_a_module_of_it():
     """Importing the module would set the room's name to it, in place of what the room offers."""
-    for path in PACKAGE.rglob("__init__.py"):
+    for path in sources(faces=True):
         inside = {one.stem for one in path.parent.glob("*.py")} | {
             one.parent.name for one in path.parent.glob("*/__init__.py")
         }
@@ -158,7 +208,7 @@ def test_no_lazy_name_of_a_room_is_a_module_of_it():
 
 # Lazy look-ups that stand inside functions: import_module("..x").
 def test_no_import_is_hidden_in_a_string():
-    for path in PACKAGE.rglob("*.py"):
+    for path in sources():
         if path.name != "__init__.py":
             assert not re.search(r"import_module\(\s*f?[\"']\.\.", path.read_text()), path
 
@@ -188,9 +238,7 @@ def module_graph() -> dict[str, set[str]]:
     for module, imported in modules.items():
         graph[module] = set()
         for name in imported:
-            if not name.startswith("attn_course."):
-                continue
-            parts = name.removeprefix("attn_course.").split(".")
+            parts = name.split(".")
             for length in (len(parts), len(parts) - 1):
                 target = ".".join(parts[:length])
                 if target in modules and target != module and not module.startswith(target + "."):
@@ -205,7 +253,7 @@ def test_no_import_cycles():
 
 
 def test_a_room_has_at_most_twelve_files():
-    for folder in {path.parent for path in PACKAGE.rglob("*.py")}:
+    for folder in {path.parent for path in sources()}:
         files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MOST_FILES, f"{folder.name} has {len(files)} files: {sorted(files)}"
 
@@ -213,7 +261,7 @@ def test_a_room_has_at_most_twelve_files():
 @cache
 def classes() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     found = defaultdict(list)
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sources():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append((module_name(path), node))
@@ -241,11 +289,11 @@ def test_a_class_name_has_one_meaning():
 # -- what watchers read of the machine -------------------------------------------------------------
 # How watchers name the things that they are given -> the classes whose names they may use.
 GIVEN = {
-    "machine": ("engine.events", "MachineView"),
-    "_machine": ("engine.events", "MachineView"),
-    "site": ("engine.events", "CallSite"),
-    "launch": ("engine.events", "Launch"),
-    "source": ("engine.ptx.source_module", "SourceModule"),
+    "machine": ("kernelscope.events", "MachineView"),
+    "_machine": ("kernelscope.events", "MachineView"),
+    "site": ("kernelscope.events", "CallSite"),
+    "launch": ("kernelscope.events", "Launch"),
+    "source": ("kernelscope.ptx.source_module", "SourceModule"),
 }
 # Insides of the engine that no watcher may hold.
 INSIDES = {"chunk", "program", "executable", "instance", "instances"}
@@ -253,7 +301,7 @@ INSIDES = {"chunk", "program", "executable", "instance", "instances"}
 
 def names_of_class(module: str, name: str) -> set[str]:
     """Methods, properties and fields of a class; private ones left out."""
-    path = PACKAGE / f"{module.replace('.', '/')}.py"
+    path = ENGINE.parent / f"{module.replace('.', '/')}.py"
     tree = ast.parse(path.read_text())
     body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     found = set()
@@ -296,7 +344,7 @@ def insides_read(source: str) -> list[str]:
 
 
 def test_watchers_read_nothing_of_the_machine_beyond_its_view():
-    for path in sorted((PACKAGE / "engine" / "watch").rglob("*.py")):
+    for path in sorted((ENGINE / "watch").rglob("*.py")):
         found = insides_read(path.read_text())
         assert not found, f"{module_name(path)} reads {', '.join(found)}"
 
@@ -312,11 +360,11 @@ def test_kernels_are_read_in_one_sitting():
 
 
 def is_face(module: str) -> bool:
-    """A room, the engine's watchers, or the module of one lesson."""
+    """A package, a room of the course, the engine's watchers, or the module of one lesson."""
     parts = module.split(".")[1:]
     if len(parts) <= 1:
-        return True
-    return parts == ["engine", "watch"] or parts[0] == "lessons"
+        return not module.startswith("kernelscope.") or parts == ["watch"]
+    return parts[0] == "lessons"
 
 
 def notebook_imports(path: Path) -> set[str]:
@@ -326,7 +374,10 @@ def notebook_imports(path: Path) -> set[str]:
             continue
         text = "".join(line for line in cell["source"] if not line.lstrip().startswith(("%", "!")))
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "attn_course":
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in (
+                "attn_course",
+                "kernelscope",
+            ):
                 found.add(node.module)
     return found
 
@@ -343,6 +394,7 @@ def test_notebooks_import_public_faces_only():
 IMPORT_NAMES = {
     "cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"},
     "pyelftools": {"elftools"},
+    "nvidia-cuda-nvcc-cu12": {"nvidia"},
     "jupyterlab": {"IPython", "ipywidgets"},
     "nbconvert": {"nbconvert", "nbformat"},
     "anywidget": {"anywidget", "traitlets"},
@@ -352,12 +404,15 @@ IMPORT_NAMES = {
 OPTIONAL = {"torch", "nbgrader", "distributed"}
 
 
-def test_every_library_is_a_base_dependency():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+@pytest.mark.parametrize(("package", "folder"), [(COURSE, ROOT), (ENGINE, ROOT / "kernelscope")])
+def test_every_library_is_a_base_dependency(package, folder):
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[\w-]+", line).group() for line in project["dependencies"]]
     installed = {library for name in names for library in IMPORT_NAMES.get(name, {name})}
-    used = {name.split(".")[0] for imported in project_modules().values() for name in imported}
-    strange = used - installed - OPTIONAL - set(sys.stdlib_module_names) - {"attn_course"}
+    modules = project_modules().items()
+    mine = [imported for module, imported in modules if module.startswith(package.name)]
+    used = {name.split(".")[0] for imported in mine for name in imported}
+    strange = used - installed - OPTIONAL - set(sys.stdlib_module_names) - {package.name}
     assert not strange, f"{sorted(strange)}: put them into pyproject's dependencies"
 
 
@@ -374,17 +429,28 @@ def test_kernels_know_nothing_of_python():
 @pytest.mark.parametrize(
     ("module", "source", "word"),
     [
-        ("reference.float64", "from attn_course.ladder import step", "above"),
-        ("engine.machine.chunk", "from attn_course.reference import compare", "above"),
-        ("engine.machine.chunk", "from ..module import RawModule", "above it in the engine"),
-        ("engine.ptx.parser", "from ..translate.program import Program", "above it in the engine"),
-        ("engine.watch.counters.counters", "from ...machine.chunk import Chunk", "watchers"),
-        ("engine.watch.reads", "def f():\n    from ..translate import program", "watchers"),
-        ("ladder.steps", "import attn_course.cli.main", "above"),
-        ("ladder.steps", "import matplotlib.pyplot as plt", "matplotlib"),
-        ("figures.matrices", "from attn_course.ladder import step", "only"),
-        ("figures.matrices", "import anywidget", "anywidget"),
-        ("engine.module.kernel", "from attn_course import observe", "take it from its room"),
+        ("attn_course.reference.float64", "from attn_course.ladder import step", "above"),
+        (
+            "kernelscope.machine.chunk",
+            "from attn_course.reference import compare",
+            "nothing of the",
+        ),
+        ("attn_course.figures.matrices", "from kernelscope import RawModule", "only"),
+        ("kernelscope.machine.chunk", "from ..module import RawModule", "above it in the engine"),
+        (
+            "kernelscope.ptx.parser",
+            "from ..translate.program import Program",
+            "above it in the engine",
+        ),
+        ("kernelscope.watch.counters.counters", "from ...machine.chunk import Chunk", "watchers"),
+        ("kernelscope.watch.reads", "def f():\n    from ..translate import program", "watchers"),
+        ("attn_course.ladder.steps", "import attn_course.cli.main", "above"),
+        ("attn_course.ladder.steps", "import matplotlib.pyplot as plt", "matplotlib"),
+        ("attn_course.figures.matrices", "from attn_course.ladder import step", "only"),
+        ("attn_course.figures.matrices", "import anywidget", "anywidget"),
+        ("attn_course.ladder.call", "from kernelscope.module import RawModule", "past the"),
+        ("attn_course.cli.count", "from kernelscope.watch.counters import counters", "past the"),
+        ("attn_course.ladder.call", "from attn_course import observe", "take it from its room"),
     ],
 )
 def test_the_rules_catch_a_wrong_import(module, source, word):
@@ -395,12 +461,20 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("engine.machine.chunk", "from ..isa.table import OPERATIONS\nfrom ..events import Buffer"),
-        ("engine.watch.reads", "from ..events import Observer"),
-        ("engine.events", "from .ptx.syntax import Instruction"),
-        ("reference.inputs", "from matplotlib.cbook import get_sample_data"),
-        ("figures.matrices", "import matplotlib.pyplot as plt"),
-        ("cli.tour", "from attn_course.ladder import attention\nfrom . import arguments"),
+        (
+            "kernelscope.machine.chunk",
+            "from ..isa.table import OPERATIONS\nfrom ..events import A",
+        ),
+        ("kernelscope.watch.reads", "from ..events import Observer"),
+        ("kernelscope.events", "from .ptx.syntax import Instruction"),
+        ("attn_course.reference.inputs", "from matplotlib.cbook import get_sample_data"),
+        ("attn_course.figures.matrices", "import matplotlib.pyplot as plt"),
+        ("attn_course.ladder.call", "from kernelscope import RawModule"),
+        ("attn_course.cli.count", "from kernelscope.watch import Counters, Finding"),
+        (
+            "attn_course.cli.tour",
+            "from attn_course.ladder import attention\nfrom . import a",
+        ),
     ],
 )
 def test_the_rules_allow_a_right_import(module, source):

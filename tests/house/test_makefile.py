@@ -150,7 +150,7 @@ def test_a_home_that_cannot_be_written_to_is_replaced(bare):
 def test_the_folder_may_have_blanks_quotes_and_other_letters(bare):
     folder = bare.parent / "it's a path with ü"
     shutil.copytree(bare, folder, symlinks=True)
-    recipe = "$(KEPT) sh -c 'echo \"$$ATTN_COURSE_COMPILED\"'"
+    recipe = "$(KEPT) sh -c 'echo \"$$KERNELSCOPE_COMPILED\"'"
     assert told(folder, recipe) == f"{folder}/.compiled_cache"
 
 

@@ -24,6 +24,9 @@ def resolved(line, folder):
         shutil.copy(ROOT / name, folder)
     (folder / "attn_course").mkdir()
     shutil.copy(ROOT / "attn_course" / "__init__.py", folder / "attn_course")
+    (folder / "kernelscope").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+        (folder / "kernelscope" / name).symlink_to(ROOT / "kernelscope" / name)
     offline = ["--dry-run", "--no-index", "--no-build-isolation", "--no-user"]
     return subprocess.run(
         [sys.executable, "-m", "pip", "install", *offline, *line.split()],
@@ -65,7 +68,7 @@ def test_binder_and_the_container_install_the_lock_of_the_lab(file):
     installs = re.findall(r"pip install (.*)", (ROOT / file).read_text(encoding="utf-8"))
     packages, course = installs
     assert packages.endswith("--require-hashes -r requirements/lab.lock")
-    assert course.endswith("--no-deps --no-build-isolation -e .")
+    assert course.endswith("--no-deps --no-build-isolation -e kernelscope -e .")
     assert (ROOT / "requirements" / "lab.lock").is_file()
     for name in re.findall(r"cp -r (\S+)", (ROOT / file).read_text(encoding="utf-8")):
         assert (ROOT / name).is_dir()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import readme_tables
+from kernelscope.settings import ALIASES
 from record_harness import NOT_TIMED, stamped, timing
 
 from attn_course.cli.main import COMMANDS
@@ -84,7 +85,7 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
 
 
 def test_the_python_blocks_run(capsys, monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     shown = []
     for block in re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
         exec(compile(block, "README.md", "exec"), {})
@@ -94,11 +95,11 @@ def test_the_python_blocks_run(capsys, monkeypatch):
 
 
 def test_every_environment_variable_of_a_user_is_in_the_table():
-    source = "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "attn_course").rglob("*.py")
-    )
-    named = set(re.findall(r"\"(ATTN_COURSE_[A-Z_]+)\"", source))
-    assert named == set(re.findall(r"^\| `(ATTN_COURSE_[A-Z_]+)`", README, re.MULTILINE))
+    packages = (ROOT / "attn_course", ROOT / "kernelscope" / "src")
+    paths = [path for package in packages for path in package.rglob("*.py")]
+    source = "".join(path.read_text(encoding="utf-8") for path in paths)
+    named = set(re.findall(r"\"(ATTN_COURSE_[A-Z_]+)\"", source)) | set(ALIASES)
+    assert named == set(re.findall(r"^\| `([A-Z_]+)`", README, re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])

@@ -50,10 +50,12 @@ print(json.dumps({"home": attn_course.__file__, "error": float(error), "status":
 """
 
 
-def build(kind: str, folder: Path) -> Path:
-    """Build "wheel" or "sdist" from this checkout, without isolation: nothing is downloaded."""
+def build(kind: str, folder: Path, project: Path = ROOT) -> Path:
+    """Build "wheel" or "sdist" of a project here, without isolation: nothing is downloaded."""
     work = folder / "work"  # links to the files: the build must not write into the checkout
-    shutil.copytree(ROOT, work, copy_function=os.symlink, ignore=shutil.ignore_patterns(*NOT_OURS))
+    shutil.copytree(
+        project, work, copy_function=os.symlink, ignore=shutil.ignore_patterns(*NOT_OURS)
+    )
     hook = f"from setuptools import build_meta as b; print(b.build_{kind}({str(folder)!r}))"
     done = subprocess.run([sys.executable, "-c", hook], cwd=work, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -73,6 +75,7 @@ DATA = (
     | stored("notebooks", ".ipynb")
     | stored("exercises", ".md")
     | stored("docs", ".md")
+    | stored("kernelscope/docs", ".md")
 )
 
 
@@ -92,6 +95,26 @@ def entries_of(names: list[str]) -> set[Path]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def engine_wheel(tmp_path_factory) -> Path:
+    return build("wheel", tmp_path_factory.mktemp("engine"), ROOT / "kernelscope")
+
+
+def test_the_engines_wheel_holds_its_package_alone(engine_wheel):
+    names = {name for name in zipfile.ZipFile(engine_wheel).namelist() if "dist-info" not in name}
+    package = stored("kernelscope/src/kernelscope", ".py", ".js", ".css", ".json")
+    assert {name.removeprefix("kernelscope/src/") for name in package} == names
+
+
+def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
+    with tarfile.open(build("sdist", tmp_path, ROOT / "kernelscope")) as archive:
+        names = {f"kernelscope/{name.partition('/')[2]}" for name in archive.getnames()}
+    kept = stored("kernelscope/src", ".py", ".js", ".css") | stored("kernelscope/tests", ".py")
+    single = {f"kernelscope/{name}" for name in ("README.md", "LICENSE", "pyproject.toml")}
+    assert kept | single | stored("kernelscope/docs", ".md") <= names
+    assert not [name for name in names if name.endswith(".pyc")]
 
 
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
@@ -122,31 +145,57 @@ def test_the_sdist_is_a_checkout(tmp_path):
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_an_installed_wheel_runs_outside_the_checkout(wheel, tmp_path):
-    home = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
-    python = home / "bin" / "python"
-    (packages,) = home.glob("lib/python*/site-packages")
-    # Of this environment's packages the new one gets those that `make tour` installs, and no other.
-    for entry in entries_of(locked("tour")):
-        if not (packages / entry.name).exists():
-            (packages / entry.name).symlink_to(entry)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    environment["ATTN_COURSE_BACKEND"] = "simulator"
-    flags = ["--no-deps", "--no-index", "--no-compile", "--quiet"]
-    install = ["pip", "--python", str(python), "install", *flags]
-    subprocess.run([sys.executable, "-m", *install, wheel], check=True, env=environment)
-    work = tmp_path / "elsewhere"
-    work.mkdir()
+class Environment:
+    """A fresh environment with some wheels, and commands that run in it outside the checkout."""
 
-    def run(*command):
+    def __init__(self, folder: Path, *wheels: Path):
+        self.home, self.work = folder / "env", folder / "elsewhere"
+        command = [sys.executable, "-m", "venv", "--without-pip", self.home]
+        subprocess.run(command, check=True)
+        (self.packages,) = self.home.glob("lib/python*/site-packages")
+        # Of this environment's packages the new one gets those that `make tour` installs alone.
+        for entry in entries_of(locked("tour")):
+            if not (self.packages / entry.name).exists():
+                (self.packages / entry.name).symlink_to(entry)
+        self.variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        self.variables["KERNELSCOPE_BACKEND"] = "simulator"
+        flags = ["--no-deps", "--no-index", "--no-compile", "--quiet"]
+        install = ["pip", "--python", str(self.home / "bin" / "python"), "install", *flags]
+        command = [sys.executable, "-m", *install, *wheels]
+        subprocess.run(command, check=True, env=self.variables)
+        self.work.mkdir()
+
+    def run(self, program: str, *words: str) -> subprocess.CompletedProcess:
+        """Run a program of the environment in an empty folder."""
+        command = [self.home / "bin" / program, *words]
         return subprocess.run(
-            command, cwd=work, env=environment, capture_output=True, text=True, timeout=200
+            command, cwd=self.work, env=self.variables, capture_output=True, text=True, timeout=200
         )
 
-    version = run(home / "bin" / "attn-course", "--version")
+
+ADD = """extern "C" __global__ void add(const float* x, float* z, int n) {
+    if (threadIdx.x < n) z[threadIdx.x] = x[threadIdx.x] + 1;
+}
+"""
+ADD_CALL = "--grid 1 --block 32 --arg ones:20 --arg output:20 --arg 20 --json -".split()
+
+
+def test_the_installed_engine_counts_a_kernel_alone(engine_wheel, tmp_path):
+    there = Environment(tmp_path, engine_wheel)
+    (there.work / "add.cu").write_text(ADD)
+    counted = there.run("kernelscope", "count", "add.cu", *ADD_CALL)
+    assert counted.returncode == 0, counted.stderr
+    assert json.loads(counted.stdout)["totals"]["global_store_sectors"] == 3
+    course = there.run("python", "-c", "import kernelscope, attn_course")
+    assert "No module named 'attn_course'" in course.stderr
+
+
+def test_an_installed_wheel_runs_outside_the_checkout(wheel, engine_wheel, tmp_path):
+    there = Environment(tmp_path, engine_wheel, wheel)
+    packages, work = there.packages, there.work
+    version = there.run("attn-course", "--version")
     assert version.stdout.startswith("attn-course 0.") and str(packages) in version.stdout
-    done = run(python, "-c", SESSION)
+    done = there.run("python", "-c", SESSION)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert Path(found["home"]).is_relative_to(packages) and found["error"] < 1e-5

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from kernelscope.compile import CompileError, with_headers
+from kernelscope.machine import launch as launches
+from kernelscope.module import RawModule
 
 from attn_course import Sanitizer, observe, reference
-from attn_course.engine.compile import CompileError, with_headers
-from attn_course.engine.machine import launch as launches
-from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import attention, problem_of
 from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.steps import step
@@ -32,7 +32,7 @@ SINGLE = (*METHODS, "flash_async", "flash_fp32", "flash_rows")
 
 @pytest.fixture(autouse=True)
 def on_the_simulator(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
 
 
 def smallest(method, cluster, **more):

@@ -7,10 +7,10 @@ kernels on the tiles of their own.
 import ml_dtypes
 import numpy as np
 import pytest
+from kernelscope import device_address
+from kernelscope.watch.counters.counters import tensor_instructions
 
 from attn_course import Counters, RawModule, Sanitizer, observe, reference
-from attn_course.engine import device_address
-from attn_course.engine.watch.counters.counters import tensor_instructions
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.problem import Problem

@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy
+from kernelscope.module import RawModule
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy
-from attn_course.engine.module import RawModule
 from attn_course.ladder.attention import METHODS, attention, steps_of
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of, run_steps
 from attn_course.ladder.steps import LADDER, LONG_ROW, Geometry, Problem, step

@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy, resolve_backend
+from kernelscope.module.limits import OPT_IN_SHARED_KIB
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
 from attn_course.ladder import tiles
 from attn_course.ladder.attention import attention, steps_of
 from attn_course.ladder.call import compiled

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy, resolve_backend
+from kernelscope.compile import with_headers
+from kernelscope.module import LaunchError, RawModule
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
-from attn_course.engine.compile import with_headers
-from attn_course.engine.module import LaunchError, RawModule
 from attn_course.ladder.attention import (
     AUTO,
     METHODS,

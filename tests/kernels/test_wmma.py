@@ -5,9 +5,9 @@ Kernels 14 and 15 have tests of their own; how attention() chooses by dtype is i
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy
 
 from attn_course import Counters, Sanitizer, attention, observe, reference
-from attn_course.engine.backend import array_module, asnumpy
 from attn_course.reference.comparison import assert_agrees, compare, poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 from attn_course.reference.inputs import seeded_qkv

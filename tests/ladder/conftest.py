@@ -7,9 +7,9 @@ from typing import NamedTuple
 import cupy
 import numpy as np
 import pytest
+from kernelscope import backend
+from kernelscope.module.cupy_side import CupyModules
 
-from attn_course.engine import backend
-from attn_course.engine.module.cupy_side import CupyModules
 from attn_course.ladder import call
 
 LIMITS = {"MultiProcessorCount": 132, "MaxThreadsPerBlock": 1024, "MaxGridDimX": 2**31 - 1}

@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from kernelscope.backend import BackendError
+from kernelscope.module import ArgumentError
 
 from attn_course import Counters, attention, observe, reference
-from attn_course.engine.backend import BackendError
-from attn_course.engine.module import ArgumentError
 from attn_course.ladder import Plan, Problem, call_method, call_steps, run_steps, step
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.reference.comparison import assert_agrees

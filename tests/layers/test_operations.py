@@ -5,11 +5,11 @@ import re
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy
+from kernelscope.events import observe
+from kernelscope.watch import Sanitizer
 
 from attn_course import bias_gelu, layer_norm, mlp, reference
-from attn_course.engine.backend import array_module, asnumpy
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
 from attn_course.layers.launches import Launches
 from attn_course.layers.operations import add_bias_gelu, add_layer_norm, add_parts
 from attn_course.layers.products import PRECISIONS, WeightMatrix, numpy_product, tf32_high

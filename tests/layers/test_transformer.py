@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from kernelscope.backend import array_module, asnumpy
+from kernelscope.events import observe
+from kernelscope.watch import Sanitizer
 
 from attn_course import SwinStage, TransformerBlock, reference
-from attn_course.engine.backend import array_module, asnumpy
-from attn_course.engine.events import observe
-from attn_course.engine.watch import Sanitizer
 from attn_course.ladder.attention import UnknownMethod, UnsupportedDtype
 from attn_course.layers.swin import relative_bias, shift_mask, window_tokens
 from attn_course.layers.transformer import host_weight, torch_weights

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from kernelscope.watch import InFlight, WarpWork
 from record_harness import stamped
 
 from attn_course import Counters, Tracer, reference
-from attn_course.engine.watch import InFlight, WarpWork
 from attn_course.ladder.problem import Device
 from attn_course.lessons import fused
 from attn_course.measure import tile_model

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course import Sanitizer
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
 from attn_course.clinic.edits import EditError, edited
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.measure import ablations, contestants, contests, records
 from attn_course.measure.contests import float64_attention
@@ -213,7 +213,7 @@ class Clock:
 
 @pytest.fixture
 def simulated(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
     monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
     monkeypatch.setattr(contests, "ESTIMATES", 1)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from kernelscope.events import observe
+from kernelscope.watch.counters.counters import Counters
 
-from attn_course.engine.events import observe
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step

@@ -1,8 +1,8 @@
 """Registers read from a cubin, and how many blocks fit by each of the four limits."""
 
 import pytest
+from kernelscope.compile import compile_cubin
 
-from attn_course.engine.compile import compile_cubin
 from attn_course.measure.hardware.devices import MULTIPROCESSORS
 from attn_course.measure.hardware.occupancy import compiled_registers, cubin_registers, occupancy
 

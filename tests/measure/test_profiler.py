@@ -3,17 +3,15 @@
 import json
 import sys
 
-import compare_counters
-import counter_probes
 import pytest
+from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course.cli import main
 from attn_course.cli.profile import target_of
-from attn_course.engine.watch.counters.counters import Counters
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
-from attn_course.measure.hardware import nsight
+from attn_course.measure.hardware import compare_counters, counter_probes, nsight
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line

@@ -36,7 +36,7 @@ class Clock:
 
 @pytest.fixture
 def made_up_gpu(monkeypatch):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
     monkeypatch.setattr(contestants, "available", lambda: False)
     for name, value in {

@@ -56,7 +56,7 @@ def test_a_folder_in_the_place_of_a_record_is_named(tmp_path, caplog):
 
 def test_every_kind_of_record_has_a_schema():
     assert set(SCHEMAS) >= {json.loads(path.read_text())["kind"] for path in STORED.values()}
-    scripts = {name for name, one in record.KINDS.items() if one.script}
+    scripts = {name for name, one in record.KINDS.items() if one.quick}
     measured = {f"bench_{name}" for name in record.SUITES}
     assert set(SCHEMAS) >= scripts | measured
 
@@ -77,7 +77,7 @@ def readers(kind: str):
         return [lambda found: profile.report(profile.plain(found))]
     names = {"memory_lesson": "memory", "timing_lesson": "timing", "profile_lesson": "profile"}
     name = names.get(kind, kind)
-    if name in record.KINDS and not record.KINDS[name].script:
+    if name in record.KINDS and not record.KINDS[name].quick:
         return [record.measurement(name)[1], record.faults_of]
     return []
 

@@ -166,7 +166,7 @@ def suite_record(*rows) -> dict:
 
 # -- the command -----------------------------------------------------------------------------------
 def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto_is_tiled):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     call = ["bench", "seeds_fp32", "--results", str(tmp_path)]
     assert main.main(call) == 1
     said = capsys.readouterr().out

@@ -150,7 +150,7 @@ def test_long_calls_need_few_in_a_graph(call_us, calls):
     ],
 )
 def test_the_simulator_is_not_timed(monkeypatch, attempt):
-    monkeypatch.setenv("ATTN_COURSE_BACKEND", "simulator")
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     with pytest.raises(timing.TimingError, match="simulator's seconds say nothing"):
         attempt()
 

@@ -7,7 +7,7 @@ here or on a Dask cluster, `store` keeps results, `gradebook` and `feedback` sho
 `confined`.
 """
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "class_run": "ClassRun grade_class",

@@ -7,7 +7,8 @@ failing case are a page beside it, made by the course's stepper.
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from attn_course.engine.ptx.source_module import lines_of
+from kernelscope import lines_of
+
 from attn_course.exercises.judgement import CONTEXT, PROPERTIES
 
 from .gradebook import GRADED, printable, remarks_of, state_of, total

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly
 
 from ..sets import SetCell, problem_set
 from .grader import WELL

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from attn_course.engine.errors import ShownBriefly
+from kernelscope import ShownBriefly
 
 from .confined.sandbox import stop_all
 from .grader import Task, grade

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import shorten
 
-from attn_course.engine.errors import ShownBriefly
-from attn_course.engine.project import PACKAGE
+from kernelscope import ShownBriefly
+
+from attn_course.folders import ENGINE, PACKAGE
 
 from ..points import Points, nothing
 from ..proof import loses
@@ -106,9 +107,9 @@ def require_judge(sandbox: Sandbox, problem: str) -> None:
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a hash of the package's Python code, which decides about every result."""
+    """Return a hash of the Python code of course and engine, which decides about every result."""
     found = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in (*sorted(ENGINE.rglob("*.py")), *sorted(PACKAGE.rglob("*.py"))):
         found.update(path.read_bytes())
     return found.hexdigest()
 

@@ -4,8 +4,10 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelscope.cli.arguments import printer, write_json
+
 from attn_course import figures
-from attn_course.cli.arguments import output_folder, printer, write_json
+from attn_course.cli.arguments import output_folder
 from attn_course.measure import book
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 

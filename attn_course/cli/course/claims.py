@@ -1,6 +1,7 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
-from attn_course.cli.arguments import printer, write_json
+from kernelscope.cli.arguments import printer, write_json
+
 from attn_course.lessons import claims
 from attn_course.measure.records import RecordError
 

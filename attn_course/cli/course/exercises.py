@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
-from attn_course.cli.arguments import printer, write_json
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, prove
 from attn_course.figures import table

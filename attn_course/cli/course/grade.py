@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 from textwrap import shorten
 
+from kernelscope.cli.arguments import natural, output_file, write_json
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
 from attn_course.classroom.grading.gradebook import GRADED, printable, remarks_of, state_of, total
 from attn_course.classroom.grading.grader import RUN_SECONDS
 from attn_course.classroom.grading.submissions import MOST_NAMED
-from attn_course.cli.arguments import natural, output_file, output_folder, write_json
+from attn_course.cli.arguments import output_folder
 from attn_course.figures import table
 
 from .grade_self import grade_self

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from kernelscope.cli.arguments import printer, write_json
+
 from attn_course.classroom.gpu_bonus import timed
 from attn_course.classroom.grading.confined.reading import Unreadable, read
 from attn_course.classroom.grading.handout import handout_of
 from attn_course.classroom.points import Points
 from attn_course.classroom.scoring import score_apart
 from attn_course.classroom.sets import ProblemSet, problem_set
-from attn_course.cli.arguments import printer, write_json
 from attn_course.figures import table
 from attn_course.lessons.working_copy import WorkingCopy
 

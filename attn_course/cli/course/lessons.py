@@ -5,9 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+from kernelscope.cli.arguments import write_json
+
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
-from attn_course.cli.arguments import output_folder, write_json
+from attn_course.cli.arguments import output_folder
 from attn_course.figures import table
 from attn_course.lessons.working_copy import LAB_EXTENSIONS, Lesson, WorkingCopy, lessons
 

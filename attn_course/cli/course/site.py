@@ -2,7 +2,9 @@
 
 import time
 
-from attn_course.cli.arguments import natural, output_folder, printer, write_json
+from kernelscope.cli.arguments import natural, printer, write_json
+
+from attn_course.cli.arguments import output_folder
 
 
 def add(parsers) -> None:

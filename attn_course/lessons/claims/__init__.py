@@ -1,6 +1,6 @@
 """Claims of five documents about attention kernels: their experiments, numbers and verdicts."""
 
-from attn_course.engine.lazy import lazy
+from kernelscope.lazy import lazy
 
 _NAMES = {
     "claim": "FAILS HOLDS HOLDS_WHEN SOURCES VERDICTS Claim Evidence NotMeasured Tried",

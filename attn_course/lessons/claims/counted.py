@@ -3,15 +3,18 @@
 import math
 
 import numpy as np
+from kernelscope import (
+    DEFAULT_SHARED_BYTES,
+    OPT_IN_SHARED_KIB,
+    Counters,
+    LaunchError,
+    compile_cubin,
+    observe,
+)
 
 from attn_course import reference
 from attn_course.clinic import BROKEN_FOLDER, examine
 from attn_course.clinic.edits import edited
-from attn_course.engine.compile import compile_cubin
-from attn_course.engine.errors import LaunchError
-from attn_course.engine.events import observe
-from attn_course.engine.module.limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
-from attn_course.engine.watch import Counters
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.problem import Problem

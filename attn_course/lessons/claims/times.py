@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from kernelscope import array_module, asnumpy, resolve_backend
 
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.measure import contestants as peers

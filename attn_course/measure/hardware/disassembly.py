@@ -12,7 +12,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from attn_course.engine.compile import compile_cubin
+from kernelscope import compile_cubin
+
 from attn_course.ladder.headers import kernel_path
 
 PACKAGE, PROGRAM = "nvidia-cuda-nvdisasm", "nvdisasm"

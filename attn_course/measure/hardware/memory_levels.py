@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from kernelscope import array_module, asnumpy, resolve_backend
 
 from attn_course import reference
-from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from kernelscope import array_module
 
-from attn_course.engine.backend import array_module
-from attn_course.engine.project import IMPORT_ROOT, child_environment
+from attn_course.folders import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled
 from attn_course.ladder.headers import kernel_path, read_constants
 from attn_course.ladder.problem import ceil_div

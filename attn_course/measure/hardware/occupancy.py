@@ -9,7 +9,8 @@ import io
 import struct
 from dataclasses import dataclass
 
-from attn_course.engine.compile import compile_cubin
+from kernelscope import compile_cubin
+
 from attn_course.ladder.headers import kernel_path
 
 from .devices import MULTIPROCESSORS, Multiprocessor

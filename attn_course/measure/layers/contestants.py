@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from kernelscope import array_module, asnumpy
 
-from attn_course.engine.backend import array_module, asnumpy
 from attn_course.layers import LayerPlan
 from attn_course.measure.contestants import PeerRefuses, TorchCall, refusal, torch_module
 from attn_course.measure.timing import GRAPH_CALLS, Replay, capture

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kernelscope.landlock import landlock_version
 
 from attn_course.classroom.grading import (
     MODES,
@@ -21,7 +22,6 @@ from attn_course.classroom.grading import (
 )
 from attn_course.classroom.grading.confined import sandbox as sandbox_module
 from attn_course.classroom.grading.confined.supervise import Watch
-from attn_course.engine.compile.server import landlock_version
 
 pytestmark = pytest.mark.system
 

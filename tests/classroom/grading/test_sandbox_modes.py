@@ -10,11 +10,11 @@ import subprocess
 import sys
 
 import pytest
+from kernelscope.landlock import landlock_version
 
 from attn_course.classroom.grading import MODES
 from attn_course.classroom.grading.confined.supervise import OWN_USERS, REFUSED
-from attn_course.engine.compile.server import landlock_version
-from attn_course.engine.project import IMPORT_ROOT
+from attn_course.folders import IMPORT_ROOT
 
 pytestmark = pytest.mark.system
 

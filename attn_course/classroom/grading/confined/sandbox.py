@@ -23,10 +23,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from attn_course.engine.compile.server import landlock_version
-from attn_course.engine.errors import ShownBriefly
-from attn_course.engine.project import IMPORT_ROOT, PACKAGE, child_environment, home
-from attn_course.ladder.folders import FOLDERS
+from kernelscope import ShownBriefly, landlock
+
+from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
 
 MODES = ("bubblewrap", "namespaces", "limits")  # strongest first
 MIB = 1 << 20
@@ -107,17 +106,17 @@ class Sandbox:
     @property
     def description(self) -> str:
         """The walls that it has, for a report."""
-        version = landlock_version() if self.kernel_walls else 0
+        version = landlock.landlock_version() if self.kernel_walls else 0
         walls = {
             "bubblewrap": "bubblewrap (no network, no foreign files)",
             "namespaces": "namespaces (no network)",
             "limits": "no container",
         }
-        landlock = "no Landlock"
+        files = "no Landlock"
         if version:
             network = ", no TCP" if version >= 4 else ""
-            landlock = f"Landlock {version} (files{network})"
-        return f"{walls[self.mode]}, {landlock}, limits"
+            files = f"Landlock {version} (files{network})"
+        return f"{walls[self.mode]}, {files}, limits"
 
     def run(
         self, arguments: Sequence[str], data: bytes, limits: ProcessLimits | None = None
@@ -142,7 +141,8 @@ class Sandbox:
             "wrapper": self._wrapper(folder, readable, limits),
             "environment": _environment(folder),
             "folder": folder,
-            "listable": str(IMPORT_ROOT),  # where Python looks for the package
+            "listable": [str(IMPORT_ROOT), str(ENGINE.parent)],  # where Python looks for packages
+            "landlock": landlock.__file__,
             "readable": [*readable, "/proc", "/sys/devices/system/cpu"],
             "stdin": base64.b64encode(data).decode(),
             "limits": asdict(limits),
@@ -212,7 +212,7 @@ def works(sandbox: Sandbox) -> bool:
 def _readable() -> list[str]:
     """Files and folders that a command may read: the system's programs, Python, the course."""
     course = home()
-    own = [str(PACKAGE), *(str(course / name) for name in FOLDERS)]
+    own = [str(PACKAGE), str(ENGINE), *(str(course / name) for name in FOLDERS)]
     if course != PACKAGE:
         own.append(str(course / "pyproject.toml"))
     python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
@@ -250,7 +250,7 @@ def _environment(folder: str) -> dict[str, str]:
         "MPLBACKEND": "agg",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "ATTN_COURSE_BACKEND": "simulator",
-        "ATTN_COURSE_MEMORY": "1G",
-        "ATTN_COURSE_TIMEOUT": "60",
+        "KERNELSCOPE_BACKEND": "simulator",
+        "KERNELSCOPE_MEMORY": "1G",
+        "KERNELSCOPE_TIMEOUT": "60",
     }

@@ -30,7 +30,6 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 REPLY, STATUS = 3, 4  # file descriptors: of answers, and of the init's report
-SERVER = Path(__file__).resolve().parents[3] / "engine" / "compile" / "server.py"
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOOK_SECONDS = 0.1  # between two looks at memory, processes and files; near a limit a tenth of it
 BUSY = 5  # times the limit of seconds: what a command may take on a busy machine, with its waiting
@@ -86,8 +85,8 @@ def become(request: dict) -> None:
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(what, (most, most))
-    landlock = _landlock()
-    allowed = {request["listable"]: landlock.LANDLOCK_LIST}
+    landlock = _landlock(request["landlock"])
+    allowed = dict.fromkeys(request["listable"], landlock.LANDLOCK_LIST)
     allowed |= dict.fromkeys(request["readable"], landlock.LANDLOCK_RUN)
     allowed |= dict.fromkeys([request["folder"], *DEVICES], ~0)
     _drop_rights(request)
@@ -98,9 +97,9 @@ def become(request: dict) -> None:
     os.execve(request["command"][0], request["command"], request["environment"])
 
 
-def _landlock():
-    """The compiler's module with Landlock; loaded by path, as this script sees no packages."""
-    spec = spec_from_file_location("server", SERVER)
+def _landlock(path: str):
+    """The module kernelscope.landlock; loaded by path, as this script sees no packages."""
+    spec = spec_from_file_location("landlock", path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,0 +1,39 @@
+"""Where the course's files are: beside the package in a checkout, inside it once installed."""
+
+import os
+from pathlib import Path
+
+import kernelscope
+
+# setup.py copies these
+FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs", "kernelscope/docs")
+PACKAGE = Path(__file__).resolve().parent
+IMPORT_ROOT = PACKAGE.parent
+ENGINE = Path(kernelscope.__file__).resolve().parent
+
+
+def checkout() -> Path | None:
+    """Return the project's root where the package stands in a checkout, None once installed."""
+    return IMPORT_ROOT if (IMPORT_ROOT / "pyproject.toml").is_file() else None
+
+
+def home() -> Path:
+    """Return the folder that holds kernels, records and lessons: the checkout or the package."""
+    return checkout() or PACKAGE
+
+
+def course_folder(name: str) -> Path:
+    """Return the folder of FOLDERS with this name, of this copy of the course."""
+    if name not in FOLDERS:
+        raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
+    return home() / name
+
+
+def child_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a child process that can import the course, installed or not.
+
+    more: variables to set besides.
+    """
+    roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent)))
+    paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}

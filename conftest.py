@@ -1,0 +1,49 @@
+"""Settings and fixtures of all tests."""
+
+import gc
+import os
+import sys
+
+import pytest
+from kernelscope import backend
+
+# Parsed kernels are many small objects, and searching them all for cycles took an eighth of the
+# time: collect a thirtieth as often.
+gc.set_threshold(20_000, 10, 10)
+
+# Where this package is found, an import of nbformat compiles the grammar of IRIs, which takes a
+# second in each worker; no notebook's check needs it.
+sys.modules["rfc3987_syntax"] = None
+
+
+def pytest_collection_finish():
+    """Leave the collected tests and the imported modules of a worker out of all later searches.
+
+    Not of a process alone: Hypothesis, imported at its end, searches for what refers to an object.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Choose the simulator, whatever GPU the machine has."""
+    monkeypatch.setenv(backend.ENVIRONMENT_VARIABLE, "simulator")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say in which modes the sandbox was tested, and why not in others."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    told = {}
+    for report in reports:
+        told |= {value[0]: value[1] for name, value in _properties(report) if name == "sandbox"}
+    if told:
+        tested = ", ".join(label for label, why in told.items() if not why)
+        missing = "; ".join(f"{label}: {why}" for label, why in told.items() if why)
+        terminalreporter.write_line(f"sandbox: tested {tested or 'in no mode'}")
+        terminalreporter.write_line(f"sandbox: not on this machine: {missing or 'none'}")
+
+
+def _properties(report):
+    return getattr(report, "user_properties", ())

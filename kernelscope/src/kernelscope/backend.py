@@ -1,0 +1,93 @@
+"""Where kernels run, a GPU or the simulator, and the array library that goes with each."""
+
+import types
+from functools import lru_cache
+
+import numpy as np
+
+from .errors import BackendError
+from .settings import setting
+
+ENVIRONMENT_VARIABLE = "KERNELSCOPE_BACKEND"
+BACKENDS = ("gpu", "simulator")
+# CuPy's own values of `backend=` name a compiler; here they leave the choice of machine open.
+CUPY_COMPILERS = ("nvrtc", "nvcc")
+
+
+@lru_cache(maxsize=1)
+def gpu_count() -> int:
+    """The number of GPUs CuPy sees; 0 without CuPy, without a driver, or without a device."""
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount()
+    except Exception:  # CuPy raises ImportError, CUDARuntimeError, OSError: all mean "none"
+        return 0
+
+
+def resolve_backend(backend: str | None = None) -> str:
+    """ "gpu" or "simulator": the argument, else KERNELSCOPE_BACKEND, else a GPU if CuPy sees one.
+
+    None, "nvrtc" and "nvcc" (which CuPy code passes) leave the choice open.
+    Raises ValueError for an unknown name and BackendError for "gpu" where there is none.
+    """
+    origin = "backend"
+    chosen = None if backend in CUPY_COMPILERS else backend
+    if chosen is None:
+        chosen = setting(ENVIRONMENT_VARIABLE) or None
+        origin = f"the environment variable {ENVIRONMENT_VARIABLE}"
+    if chosen is None:
+        return "gpu" if gpu_count() else "simulator"
+    if chosen not in BACKENDS:
+        raise ValueError(f'{origin} is {chosen!r}; it must be "gpu" or "simulator"')
+    if chosen == "gpu" and not gpu_count():
+        raise BackendError(
+            f'{origin} asks for "gpu", but CuPy sees no GPU on this machine; '
+            'use backend="simulator", or leave the choice open'
+        )
+    return chosen
+
+
+def array_module(backend: str | None = None) -> types.ModuleType:
+    """`cupy` for the GPU, `numpy` for the simulator."""
+    if resolve_backend(backend) == "gpu":
+        import cupy
+
+        return cupy
+    return np
+
+
+def asnumpy(array) -> np.ndarray:
+    """The array on the host: a copy of a CuPy array, a NumPy array as it is."""
+    return array.get() if is_device_array(array) else np.asarray(array)
+
+
+def is_device_array(value) -> bool:
+    """Whether the value lives in GPU memory (a CuPy array, or what speaks its interface).
+
+    The interface is looked for on the type: asking a CPU tensor of PyTorch for it raises.
+    """
+    if not hasattr(type(value), "__cuda_array_interface__"):
+        return False
+    if type(value).__module__.partition(".")[0] == "cupy":
+        return True  # its interface has no word for some dtypes, bfloat16 among them
+    try:
+        return value.__cuda_array_interface__ is not None
+    except (AttributeError, RuntimeError):
+        return False
+
+
+class ArrayModule(types.ModuleType):
+    """`xp`: NumPy or CuPy, whichever the chosen backend works on, looked up at each use."""
+
+    def __getattr__(self, name: str):
+        return getattr(array_module(), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(array_module())
+
+    def __repr__(self) -> str:
+        return f"<xp: {array_module().__name__}>"
+
+
+xp = ArrayModule("xp", "NumPy on the simulator, CuPy on a GPU.")

@@ -1,0 +1,1 @@
+"""The command `kernelscope`: one module a subcommand, and what their calls share."""

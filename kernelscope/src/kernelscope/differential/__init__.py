@@ -1,0 +1,1 @@
+"""The simulator against a GPU, bit for bit: opcodes, matrices, kernels, functions."""

@@ -1,0 +1,1 @@
+"""Matrix instructions on both machines, and the way of adding that explains what a GPU gave."""

@@ -1,0 +1,1 @@
+"""Random kernels: a tree, its CUDA C, and an oracle that evaluates it."""

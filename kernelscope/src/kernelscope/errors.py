@@ -1,0 +1,173 @@
+"""The exceptions of the engine. Messages name the source line and a remedy."""
+
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
+
+_HIDDEN = [f"{Path(__file__).resolve().parent}/"]  # folders of code that is not the user's
+
+
+def hide_frames(folder: str | Path) -> None:
+    """Leave the code of a package out of what errors and warnings show, as ours is."""
+    _HIDDEN.append(f"{Path(folder).resolve()}/")
+
+
+def is_hidden(filename: str) -> bool:
+    """Whether a file is of this package, or of one that `hide_frames` named."""
+    return filename.startswith(tuple(_HIDDEN))
+
+
+class ShownBriefly:
+    """An exception that a notebook shows by the user's own lines and its message.
+
+    IPython calls `_render_traceback_` in place of its own traceback. `traceback.print_last()`
+    prints all frames.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        frames = traceback.extract_tb(self.__traceback__)
+        own = [frame for frame in frames if _is_users(frame.filename)]
+        lines = [f"\x1b[1;31m{type(self).__name__}\x1b[0m"]
+        for frame in own:
+            cell = "ipykernel_" in frame.filename or frame.filename.startswith("<")
+            place = "the cell" if cell else frame.filename
+            lines.append(f"  line {frame.lineno} of {place}: {shorten(frame.line or '', 100)}")
+        return [*lines, "", str(self)]
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a frame's file belongs neither to a hidden package nor to a library."""
+    if filename.startswith("<"):
+        return filename.startswith("<ipython-input")
+    libraries = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not (is_hidden(filename) or filename.startswith(tuple(libraries)))
+
+
+# -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message of the compiler: where it points, what it says, and what it prints below."""
+
+    file: str
+    line: int
+    severity: str  # "error", "catastrophic error" or "warning"
+    message: str
+    snippet: tuple[str, ...] = ()  # the source line and the caret line
+
+
+class CompileError(ShownBriefly, RuntimeError):
+    """CUDA C that does not compile.
+
+    `diagnostics` holds the compiler's errors in order, `log` its whole output; `file` and
+    `line` are those of the first error ("" and 0 when the compiler gives none).
+    """
+
+    def __init__(self, message: str, diagnostics: tuple[Diagnostic, ...] = (), log: str = ""):
+        super().__init__(message)
+        self.diagnostics = diagnostics
+        self.log = log
+        self.file = diagnostics[0].file if diagnostics else ""
+        self.line = diagnostics[0].line if diagnostics else 0
+
+
+class CompilerFailedError(CompileError):
+    """The compiler gave no verdict: it ended early, had no time left, or lacks a part of its own.
+
+    The source or the machine may be the cause, so a judge counts it against nobody.
+    """
+
+
+class CompilerMissingError(ShownBriefly, RuntimeError):
+    """CuPy or NVRTC is not installed; the message names the pip package to install."""
+
+
+class ParseError(ShownBriefly, ValueError):
+    """PTX text that does not follow the ISA manual; names the line of the text."""
+
+
+class UnknownInstruction(Exception):
+    """An opcode that the operation table does not have; names the part that is not known."""
+
+
+# -- calls of a kernel --------------------------------------------------------------------------
+class BackendError(ShownBriefly, RuntimeError):
+    """The chosen backend cannot do this: no GPU is present, or only the other backend has it."""
+
+
+class KernelNotFoundError(ShownBriefly, LookupError):
+    """A module has no kernel or variable of this name; the message lists those it has."""
+
+
+class ArgumentError(ShownBriefly, TypeError):
+    """A kernel argument that does not fit its parameter: count, dtype, layout, place or value."""
+
+
+class ArgumentWarning(UserWarning):
+    """A kernel argument that CuPy passes without a word, of which the kernel reads other values."""
+
+
+class LaunchError(ShownBriefly, ValueError):
+    """An illegal launch: grid, block or shared memory outside what the device accepts.
+
+    `kind` is the name under which a sanitizer's report files it.
+    """
+
+    kind = "bad-launch"
+
+
+# -- a kernel that runs on the simulator --------------------------------------------------------
+class SimulatorError(ShownBriefly, RuntimeError):
+    """A kernel did something that hardware refuses, or that the simulator does not know.
+
+    line: of the kernel's own file; 0 where it is not known.
+    """
+
+    def __init__(self, message: str = "", line: int = 0):
+        super().__init__(message)
+        self.line = line
+
+
+class MemoryFault(SimulatorError):
+    """An out-of-bounds or misaligned access.
+
+    kind: "out-of-bounds" or "misaligned"; array: the nearest array's name; index: the element of
+    it (or the byte); threads: ((block x, y, z), (thread x, y, z)) of the first eight that did it.
+    """
+
+    def __init__(self, message, kind, array="", index=None, threads=(), line=0):
+        super().__init__(message, line)
+        self.kind, self.array, self.index, self.threads = kind, array, index, threads
+
+
+class Hang(SimulatorError):
+    """The kernel can not finish: names the line it hangs on and who waits for what."""
+
+
+class OutOfTime(Hang):
+    """The kernel runs longer than a call may: names the line that it has reached."""
+
+
+class Interrupted(ShownBriefly, KeyboardInterrupt):
+    """Ctrl-C, or a notebook's stop button, during a launch: names the line that was running."""
+
+
+class TooLarge(SimulatorError):
+    """The kernel needs more memory, or prints more, than the limits of a call allow."""
+
+
+class Trap(SimulatorError):
+    """The kernel stopped itself with trap."""
+
+
+class KernelAssertion(SimulatorError):
+    """An assert() in the kernel failed."""
+
+
+class UnsupportedKernel(SimulatorError):
+    """The kernel uses something the simulator does not do; names the instruction and its line."""
+
+
+class UnsupportedInstruction(Exception):
+    """Raised while decoding; becomes UnsupportedKernel once the source line is known."""

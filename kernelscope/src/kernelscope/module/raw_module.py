@@ -1,0 +1,348 @@
+"""`RawModule` with CuPy's own signature, on a GPU or on the simulator."""
+
+import os
+import re
+import threading
+from functools import cached_property
+
+from kernelscope.backend import BackendError, resolve_backend
+from kernelscope.budget import call_budget
+from kernelscope.compile import (
+    BUILDS,
+    Compiled,
+    CompileError,
+    compile_ptx,
+    default_arch,
+    headers_of,
+    read_text,
+    requested_arch,
+)
+
+from ..errors import KernelNotFoundError
+from ..project import find_file, is_strict
+from ..ptx.demangle import demangle
+from ..ptx.dwarf import Reader
+from ..ptx.parser import parse
+from ..ptx.syntax import Module
+from .cupy_side import CupyModules, newer_arch, translated_cucomplex
+from .kernel import GpuKernel, Kernel, SimulatorKernel
+from .limits import DEFAULT_SHARED_BYTES
+from .signature import read_entry
+
+_MAKING = threading.RLock()  # threads make one program after the other
+
+
+class RawModule:
+    """CUDA C source whose kernels can be called, as with `cupy.RawModule`.
+
+    Args:
+        code: CUDA C source text. Give exactly one of `code` and `path`.
+        path: a .cu file, or a .ptx (both backends) or .cubin file (GPU only). A relative path is
+            looked for from the current folder, then beside the folders of `add_kernel_folder`.
+        options: NVRTC options such as ("-DTILE=32",).
+        backend: "gpu", "simulator", or None for the environment variable KERNELSCOPE_BACKEND,
+            else a GPU if CuPy sees one, else the simulator. CuPy's "nvrtc" and "nvcc" mean None.
+        name_expressions: template kernels to instantiate, such as ("scale<float>",).
+        translate_cucomplex: whether <cuComplex.h> means Thrust's complex numbers, as in CuPy.
+        enable_cooperative_groups, jitify: CuPy's own, for the GPU; the simulator needs neither.
+        strict: whether a call refuses arguments that are not of the parameters' own types and
+            layout: a Python float for `float`, np.int64 for `int`, an int32 array for `unsigned*`,
+            a transposed array. None: as `add_kernel_folder` says of the file's folder, else False.
+
+    Without strict checks arguments follow CuPy's rules, so that a program written for CuPy runs
+    unchanged. A Python number has 8 bytes and the kernel reads as many as its parameter has; an
+    array of any dtype and strides is passed as the memory it is; an integer for a pointer is a
+    device address. An ArgumentWarning names the argument where the kernel then reads other numbers
+    than those given, or another order of elements.
+
+    The attribute `backend` is "gpu" or "simulator". Compilation happens at the first use.
+    Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
+    """
+
+    def __init__(
+        self,
+        code: str | None = None,
+        *,
+        path=None,
+        options=(),
+        backend=None,
+        translate_cucomplex: bool = False,
+        enable_cooperative_groups: bool = False,
+        name_expressions=None,
+        jitify=None,
+        strict: bool | None = None,
+    ):
+        if (code is None) == (path is None):
+            raise TypeError("RawModule takes either code= (source text) or path= (a file)")
+        if not isinstance(code, str | None):
+            raise TypeError(f"code is of type {type(code).__name__}; it must be a string")
+        self.options = _checked_strings("options", options, "('-DTILE=32',)")
+        self.name_expressions = _checked_strings(
+            "name_expressions", name_expressions or (), "('scale<float>',)"
+        )
+        self.backend = resolve_backend(backend)
+        self.path = find_file(path) if path is not None else None
+        self.file_path = None if path is None else os.fspath(path)
+        if strict is None:
+            strict = self.path is not None and is_strict(self.path)
+        self.strict = bool(strict)
+        self.translate_cucomplex = translate_cucomplex
+        self.enable_cooperative_groups = enable_cooperative_groups
+        self.name = "kernel.cu" if path is None else os.fspath(path)
+        self.kind = self.path.suffix.lower() if self.path else ".cu"
+        self.code = None if code is None else code.removeprefix("\ufeff")
+        if self.path and self.kind not in (".ptx", ".cubin"):
+            self.kind, self.code = ".cu", read_text(self.path)
+        self._cupy_options = {
+            "backend": backend if backend in ("nvrtc", "nvcc") else "nvrtc",
+            "translate_cucomplex": translate_cucomplex,
+            "enable_cooperative_groups": enable_cooperative_groups,
+        } | ({} if jitify is None else {"jitify": jitify})
+        self._programs: dict[str, object] = {}
+        self._kernels: dict[str, Kernel] = {}
+        if self.name_expressions and self.kind != ".cu":
+            raise ValueError("name_expressions need CUDA C source, not a compiled file")
+        if self.backend == "simulator" and self.kind == ".cubin":
+            raise BackendError(f"{self.name} is machine code; the simulator runs .cu and .ptx")
+
+    def __repr__(self) -> str:
+        return f"<RawModule {self.name} on the {self.backend}>"
+
+    # -- compilation -------------------------------------------------------------------------
+
+    @cached_property
+    def arch(self) -> str:
+        """The architecture of the PTX, such as "compute_90".
+
+        The -arch of the options, else what a comment `// kernelscope: sm_90` of the source names
+        (see `add_arch_comment`), else compute_80; on a GPU the GPU's own architecture if that is
+        newer.
+        """
+        if self.kind == ".ptx":
+            return self._ptx_module.target.replace("sm_", "compute_") or "compute_80"
+        requested = requested_arch(self.options)
+        if requested:
+            return requested.replace("sm_", "compute_")
+        least = default_arch(self.code or "")
+        return newer_arch(least) if self.backend == "gpu" else least
+
+    def compiled(self, build: str = "optimised") -> Compiled:
+        """The PTX of a build with its mangled names and the compiler's warnings."""
+        if build not in BUILDS:
+            raise ValueError(f"build is {build!r}; it must be 'optimised' or 'debug'")
+        if self.kind == ".cubin":
+            raise BackendError(f"{self.name} is machine code and has no PTX")
+        if self.kind == ".ptx":
+            return Compiled(read_text(self.path))
+        with call_budget():
+            return compile_ptx(
+                self.compiled_code,
+                self.name,
+                self.options,
+                self.arch,
+                build,
+                self.name_expressions,
+                self.folder,
+            )
+
+    @property
+    def folder(self) -> str | None:
+        """Where the file is, whose neighbours it may include."""
+        return str(self.path.parent) if self.path else None
+
+    @property
+    def compiled_code(self) -> str:
+        """The source text that NVRTC gets: `code`, less what translate_cucomplex replaces."""
+        if self.translate_cucomplex:
+            return translated_cucomplex(self.code, self.name)
+        return self.code
+
+    def compile(self, log_stream=None) -> None:
+        """Compile now instead of at the first use; warnings go to `log_stream`."""
+        compiled = self.compiled()
+        if log_stream is not None:
+            log_stream.write(compiled.log)
+
+    def ptx(self, build: str = "optimised") -> str:
+        """The PTX text of a build: "optimised" (what runs) or "debug" (`-G`)."""
+        return self.compiled(build).ptx
+
+    def program(self, build: str = "optimised"):
+        """The simulator's Program of a build, parsed once. Works on either backend."""
+        with _MAKING:
+            return self._program(build)
+
+    def _program(self, build: str):
+        if build not in self._programs:
+            from kernelscope.machine import Program
+
+            with call_budget():
+                self._programs[build] = Program(
+                    self.ptx(build),
+                    source=self.code or "",
+                    source_name=self.name,
+                    build=build,
+                    options=self.options,
+                    headers=headers_of(self.code or "", self.folder, self.options),
+                    memory=next((one.memory for one in self._programs.values()), None),
+                )
+        return self._programs[build]
+
+    # -- kernels -----------------------------------------------------------------------------
+
+    @cached_property
+    def _described(self) -> Compiled:
+        """The build whose PTX describes the kernels: the debug build, which knows their C types.
+
+        NVRTC makes it in a small part of the time of the optimised build, which stands in where
+        the code has no debug build; then no C type is known.
+        """
+        with call_budget():  # one limit of time for both
+            try:
+                return self.compiled("debug")
+            except CompileError:
+                return self.compiled()
+
+    @cached_property
+    def _ptx_module(self) -> Module:
+        return parse(self._described.ptx, bodies=False)
+
+    @cached_property
+    def _debug_reader(self) -> Reader | None:
+        return Reader(self._ptx_module) if ".debug_info" in self._ptx_module.sections else None
+
+    @cached_property
+    def _entries(self) -> tuple[str, ...]:
+        functions = self._ptx_module.functions.values()
+        return tuple(function.name for function in functions if function.is_entry)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names for get_function."""
+        lowered = self._described.lowered_names
+        return tuple(name for name in self._entries if name not in lowered.values()) + tuple(
+            name for name, mangled in lowered.items() if mangled in self._entries
+        )
+
+    def get_function(self, name: str) -> Kernel:
+        """The kernel of this name, or of this name expression.
+
+        Raises KernelNotFoundError listing the module's kernels, CompileError.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; it must be the name of a kernel, a string")
+        if name not in self._kernels:
+            with call_budget():
+                self._kernels[name] = self._make_kernel(name)
+        return self._kernels[name]
+
+    def _make_kernel(self, name: str) -> Kernel:
+        if self.kind == ".cubin":
+            return GpuKernel(self, name, None, self._cupy.function(name))
+        mangled = self._described.lowered_names.get(name, name)
+        if mangled not in self._entries:
+            raise KernelNotFoundError(self._not_found(name))
+        self._check_definitions()
+        function = self._ptx_module.functions[mangled]
+        entry = read_entry(function, self._debug_reader, self.name)
+        if self.backend == "gpu":
+            return GpuKernel(self, name, entry, self._cupy.function(name))
+        kernel = SimulatorKernel(self, name, entry)
+        if not kernel.surely_fits(0) and kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
+            raise CompileError(
+                f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
+                f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "
+                "__shared__ and set kernel.max_dynamic_shared_size_bytes"
+            )
+        return kernel
+
+    @cached_property
+    def declared_shared_bytes(self) -> int:
+        """Bytes of all static shared memory that the described build declares, with its padding.
+
+        No kernel of the optimised build has more: what that leaves out is never used.
+        """
+        functions = self._ptx_module.functions.values()
+        own = [v for function in functions for v in function.variables.values()]
+        shared = [v for v in (*self._ptx_module.variables.values(), *own) if v.space == "shared"]
+        return sum(v.size + max(v.align, 1) for v in shared)
+
+    def _check_definitions(self) -> None:
+        """Raise CompileError for a variable that is declared extern and never defined."""
+        variables = self._ptx_module.variables.values()
+        missing = [demangle(one.name) for one in variables if not one.defined]
+        if missing:
+            raise CompileError(
+                f"{self.name}: {missing[0]} is declared extern and has no definition. A module is "
+                f"linked with no other: define {missing[0]} in this source"
+            )
+
+    def _not_found(self, name: str) -> str:
+        known = ", ".join(self.kernels) or "none"
+        message = f"{self.name} has no kernel {name!r}; it has: {known}."
+        bare = name.partition("<")[0].strip()
+        if bare == name and bare in map(demangle, self._entries):
+            return (
+                f'{message} C++ has changed its name: write extern "C" __global__ void '
+                f"{name}(...), or pass name_expressions=({name!r},) to RawModule"
+            )
+        template = rf"\btemplate\s*<[^;{{}}]{{0,200}}>[^;{{}}]{{0,200}}\b{re.escape(bare)}\s*\("
+        if re.search(template, self.code or ""):
+            example = name if "<" in name else f"{name}<float>"
+            return f"{message} It is a template: pass name_expressions=({example!r},) to RawModule"
+        return message
+
+    # -- variables ---------------------------------------------------------------------------
+
+    def get_global(self, name: str):
+        """A __device__ or __constant__ variable.
+
+        On the GPU a `cupy.cuda.MemoryPointer`, on the simulator the variable's bytes as a NumPy
+        array of uint8 (writing to it writes the variable). Either way
+        `xp.ndarray(shape, dtype, module.get_global(name))` is a view of the variable.
+        Raises KernelNotFoundError.
+        """
+        if self.kind == ".cubin":
+            return self._cupy.variable(name)
+        on_gpu = self.backend == "gpu"
+        mangled = self._described.lowered_names.get(name, name)
+        variables = self._ptx_module.variables if on_gpu else self.program().variables
+        if mangled not in variables:
+            known = ", ".join(variables) or "none"
+            raise KernelNotFoundError(f"{self.name} has no variable {name!r}; it has: {known}")
+        return self._cupy.variable(name) if on_gpu else variables[mangled]
+
+    # -- the GPU -----------------------------------------------------------------------------
+
+    @property
+    def module(self):
+        """CuPy's module below: on the GPU a `cupy.cuda.Module`, on the simulator a LoadedModule."""
+        return self._cupy.plain.module if self.backend == "gpu" else LoadedModule(self)
+
+    @cached_property
+    def _cupy(self) -> CupyModules:
+        return CupyModules(self)
+
+
+class LoadedModule:
+    """A module under the names of its PTX, as `cupy.cuda.Module` has them."""
+
+    def __init__(self, module: RawModule):
+        self._module = module
+
+    def get_function(self, name: str) -> Kernel:
+        """The kernel of this name in the PTX (mangled, for a kernel that is not extern "C")."""
+        return self._module.get_function(name)
+
+    def get_global_var(self, name: str):
+        """The variable of this name in the PTX, as RawModule.get_global gives it."""
+        return self._module.get_global(name)
+
+
+def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
+        raise TypeError(f"{what} is {values!r}; it must be a tuple of strings such as {example}")
+    for value in values:
+        if "\0" in value or value != value.encode("utf-8", "replace").decode("utf-8"):
+            raise ValueError(f"{what} has {value!r}, which is no text for a compiler")
+    return tuple(values)

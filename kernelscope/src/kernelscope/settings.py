@@ -1,0 +1,29 @@
+"""Settings from environment variables."""
+
+import os
+import warnings
+from functools import cache
+
+NAMES = (
+    *("BACKEND", "TIMEOUT", "MEMORY", "OUTPUT", "COMPILED", "PROGRESS", "WARP_ORDER"),
+    *("TRACEBACK", "COMMIT"),
+)
+# variable -> its name of before, which still counts where the variable is not set
+ALIASES = {f"KERNELSCOPE_{name}": f"ATTN_COURSE_{name}" for name in NAMES}
+
+
+def setting(variable: str) -> str:
+    """Return the text of an environment variable of ALIASES, or of its old name; "" for neither."""
+    value = os.environ.get(variable)
+    if value is None:
+        value = os.environ.get(ALIASES[variable], "")
+        if value:
+            _warn(variable)
+    return value
+
+
+@cache
+def _warn(variable: str) -> None:
+    """Say once in a process that a variable has another name now."""
+    message = f"the environment variable {ALIASES[variable]} is now {variable}"
+    warnings.warn(message, FutureWarning, stacklevel=3)

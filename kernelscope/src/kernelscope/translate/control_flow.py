@@ -1,0 +1,140 @@
+"""Control flow of one function: basic blocks, and which registers are live where.
+
+A block's key is its place in program order: (index,) in the kernel itself, (call site, index) in a
+device function called from there, and so on. Python orders tuples the way the machine wants to
+run them: of several groups of lanes, the one with the lowest key runs first, so that the two
+sides of a branch meet again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kernelscope.ptx.syntax import Function, Instruction
+
+Key = tuple[int, ...]
+LANE, SHARED_BASE, LOCAL_BASE = 0, 1, 2  # slots every kernel has: lane id and slice offsets
+MASKED = ("shfl.sync", "vote.sync", "match.", "redux.sync", "bar.warp.sync", "elect.sync")
+WHOLE_WARP = ("wmma.", "mma.", "ldmatrix.", "stmatrix.", "movmatrix.")
+_ENDS = ("bra", "brx", "call", "ret", "exit", "trap")
+_POLLS = ("volatile", "relaxed", "acquire", "mmio")
+
+
+@dataclass(frozen=True)
+class Terminator:
+    """How a block ends: "jump", "branch", "table", "exit", "return", "barrier", "call", "trap".
+
+    A "return" is one from a recursive function, whose lanes may go back to different places.
+    """
+
+    kind: str
+    instruction: Instruction | None = None
+    slot: int = -1  # predicate (branch), index (table) or number of the call site (return)
+    negated: bool = False
+    target: Key | None = None
+    fall: Key | None = None
+    targets: tuple[Key, ...] = ()
+    counted: bool = True  # False for the branch that stands in for a guard
+    action: object = None  # what a barrier or a call needs besides
+
+
+@dataclass
+class Block:
+    """Instructions that run one after another, and how they end.
+
+    operations: the compiled lines, one an instruction; uses: slots read before they are written;
+    definitions and live_in: bit masks of slots written, and of slots needed from here on.
+    """
+
+    key: Key
+    instructions: list[Instruction]
+    terminator: Terminator
+    successors: tuple[Key, ...] = ()
+    operations: list[Callable] = field(default_factory=list)
+    uses: tuple[int, ...] = ()
+    definitions: int = 0
+    live_in: int = 0
+    warp_level: bool = False  # its first instruction needs lanes of the warp to be together
+    members: Callable | None = None  # reads the mask of those lanes; None: the whole warp
+    instance: object = None  # the function and call site it belongs to
+    polls: bool = False  # looks at memory that other threads may change: spinning loops do
+
+
+LONGEST_BLOCK = 2048  # instructions; between two blocks a launch looks at its budget
+
+
+def is_barrier(opcode: str) -> bool:
+    parts = opcode.split(".")
+    if "cluster" in parts:
+        return "wait" in parts  # barrier.cluster.arrive does not wait
+    return parts[0] in ("bar", "barrier") and "warp" not in parts
+
+
+def is_warp_level(opcode: str) -> bool:
+    """Do the lanes of a warp run this instruction together?"""
+    return opcode.startswith(MASKED + WHOLE_WARP)
+
+
+def names_members(opcode: str) -> bool:
+    """Is the last operand the mask of the lanes that take part?"""
+    return opcode.startswith(MASKED)
+
+
+def looks_at_others(opcode: str) -> bool:
+    """Atomics whose result is used, loads that the compiler may not merge or move, and waits for
+    the phase of an mbarrier.
+    """
+    root, *parts = opcode.split(".")
+    if root == "mbarrier":
+        return parts[0] in ("test_wait", "try_wait")
+    return root == "atom" or root == "ld" and any(part in _POLLS for part in parts)
+
+
+def ends_block(instruction: Instruction) -> bool:
+    """Is this a branch, a call, an exit or a barrier, so that a block of lines ends with it?"""
+    root = instruction.opcode.split(".")[0]
+    return root in _ENDS or is_barrier(instruction.opcode)
+
+
+def leaders(function: Function) -> list[int]:
+    """Indices of the instructions that start a block."""
+    starts = {0, *function.labels.values(), *range(0, len(function.body), LONGEST_BLOCK)}
+    for instruction in function.body:
+        i = instruction.index
+        if ends_block(instruction):
+            starts.add(i + 1)
+        if is_warp_level(instruction.opcode):
+            starts.add(i)
+        if instruction.guard is not None and not instruction.opcode.startswith("bra"):
+            starts |= {i, i + 1}
+    return sorted(s for s in starts if s <= len(function.body))
+
+
+def solve_liveness(
+    blocks: dict[Key, Block], uses: dict[Key, int], always: int, check: Callable[[], None]
+) -> None:
+    """Fill in `live_in`: backward data flow over slot bit masks until nothing changes.
+
+    `always` holds what is needed after the function returns, whatever happens in it. check() is
+    called for each block and may raise.
+    """
+    order = sorted(blocks, reverse=True)
+    for key in order:
+        blocks[key].live_in = uses[key] | always
+    changed = True
+    while changed:
+        changed = False
+        for key in order:
+            check()
+            block = blocks[key]
+            live = uses[key] | (live_out(blocks, block, always) & ~block.definitions) | always
+            if live != block.live_in:
+                block.live_in, changed = live, True
+
+
+def live_out(blocks: dict[Key, Block], block: Block, always: int) -> int:
+    """Slots needed after a block."""
+    out = always
+    for successor in block.successors:
+        if successor in blocks:
+            out |= blocks[successor].live_in
+    return out

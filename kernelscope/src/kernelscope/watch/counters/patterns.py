@@ -1,0 +1,133 @@
+"""Remembers the addresses of an access, so that the same access moved along costs nothing again.
+
+A loop's loads differ from one pass to the next by a constant: all lanes move on by 4 bytes, say.
+Sectors depend on that constant only through its remainder by 32, bank conflicts not at all. So the
+first addresses are kept as a pattern, and a later event is recognised as `pattern + delta`.
+"""
+
+import numpy as np
+from kernelscope.addresses import Packed
+
+from .atomics import count_atomic_passes, count_atomic_sectors
+from .traffic import SECTOR_BYTES, WORD_BYTES, Lanes, count_sectors, count_wavefronts
+
+_NONE = np.zeros(0, np.uint8)
+_FEW = 3  # moves; up to here marking every lane is cheaper than finding distinct addresses
+
+
+class Pattern:
+    """Addresses of one access by some lanes, and what was counted for them.
+
+    touched: (line, "read" or "written", bytes a lane) -> deltas by which the access was seen
+    moved, for the count of unique bytes.
+    """
+
+    def __init__(self, lanes: Lanes, address: np.ndarray):
+        self.lanes, self.address = lanes, address
+        self.first, self.middle, self.last = self._samples(address)
+        self._pieces: dict[tuple[int, int], int] = {}
+        self._atomic_sectors: dict[int, int] = {}
+        self._wavefronts: dict[tuple[int, str, int], tuple[int, int]] = {}
+        self.touched: dict[tuple[int, str, int], set[int]] = {}
+
+    @staticmethod
+    def _samples(address: np.ndarray) -> tuple[int, int, int]:
+        return int(address[0]), int(address[address.size // 2]), int(address[-1])
+
+    def delta(self, lanes: np.ndarray, address: np.ndarray) -> int | None:
+        """By how many bytes `address` is this pattern moved along; None: it is another one."""
+        if address.size != self.address.size:
+            return None
+        first, middle, last = self._samples(address)
+        delta = first - self.first
+        if middle - self.middle != delta or last - self.last != delta:
+            return None
+        if not self.lanes.same_as(lanes):
+            return None
+        if address is self.address:
+            return delta
+        moved = self.address + np.uint64(delta & (2**64 - 1))
+        return delta if np.array_equal(moved, address) else None
+
+    def sectors(self, delta: int) -> int:
+        """Sectors of the pattern moved along by `delta` bytes, summed over warps."""
+        return self.pieces(delta, SECTOR_BYTES)
+
+    def pieces(self, delta: int, size: int) -> int:
+        """The same for aligned pieces of memory of `size` bytes, a power of two from 32 on."""
+        key = size, delta % size
+        if key not in self._pieces:
+            shift = np.uint64((size // SECTOR_BYTES).bit_length() - 1)
+            moved = self.address + np.uint64(key[1]) >> shift
+            self._pieces[key] = count_sectors(self.lanes, moved)
+        return self._pieces[key]
+
+    def atomic_sectors(self, delta: int) -> int:
+        """The same where lanes on one address wait for each other."""
+        key = delta % SECTOR_BYTES
+        if key not in self._atomic_sectors:
+            moved = self.address + np.uint64(key)
+            self._atomic_sectors[key] = count_atomic_sectors(self.lanes, moved)
+        return self._atomic_sectors[key]
+
+    def wavefronts(self, delta: int, size: int, kind: str) -> tuple[int, int]:
+        """(wavefronts, minimum) of the pattern moved along: a "load" or "store" of `size` bytes, or
+        the passes of an "atomic" and their minimum.
+        """
+        key = (size, kind, delta % WORD_BYTES)
+        if key not in self._wavefronts:
+            moved = self.address + np.uint64(key[2])
+            if kind == "atomic":
+                self._wavefronts[key] = count_atomic_passes(self.lanes, moved, size)
+            else:
+                self._wavefronts[key] = count_wavefronts(self.lanes, moved, size, kind)
+        return self._wavefronts[key]
+
+    def touch(self, line: int, how: str, size: int, delta: int) -> None:
+        self.touched.setdefault((line, how, size), set()).add(delta)
+
+
+class TouchedBytes:
+    """Which bytes of global memory a launch has read and written, for each source line.
+
+    stretches: (first, end) global addresses of the launch's buffers.
+    """
+
+    def __init__(self, stretches):
+        self.packed = Packed(stretches)
+        self.maps: dict[tuple[int, str], np.ndarray] = {}
+
+    def mark(self, pattern: Pattern) -> None:
+        """Mark what the pattern has touched since the last call."""
+        distinct = None
+        for (line, how, size), deltas in pattern.touched.items():
+            address = pattern.address
+            if len(deltas) > _FEW:
+                distinct = np.unique(address) if distinct is None else distinct
+                address = distinct
+            for delta in deltas:
+                self._mark(line, how, address + np.uint64(delta & (2**64 - 1)), size)
+        pattern.touched.clear()
+
+    def _mark(self, line: int, how: str, address: np.ndarray, size: int) -> None:
+        position = self.packed.positions(address.view(np.int64))
+        touched = self.maps[line, how] = self._grown(self.maps.get((line, how), _NONE))
+        unit = min(size, 8)
+        view = touched.view(f"u{unit}")
+        ones = int.from_bytes(b"\1" * unit, "little")
+        index = position >> unit.bit_length() - 1
+        for part in range(size // unit):
+            view[index + part if part else index] = ones
+
+    def _grown(self, touched: np.ndarray) -> np.ndarray:
+        """A map with room for every address met so far."""
+        if touched.size == self.packed.size:
+            return touched
+        return np.concatenate([touched, np.zeros(self.packed.size - touched.size, np.uint8)])
+
+    def count(self, how: str, line: int | None = None) -> int:
+        """Distinct bytes "read" or "written", by one line or by all."""
+        maps = [m for (at, kind), m in self.maps.items() if kind == how and line in (None, at)]
+        if len(maps) < 2:
+            return sum(int(np.count_nonzero(m)) for m in maps)
+        return int(np.count_nonzero(np.bitwise_or.reduce([self._grown(m) for m in maps])))

@@ -1,0 +1,116 @@
+"""Global memory over a launch: races between threads and blocks, reads of unwritten outputs."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from kernelscope.addresses import Packed
+from kernelscope.events import Buffer
+
+from ..findings import Naming
+from .ordering import Publications
+from .shadow import FIRST, HOST, NEVER, Shadow, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
+
+
+class GlobalShadow(Shadow):
+    """The shadow of a launch's arrays, one after another without the gaps between them.
+
+    image: global memory by its addresses; stretches: (first, end) addresses of the arrays.
+    """
+
+    def __init__(self, image: np.ndarray, stretches):
+        self.packed = Packed(stretches)
+        super().__init__(self.packed.size, HOST, np.zeros(0, np.uint8))
+        self.memory, self.before = image, np.zeros(self.packed.size, np.uint8)
+        self.note_values(0)
+
+    def note_values(self, start: int) -> None:
+        """Copy the bytes of the stretches that begin at a position or behind it."""
+        for first, place, size in self.packed.stretches():
+            if place >= start:
+                self.before[place : place + size] = self.memory[first : first + size]
+
+    def positions(self, address: np.ndarray) -> np.ndarray:
+        """Return the positions of (n,) int64 addresses, in arrays that have come up since too."""
+        found = self.packed.positions(address)
+        if self.packed.size != self.before.size:
+            self.grow()
+        return found
+
+    def grow(self) -> None:
+        """Make room for the addresses met since the last call."""
+        old, units = self.before.size, self.packed.size >> self.shift
+        self.before = np.resize(self.before, self.packed.size)
+        self.note_values(old)
+        more = np.zeros(units - self.writer.size, np.int64)
+        self.writer = np.concatenate([self.writer, more + HOST])
+        self.reader = np.concatenate([self.reader, more])
+        self.other = np.concatenate([self.other, more])
+
+    def now(self, unit: np.ndarray) -> np.ndarray:
+        address = self.packed.address(unit << self.shift)
+        return self.values(self.memory)[address >> self.shift]
+
+
+class GlobalRaces(SharedState):
+    """All arrays of a launch. Inside a block barriers order; between blocks only publications."""
+
+    space = "global"
+
+    def __init__(
+        self, image: np.ndarray, naming: Naming, lines: list[int], unwritten: Iterable[Buffer]
+    ):
+        stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
+        super().__init__(GlobalShadow(image, stretches), naming, lines)
+        self.per_block = naming.per_block
+        self.publications = Publications(naming.per_block)
+        for buffer in unwritten:
+            if buffer.start % 4 or buffer.size % 4:
+                while self.shadow.shift:
+                    self.shadow.split()
+        for buffer in unwritten:
+            start = int(self.shadow.packed.positions(np.array([buffer.start]))[0])
+            end = start + buffer.size
+            self.shadow.writer[start >> self.shadow.shift : end >> self.shadow.shift] = NEVER
+
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
+        return self.shadow.positions(address)
+
+    def floor(self, lanes: LaneStamps, context: Context) -> int:
+        return FIRST  # accesses of other blocks have no lower bound
+
+    def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):
+        order = context.order
+        time = time_of(prior)
+        earlier = lane_of(prior) - order.first_lane
+        inside = earlier // self.per_block == lane // self.per_block
+        ordered, met, taken = np.zeros((3, prior.size), bool)
+        one = time[inside], earlier[inside], lane[inside]
+        ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
+        ordered[inside] |= order.phase_orders(*one) | order.publications.orders(*one)
+        met[inside] = order.only_met(*one)
+        outside = ~inside
+        if outside.any():
+            first = order.first_lane // self.per_block
+            pairs = (
+                time[outside],
+                lane_of(prior[outside]) // self.per_block,
+                lane[outside] // self.per_block + first,
+            )
+            taken[outside] = self.publications.orders(*pairs)
+            if taken.any():
+                ordered[outside] = self.publications.orders(*pairs, fenced=True)
+        return ordered | order.cluster_orders(time, earlier, lane), met, taken
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        if not self.in_one_block(earlier, later):
+            return (
+                "give each element to one thread, or use atomic operations; blocks run in any "
+                "order, and no barrier reaches from one to another"
+            )
+        if hazard == "WAW":
+            return "give each element to one thread, or use atomic operations"
+        return "put __syncthreads() between the two accesses, or give each element to one thread"
+
+    def address_of(self, unit: int) -> int:
+        return int(self.shadow.packed.address(unit << self.shadow.shift))

@@ -1,0 +1,283 @@
+"""The order of accesses by different lanes: barriers of blocks and warps, mbarriers, and fences
+with atomics.
+
+Of the instructions in which the lanes of a warp meet, only __syncwarp() (bar.warp.sync) orders
+memory, for the lanes of its mask that meet there. Shuffles, votes, matches and reductions
+synchronise what lanes execute, and CUDA promises nothing of memory for them: accesses with only
+these between them are in a race. It is reported as a warning, since no hardware of today reorders
+such accesses. __activemask() does not even make lanes meet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from kernelscope.events import MachineView
+
+from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings
+from .shadow import TIME_SHIFT
+
+
+class ChunkOrder:
+    """Barriers of one chunk of blocks: when each lane last passed one, as event times."""
+
+    def __init__(self, machine: MachineView):
+        self.alive = machine.alive  # the machine keeps it up to date
+        self.per_block, self.first_lane = 32 * machine.warps_per_block, machine.first_lane
+        self.lanes = lanes = machine.block_count * self.per_block
+        self.passed: np.ndarray | None = None  # (lanes,); None: every lane at `passed_by_all`
+        self.passed_by_all = 1  # the first event's time: nothing is ordered yet
+        self.released: np.ndarray | None = None  # where a barrier did not stop everybody
+        self.named: NamedBarriers | None = None  # from the first barrier with a count on
+        self.synced = WarpMeetings(lanes)  # at __syncwarp()
+        # There, or at a shuffle or vote, by whole warps or last. It makes an error a warning only.
+        self.met = WarpMeetings(lanes, history=False)
+        self.phases: MbarrierPhases | None = None  # from the first arrival at an mbarrier on
+        self.clusters: ClusterBarriers | None = None  # from the first arrival at one on
+        self.cluster_of_block = machine.cluster_of_block
+        self.publications = LanePublications()
+
+    def floor(self, lane: np.ndarray):
+        """Stamps below it are ordered before what `lane` does now, by block barriers."""
+        if self.released is not None:
+            return 1 << TIME_SHIFT  # decide one by one
+        if self.passed is None:
+            return self.passed_by_all << TIME_SHIFT
+        return self.passed[lane] << TIME_SHIFT
+
+    def barrier(self, arrivals, number: int, time: int) -> None:
+        """A block barrier let the lanes of `arrivals`, (instruction, lanes) pairs, pass.
+
+        A barrier for a whole block also orders what its ended threads did; one with a count of its
+        own orders those who took part.
+        """
+        if self.phases is not None:
+            self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
+        counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
+        count = sum(lanes.size for _, lanes in arrivals)
+        if not counted and count == np.count_nonzero(self.alive):
+            self.passed, self.passed_by_all, self.released = None, time, None
+            self.named = None
+            return
+        self._spread_out()
+        if counted:
+            self._tell_apart()
+        if self.named is not None:
+            every = np.concatenate([lanes for _, lanes in arrivals])
+            self.named.meet(every, number, not counted, time)
+        for _, lanes in arrivals:
+            if not counted:
+                first = np.unique(lanes // self.per_block) * self.per_block
+                lanes = (first[:, None] + np.arange(self.per_block)).ravel()
+            self.passed[lanes] = time
+            if self.released is not None:
+                self.released[lanes] = time
+
+    def arrive(self, lanes: np.ndarray, number, time: int) -> None:
+        """bar.arrive: what the lanes did before is ordered before who waits at the barrier."""
+        self._spread_out()
+        self._tell_apart()
+        self.named.arrive(lanes, number, time)
+        self.released[lanes] = time
+
+    def arrive_at_phase(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """mbarrier.arrive: what the lanes did before comes before who waits for the phase.
+
+        keys: (n,) int64, a number of each lane's mbarrier and phase.
+        """
+        if self.phases is None:
+            self.phases = MbarrierPhases(self.lanes, self.per_block)
+        passed = np.full(lanes.size, self.passed_by_all)
+        if self.passed is not None:
+            passed = self.passed[lanes] if self.released is None else passed * 0
+        self.phases.arrive(lanes, keys, passed, time)
+
+    def wait_for_phase(self, lanes: np.ndarray, keys: np.ndarray) -> None:
+        """The lanes have found these phases complete."""
+        if self.phases is not None:
+            self.phases.wait(lanes, keys)
+
+    def phase_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did a phase of an mbarrier come between? Lanes counted in the chunk."""
+        if self.phases is None:
+            return np.zeros(time.size, bool)
+        return self.phases.orders(time, earlier, later)
+
+    def _spread_out(self) -> None:
+        if self.passed is None:
+            self.passed = np.full(self.lanes, self.passed_by_all, np.int64)
+
+    def at_cluster(self) -> ClusterBarriers:
+        """The barriers of clusters, made when the first thread comes to one."""
+        if self.clusters is None:
+            cluster = np.repeat(self.cluster_of_block, self.per_block)
+            self.clusters = ClusterBarriers(self.lanes, cluster)
+        return self.clusters
+
+    def cluster_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool; lanes counted through the chunk. Those outside of it are not ordered."""
+        if self.clusters is None:
+            return np.zeros(time.size, bool)
+        here = (earlier >= 0) & (earlier < self.lanes)
+        known = np.where(here, earlier, 0)
+        return here & self.clusters.orders(time, known, later, self.alive)
+
+    def _tell_apart(self) -> None:
+        """From now on barriers order some warps of a block and not others."""
+        if self.released is None:
+            self.released = self.passed.copy()
+            self.named = NamedBarriers(self.passed, self.per_block)
+
+    def warp_sync(self, lanes: np.ndarray, members, time: int, orders_memory: bool) -> None:
+        """Lanes of warps meet; see WarpMeetings.meet. orders_memory: it is __syncwarp()."""
+        if orders_memory:
+            self.synced.meet(lanes, members, self.alive, time)
+        self.met.meet(lanes, members, self.alive, time)
+
+    def barrier_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did a block barrier come between? Lanes of one block, counted in the chunk."""
+        if self.passed is None:
+            return time < self.passed_by_all
+        between = time < self.passed[later]
+        if self.released is not None:
+            between &= time < self.released[earlier]
+            between &= self.named.orders(time, earlier, later)
+        return between
+
+    def warp_orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool: did __syncwarp() come between, directly or over other lanes of the warp?"""
+        return self.synced.orders(time, earlier, later)
+
+    def only_met(self, time, earlier, later) -> np.ndarray:
+        """The same of any instruction in which lanes of a warp meet."""
+        return self.met.orders(time, earlier, later)
+
+
+class ClusterBarriers:
+    """Barriers of clusters of blocks, at which threads first arrive and later wait.
+
+    What a thread does between the two is not ordered by that barrier. Threads that have ended
+    count as arrived.
+    """
+
+    _KEPT = 4  # phases: a thread can be two ahead of another
+
+    def __init__(self, lanes: int, cluster_of_lane: np.ndarray):
+        self.cluster = cluster_of_lane
+        self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
+        self.phase = np.zeros(lanes, np.int64)  # the last one waited for
+        self.waited = np.zeros(lanes, np.int64)  # and when
+
+    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
+        """phase: (all lanes,) how often each has arrived."""
+        self.arrived[phase[lanes] % self._KEPT, lanes] = time
+
+    def wait(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
+        self.phase[lanes], self.waited[lanes] = phase[lanes], time
+
+    def orders(self, time, earlier, later, alive: np.ndarray) -> np.ndarray:
+        """(n,) bool: did a barrier of their cluster come between?"""
+        arrived = self.arrived[self.phase[later] % self._KEPT, earlier]
+        before = np.where(alive[earlier], arrived, self.waited[later])
+        return (self.cluster[earlier] == self.cluster[later]) & (time < before)
+
+
+class Publications:
+    """Order between blocks: writes, a fence, and an atomic that another block reads afterwards.
+
+    The rule: an access of block A is ordered before one of block B when A, after its access, ran
+    __threadfence() (or a releasing atomic) and then an atomic or volatile write at an address
+    where B, before its own access and after A's atomic, did an atomic or volatile access and then
+    a fence. That covers tickets ("the last block to finish"), flags and locks. A fence by one
+    thread after a block barrier counts for its block. On B's side a barrier of its block does as
+    well as a fence: CUDA's own example of tickets has no more.
+    """
+
+    def __init__(self, per_block: int):
+        self.per_block = per_block
+        self.fences: dict[int, int] = {}  # block -> time of its last fence
+        self.given: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
+        self.taken: dict[int, dict[int, int]] = defaultdict(dict)
+        self.fresh: dict[int, dict[int, int]] = defaultdict(dict)  # of `taken`: no fence since
+        self.fenced: dict[int, dict[int, int]] = defaultdict(dict)  # and those with one
+
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        for block in np.unique(lanes // self.per_block).tolist():
+            self.fences[block] = time
+            self.acquire(block)
+
+    def acquire(self, block: int) -> None:
+        """A fence or a barrier follows what the block has taken so far."""
+        if block in self.fresh:
+            self.fenced[block].update(self.fresh.pop(block))
+
+    def barrier(self, blocks: np.ndarray) -> None:
+        """Blocks, by their numbers in the grid, passed a barrier."""
+        if self.fresh:
+            for block in blocks.tolist():
+                self.acquire(block)
+
+    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
+        """Atomic or volatile accesses at global addresses; of use only after a first fence."""
+        if not self.fences:
+            return
+        pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
+        for address, block in pairs.T.tolist():
+            if writes and block in self.fences:
+                given = self.given[block].setdefault(address, [])
+                if not given or given[-1][0] != self.fences[block]:
+                    given.append((self.fences[block], time))
+            self.taken[block][address] = self.fresh[block][address] = time
+
+    def orders(
+        self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray, fenced: bool = False
+    ) -> np.ndarray:
+        """(n,) bool for accesses at `time` by block `earlier`, followed now by block `later`.
+
+        fenced: only where a fence follows the atomic or volatile access of `later`.
+        """
+        if not self.fences:
+            return np.zeros(time.size, bool)
+        cases, place = np.unique(np.stack([time, earlier, later]), axis=1, return_inverse=True)
+        seen = self.fenced if fenced else self.taken
+        known = [self._ordered(*case, seen) for case in cases.T.tolist()]
+        return np.array(known, bool)[place.ravel()]
+
+    def _ordered(self, time: int, earlier: int, later: int, seen: dict) -> bool:
+        given, taken = self.given.get(earlier, {}), seen.get(later, {})
+        for address in given.keys() & taken.keys():
+            # Atomics of one instruction are done in the order of the blocks.
+            last = taken[address] + (earlier < later)
+            if any(fenced > time and at < last for fenced, at in given[address]):
+                return True
+        return False
+
+
+class LanePublications:
+    """Order inside a block: the rule of Publications between warps, and between lanes of one warp.
+
+    A fence by one lane counts for its whole warp where another warp reads; lanes of one warp are
+    told apart. Fences of any scope do.
+    """
+
+    def __init__(self):
+        self.warps, self.single = Publications(32), Publications(1)
+
+    def fence(self, lanes: np.ndarray, time: int) -> None:
+        self.warps.fence(lanes, time)
+        self.single.fence(lanes, time)
+
+    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
+        self.warps.strong(lanes, addresses, time, writes)
+        self.single.strong(lanes, addresses, time, writes)
+
+    def orders(self, time, earlier, later) -> np.ndarray:
+        """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
+        if not self.warps.fences:
+            return np.zeros(time.size, bool)
+        return np.where(
+            earlier >> 5 != later >> 5,
+            self.warps.orders(time, earlier >> 5, later >> 5),
+            self.single.orders(time, earlier, later),
+        )

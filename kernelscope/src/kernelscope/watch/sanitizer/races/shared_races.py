@@ -1,0 +1,228 @@
+"""Shared memory of a chunk: races between barriers, unwritten elements, early reads of copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from kernelscope.addresses import aligned
+from kernelscope.events import Access, MachineView
+
+from ..findings import Naming
+from .shadow import FIRST, NEVER, TIME_SHIFT, Shadow, lane_of, time_of
+from .shared_state import Context, LaneStamps, SharedState
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The copies of one instruction that are under way: (n,) each."""
+
+    address: np.ndarray  # byte positions in the shadow
+    size: int
+    lane: np.ndarray
+    bits: np.ndarray  # the lane as a stamp
+    group: np.ndarray  # the lane's number of this commit group
+    phase: np.ndarray  # key of the mbarrier's phase that follows the copy, or -1
+    arrival: np.ndarray  # and when the lane asked for that
+
+    def part(self, chosen: np.ndarray) -> _Batch:
+        names = ("address", "lane", "bits", "group", "phase", "arrival")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+
+class CopiesUnderWay:
+    """The cp.async copies of one chunk, lane by lane and commit group by commit group.
+
+    A copy is not there before its thread has waited for it.
+    """
+
+    def __init__(self, shadow: Shadow, lanes: int):
+        self.shadow = shadow
+        self.batches: list[_Batch] = []
+        self.committed = np.zeros(lanes, np.int64)  # groups that each lane has closed
+
+    def issue(self, address, size: int, lane, bits) -> None:
+        none = np.full(lane.size, -1)
+        batch = _Batch(address, size, lane, bits, self.committed[lane], none, none.copy())
+        self.batches.append(batch)
+
+    def commit(self, lanes: np.ndarray) -> None:
+        self.committed[lanes] += 1
+
+    def wait(self, lanes: np.ndarray, newer: int | None, time: int) -> None:
+        """The lanes waited for all but their `newer` newest groups; None: for all copies.
+
+        A copy counts as written by its lane now.
+        """
+        waiting = np.zeros(self.committed.size, bool)
+        waiting[lanes] = True
+        kept = []
+        for batch in self.batches:
+            done = waiting[batch.lane]
+            if newer is not None:
+                done &= batch.group < self.committed[batch.lane] - newer
+            self.finish(batch, done, np.full(batch.lane.size, time), kept)
+        self.batches = kept
+
+    def follow(self, lanes: np.ndarray, keys: np.ndarray, time: int) -> None:
+        """cp.async.mbarrier.arrive: the lanes' copies are done when a phase is complete."""
+        phase = np.full(self.committed.size, -1)
+        phase[lanes] = keys
+        for batch in self.batches:
+            mine = (batch.phase < 0) & (phase[batch.lane] >= 0)
+            batch.phase[mine] = phase[batch.lane[mine]]
+            batch.arrival[mine] = time
+
+    def complete(self, keys: np.ndarray) -> None:
+        """Somebody found these phases complete. A copy counts as written when its lane arrived."""
+        kept = []
+        for batch in self.batches:
+            self.finish(batch, np.isin(batch.phase, keys), batch.arrival, kept)
+        self.batches = kept
+
+    def finish(self, batch: _Batch, done: np.ndarray, time: np.ndarray, kept: list) -> None:
+        """Some copies of a batch are written, at a time each; the others are kept."""
+        unit = self.shadow.units(batch.address[done], batch.size)
+        stamp = batch.bits[done] + (time[done] << TIME_SHIFT)
+        self.shadow.writer[unit] = np.tile(stamp, unit.size // max(stamp.size, 1))
+        self.shadow.keep_values(unit)  # it was issued before its bytes were there
+        if not done.all():
+            kept.append(batch.part(~done))
+
+    def under_way(self, unit: np.ndarray) -> np.ndarray:
+        """(n,) bool: which units are still being copied."""
+        flying = np.zeros(self.shadow.writer.size, bool)
+        for batch in self.batches:
+            flying[self.shadow.units(batch.address, batch.size)] = True
+        return flying[unit]
+
+
+class SharedRaces(SharedState):
+    """One chunk's shared memory; every block has a slice of it, and starts with nothing in it."""
+
+    space = "shared"
+
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
+        image = machine.memory("shared")
+        super().__init__(Shadow(image.size, NEVER, image), naming, lines)
+        self.per_block = naming.per_block
+        self.stride = image.size // machine.block_count
+        self.one_block = machine.block_count == 1
+        # Behind the launch's own bytes is what CUDA reserves; groups of several warps meet there.
+        self.end = naming.launch.shared_bytes
+        self.has_reserved = self.stride > aligned(self.end)
+        self.clustered = machine.clustered
+        self.first_lane = machine.first_lane
+        self.copies = CopiesUnderWay(self.shadow, machine.block_count * self.per_block)
+
+    def access(self, access: Access, context: Context) -> None:
+        if self.has_reserved and int(access.address.view(np.int64).min()) >= self.end:
+            return
+        if self.copies.batches:
+            self.check_copies(access, context)
+        if access.block is not None:
+            self.check_started(access, context)
+        super().access(access, context)
+
+    def check_started(self, access: Access, context: Context) -> None:
+        """An access to another block's shared memory before a barrier of the cluster.
+
+        CUDA promises no shared memory of a block that has not started.
+        """
+        lane, holder = context.lanes.lane, access.block
+        from_start = np.zeros(lane.size, np.int64)
+        started = context.order.cluster_orders(from_start, holder * self.per_block, lane)
+        early = (holder != lane // self.per_block) & ~started
+        if access.valid is not None:
+            early &= access.valid
+        if not early.any():
+            return
+        first = int(np.argmax(early))
+        element = self.naming.element(self.space, int(access.address[first]), access.size)
+        lanes = lane_of(context.lanes.bits[early])
+        owner = self.naming.thread(int(holder[first]) * self.per_block + self.first_lane)[0]
+        verb = "reads" if access.kind == "load" else "writes"
+        said = (
+            f"{self.naming.who(lanes[0])} {verb} {element.text} of block {owner}, which may not "
+            "have started: no barrier of the cluster lies before"
+        )
+        remedy = (
+            "let all blocks of the cluster meet first: cluster.sync(), or barrier.cluster.arrive "
+            "and barrier.cluster.wait"
+        )
+        self.naming.report("race", context.line, said, lanes, element, remedy=remedy)
+
+    def start_copy(self, access: Access, context: Context) -> None:
+        """The shared half of a cp.async: written when its lane waits for it, not now."""
+        self.access(access, context)
+        kept = slice(None) if access.valid is None else access.valid
+        holder = None if access.block is None else access.block[kept]
+        lanes = LaneStamps(context.lanes.lane[kept], context.lanes.bits[kept], holder)
+        flat = self.flat(access.address[kept].view(np.int64), lanes, context)
+        self.copies.issue(flat, access.size, lanes.lane, lanes.bits)
+
+    def check_copies(self, access: Access, context: Context) -> None:
+        """An access to what a cp.async is still copying, be it the same thread's."""
+        touch, _ = self.touch(access, context)
+        early = np.nonzero(self.copies.under_way(touch.unit))[0]
+        if not early.size:
+            return
+        unit, lanes = touch.unit[early[0]], lane_of(touch.stamp[early])
+        element = self.naming.element(self.space, self.address_of(int(unit)), access.size)
+        copied = self.lines[int(time_of(self.shadow.writer[unit]))]
+        verb = "reads" if access.kind == "load" else "writes"
+        said = (
+            f"{self.naming.who(lanes[0])} {verb} {element.text} while the cp.async of line "
+            f"{copied} may still be copying it"
+        )
+        remedy = (
+            "wait first: cp.async.wait_group (__pipeline_wait_prior), and then a barrier where "
+            "another thread's copy is used"
+        )
+        how = {"other_line": copied, "remedy": remedy}
+        self.naming.report("race", context.line, said, lanes, element, **how)
+
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
+        if self.one_block:
+            return address
+        if lanes.holder is not None:
+            return address + lanes.holder * self.stride
+        return address + lanes.lane // self.per_block * self.stride
+
+    def floor(self, lanes: LaneStamps, context: Context):
+        if self.clustered:
+            return FIRST  # accesses of other blocks have no lower bound
+        return context.order.floor(lanes.lane)
+
+    def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):
+        time, earlier = time_of(prior), lane_of(prior) - self.first_lane
+        order = context.order
+        ordered = order.barrier_orders(time, earlier, lane)
+        if self.clustered:
+            ordered &= earlier // self.per_block == lane // self.per_block
+        ordered |= order.cluster_orders(time, earlier, lane)
+        ordered |= order.warp_orders(time, earlier, lane)
+        ordered |= order.phase_orders(time, earlier, lane)
+        if ordered.all():
+            return ordered, ordered, ordered
+        ordered |= order.publications.orders(time, earlier, lane)
+        return ordered, order.only_met(time, earlier, lane), ordered
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        if self.in_one_block(earlier, later):
+            if hazard == "WAW":
+                return (
+                    "give each thread an element of its own, put __syncthreads() between the two "
+                    "writes, or make both atomic"
+                )
+            return (
+                "put __syncthreads() between the two accesses (__syncwarp() is enough inside one "
+                "warp), or make both atomic"
+            )
+        return (
+            "put the barrier of the cluster between the two accesses: cluster.sync(), or "
+            "barrier.cluster.arrive and barrier.cluster.wait; __syncthreads() reaches one block"
+        )
+
+    def address_of(self, unit: int) -> int:
+        return (unit << self.shadow.shift) % self.stride

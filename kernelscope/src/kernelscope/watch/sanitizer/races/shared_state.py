@@ -1,0 +1,374 @@
+"""Races and uninitialised reads in memory that threads share.
+
+Two accesses of different lanes to one unit of memory, one of them a write, are in a race unless
+something orders them; `ordering` knows what does. The accesses of one instruction happen at once.
+
+Atomic operations are in no race with each other, but with plain accesses they are. One idiom is
+let pass: the plain read before a loop of compare-and-swap, which checks what was read.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from kernelscope.events import Access
+
+from ..findings import Finding, Naming, key_of
+from ..natures import Nature
+from .flags import Flags
+from .ordering import ChunkOrder
+from .shadow import FIRST, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
+
+_HAZARDS = {
+    "RAW": ("wrote", "reads"),
+    "WAR": ("read", "overwrites"),
+    "WAW": ("wrote", "overwrites"),
+}
+
+# Why an unordered pair is reported: the end of the sentence, and the remedy where it is another.
+_REASONS = {
+    "error": ("", ""),
+    "same": ("; both write the same value, so the result stands", ""),
+    "agreed": ("; the reader wrote the same value too, so it reads that one in any order", ""),
+    "met": ("; only a shuffle or vote lies between, and those do not order memory", ""),
+    "unfenced": (
+        "; the lock or flag between them was taken without a fence after it",
+        "put __threadfence() after the lock is taken or the flag is seen, before the data is used",
+    ),
+    "volatile": (
+        "; both are volatile, and write different values",
+        "let one thread write the flag, or let the later one wait for the earlier one's value",
+    ),
+    "lost": (
+        "; both read, compute and write, so one update is lost",
+        "use an atomic operation: volatile does not make a read and a write one",
+    ),
+    "narrow": (
+        "; an atomic of block scope (its name ends in _block) is atomic inside its block only",
+        "use the atomic without _block: its scope is the device",
+    ),
+}
+_AGREED = 16  # writes of one value by several lanes that are remembered
+_WARNINGS = ("same", "agreed", "met", "unfenced")
+
+
+@dataclass(frozen=True)
+class LaneStamps:
+    """The lanes of an event: counted through the chunk, and as stamps of the whole grid."""
+
+    lane: np.ndarray  # (n,) int64
+    bits: np.ndarray  # (n,) int64, lane through the grid << 1
+    holder: np.ndarray | None = None  # (n,) the block whose shared memory it is; None: its own
+
+
+@dataclass(slots=True)
+class Context:
+    """Properties of the event of an access: line, time, chunk order and stored values."""
+
+    line: int
+    time: int
+    order: ChunkOrder
+    lanes: LaneStamps
+    strong: bool
+    nature: Nature
+    values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
+
+
+class SharedState:
+    """Base of shared and global memory: how an access is checked against the shadow."""
+
+    space = ""
+
+    def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
+        self.shadow, self.naming, self.lines = shadow, naming, lines
+        self.swaps: set[int] = set()  # times of compare-and-swaps
+        self.flags = Flags(shadow, naming.per_block)
+        self.agreed: dict[int, np.ndarray] = {}  # time of a write -> keys of who wrote one value
+
+    # -- what the two memories do differently ---------------------------------------------------
+    def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
+        """Byte positions in the shadow, (lanes,) int64."""
+        raise NotImplementedError
+
+    def floor(self, lanes: LaneStamps, context: Context):
+        raise NotImplementedError
+
+    def relation(self, prior: np.ndarray, lane: np.ndarray, context: Context):
+        """Three (n,) bool: ordered; ordered only by a meeting of the warp; only by a lock or flag
+        that was taken without a fence.
+        """
+        raise NotImplementedError
+
+    def address_of(self, unit: int) -> int:
+        """The byte address of a unit in the memory's own space."""
+        raise NotImplementedError
+
+    def remedy(self, hazard: str, earlier: int, later: int) -> str:
+        """The usual fix of a race between two lanes, counted through the grid."""
+        raise NotImplementedError
+
+    # -- an access ------------------------------------------------------------------------------
+    def access(self, access: Access, context: Context) -> None:
+        touch, keep = self.touch(access, context)
+        if not touch.unit.size:
+            return
+        if access.kind == "store":
+            self.write(touch, access, context, keep)
+            return
+        writer = self.shadow.writer[touch.unit]
+        self.check_initialised(writer, touch, access, context)
+        if access.kind == "atomic":
+            self.update(touch, writer, access, context)
+            return
+        agreed = self.agreeing_readers(writer, touch) if self.agreed else None
+        self.check("RAW", writer, touch, access, context, agreed)
+        if context.nature.decides or context.nature.updates:
+            self.flags.read(touch, context.nature, context.time)
+        if touch.strong:
+            return
+        if agreed is None or not agreed.any():
+            self.shadow.note_read(touch)
+        else:  # what they read does not depend on the order of the writes
+            self.shadow.note_read(touch.part(~agreed))
+
+    def update(self, touch: Touch, writer, access: Access, context: Context) -> None:
+        """An atomic operation."""
+        self.check("WAW", writer, touch, access, context)
+        if context.nature.swap:
+            self.swaps.add(context.time)
+        else:
+            self.check_readers(touch, access, context)
+        self.check_scope(writer, touch, access, context)
+        beaten = self.shadow.note_write(touch)
+        if context.nature.narrow:
+            self.shadow.mark("narrow", touch)
+            winner = self.shadow.writer[touch.unit]
+            apart = self.flags.block_of(winner) != self.flags.block_of(touch.stamp)
+            beaten = beaten[apart[beaten]] if self.space == "global" else beaten[:0]
+            self.report("WAW", "narrow", beaten, winner, touch, access, context)
+
+    def touch(self, access: Access, context: Context) -> tuple[Touch, np.ndarray | None]:
+        """The access in units; and, where some lanes were refused, the places of those kept."""
+        address, lanes = access.address, context.lanes
+        lane, bits, keep = lanes.lane, lanes.bits, None
+        if access.valid is not None:
+            keep = np.nonzero(access.valid)[0]
+            address, lane, bits = address[keep], lane[keep], bits[keep]
+        holder = access.block
+        if holder is not None and keep is not None:
+            holder = holder[keep]
+        plain = keep is None and holder is None
+        trimmed = context.lanes if plain else LaneStamps(lane, bits, holder)
+        flat = self.flat(address.view(np.int64), trimmed, context)
+        unit = self.shadow.units(flat, access.size)
+        stamp = bits + (context.time << 32 | (STRONG if context.strong else 0))
+        floor = self.floor(trimmed, context)
+        wide = unit.size // max(lane.size, 1)
+        if wide > 1:
+            stamp, lane = np.tile(stamp, wide), np.tile(lane, wide)
+            floor = np.tile(floor, wide) if isinstance(floor, np.ndarray) else floor
+        return Touch(unit, stamp, lane, context.strong, floor), keep
+
+    def write(self, touch: Touch, access: Access, context: Context, keep) -> None:
+        writer = self.shadow.writer[touch.unit]
+        same = self.check("WAW", writer, touch, access, context)
+        lost = self.check_readers(touch, access, context)
+        # Beside a lost update it is no comfort that both wrote one value.
+        same = same[~np.isin(touch.unit[same], lost)] if same.size else same
+        self.report("WAW", "same", same, writer, touch, access, context)
+        flag = touch.strong and context.nature.volatile
+        if flag:
+            self.check_flag(writer, touch, access, context)
+        elif touch.strong:
+            self.check_scope(writer, touch, access, context)
+        beaten = self.shadow.note_write(touch)
+        if beaten.size and (flag or not touch.strong):
+            self.report_beaten(beaten, lost, touch, access, context, keep)
+        if flag:
+            self.shadow.mark("flag", touch)
+
+    def check_readers(self, touch: Touch, access: Access, context: Context) -> np.ndarray:
+        """Return the units that another lane has read, and nothing orders that before this."""
+        found = [
+            self.check("WAR", stamps[touch.unit], touch, access, context)
+            for stamps in (self.shadow.reader, self.shadow.other)
+        ]
+        return touch.unit[np.concatenate(found)]
+
+    def check_initialised(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        if writer.all():
+            return
+        places = np.nonzero(writer == NEVER)[0]
+        unit = int(touch.unit[places[0]])
+        element = self.naming.element(self.space, self.address_of(unit), access.size)
+        lanes = lane_of(touch.stamp[places])
+        said = (
+            f"{self.naming.who(lanes[0])} reads {element.text}, which nothing has written yet: its "
+            f"value is whatever was in {self.space} memory before"
+        )
+        remedy = (
+            f"write {element.array} before it is read, for example zero, or skip the first read"
+        )
+        self.naming.report("uninitialised-read", context.line, said, lanes, element, remedy=remedy)
+
+    # -- conflicts ------------------------------------------------------------------------------
+    def check(
+        self, hazard: str, prior, touch: Touch, access: Access, context: Context, agreed=None
+    ) -> np.ndarray:
+        """Report the earlier accesses that nothing orders before this one.
+
+        Return places: of the unordered reads before a write; of unordered writes of one value,
+        which are not reported. agreed: (n,) bool of agreeing_readers().
+        """
+        places = suspects(prior, touch)
+        if places.size and hazard == "RAW" and self.swaps:
+            swapped = np.isin(time_of(prior[places]), list(self.swaps))
+            places = places[~swapped]
+        if not places.size:
+            return places
+        ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
+        wrong = ~(ordered | met | unfenced)
+        if hazard == "WAW" and not touch.strong:
+            shadow, unit = self.shadow, touch.unit[places]
+            same = shadow.values(shadow.before)[unit] == shadow.now(unit)
+        else:
+            same = np.zeros(places.size, bool)
+        other = np.zeros(places.size, bool) if agreed is None else agreed[places]
+        for reason, chosen in (
+            ("error", wrong & ~same & ~other),
+            ("agreed", wrong & other),
+            ("met", ~ordered & met & ~same),
+            ("unfenced", ~ordered & ~met & unfenced & ~same),
+        ):
+            self.report(hazard, reason, places[chosen], prior, touch, access, context)
+        return places[wrong if hazard == "WAR" else ~ordered & same]
+
+    def unordered(self, places, prior, touch: Touch, context: Context) -> np.ndarray:
+        """The places that nothing at all orders."""
+        if not places.size:
+            return places
+        related = self.relation(prior[places], touch.lane[places], context)
+        return places[~np.logical_or.reduce(related)]
+
+    def check_flag(self, prior, touch: Touch, access: Access, context: Context) -> None:
+        """A volatile write after another lane's that this one has not waited for."""
+        places = self.flags.overwritten(prior, touch)
+        places = self.unordered(places, prior, touch, context)
+        places = places[~self.flags.seen_by(places, prior, touch)]
+        if not places.size:
+            return
+        shadow, unit = self.shadow, touch.unit[places]
+        changed = shadow.values(shadow.before)[unit] != shadow.now(unit)
+        lost = self.flags.updates(unit, touch.stamp[places])
+        for reason, chosen in (("lost", lost), ("volatile", changed & ~lost)):
+            self.report("WAW", reason, places[chosen], prior, touch, access, context)
+
+    def check_scope(self, prior, touch: Touch, access: Access, context: Context) -> None:
+        """A strong write after another block's, one of them with the scope of a block."""
+        if self.space != "global" or not (context.nature.narrow or "narrow" in self.shadow.marks):
+            return
+        strong = (prior >= FIRST) & (prior & STRONG != 0)
+        narrow = (prior == self.shadow.marked("narrow", touch.unit)) | context.nature.narrow
+        apart = self.flags.block_of(prior) != self.flags.block_of(touch.stamp)
+        places = self.unordered(np.nonzero(strong & narrow & apart)[0], prior, touch, context)
+        self.report("WAW", "narrow", places, prior, touch, access, context)
+
+    def agreeing_readers(self, writer, touch: Touch) -> np.ndarray:
+        """(n,) bool: was the reader among the lanes that last wrote this, all one value?"""
+        found = np.zeros(writer.size, bool)
+        for time in np.intersect1d(time_of(writer), list(self.agreed)).tolist():
+            mine = time_of(writer) == time
+            found[mine] = np.isin(_keys(touch)[mine], self.agreed[time])
+        return found
+
+    def report(self, hazard, reason, places, prior, touch, access, context) -> None:
+        if not places.size:
+            return
+        first = self.example(places, prior[places], touch)
+        address = self.address_of(int(touch.unit[first]))
+        element = self.naming.element(self.space, address, access.size)
+        level = "warning" if reason in _WARNINGS else "error"
+        count = int(places.size)
+        if self.naming.findings.has(key_of("race", context.line, element.array, level), count):
+            return
+        stamp = prior[first : first + 1]
+        earlier, later = lane_of(stamp)[0], lane_of(touch.stamp[first : first + 1])[0]
+        before = self.lines[int(time_of(stamp)[0])]
+        ending, remedy = _REASONS[reason]
+        self.naming.findings.add(
+            Finding(
+                "race",
+                context.line,
+                self.sentence(hazard, element.text, earlier, later, before, context) + ending,
+                (self.naming.thread(earlier), self.naming.thread(later)),
+                element.array,
+                element.index,
+                level,
+                valid_range=element.valid,
+                count=count,
+                remedy=remedy or self.remedy(hazard, earlier, later),
+                other_line=before,
+            )
+        )
+
+    def in_one_block(self, earlier: int, later: int) -> bool:
+        return self.naming.thread(earlier)[0] == self.naming.thread(later)[0]
+
+    @staticmethod
+    def example(places, stamps, touch: Touch) -> int:
+        """The place to tell of: one between two warps, where there is one."""
+        apart = lane_of(stamps) >> 5 != lane_of(touch.stamp[places]) >> 5
+        return int(places[np.argmax(apart)])
+
+    def sentence(self, hazard, element: str, earlier: int, later: int, before: int, context) -> str:
+        past, present = _HAZARDS[hazard]
+        where = "on this line" if before == context.line else f"on line {before}"
+        one_block = self.in_one_block(earlier, later)
+        what = "no barrier lies between" if one_block else "nothing orders the two"
+        return (
+            f"{hazard}: {self.naming.who(later)} {present} {element}, which "
+            f"{self.naming.who(earlier)} {past} {where}, and {what}"
+        )
+
+    def report_beaten(
+        self, beaten, lost, touch: Touch, access: Access, context: Context, keep
+    ) -> None:
+        """Lanes that wrote one unit in one instruction: a warning where they agree.
+
+        lost: units whose earlier value other lanes have read.
+        """
+        winner = self.shadow.writer[touch.unit]
+        same = self.agreeing(beaten, touch, context, keep)
+        if touch.strong:  # volatile
+            unit, who = touch.unit[beaten], winner[beaten]
+            update = self.flags.updates(unit, touch.stamp[beaten]) | self.flags.updates(unit, who)
+            self.report("WAW", "lost", beaten[update], winner, touch, access, context)
+            different = beaten[~same & ~update]
+            self.report("WAW", "volatile", different, winner, touch, access, context)
+            return
+        self.report("WAW", "error", beaten[~same], winner, touch, access, context)
+        agreed = beaten[same & ~np.isin(touch.unit[beaten], lost)]
+        self.report("WAW", "same", agreed, winner, touch, access, context)
+        self.remember(np.setdiff1d(touch.unit[agreed], touch.unit[beaten[~same]]), touch, context)
+
+    def remember(self, units: np.ndarray, touch: Touch, context: Context) -> None:
+        """The lanes of a write agree on these units."""
+        if units.size:
+            self.agreed[context.time] = _keys(touch)[np.isin(touch.unit, units)]
+            if len(self.agreed) > _AGREED:
+                del self.agreed[next(iter(self.agreed))]
+
+    def agreeing(self, beaten, touch: Touch, context: Context, keep) -> np.ndarray:
+        """(n,) bool: did the beaten lanes store what is there now?"""
+        stored = context.values()  # (lanes, bytes) uint8
+        if stored is None:
+            return np.zeros(beaten.size, bool)
+        stored = np.ascontiguousarray(stored if keep is None else stored[keep])
+        units = stored.view(f"u{1 << self.shadow.shift}").T.ravel()  # in the order of `touch`
+        now = self.shadow.now(touch.unit[beaten])
+        return units[beaten] == now
+
+
+def _keys(touch: Touch) -> np.ndarray:
+    """(n,) one number for each pair of a unit and a lane."""
+    return touch.unit << 32 | lane_of(touch.stamp)

@@ -1,0 +1,443 @@
+"""Sanitizer: finds accesses that are wrong even where the result happens to be right."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from kernelscope.events import (
+    CLUSTER_BARRIER,
+    Access,
+    BarrierEvent,
+    FaultEvent,
+    InstructionEvent,
+    Launch,
+    MachineView,
+    Observer,
+    WarpBarrierEvent,
+)
+
+from .elements import Array
+from .exits import Exits
+from .findings import Finding, Findings, Naming
+from .local_memory import LocalMemory
+from .natures import MEETINGS, Nature
+from .pointers import Bounds
+from .races.global_races import GlobalRaces
+from .races.ordering import ChunkOrder
+from .races.shared_races import SharedRaces
+from .races.shared_state import Context, LaneStamps
+from .refusals import leaving, nearest, refused
+
+_ALL_LANES = (
+    "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
+    "(0 for a sum, -infinity for a maximum)"
+)
+
+
+def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
+    """(lanes,) bool: does each mask name this lane?"""
+    return members >> lane.astype(np.uint32) & np.uint32(1) != 0
+
+
+class _ChunkState:
+    """What is known of one chunk while it runs."""
+
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
+        lanes = machine.block_count * naming.per_block
+        self.order = ChunkOrder(machine)
+        self.shared = SharedRaces(machine, naming, lines)
+        self.local = LocalMemory(machine, lanes, naming)
+        self.exits = Exits(machine, lanes, naming)
+        self.lanes: list[LaneStamps] = []  # those of the last few events
+
+    def lanes_of(self, lanes: np.ndarray) -> LaneStamps:
+        for known in self.lanes:
+            if known.lane is lanes:
+                return known
+        made = LaneStamps(lanes, lanes + self.order.first_lane << 1)
+        self.lanes = [made, *self.lanes[:3]]
+        return made
+
+
+class Sanitizer(Observer):
+    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote, races in
+    shared and global memory, barriers that not all threads reach, and illegal launches.
+
+        with observe(Sanitizer(uninitialised=("out",))) as report:
+            kernel(grid, block, args)
+        report.findings
+
+    uninitialised: names of kernel parameters whose arrays hold nothing yet, as cudaMalloc gives
+    them. Shared and local memory always start uninitialised.
+
+    It runs the debug build, where the optimiser has removed no access. A wrong access does not
+    stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
+    is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
+    votes. A lock or flag between blocks that is taken without a fence (or a block barrier) after it
+    orders on today's hardware more often than not, and never by the rules: a warning. Volatile
+    accesses are in no race with each other, for they may be flags; `races.flags` has the two
+    exceptions.
+    What it does not judge: a barrier that threads left the kernel before, as
+    `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
+    struct that is passed by value, in the function that gets it; volatile shared memory in a
+    program with a fence, taken for flags; bulk copies. `pointers` says which
+    accesses that leave their array are found inside shared and local memory. In global memory an
+    index finds nothing but its own array for 32 MiB around it.
+
+    `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
+    """
+
+    def __init__(self, uninitialised: Iterable[str] = ()):
+        super().__init__()
+        if isinstance(uninitialised, str):
+            raise TypeError(f"uninitialised is {uninitialised!r}; give a tuple of argument names")
+        self.build, self.keeps_going = "debug", True
+        self.uninitialised = tuple(uninitialised)
+        self.found = Findings()
+        self.launches = 0
+        self._natures: dict[int, tuple[object, Nature, str]] = {}  # by id
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lines: list[int] = [0]  # line of each event, by its time
+        self._chunks: dict[MachineView, _ChunkState] = {}
+        self._global: GlobalRaces | None = None
+        self._last_line = 0
+        self._pending: FaultEvent | None = None  # a refused access before its instruction
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings in the order of their first sight."""
+        return list(self.found)
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings that are not mere warnings."""
+        return [finding for finding in self.found if finding.severity == "error"]
+
+    def __repr__(self) -> str:
+        if len(self.found):
+            return "\n".join(map(str, self.found))
+        if not self.launches:
+            return "no kernel ran"
+        return f"no findings in {self.launches} launch{'es' if self.launches > 1 else ''}"
+
+    # -- launches and chunks --------------------------------------------------------------------
+    def launch_started(self, launch: Launch) -> None:
+        self._reset()
+        self.launches += 1
+        self._naming, self._bounds = Naming(launch, self.found), Bounds(launch)
+        functions = launch.source.module.functions.values()
+        opcodes = {one.opcode for function in functions for one in function.body}
+        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+        self._may_miss = Exits.concern(functions)
+        self.found.source_lines = launch.source_lines
+        names = [b.name for b in launch.buffers if b.space == "global"]
+        unknown = sorted(set(self.uninitialised) - set(names))
+        if unknown:
+            known = ", ".join(sorted(set(names) - {"kernel parameters"}))
+            raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
+
+    def chunk_started(self, machine: MachineView) -> None:
+        self._machine = machine
+        if self._global is None:
+            buffers = self._naming.buffers["global"]
+            unwritten = [b for b in buffers if b.name in self.uninitialised]
+            image = machine.memory("global")
+            self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
+        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines)
+
+    def chunk_finished(self, machine: MachineView) -> None:
+        self._chunks.pop(machine, None)
+        self.found.event = None  # it holds the chunk's memory
+
+    def launch_finished(self, launch: Launch) -> None:
+        self._tell_pending()
+        self._reset()
+
+    # -- instructions ---------------------------------------------------------------------------
+    def concerns(self, instruction) -> bool:
+        known = self._natures.get(id(instruction)) or self._learn(instruction)
+        return not known[1].plain
+
+    def instruction(self, event: InstructionEvent) -> None:
+        known = self._natures.get(id(event.instruction)) or self._learn(event.instruction)
+        _, nature, header = known
+        if self._may_miss:
+            self._chunks[event.machine].exits.instruction(event)
+        if nature.parameter:
+            return
+        if event.line:
+            self._last_line = event.line
+        elif event.accesses or nature.meeting or nature.warp_barrier:
+            calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
+            if len(calls) == 1:
+                self._last_line = calls.pop() or self._last_line
+        self.found.line, self.found.header, self.found.event = self._last_line, header, event
+        if event.accesses:
+            self._accesses(event, nature)
+        if nature.plain:
+            return
+        if nature.meeting:
+            order = self._chunks[event.machine].order
+            order.warp_sync(event.lanes, event.members, self._tick(), False)
+            self._check_members(event, nature)
+        elif nature.warp_barrier:
+            self._check_members(event, nature)
+        elif nature.block_fence and self._global is not None:
+            self._fence(event, nature, self._tick())
+        elif nature.arrive:
+            self._arrive(event)
+        elif nature.copy == "commit":
+            self._chunks[event.machine].shared.copies.commit(event.lanes)
+        elif nature.copy == "wait":
+            self._wait_for_copies(event)
+        elif nature.phase:
+            self._use_phase(event, nature.phase)
+
+    def _arrive(self, event: InstructionEvent) -> None:
+        order, operands = self._chunks[event.machine].order, event.instruction.operands
+        if operands:
+            number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
+            order.arrive(event.lanes, number, self._tick())
+        else:  # barrier.cluster.arrive
+            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
+
+    def _use_phase(self, event: InstructionEvent, what: str) -> None:
+        """An arrival at the phase of an mbarrier, or the question whether one is complete."""
+        state, use = self._chunks[event.machine], event.machine.phase_use
+        if use is None or not event.accesses or not use.chosen.size:
+            return
+        (access,) = event.accesses
+        lanes, address = event.lanes[use.chosen], access.address[use.chosen].view(np.int64)
+        own = lanes // self._naming.per_block
+        holder = own if access.block is None else access.block[use.chosen]
+        keys = holder << 40 | address << 1 | use.parity
+        if what == "wait":
+            state.shared.copies.complete(np.unique(keys[use.passed]))
+            state.order.wait_for_phase(lanes[use.passed], keys[use.passed])
+            return
+        if what == "follow":
+            state.shared.copies.follow(lanes, keys, self._tick())
+        state.order.arrive_at_phase(lanes, keys, self._tick())
+
+    def _learn(self, instruction) -> tuple[object, Nature, str]:
+        """What an instruction is, and its place in a header that the kernel includes, or ""."""
+        header = self._naming.launch.source.place_in_header(instruction.position)
+        nature = Nature.of(instruction, self._bounds.origins.values)
+        known = self._natures[id(instruction)] = (instruction, nature, header)
+        return known
+
+    def _tick(self) -> int:
+        self._lines.append(self._last_line)
+        return len(self._lines) - 1
+
+    def _accesses(self, event: InstructionEvent, nature: Nature) -> None:
+        state = self._chunks[event.machine]
+        for access in event.accesses:
+            if access.valid is not None:
+                self._refused(access, event, state)
+            if access.space != "global":
+                access = self._within_variable(access, event, state)
+            if access.space == "local":
+                state.local.access(access, event, self._last_line)
+                continue
+            if state.local.copied and access.kind == "store":
+                state.local.leave(access, event, self._last_line)
+            time = self._tick()
+            if nature.block_fence and access.kind != "load":
+                self._fence(event, nature, time - 1)
+            is_global = access.space == "global"
+            strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
+            lanes = state.lanes_of(access.lanes)
+            values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
+            context = Context(self._last_line, time, state.order, lanes, strong, nature, values)
+            if strong:
+                self._publish(access, state, time)
+            if is_global:
+                self._global.access(access, context)
+            elif nature.copy == "issue":
+                state.shared.start_copy(access, context)
+            else:
+                state.shared.access(access, context)
+
+    def _refused(self, access, event: InstructionEvent, state: _ChunkState) -> None:
+        arrays = state.local.arrays.around(event) if access.space == "local" else ()
+        for finding in refused(
+            access, self._last_line, self._naming, state.order.first_lane, arrays
+        ):
+            self.found.add(finding)
+        self._pending = None
+
+    def _within_variable(
+        self, access: Access, event: InstructionEvent, state: _ChunkState
+    ) -> Access:
+        """Report the lanes that leave the variable that they count from; return the others'."""
+        out = self._bounds.exceeding(access, event)
+        if out is None:
+            return access
+        wrong, start, end = out
+        if access.space == "local":
+            arrays = state.local.arrays.around(event)
+            inside = [a for a in arrays if start <= a.start < end]
+            address = int(access.address.view(np.int64)[wrong][0])
+            array = nearest(inside, address, self._last_line, self._naming)
+        else:
+            buffer = self._naming.buffer("shared", start)
+            array = self._naming.array(buffer, access.size) if buffer is not None else None
+        if array is None:
+            array = Array(f"{access.space} memory", start, end - start, min(access.size, 4))
+        first_lane = state.order.first_lane
+        self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
+        return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
+
+    def _publish(self, access, state: _ChunkState, time: int) -> None:
+        lanes = access.lanes + state.order.first_lane
+        address = access.address.view(np.int64)
+        writes = access.kind != "load"
+        if access.space == "global":
+            self._global.publications.strong(lanes, address, time, writes)
+        else:
+            address = address | 1 << 62  # another memory than the global one
+        state.order.publications.strong(access.lanes, address, time, writes)
+
+    def _fence(self, event: InstructionEvent, nature: Nature, time: int) -> None:
+        order = self._chunks[event.machine].order
+        order.publications.fence(event.lanes, time)
+        if nature.fence:
+            self._global.publications.fence(event.lanes + order.first_lane, time)
+
+    def _wait_for_copies(self, event: InstructionEvent) -> None:
+        newer = None  # wait_all
+        if "wait_group" in event.instruction.opcode:  # all but this number of the newest groups
+            newer = int(event.instruction.operands[0].value)
+        self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
+
+    def _check_members(self, event: InstructionEvent, nature: Nature) -> None:
+        """The mask of a warp-level instruction."""
+        instruction, members = event.instruction, event.members
+        if members is None and instruction.operands:
+            members = event.machine.operand(instruction, instruction.operands[-1], event.lanes.size)
+        if members is None:
+            return
+        members = np.asarray(members).astype(np.uint32)
+        lane = event.lanes & 31
+        mine = _bits(members, lane)
+        if not mine.all():
+            self._report_mask(event, event.lanes[~mine])
+        self._chunks[event.machine].exits.meeting(event, members, self._last_line)
+        if nature.shuffle:
+            self._check_shuffle(event, members)
+
+    def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:
+        lanes = lanes + self._chunks[event.machine].order.first_lane
+        said = (
+            f"{self._naming.who(lanes[0])} is lane {lanes[0] % 32} of its warp, and the mask it "
+            "gives does not name that lane: what it then waits for and gets is undefined"
+        )
+        remedy = "name in the mask the lanes that come here, all of them and no others"
+        self._naming.report("divergent-barrier", self._last_line, said, lanes, remedy=remedy)
+
+    def _check_shuffle(self, event: InstructionEvent, members: np.ndarray) -> None:
+        inactive, sources = event.machine.reads_inactive, event.machine.shuffle_sources
+        if inactive is None or inactive.size != event.lanes.size:
+            return
+        self._report_shuffle(event, inactive, "that does not take part in the shuffle", "error")
+        others = ~inactive & ~_bits(members, sources) & (sources != event.lanes & 31)
+        self._report_shuffle(event, others, "that its mask does not name", "warning")
+
+    def _report_shuffle(
+        self, event: InstructionEvent, wrong: np.ndarray, which: str, severity: str
+    ) -> None:
+        """wrong: (lanes,) bool; which: of lanes they read from."""
+        if not wrong.any():
+            return
+        lanes = event.lanes[wrong] + self._chunks[event.machine].order.first_lane
+        said = (
+            f"{self._naming.who(lanes[0])} (lane {lanes[0] % 32} of its warp) takes the value of a "
+            f"lane {which}: the value is undefined"
+        )
+        how = {"severity": severity, "remedy": _ALL_LANES}
+        self._naming.report("uninitialised-read", self._last_line, said, lanes, **how)
+
+    # -- barriers and faults --------------------------------------------------------------------
+    def barrier(self, event: BarrierEvent) -> None:
+        state = self._chunks[event.machine]
+        if event.barrier == CLUSTER_BARRIER:
+            for _, lanes in event.arrivals:
+                state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals, self._tick())
+        else:
+            state.order.barrier(event.arrivals, event.barrier, self._tick())
+            self._global.publications.barrier(event.blocks)
+        state.exits.barrier(event)
+        if event.complete and len(event.arrivals) > 1:
+            self._check_mixed(event, state)
+
+    def warp_barrier(self, event: WarpBarrierEvent) -> None:
+        order = self._chunks[event.machine].order
+        order.warp_sync(event.lanes, event.members, self._tick(), True)
+
+    def _check_mixed(self, event: BarrierEvent, state: _ChunkState) -> None:
+        """Threads of one block that met at different barrier instructions."""
+        per_block = self._naming.per_block
+        groups: dict[tuple[int, int], list] = {}
+        for (instruction, lanes), site in zip(event.arrivals, event.sites, strict=True):
+            if "arrive" in instruction.opcode or len(instruction.operands) > 1:
+                return  # a barrier with a count of its own: producers and consumers may differ
+            key = id(instruction), id(site)
+            known = groups.setdefault(key, [instruction, lanes, site])
+            if known[1] is not lanes:
+                known[1] = np.concatenate([known[1], lanes])
+        if len(groups) < 2:
+            return
+        blocks = [set(np.unique(lanes // per_block).tolist()) for _, lanes, _ in groups.values()]
+        pairs = [mine & other for i, mine in enumerate(blocks) for other in blocks[:i]]
+        shared = sorted(set().union(*pairs))
+        if not shared:
+            return
+        members = [
+            (event.machine.line_at(site, instruction), lanes[np.isin(lanes // per_block, shared)])
+            for instruction, lanes, site in groups.values()
+        ]
+        self._report_mixed([m for m in members if m[1].size], state, len(shared))
+
+    def _report_mixed(self, members, state: _ChunkState, blocks: int) -> None:
+        """members: (line, lanes) of each barrier."""
+        members = sorted(members, key=lambda m: m[1].size)
+        lines = [line for line, _ in members]
+        lanes = members[0][1] + state.order.first_lane
+        waits = " and ".join(f"{who.size} threads at line {line}" for line, who in members)
+        said = (
+            f"threads of one block meet at different barriers: {waits}; which threads pass "
+            "together is then an accident"
+        )
+        how = {"count": blocks, "other_line": lines[-1]}
+        self._naming.report("divergent-barrier", lines[0], said, lanes, **how)
+
+    def fault(self, event: FaultEvent) -> None:
+        """A refused access is reported with its instruction, which has every lane's address."""
+        self._tell_pending()
+        if event.kind in ("out-of-bounds", "misaligned"):
+            self._pending = event
+            return
+        self._report_fault(event)
+
+    def _tell_pending(self) -> None:
+        """Report a refused access whose instruction never came."""
+        event, self._pending = self._pending, None
+        if event is not None:
+            self._report_fault(event)
+
+    def _report_fault(self, event: FaultEvent) -> None:
+        """Code of a header is reported at the call that leads there; at the first of several."""
+        line = event.line
+        if not line and event.kind != "bad-launch":
+            lines = self._machine.lines_of(event.instruction)
+            line = next(filter(None, lines), self._last_line)
+        threads = tuple(event.threads)
+        opcode = event.instruction.opcode if event.instruction is not None else ""
+        missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
+        remedy = _ALL_LANES if missed else ""
+        place = event.array, event.index
+        self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))

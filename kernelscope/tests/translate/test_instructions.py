@@ -1,0 +1,183 @@
+"""Single PTX instructions on the simulator: guards that are operands, and refusals that help."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from kernelscope import RawModule
+from kernelscope.errors import CompileError, ParseError, UnsupportedKernel
+from kernelscope.machine.launch import launch
+from kernelscope.translate.program import Program
+
+# %r1 is the lane id, %p1 holds in odd lanes, %p2 in the lanes below 8, and %p3 in none.
+PTX = """.version 8.0
+.target sm_90
+.address_size 64
+{head}
+.visible .entry k(.param .u64 out)
+{{
+.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<9>;
+ld.param.u64 %rd1, [out];
+mov.u32 %r1, %laneid;
+mad.wide.u32 %rd2, %r1, 4, %rd1;
+and.b32 %r2, %r1, 1;
+setp.eq.u32 %p1, %r2, 1;
+setp.lt.u32 %p2, %r1, 8;
+setp.gt.u32 %p3, %r1, 64;
+mov.u32 %r3, 77;
+{body}
+st.global.u32 [%rd2], %r3;
+ret;
+}}
+"""
+
+
+def run(body, head="", build="optimised"):
+    """Run the instructions in 32 lanes; return %r3 of each lane."""
+    out = np.zeros(32, np.uint32)
+    program = Program(PTX.format(body=body, head=head), build=build)
+    launch(program, "k", (1, 1, 1), (32, 1, 1), [out])
+    return out.tolist()
+
+
+ODD = 0xAAAAAAAA
+# (instructions, the value of %r3 where the guard holds); elsewhere it stays 77.
+GUARDED = {
+    "@%p1 selp.u32 %r3, 5, 6, %p1;": ("odd", 5),
+    "@!%p1 selp.u32 %r3, 5, 6, %p1;": ("even", 6),
+    "@%p2 selp.u32 %r3, 5, 6, %p2;": ("low", 5),
+    "@%p1 vote.sync.ballot.b32 %r3, %p1, 0xAAAAAAAA;": ("odd", ODD),
+    "@%p1 vote.sync.ballot.b32 %r3, !%p1, 0xAAAAAAAA;": ("odd", 0),
+    "@%p1 setp.eq.and.u32 %p4, %r2, 1, %p1; @%p1 selp.u32 %r3, 1, 0, %p4;": ("odd", 1),
+    "@%p1 not.pred %p1, %p1; @!%p1 mov.u32 %r3, 9;": ("all", 9),
+    "@%p3 selp.u32 %r3, 5, 6, %p3;": ("none", 0),
+    "@%p1 barrier.red.popc.u32 %r3, 0, %p1; @!%p1 barrier.red.popc.u32 %r3, 0, %p1;": ("all", 16),
+}
+
+
+@pytest.mark.parametrize("build", ["optimised", "debug"])
+@pytest.mark.parametrize("text", GUARDED)
+def test_a_guard_may_be_an_operand(text, build):
+    who, value = GUARDED[text]
+    holds = {
+        "odd": lambda lane: lane % 2 == 1,
+        "even": lambda lane: lane % 2 == 0,
+        "low": lambda lane: lane < 8,
+        "all": lambda lane: True,
+        "none": lambda lane: False,
+    }[who]
+    assert run(text, build=build) == [value if holds(lane) else 77 for lane in range(32)]
+
+
+def test_a_shuffle_of_one_value_knows_which_sources_are_in_bounds():
+    text = "shfl.sync.bfly.b32 %r4|%p4, 5, 16, 0x181f, -1; selp.u32 %r3, %r4, 0, %p4;"
+    assert run(text) == [0] * 16 + [5] * 16  # segments of 8: the source may only be below
+
+
+# --- what is refused names the instruction and the reason --------------------------------------
+REFUSED = {
+    "redux.sync.min.f32 %f1, %f2, -1;": "redux.sync of type .f32",
+    "redux.sync.max.abs.NaN.f32 %f1, %f2, -1;": "redux.sync of type .f32",
+    "vote.all.pred %p4, %p1;": ".sync and a mask only",
+    "vote.ballot.b32 %r3, %p1;": ".sync and a mask only",
+    "shfl.idx.b32 %r3, %r1, 0, 31;": ".sync and a mask only",
+    "shfl.sync.idx.b32 %r3, %r1;": "its operands do not fit it",
+    "add.u32 %r3;": "its operands do not fit it",
+    "add.u32 %r3, %r1, 1, 2;": "its operands do not fit it",
+    "bfe.u32 %r3, %r1, 3;": "its operands do not fit it",
+    "brx.idx %r1, nowhere;": "its operands do not fit it",
+    "bar.sync somewhere;": "its operands do not fit it",
+    "bar.red.popc.u32 %r3, 0;": "its operands do not fit it",
+    "ld.global.v2.u32 {%r3, %r4, %r5}, [%rd1];": "3 registers, and 2 in its name",
+    "add.u32 %r3, %r1.b0, %r2;": "operand %r1.b0",
+    "vadd.u32.u32.u32 %r3, -%r1, %r2.b1;": "vadd takes no sign",
+    "mov.v4.u32 {%r3, %r4, %r5, %r6}, %tid;": "one component at a time, such as %tid.x",
+    "mov.u32 %r3, %tid.q;": "no special register %tid.q",
+    "@q mov.u32 %r3, 1;": "no register q",
+    "call (%r3), f, (%r1);": "%r[13] is no .param variable",
+    "call g;": "function g has no body in this module",
+    "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
+    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises ValueError",
+}
+HEAD = """.func (.param .u32 a) f(.param .u32 b) { ret; }
+.func g;
+.extern .func __cudaCDP2DeviceSynchronize;"""
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused_is_named_with_the_reason(text):
+    with pytest.raises(UnsupportedKernel, match=REFUSED[text]) as caught:
+        run(text, head=HEAD)
+    assert f"the PTX instruction `{text.split('; ')[-1]}`" in str(caught.value)
+
+
+UNREADABLE = {
+    ".reg .v2 .f32 v;": "declare one for each component in `.reg .v2 .f32 v;`",
+    ".reg .b7 v;": "unknown register type .b7 in `.reg .b7 v;`",
+    "ld.global.u32 %r3, [%rd1+%rd2];": r"add the two registers first in `ld.global.*\]",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_what_can_not_be_read_is_named_with_its_line(text):
+    with pytest.raises(ParseError, match=f"PTX line 16: .*{UNREADABLE[text]}"):
+        run(text)
+
+
+def test_a_function_with_reg_parameters_is_refused():
+    with pytest.raises(ParseError, match=r"PTX line 4: .*\.reg parameters .* declare \.param"):
+        run("", head=".func (.reg .u32 a) f(.reg .u32 b) { ret; }")
+
+
+def test_a_variable_of_the_module_may_be_declared_in_a_function():
+    body = """.const .u32 c = 7;
+    { .global .u32 g = 3; ld.global.u32 %r4, [g]; atom.global.add.u32 %r5, [g], 1; }
+    { .global .u32 g = 50; ld.global.u32 %r5, [g]; }
+    ld.const.u32 %r3, [c];
+    add.u32 %r3, %r3, %r4; add.u32 %r3, %r3, %r5;"""
+    assert run(body) == [7 + 3 + 50] * 32
+
+
+def test_an_error_of_inline_assembly_names_the_line_of_the_kernel():
+    asm = 'asm("ld.global.u32 %0, [%1+%1];" : "=r"(r) : "l"(out));'
+    code = f'extern "C" __global__ void k(unsigned* out) {{\n unsigned r;\n {asm}\n out[0] = r; }}'
+    with pytest.raises(
+        ParseError, match=r"PTX line \d+: .*`ld.global.*` \(compiled from kernel.cu:3"
+    ):
+        RawModule(code=code, backend="simulator").get_function("k")(
+            (1,), (1,), (np.zeros(1, "u4"),)
+        )
+
+
+def test_a_build_without_ptx_is_refused():
+    module = RawModule(code="__global__ void k() {}", options=("-dlto",), backend="simulator")
+    with pytest.raises(CompileError, match="kernel.cu: .* leave out -dlto"):
+        module.get_function("k")
+
+
+TRANSLATED_LINES = """
+import sys
+from kernelscope.translate.program import Program
+for _, line in Program(sys.stdin.read()).executable("k").lines:
+    print(line)
+"""
+
+
+def test_the_same_text_becomes_the_same_lines_in_every_process():
+    """Strings hash differently in each process: no order may come from that."""
+    body = "mad.lo.u32 %r4, %r5, %r6, %r7; fma.rn.f32 %f1, %f2, %f3, %f4;"  # all of them new
+    command, text = [sys.executable, "-c", TRANSLATED_LINES], PTX.format(body=body, head="")
+    first, second = (
+        subprocess.run(
+            command,
+            input=text,
+            text=True,
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second and "R[" in first

@@ -1,0 +1,411 @@
+"""Defects that public suites hold, each in three forms or more, and clean twins of them."""
+
+import numpy as np
+import pytest
+from kernelscope.errors import Hang
+from kernelscope.events import observe
+from kernelscope.module import RawModule
+from kernelscope.watch import Sanitizer
+from watch_harness import run
+
+T = "const int t = threadIdx.x;\n"
+CG = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+"""
+
+
+def findings(body, grid=1, block=64, **options):
+    zeros = (np.zeros(512, np.int32), np.zeros(1024, np.int32))
+    return run(T + body, Sanitizer(), grid=grid, block=block, arrays=zeros, **options).findings
+
+
+def described(body, **options):
+    """'error race; warning race' and so on, the kinds in the order of their first sight."""
+    found = findings(body, **options)
+    return "; ".join(dict.fromkeys(f"{one.severity} {one.kind}" for one in found))
+
+
+# -- structs that are passed by value --------------------------------------------------------------
+STRUCTS = """
+struct M { float m[33]; };
+struct D { double m[200]; int n; };
+__device__ float get(M a, int i) { return a.m[i]; }
+__device__ double deep(D a, int i) { D c = a; c.m[i] += 1; return c.m[i] + a.m[i] + a.n; }
+__device__ M change(M a, int i) { a.m[i] += 1; return a; }
+__device__ float sum(M a, int i) { return i < 0 ? 0 : a.m[i] + sum(a, i - 1); }
+"""
+FILL = "M m; for (int i = 0; i < 33; ++i) m.m[i] = i;\n"
+
+
+def test_parameters_in_memory_are_part_of_the_frame():
+    body = FILL + "b[t] = get(m, t % 33) + sum(m, 3); m = change(m, t % 33); b[t] += m.m[t % 33];"
+    assert findings(body, head=STRUCTS) == []
+    body = "D d; d.n = 3; for (int i = 0; i < 200; ++i) d.m[i] = i; b[t] = deep(d, t);"
+    assert findings(body, head=STRUCTS) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "array", "index"),
+    [
+        ("b[t] = get(m, t + 1);", "a.m", 33),
+        ("m = change(m, -t); b[t] = m.m[0];", "a.m", -1),
+    ],
+)
+def test_an_index_past_a_parameter(call, array, index):
+    found = findings(FILL + call, head=STRUCTS)[0]
+    assert (found.kind, found.array, found.index) == ("out-of-bounds", array, index)
+
+
+# -- volatile, scopes, locks -----------------------------------------------------------------------
+WAIT = "while (c[0] != blockIdx.x) { }"
+ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
+    "update by all": ("error race", 4, "c[0] = c[0] + 1;"),
+    "update by a thread of each block": ("error race", 4, "if (t == 0) c[0] = c[0] * 2 + 1;"),
+    "updates in two branches": (
+        "error race",
+        1,
+        "if (t == 0) c[0] = c[0] + 1; else if (t == 1) c[0] = c[0] + 2;",
+    ),
+    "update of shared memory": (
+        "error race",
+        1,
+        "__shared__ volatile int s[2]; s[0] = 0; __syncthreads(); __threadfence_block();\n"
+        "s[0] = s[0] + 1; __syncthreads(); b[t] = s[0];",
+    ),
+    "other values by threads": ("error race", 1, "c[0] = t;"),
+    "other values by blocks": ("error race", 2, "if (t == 0) c[0] = blockIdx.x;"),
+    "one value": ("", 4, "c[0] = 1;"),
+    "turns": (
+        "",
+        4,
+        f"if (t == 0) {{ {WAIT} __threadfence(); b[0] += 2; __threadfence(); c[0] = c[0] + 1; }}",
+    ),
+    "turns of whole blocks": (
+        "",
+        4,
+        f"if (t == 0) {{ {WAIT} __threadfence(); }} __syncthreads(); b[t] += 2;\n"
+        "__threadfence(); __syncthreads(); if (t == 33) c[0] = blockIdx.x + 1;",
+    ),
+    "ping-pong": (
+        "",
+        2,
+        "for (int i = 0; i < 4; ++i) if (t == 0) {\n"
+        "while (c[0] != 2 * i + (int)blockIdx.x) { } c[0] = 2 * i + blockIdx.x + 1; }",
+    ),
+    "block atomics of two blocks": ("error race", 2, "atomicAdd_block(b, 1);"),
+    "block atomic and device atomic": (
+        "error race",
+        2,
+        "if (blockIdx.x) atomicAdd(b, 1); else if (t == 0) atomicAdd_block(b, 1);",
+    ),
+    "block atomics whose result is used": (
+        "error race",
+        3,
+        "if (t == 0) b[1 + blockIdx.x] = atomicMax_block(b, blockIdx.x);",
+    ),
+    "block atomics on an element a block": ("", 2, "atomicAdd_block(b + blockIdx.x, 1);"),
+    "device atomics": ("", 2, "atomicAdd(b, 1); atomicAdd_system(b + 1, 1);"),
+    "block atomics in shared memory": (
+        "",
+        2,
+        "__shared__ int s; if (t == 0) s = 0; __syncthreads(); atomicAdd_block(&s, 1);\n"
+        "__syncthreads(); b[64 * blockIdx.x + t] = s;",
+    ),
+    "lock without a fence": (
+        "warning race",
+        3,
+        "if (t == 0) { while (atomicCAS((int*)c, 0, 1) != 0) { }\n"
+        "b[0] = b[0] + 1; __threadfence(); atomicExch((int*)c, 0); }",
+    ),
+    "flag without a fence": (
+        "warning race",
+        2,
+        "if (t == 0 && blockIdx.x == 0) { b[0] = 4; __threadfence(); c[0] = 1; }\n"
+        "if (t == 0 && blockIdx.x == 1) { while (c[0] == 0) { } b[1] = b[0]; }",
+    ),
+    "ticket of one thread without a fence": (
+        "warning race",
+        3,
+        "if (t == 0) { b[blockIdx.x] = 1; __threadfence();\n"
+        "if (atomicAdd((int*)c, 1) == 2) b[9] = b[0] + b[1] + b[2]; }",
+    ),
+    "lock with a fence": (
+        "",
+        3,
+        "if (t == 0) { while (atomicCAS((int*)c, 0, 1) != 0) { } __threadfence();\n"
+        "b[0] = b[0] + 1; __threadfence(); atomicExch((int*)c, 0); }",
+    ),
+    "lock that a volatile write frees": (
+        "",
+        3,
+        "if (t == 0) { while (atomicCAS((int*)c, 0, 1) != 0) { } __threadfence();\n"
+        "b[0] = b[0] + 1; __threadfence(); c[0] = 0; }",
+    ),
+    "ticket and barrier": (
+        "",
+        3,
+        "__shared__ bool last; b[blockIdx.x * 64 + t] = 1; __threadfence(); __syncthreads();\n"
+        "if (t == 0) last = atomicAdd((int*)c, 1) == 2; __syncthreads();\n"
+        "if (last) b[t] += b[t + 64] + b[t + 128];",
+    ),
+    # wording: one value written by all
+    "all write and read": ("warning race", 2, "b[0] = 1; b[1 + 64 * blockIdx.x + t] = b[0];"),
+    "all write and read, shared": ("warning race", 1, "__shared__ int s; s = 4; b[t] = s;"),
+    "some write, all read": (
+        "warning race; error race",
+        1,
+        "__shared__ int s; if (t < 40) s = 4; b[t] = s;",
+    ),
+    "a lost update": ("error race", 2, "b[0] = b[0] + 1;"),
+    "a lost update of shared memory": (
+        "error race",
+        1,
+        "__shared__ int s; if (t == 0) s = 0; __syncthreads(); s += 1; __syncthreads(); b[t] = s;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_order(name):
+    expected, blocks, body = ORDER[name]
+    parameters = "volatile int* c, int* b"
+    assert described(body, grid=blocks, parameters=parameters) == expected
+
+
+def test_volatile_flags_of_chunks_far_apart():
+    body = "if (t == 0) { while (c[0] != blockIdx.x) { } c[0] = c[0] + 1; }"
+    assert described(body, grid=30, block=1024, parameters="volatile int* c, int* b") == ""
+
+
+# -- warp masks ------------------------------------------------------------------------------------
+DIVERGENT = "error divergent-barrier"
+WARPS = {
+    "one lane too many": (DIVERGENT, "if (t <= 16) __syncwarp(0xffff); b[t] = 1;"),
+    "lanes too few": (DIVERGENT, "if (t < 16) __syncwarp(0xffffffff); b[t] = 1;"),
+    "a vote from outside": (DIVERGENT, "b[t] = __ballot_sync(0xff, t);"),
+    "a shuffle from outside": (DIVERGENT, "if (t <= 16) b[t] = __shfl_sync(0xffff, t, 0);"),
+    "lanes that ended": (
+        "warning divergent-barrier",
+        "if (t < 16) b[t] = __shfl_sync(0xffffffff, t, 0);",
+    ),
+    "lanes that ended, last": (
+        "warning divergent-barrier",
+        "b[t] = 1; if (t < 16) __syncwarp(0xffffffff);",
+    ),
+    "a source outside": (
+        "warning uninitialised-read",
+        "b[t] = __shfl_sync(t < 16 ? 0xffff : 0xffff0000, t, t ^ 16);",
+    ),
+    "right masks": (
+        "",
+        "b[t] = __shfl_sync(t < 16 ? 0xffff : 0xffff0000, t, t ^ 8);\n"
+        "if (t < 16) __syncwarp(0xffff); const unsigned m = __ballot_sync(~0u, t < 9);\n"
+        "if (t < 9) b[t] += __shfl_sync(m, t, 3); __syncwarp();",
+    ),
+    "return first": ("", "if (t >= 9) return; b[t] = __shfl_sync(~0u, t, 3); __syncwarp();"),
+    "a vote in a loop": ("", "int i = 0; while (__any_sync(~0u, i < t)) ++i; b[t] = i;"),
+}
+
+
+@pytest.mark.parametrize("name", WARPS)
+def test_warp_masks(name):
+    expected, body = WARPS[name]
+    assert described(body, block=32) == expected
+
+
+# -- barriers in functions -------------------------------------------------------------------------
+FUNCTIONS = (
+    CG
+    + """__device__ void own() { __syncthreads(); }
+__device__ void group() {
+    cg::this_thread_block().sync();
+}
+"""
+)
+BARRIERS = {  # name: findings, their line in the functions above (or, below 0, in the body), body
+    "own function": ("warning divergent-barrier", 3, "if (t % 2 == 0)\nown();\nb[t] = 1;"),
+    "both branches": (DIVERGENT, 3, "if (t % 2 == 0)\nown();\nelse own();\nb[t] = 1;"),
+    "last": ("warning divergent-barrier", -2, "b[t] = 1; if (t < 32)\n__syncthreads();"),
+    "cooperative groups": (
+        "warning divergent-barrier",
+        -3,
+        "auto block = cg::this_thread_block(); if (t % 2 == 0)\n\nblock.sync();\nb[t] = 1;",
+    ),
+    "inside a function": ("warning divergent-barrier", 5, "if (t < 32)\ngroup();\nb[t] = 1;"),
+    "a grid": (
+        "warning divergent-barrier",
+        -2,
+        "auto g = cg::this_grid(); if (t % 2 == 0)\ng.sync();\nb[t] = 1;",
+    ),
+    "a tile": (
+        DIVERGENT,
+        -2,
+        "auto w = cg::tiled_partition<32>(cg::this_thread_block()); if (t % 2)\nw.sync();\nb[t]=1;",
+    ),
+    "all come": (
+        "",
+        0,
+        "auto g = cg::this_grid(); for (int i = 0; i < 3; ++i) group(); own(); g.sync();\n"
+        "if (blockIdx.x == 0) own(); else group(); b[t] = 1;",
+    ),
+    "return first": ("", 0, "if (t >= 40) return; own(); group(); b[t] = 1;"),
+    "threads of a tile": (
+        "",
+        0,
+        "auto w = cg::tiled_partition<8>(cg::this_thread_block()); b[t] = w.shfl_down(t, 1);\n"
+        "if (t < 40) w.sync(); if (t % 3) { auto c = cg::coalesced_threads(); c.sync(); }",
+    ),
+}
+
+
+HANG = "auto g = cg::this_grid(); if (blockIdx.x == 0)\ng.sync();\nb[t] = 1;"
+
+
+@pytest.fixture(scope="module")
+def barriers():
+    """launch(name, grid): the findings of a body, and its first line; all are compiled at once."""
+    code, first, names = FUNCTIONS, {}, {}
+    for name, body in [*((name, row[2]) for name, row in BARRIERS.items()), ("hang", HANG)]:
+        names[name] = f"k{len(first)}"
+        code += f'extern "C" __global__ void {names[name]}(int* b) {{ const int t = threadIdx.x;\n'
+        first[name] = len(code.splitlines()) + 1
+        code += body + "\n}\n"
+    module = RawModule(code=code, backend="simulator")
+
+    def launch(name, grid=1):
+        with observe(Sanitizer()) as seen:
+            module.get_function(names[name])((grid,), (64,), (np.zeros(64, np.int32),))
+        return seen.findings, first[name]
+
+    return launch
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_barriers_in_functions(name, barriers):
+    expected, line, _ = BARRIERS[name]
+    found, first = barriers(name)
+    assert "; ".join(f"{one.severity} {one.kind}" for one in found) == expected, found
+    line = first - line - 1 if line < 0 else line
+    assert [one.line for one in found] == ([line] if line else []), found
+
+
+def test_a_grid_barrier_that_never_completes_names_the_line_of_the_call(barriers):
+    with pytest.raises(Hang, match=r"hangs at kernel\.cu:\d+ `g\.sync\(\);` \(in "):
+        barriers("hang", grid=2)
+
+
+# -- neighbours in shared and local memory ---------------------------------------------------------
+HEAD = "__device__ int at(const int* p, int i) { return p[i]; }\n__constant__ int c[4][2];\n"
+X = "__shared__ int x[64], y[64]; x[t] = 1; y[t] = 2; __syncthreads();\n"
+L = "int x[8], y[8]; for (int i = 0; i < 8; ++i) { x[i] = y[i] = i + a[i]; }\n"
+NEIGHBOURS = {  # name: array and index of an access out of bounds, body
+    "shared": ("x", 64, X + "x[t + 64] = 3; __syncthreads(); b[t] = x[t] + y[t];"),
+    "shared, constant index": ("x", 65, X + "if (t == 0) x[65] = 3; __syncthreads(); b[t] = y[t];"),
+    "shared, below": ("y", -1, X + "b[t] = x[0] + y[t - 1];"),
+    "shared, pointer": ("x", 64, X + "const int* p = x + 1; b[t] = p[t];"),
+    "shared, function": ("x", 64, X + "b[t] = at(x, t + 1) + y[0];"),
+    "dynamic, below": (
+        "d",
+        -1,
+        "extern __shared__ int d[];\n" + X + "d[t] = 1; __syncthreads(); b[t] = d[t - 1];",
+    ),
+    "local": ("x", 8, L + "x[t % 16] = 4; b[t] = x[t % 8] + y[t % 8];"),
+    "local, loop": ("x", 8, L + "int s = 0; for (int i = 0; i <= 8; ++i) s += x[i]; b[t] = s;"),
+    "local, pointer": ("x", 8, L + "const int* p = x; p += t % 16; b[t] = *p + y[t % 8];"),
+}
+TIDY = {
+    "shared": X + "const int* p = t % 2 ? x : y; const int* e = x + 64; b[t] = p[t] + *--e\n"
+    "+ at(t % 2 ? x : y, t) + at(x, 63 - t) + (t ? *(x + t) : 0);",
+    "dynamic, two parts": "extern __shared__ int d[]; int* e = d + 64; d[t] = 1; e[t] = 2;\n"
+    "__syncthreads(); b[t] = d[127 - t] + e[t - 64];",
+    "local": L + "int s = 0; for (const int* e = x + 8; e != x; ) s += *--e;\n"
+    "for (const int* p = y; p != y + 8; ++p) s += *p; b[t] = s + at(y, 7) + at(x, t % 8);",
+    "rows": "__shared__ int m[2][64]; m[0][t] = m[1][t] = t; __syncthreads(); b[t] = m[0][t + 64];",
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_an_index_into_the_next_array(name):
+    array, index, body = NEIGHBOURS[name]
+    found = [f for f in findings(body, head=HEAD, shared=512 * ("extern" in body))]
+    assert [(f.kind, f.array, f.index) for f in found] == [("out-of-bounds", array, index)]
+
+
+@pytest.mark.parametrize("name", TIDY)
+def test_pointers_that_stay_in_their_array(name):
+    assert findings(TIDY[name], head=HEAD, shared=512 * ("extern" in TIDY[name])) == []
+
+
+# -- constants, function pointers ------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("body", "index"),
+    [
+        ("const_cast<int*>(c[0])[t % 8] = 1; b[t] = 0;", (0, 0)),
+        ("atomicAdd(t < 3 ? (int*)c + 5 + t : b + t, 1);", (2, 1)),
+        ("if (t == 9) *(long long*)(c + 1) = 4;", (1, 0)),
+    ],
+)
+def test_constant_memory_is_not_written(body, index):
+    (found,) = findings(body, head=HEAD)
+    assert (found.kind, found.severity, found.array, found.index) == (
+        "read-only",
+        "error",
+        "c",
+        index,
+    )
+
+
+def test_constant_memory_is_read():
+    body = "const int* p = t < 3 ? c[0] : a; d[t] = p[t] + c[t % 4][t % 2]; b[t] = d[t];"
+    assert findings(body, head=HEAD + "__device__ int d[64];") == []
+
+
+def test_a_call_of_no_function_is_a_finding():
+    body = "typedef void (*F)(int*); F f = (F)(long long)a[0];\nif (t < 7) f(b);\nb[t] = a[520];"
+    first, second = findings(body)
+    assert (first.kind, first.line) == ("out-of-bounds", 5) and "is no function" in first.message
+    assert (second.index, second.count) == (520, 64 - 7), "the threads that called it have ended"
+
+
+# -- members ---------------------------------------------------------------------------------------
+PART = "float4 w; w.x = 1; w.y = 2; const float4* p = a[t] > 500 ? (float4*)a : &w;\n"
+BITS = "struct B { int x : 5; int y : 7; unsigned z : 20; }; B v;\n"
+USE = "const B* p = a[t] < 999 ? &v : (B*)a; b[t] = p->x + p->y;"
+MEMBERS = {
+    "a copy is used": ("error", PART + "float4 q = *p; b[t] = q.z;"),
+    "a copy of a copy": ("error", PART + "float4 q = *p, r = q; b[t] = r.w + r.x;"),
+    "an element is used": ("error", PART + "b[t] = p->z + p->x;"),
+    "written whole": ("warning", PART + "((float4*)b)[t] = *p;"),
+    "no bit-field was set": ("error", BITS + USE),
+    "bits of a number": ("error", "int z; int* q = a[t] < 9 ? &z : a; *q &= 3; b[t] = z;"),
+    "only what is there": ("", PART + "float4 q = *p; b[t] = q.x + q.y;"),
+    "set later": ("", PART + "float4 q = *p; q.z = q.w = 3; b[t] = q.z + q.w; "),
+    "part of a struct": (
+        "",
+        "struct S { int n; float d[3]; }; S w; w.n = 1; w.d[0] = 2;\n"
+        "S* p = a[t] > 500 ? (S*)a : &w; S q = *p; b[t] = q.n + q.d[0];",
+    ),
+    "bit-fields": ("", BITS + "v.x = t; v.y = 3; v.z = 0;" + USE),
+    "bits all off and on": ("", BITS + "v.x = 0; v.y = -1;" + USE),
+    "bit-fields of bytes": (
+        "",
+        "struct C { unsigned char u : 3, v : 5; short h : 9; }; C v; v.u = t; v.v = 2; v.h = t;\n"
+        "const C* p = a[t] < 999 ? &v : (C*)a; b[t] = p->u + p->v + p->h;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members(name):
+    expected, body = MEMBERS[name]
+    kinds = described(body).split("; ")
+    assert kinds == ([f"{expected} uninitialised-read"] if expected else [""])
+
+
+def test_a_misaligned_local_array_is_told_of_the_optimised_build():
+    body = (
+        "half h[9]; for (int i = 0; i < 9; ++i) h[i] = __int2half_rn(i + a[i]);\n"
+        "float2 q = *(float2*)(h + 1 + a[t]); b[t] = q.x;"
+    )
+    found = findings(body, block=1, head="#include <cuda_fp16.h>")[0]
+    assert found.kind == "misaligned" and "optimised build" in found.message

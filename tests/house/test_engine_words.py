@@ -1,0 +1,40 @@
+"""The engine speaks of CUDA alone: no word of it is about the course."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).resolve().parents[2] / "kernelscope"
+WORDS = re.compile(
+    r"(?i)attn|attention|softmax|flash|\bladder|\blessons?\b|\blearners?\b|\bcourses?\b|classroom"
+    r"|\bexercises?\b|\bassignments?\b|\bstudents?\b|\bteachers?\b|layer ?norm|transformer"
+)
+# The names that variables of the environment had before.
+ALIASES = {"src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_")}
+
+
+def words_of(text: str) -> list[str]:
+    return [match[0] for match in WORDS.finditer(text)]
+
+
+def test_the_engine_has_no_word_of_the_course():
+    found = {}
+    for path in sorted(ENGINE.rglob("*")):
+        name = path.relative_to(ENGINE).as_posix()
+        kept = path.suffix in (".py", ".md", ".toml", ".js", ".css", ".cu", ".cuh", ".in", ".txt")
+        if kept and not {"build", "dist", ".venv"} & set(path.parts):
+            text = path.read_text(encoding="utf-8")
+            if words := words_of(ALIASES[name].sub("", text) if name in ALIASES else text):
+                found[name] = words
+    assert not found
+
+
+@pytest.mark.parametrize("text", ["a Learner", "flash_fp32", "ATTN_COURSE_X", "a course's"])
+def test_such_words_are_found(text):
+    assert words_of(text)
+
+
+@pytest.mark.parametrize("text", ["of course_id", "scores", "a flat array", "notebook"])
+def test_other_words_are_not(text):
+    assert not words_of(text)
