@@ -115,13 +115,13 @@ hooks: venv
 lock:
 	uv pip compile --quiet pyproject.toml --extra test --generate-hashes --no-annotate \
 	--python-version 3.11 --python-platform linux --custom-compile-command "make lock" \
-	--output-file requirements.lock $(LOCK_OPTIONS)
+	--no-emit-package kernelscope --output-file requirements.lock $(LOCK_OPTIONS)
 
 # A build folder of before would bring back modules that are gone.
 dist: venv
 	rm -rf build dist kernelscope/build
 	for project in . kernelscope; do (cd $$project && $(CURDIR)/$(BIN)/python -c "from setuptools \
-	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')"); done
+	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')") || exit 1; done
 
 clean:
-	rm -rf .venv .compiled_cache tour site book build dist *.egg-info
+	rm -rf .venv .compiled_cache tour site book build dist *.egg-info kernelscope/build kernelscope/src/*.egg-info
