@@ -137,7 +137,8 @@ lock:
 dist: venv
 	rm -rf build dist kernelscope/build
 	for project in . kernelscope; do (cd $$project && $(CURDIR)/$(BIN)/python -c "from setuptools \
-	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')"); done
+	import build_meta as b; b.build_sdist('$(CURDIR)/dist'); b.build_wheel('$(CURDIR)/dist')") || exit 1; done
 
 clean:
-	rm -rf .venv .home .compiled_cache tour site book build dist *.egg-info
+	rm -rf .venv .home .compiled_cache tour site book build dist *.egg-info kernelscope/build \
+	kernelscope/src/*.egg-info

@@ -177,7 +177,7 @@ def test_a_lesson_is_opened_by_its_name_or_number(given, monkeypatch, tmp_path):
 
 
 def test_the_traceback_is_there_when_asked_for(monkeypatch):
-    monkeypatch.setenv(main.TRACEBACK_VARIABLE, "1")
+    monkeypatch.setenv(main.TRACEBACK, "1")
     with pytest.raises(ValueError, match="nonsense"):
         main.main(["run", "nonsense"])
 

@@ -56,8 +56,8 @@ def outcome(
     """Do the work of a command; an error for its user becomes one line.
 
     packages: whose errors are for users; smaller: what to do where memory is short; install: where
-    a package is missing. Returns what `work` returns, 2 for a call that cannot run, 130 when interrupted, 141 when the program that
-    reads the output has ended, such as `head`.
+    a package is missing. Returns what `work` returns, 2 for a call that cannot run, 130 when
+    interrupted, 141 when the program that reads the output has ended, such as `head`.
     """
     try:
         try:
