@@ -217,14 +217,15 @@ def _readable() -> list[str]:
         own.append(str(course / "pyproject.toml"))
     python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
     paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *own]
-    return list(dict.fromkeys([*paths, *_libraries()]))
+    return list(dict.fromkeys([*paths, *_libraries(os.environ.get("PYTHONPATH", ""))]))
 
 
-@lru_cache(maxsize=1)
-def _libraries() -> tuple[str, ...]:
+@lru_cache
+def _libraries(python_path: str) -> tuple[str, ...]:
     """Where a fresh Python finds packages and libraries, but for the course's own folder.
 
-    PYTHONPATH, the user's site, what a .pth file names, packages that are installed to be edited.
+    python_path: PYTHONPATH. Beside it the user's site, what a .pth file names, packages that are
+    installed to be edited.
     """
     command = [sys.executable, "-P", "-c", _FIND_LIBRARIES]
     told = subprocess.run(
