@@ -16,7 +16,7 @@ NEW = OLD.replace("3.8.10", "3.15.0")
 # Suits make; its answer to the question for hurdles stands for all of tools/environment.py.
 HINDERED = '#!/bin/sh\ncase "$3" in --hurdle) echo "no room: (make some)";; *) exit 0;; esac\n'
 FILES = (
-    *("Makefile", "pyproject.toml", "tools/environment.py"),
+    *("Makefile", "pyproject.toml", "kernelscope/pyproject.toml", "tools/environment.py"),
     *(f"requirements/{group}.lock" for group in ("tour", "lab", "test")),
 )
 
@@ -106,7 +106,10 @@ def test_a_target_makes_the_environment_that_it_needs_first(bare, group, targets
         assert not any("tools/environment.py" in line for line in others)
 
 
-@pytest.mark.parametrize("changed", ["requirements/test.lock", "pyproject.toml", None])
+@pytest.mark.parametrize(
+    "changed",
+    ["requirements/test.lock", "pyproject.toml", "kernelscope/pyproject.toml", None],
+)
 def test_the_environment_is_renewed_when_its_lists_change_or_its_python_goes(bare, changed):
     stamp, python = bare / ".venv" / ".test", bare / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
