@@ -84,7 +84,7 @@ def test_a_run_has_what_its_values_promise(project):
     values = [
         attribute("umask 077", umask=0o077),
         attribute("one core", one_core=True),
-        attribute("path", folder="Größe ä b"),
+        attribute("path", folder="Größe ä b/c d"),
         attribute("home", home_is_read_only=True),
         variable("A", "1"),
     ]
@@ -94,8 +94,8 @@ def test_a_run_has_what_its_values_promise(project):
     assert not done.red, log
     umask, cores, folder, variable_a, writes_home, text = json.loads(log.splitlines()[-1])
     assert (umask, cores, variable_a, text) == (0o077, 1, "1", "text")
-    assert folder.endswith("/run 1/Größe ä b") and writes_home is False
-    assert not (project / "run 1").exists(), "the clone of a green run is removed"
+    assert folder.endswith("/run_1/Größe ä b/c d") and writes_home is False
+    assert not (project / "run_1").exists(), "the clone of a green run is removed"
 
 
 def test_the_first_red_command_ends_a_run(project):
@@ -104,7 +104,7 @@ def test_the_first_red_command_ends_a_run(project):
         ("sh -c 'echo told; exit 3'", 3)
     ]
     assert done.red.startswith("sh -c") and "told" in Path(done.log).read_text(encoding="utf-8")
-    assert (project / "run 1").exists(), "the clone of a red run stays, to look at"
+    assert (project / "run_1").exists(), "the clone of a red run stays, to look at"
 
 
 def test_without_network_there_is_loopback_alone():
