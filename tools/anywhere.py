@@ -64,7 +64,7 @@ class Place:
     taken from the PATH. offline: no network after set-up. memory: a limit of 4 GiB.
     """
 
-    folder: str = "attn course"
+    folder: str = "attn-course"
     environment: dict[str, str | None] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     user: str = ""
@@ -110,7 +110,7 @@ def factors(scratch: Path) -> dict[str, tuple[Value, ...]]:
             attribute("root", "" if root else "this is not root"),
             attribute("ordinary user", user=ORDINARY if root else ""),
         ),
-        "path": (attribute("path 'Größe ä b'", folder="Größe ä b"),),
+        "path": (attribute("path 'Größe ä b'", folder="Größe ä b/attn course"),),
         "Python": tuple(
             attribute(name, "" if path else "not found", python=path)
             for name, path in pythons().items()
@@ -363,8 +363,9 @@ def run(values: Sequence[Value], commands: Sequence[str], scratch: Path, number:
     place = Place()
     for value in values:
         value.apply(place)
-    base = scratch / f"run {number}"
-    clone, home = base / place.folder, base / "home"
+    base = scratch / f"run_{number}"
+    clone = base / place.folder
+    home = clone.parent / "home"
     home.mkdir(parents=True)
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
     if place.user:
@@ -400,7 +401,7 @@ def run(values: Sequence[Value], commands: Sequence[str], scratch: Path, number:
 
 def surroundings(place: Place, base: Path, home: Path) -> dict[str, str]:
     """Return the environment of a run's commands."""
-    own = {"HOME": str(home), "TMPDIR": str(base), **place.environment}
+    own = {"HOME": str(home), "TMPDIR": str(home.parent), **place.environment}
     if place.hidden:
         own["PATH"] = path_without(place.hidden, base / "programs", os.environ["PATH"])
     kept = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "CI")}

@@ -71,11 +71,12 @@ def test_metrics_that_ncu_does_not_know_are_found_in_its_complaint():
 
 def fake_ncu(folder, body):
     """An executable `ncu` that behaves as the Python lines say; `metrics` are those asked for."""
-    path = folder / "ncu"
-    path.write_text(
-        f"#!{sys.executable}\nimport os, sys\nargs = sys.argv[1:]\n"
+    path, program = folder / "ncu", folder / "ncu.py"
+    program.write_text(
+        "import os, sys\nargs = sys.argv[1:]\n"
         "metrics = args[args.index('--metrics') + 1].split(',')\n" + body
     )
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}" "$@"\n')  # blanks in paths
     path.chmod(0o755)
     return path
 
