@@ -12,7 +12,7 @@ import numpy as np
 from attn_course import reference
 from attn_course.engine.backend import BACKENDS
 from attn_course.engine.events import Observer, observe
-from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
+from attn_course.ladder.methods import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER

@@ -15,8 +15,8 @@ from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
-from attn_course.ladder.attention import METHODS, call_method
 from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.methods import METHODS, Request
 from attn_course.ladder.steps import Problem, Step
 from attn_course.ladder.verify import worst
 from attn_course.layers.launches import Launches
@@ -186,7 +186,7 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
     arguments.shape = arguments.shape or DEFAULT_SHAPE
     work = workload(arguments)
     q, k, v = work.inputs()
-    call = call_method(q, k, v, work.method, work.causal, backend="simulator")
+    call = Request(q, k, v, work.method, work.causal, backend="simulator").call()
     arrays = call.arrays
     written = {id(array) for array in (q, k, v)}
     checked = []

@@ -10,7 +10,7 @@ from attn_course.engine.errors import SimulatorError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
 from attn_course.engine.watch.tracer.tracer import Tracer
-from attn_course.ladder.attention import AUTO, steps_of
+from attn_course.ladder.methods import AUTO, steps_of
 
 from . import own
 from .arguments import (

@@ -15,8 +15,8 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
-from .attention import call_method
 from .call import Call, StepLaunch, call_steps
+from .methods import Request
 from .steps import FUSED, Problem, Step
 
 Arrays = Mapping[str, np.ndarray]
@@ -182,7 +182,7 @@ def verify_method(
         BackendError: a GPU is asked for where there is none.
     """
     device = [array_module(backend).asarray(array) for array in (q, k, v)]
-    call = call_method(*device, method, causal, scale, backend)
+    call = Request(*device, method, causal, scale, backend).call()
     _warm_up(call)
     seconds = timed(call)
     out = asnumpy(call.arrays["out"])

@@ -22,9 +22,9 @@ from attn_course.clinic.edits import Edit, edited, kernel_text
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.graphs import GraphLaunch
 from attn_course.engine.module import RawModule
-from attn_course.ladder.attention import check_options, pick, problem_of, steps_of
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of
 from attn_course.ladder.choose import current_device
+from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from attn_course.engine.backend import resolve_backend
-from attn_course.ladder.attention import AUTO, METHODS
+from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.reference.inputs import seeded_qkv
 

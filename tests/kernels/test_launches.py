@@ -14,9 +14,9 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.module.limits import OPT_IN_SHARED_KIB
 from attn_course.ladder import tiles
-from attn_course.ladder.attention import attention, steps_of
 from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import ONLINE_BYTES, choose
+from attn_course.ladder.methods import attention, steps_of
 from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step, ceil_div, step
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv

@@ -14,7 +14,11 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
-from attn_course.ladder.attention import (
+from attn_course.ladder.call import StepLaunch, numbers_of
+from attn_course.ladder.checks import check_bias
+from attn_course.ladder.choose import choose, current_device
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
+from attn_course.ladder.methods import (
     AUTO,
     METHODS,
     attention,
@@ -22,10 +26,6 @@ from attn_course.ladder.attention import (
     steps_of,
     supports,
 )
-from attn_course.ladder.call import StepLaunch, numbers_of
-from attn_course.ladder.checks import check_bias
-from attn_course.ladder.choose import choose, current_device
-from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.ladder.tiles import (
     CLUSTER_TILES,

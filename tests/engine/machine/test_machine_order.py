@@ -5,7 +5,7 @@ import pytest
 from machine_harness import run, zeros
 
 from attn_course.engine.machine import launch
-from attn_course.ladder.attention import METHODS, attention, dtypes_of
+from attn_course.ladder.methods import METHODS, attention, dtypes_of
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
