@@ -11,6 +11,7 @@ from attn_course.engine.errors import SimulatorError
 from attn_course.engine.module import RawModule
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
+from attn_course.ladder.call import allow_shared
 from attn_course.measure.timing import Timing, capture, contest
 from attn_course.reference import compare
 
@@ -73,8 +74,7 @@ def _launch(problem: Exercise, text: str, setup: Setup):
     import cupy
 
     kernel = RawModule(code=text, backend="gpu").get_function(problem.kernel)
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    allow_shared(kernel, setup.shared_bytes)
     arguments = {
         name: cupy.asarray(value) if getattr(value, "shape", ()) else value
         for name, value in setup.fresh().items()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_course import reference
-from attn_course.clinic import Case, ClinicError, examine, family, read_broken
+from attn_course.clinic import Case, ClinicError, clean_step, examine, read_broken
 from attn_course.engine.backend import BackendError
 from attn_course.engine.events import observe
 from attn_course.engine.watch import Sanitizer
@@ -138,7 +138,7 @@ def is_known(path: Path) -> bool:
     if any(step.path == path for step in LAYERS):
         return True
     try:
-        family(path)
+        clean_step(path)
     except ClinicError:
         return False
     return True
@@ -172,12 +172,12 @@ def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Compariso
     tokens = rng.standard_normal((batch, length, heads * d)).astype(np.float32)
     checked, comparisons = [], []
     for step in steps:
-        case, launches = layer_case(step, tokens, heads), Launches("simulator")
-        written = case.append(step, launches)
-        with observe(Sanitizer(tuple(written))) as seen:
+        launches = Launches("simulator")
+        oracle = layer_case(step, tokens, heads).append(step, launches)
+        with observe(Sanitizer(tuple(oracle.written))) as seen:
             launches.run()
         checked.append(Checked(layer_name(step), seen.findings))
-        comparisons.append(case.judge(step, written))
+        comparisons.append(oracle.judge())
     return checked, worst(comparisons)
 
 

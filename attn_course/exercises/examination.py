@@ -25,6 +25,7 @@ from attn_course.engine.module import RawModule
 from attn_course.engine.module.kernel import Kernel
 from attn_course.engine.watch import Counters, Sanitizer
 from attn_course.engine.watch.sanitizer.findings import Finding
+from attn_course.ladder.call import allow_shared
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
@@ -129,8 +130,7 @@ def launch(
 
     seconds: the longest that it may take. Raises as the kernel does.
     """
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    allow_shared(kernel, setup.shared_bytes)
     with call_budget(seconds), observe(*observers):
         kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from attn_course.engine.backend import array_module, resolve_backend
-from attn_course.engine.compile import file_stamp
+from attn_course.engine.compile import file_stamp, with_headers
 from attn_course.engine.module import Kernel, RawModule
 
 from .choose import current_device
@@ -27,10 +27,10 @@ MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 @dataclass(slots=True)
 class StepLaunch:
-    """One kernel launch of a call.
+    """One launch of a kernel, whatever its arrays: a step, its geometry, its other arguments.
 
     Attributes:
-        step: the row of the ladder.
+        step: the file, the order of its arguments, and what it writes.
         geometry: grid, block, dynamic shared memory, constants.
         kernel: the compiled kernel.
         numbers: the arguments that are no arrays, by parameter name; see :func:`numbers_of`.
@@ -200,13 +200,36 @@ def _module(path: Path, edited: tuple, options: tuple[str, ...], backend: str) -
     return RawModule(path=str(path), options=options, backend=backend, strict=True)
 
 
+@lru_cache(maxsize=128)
+def _module_of_text(text: str, options: tuple[str, ...], backend: str) -> RawModule:
+    return RawModule(code=text, options=options, backend=backend, strict=True)
+
+
+def kernel_of(
+    step: Step, entry: str, options: Sequence[str] = (), backend: str | None = None
+) -> Kernel:
+    """Return a kernel of a step's file, or of its text, compiled with these options."""
+    if step.text is None:
+        return compiled(step.path, options, entry=entry, backend=backend)
+    text = with_headers(step.text, step.path.parent)
+    return _module_of_text(text, tuple(options), resolve_backend(backend)).get_function(entry)
+
+
 def kernel_for(
     step: Step, geometry: Geometry, options: Sequence[str] = (), backend: str | None = None
 ) -> Kernel:
     """Return the step's kernel compiled for a geometry, with leave to use its shared memory."""
-    kernel = compiled(step.path, geometry.options(options), entry=geometry.entry, backend=backend)
-    if geometry.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = geometry.shared_bytes
+    kernel = kernel_of(step, geometry.entry, geometry.options(options), backend)
+    return allow_shared(kernel, geometry.shared_bytes)
+
+
+def allow_shared(kernel: Kernel, size: int) -> Kernel:
+    """Ask for leave to use `size` bytes of dynamic shared memory a block, and return the kernel.
+
+    A launch has 48 KB unasked. Raises ValueError for more than any block can have.
+    """
+    if size > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = size
     return kernel
 
 

@@ -59,6 +59,8 @@ class Step:
         relative: the relative error to float64 that its precision allows, where that is more than
             the dtype's.
         dtypes: of q, k, v and out, names in DTYPES; the usual one first.
+        place: another file that is launched as this step's is: a broken kernel, a clean twin.
+        text: what is compiled in place of the file; headers are those beside the file.
     """
 
     number: int
@@ -71,10 +73,12 @@ class Step:
     tune: Tuning | None = field(default=None, repr=False)
     relative: float = 0.0
     dtypes: tuple[str, ...] = ("float32",)
+    place: Path | None = None
+    text: str | None = field(default=None, repr=False)
 
     @cached_property
     def path(self) -> Path:
-        return kernel_path(self.file)
+        return self.place or kernel_path(self.file)
 
     @cached_property
     def header(self) -> Header:
@@ -105,7 +109,7 @@ class Step:
 
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
         """Return the file's ``#ifndef`` constants, as options ``-DNAME=value`` set them."""
-        defaults = read_constants(self.path)
+        defaults = read_constants(self.path if self.text is None else self.text)
         return defaults | chosen_constants(defaults, {}, options)
 
     def launch(

@@ -14,7 +14,7 @@ from attn_course import reference
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.compile import with_headers
 from attn_course.engine.module import LaunchError, RawModule
-from attn_course.ladder.call import StepLaunch, numbers_of
+from attn_course.ladder.call import StepLaunch, allow_shared, numbers_of
 from attn_course.ladder.checks import check_bias
 from attn_course.ladder.choose import choose, current_device
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
@@ -219,8 +219,7 @@ def test_unaligned_arrays(method, shift=2):
     assert f"out += {shift};" in moved
     launch = row.launch(problem, device=current_device())
     kernel = RawModule(code=moved, options=launch.options()).get_function(launch.entry)
-    if launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
+    allow_shared(kernel, launch.shared_bytes)
     buffers = dict(zip(("q", "k", "v", "out"), (*blocks, block), strict=True))
     StepLaunch(row, launch, kernel, numbers_of(problem, 1 / math.sqrt(32))).run(buffers)
     assert np.isnan(asnumpy(block)[:shift]).all()

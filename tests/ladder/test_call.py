@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from inspect import signature
 
 import numpy as np
@@ -13,6 +14,7 @@ from attn_course import Counters, attention, observe, reference
 from attn_course.engine.backend import BackendError
 from attn_course.engine.module import ArgumentError
 from attn_course.ladder import Plan, Problem, Request, call_steps, methods, run_steps, step
+from attn_course.ladder.call import allow_shared, kernel_of
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
@@ -270,6 +272,31 @@ def test_a_call_checks_its_arrays():
         call_steps([step(1)], {"q": q, "k": k.astype(np.float64)}, 1.0, backend="simulator")
     with pytest.raises(KeyError, match="v"):
         call_steps([step(6)], {"q": q, "k": k, "p": q}, 1.0, backend="simulator")
+
+
+def test_a_step_may_have_another_text_or_another_place(tmp_path):
+    """Edited in memory, or a file elsewhere: its constants hold, and its code runs."""
+    row, (q, k, _) = step(2), (array[0] for array in seeded_qkv(SHAPE))
+    text = row.path.read_text().replace("#define TILE 32", "#define TILE 8")
+    text = text.replace("= score;", "= 2 * score;")
+    place = tmp_path / "mine.cu"
+    place.write_text(text)
+    expected = 2 * (q @ k.swapaxes(1, 2))
+    for other in (replace(row, text=text), replace(row, place=place)):
+        call = call_steps([other], {"q": q, "k": k}, 1.0, backend="simulator")
+        assert call.launches[0].geometry.block == (8, 8, 1)
+        np.testing.assert_allclose(call.run()["s"], expected, rtol=1e-4, atol=1e-5)
+    assert row.launch(call.problem).block == (32, 32, 1)
+
+
+def test_leave_for_shared_memory_is_never_taken_back():
+    kernel = kernel_of(replace(step(11), text=step(11).path.read_text()), "flash_fp32")
+    unasked = kernel.max_dynamic_shared_size_bytes
+    for size, allowed in ((1024, unasked), (64 * 1024, 64 * 1024), (50 * 1024, 64 * 1024)):
+        assert allow_shared(kernel, size) is kernel
+        assert kernel.max_dynamic_shared_size_bytes == allowed
+    with pytest.raises(ValueError, match="more than a block can have"):
+        allow_shared(kernel, 1 << 20)
 
 
 def test_options_win_over_the_tuning_of_a_call():

@@ -9,6 +9,7 @@ import numpy as np
 from attn_course.engine.backend import array_module, asnumpy, resolve_backend
 from attn_course.engine.module import Kernel, RawModule
 from attn_course.engine.ptx.demangle import demangle
+from attn_course.ladder.call import allow_shared
 
 from ..arguments import dimensions
 from .options import BLOCK, source_file
@@ -54,8 +55,7 @@ class OwnCall:
 
     def run(self) -> None:
         """Launch the kernel once. Raises what the launch raises."""
-        if self.shared_bytes > self.kernel.max_dynamic_shared_size_bytes:
-            self.kernel.max_dynamic_shared_size_bytes = self.shared_bytes
+        allow_shared(self.kernel, self.shared_bytes)
         values = tuple(self.passed.values())
         self.kernel(self.grid, self.block, values, shared_mem=self.shared_bytes)
 
