@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from attn_course.engine.backend import resolve_backend
 from attn_course.engine.graphs import capture_graph
@@ -26,6 +27,7 @@ FLUSH_BYTES = 256 << 20  # written to push everything else out of L2 (60 MB on a
 # The GPU is kept busy this long while the CPU queues a sample: about 50 us at 2 GHz. Without it the
 # clock would run while Python is still on its way to the launch.
 HOLD_CYCLES = 100_000
+Positive = Annotated[float, Meta(gt=0)]  # in a record
 HOW = ("wall", "events", "benchmark", "graph", "single", "cold")
 REPLAYS = ("graph", "single", "cold")  # those that replay a graph
 
@@ -95,9 +97,9 @@ class Ratio:
 
     name: str
     peer: str
-    value: float
-    low: float
-    high: float
+    value: Positive
+    low: Positive
+    high: Positive
 
     def record(self) -> dict:
         rounded = {key: round(getattr(self, key), 4) for key in ("value", "low", "high")}
