@@ -14,14 +14,7 @@ import numpy as np
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.problem import LARGEST_D, Device, Problem
 from attn_course.ladder.steps import step
-from attn_course.ladder.tiles import (
-    PRICES,
-    Prices,
-    flash_candidates,
-    flash_clocks,
-    split_candidates,
-    split_clocks,
-)
+from attn_course.ladder.tiles import PRICES, Prices, tile_candidates, tile_clocks
 
 from .contestants import Part, compile_parts
 from .contests import Shape
@@ -91,14 +84,11 @@ def problem(shape: Shape, keys: int) -> Problem:
 def variants(shape: Shape, keys: int, device: Device) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Every tile that a problem may be given: label -> (kernel file, compiler options)."""
     wanted = problem(shape, keys)
-    if wanted.d > LARGEST_D:
-        found = [("rows_split", c) for c in split_candidates(wanted, device)]
-    else:
-        found = [("flash_async", c) for c in flash_candidates(wanted, device)]
-        found += [("flash_split", c) for c in flash_candidates(wanted, device, clusters=True)]
+    methods = ("rows_split",) if wanted.d > LARGEST_D else ("flash_async", "flash_split")
     return {
         label(method, c): (step(method).file, tuple(f"-D{k}={v}" for k, v in c.items()))
-        for method, c in found
+        for method in methods
+        for c in tile_candidates(method, wanted, device)
     }
 
 
@@ -161,8 +151,7 @@ def picks(found: dict, prices: Prices = PRICES) -> Iterable[Pick]:
 def forecast(name: str, wanted: Problem, device: Device, prices: Prices = PRICES) -> float:
     """Clocks that the model gives a labelled tile."""
     method, found = constants(name)
-    model = split_clocks if method == "rows_split" else flash_clocks
-    return model(found, wanted, device, prices)
+    return tile_clocks(method, found, wanted, device, prices)
 
 
 def report(found: dict, prices: Prices = PRICES) -> str:

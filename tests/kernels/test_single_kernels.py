@@ -30,12 +30,10 @@ from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, P
 from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
-    cluster_config,
-    flash_config,
     flash_shared_bytes,
     split_candidates,
-    split_config,
     split_shared_bytes,
+    tile_config,
 )
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
@@ -293,17 +291,17 @@ def test_tuned_constants_fit_the_device(gpu):
     for d in (1, 31, 64, 65, 100, 128, 200, 256, 257, 512, 640, 2048, 4096, 5000, 8192):
         for n in (1, 64, 5000):
             problem = Problem(8, n, n, d)
-            for tune in (flash_config, cluster_config) if d <= LARGEST_D else ():
-                config = tune(problem, gpu)
+            for entry in ("flash_async", "flash_split") if d <= LARGEST_D else ():
+                config = tile_config(entry, problem, gpu)
                 assert d <= config["D"] <= d + 31 and config["D"] % 32 == 0
                 assert flash_shared_bytes(config) <= gpu.shared_bytes
                 assert config.get("CLUSTER", 1) == 1 or gpu.capability >= (9, 0)
             if not split_candidates(problem, gpu):
                 assert gpu.capability < (9, 0) and d > 512
                 with pytest.raises(ValueError, match=rf"head dim {d}.*{gpu.name}.*rows_online"):
-                    split_config(problem, gpu)
+                    tile_config("rows_split", problem, gpu)
                 continue
-            config = split_config(problem, gpu)
+            config = tile_config("rows_split", problem, gpu)
             width = config["CLUSTER"] * config["COLS"] * 32 * config["WARPS"]
             assert d <= width and config["CLUSTER"] in (1, 2, 4, 8)
             assert config["CLUSTER"] == 1 or gpu.capability >= (9, 0)
@@ -311,7 +309,7 @@ def test_tuned_constants_fit_the_device(gpu):
 
 
 def test_few_rows_get_smaller_tiles_than_many():
-    few, many = (flash_config(Problem(1, n, n, 64), Device()) for n in (64, 100_000))
+    few, many = (tile_config("flash_fp32", Problem(1, n, n, 64), Device()) for n in (64, 100_000))
     assert few["ROWS"] * few["ROW_WARPS"] < many["ROWS"] * many["ROW_WARPS"]
 
 

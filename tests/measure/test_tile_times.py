@@ -10,11 +10,9 @@ from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.tiles import (
     PRICES,
     Prices,
-    cluster_config,
     flash_clocks,
-    flash_config,
     split_clocks,
-    split_config,
+    tile_config,
 )
 from attn_course.measure import records, tile_model
 from attn_course.measure.suites import SUITES
@@ -32,13 +30,8 @@ def test_labels_are_read_back():
 def test_what_the_model_picks_is_among_the_tiles_that_are_timed(shape, keys):
     timed = variants(shape, keys, HOPPER)
     wanted = tile_model.problem(shape, keys)
-    tuned = (
-        [("rows_split", split_config)]
-        if shape[3] > 256
-        else [("flash_async", flash_config), ("flash_split", cluster_config)]
-    )
-    for method, tune in tuned:
-        tile = tune(wanted, HOPPER)
+    for method in ("rows_split",) if shape[3] > 256 else ("flash_async", "flash_split"):
+        tile = tile_config(method, wanted, HOPPER)
         tile.pop("SPAN", None)  # of long rows: it follows from the tile and is not timed
         assert label(method, tile) in timed
     assert len(timed) > 5
