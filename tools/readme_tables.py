@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from attn_course.ladder.attention import AUTO, METHODS, steps_of
+from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons

@@ -6,7 +6,7 @@ sandbox of the machine.
 
 from dataclasses import dataclass
 
-from kernelscope import RawModule, SimulatorError, gpu_count
+from kernelscope import RawModule, SimulatorError, allow_shared, gpu_count
 
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.setups import Setup
@@ -72,8 +72,7 @@ def _launch(problem: Exercise, text: str, setup: Setup):
     import cupy
 
     kernel = RawModule(code=text, backend="gpu").get_function(problem.kernel)
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    allow_shared(kernel, setup.shared_bytes)
     arguments = {
         name: cupy.asarray(value) if getattr(value, "shape", ()) else value
         for name, value in setup.fresh().items()

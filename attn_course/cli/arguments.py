@@ -12,8 +12,8 @@ from kernelscope.cli.arguments import add_backend, dimensions, natural, positive
 from kernelscope.cli.options import add_call, call_options
 
 from attn_course import reference
-from attn_course.ladder.attention import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.headers import kernel_path
+from attn_course.ladder.methods import AUTO, METHODS, attention, check_dtype, dtypes_of, steps_of
 from attn_course.ladder.steps import step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER

@@ -12,7 +12,7 @@ from kernelscope.cli.arguments import natural, positive, printer, write_json
 from tqdm import tqdm
 
 from attn_course.figures import table
-from attn_course.ladder.attention import AUTO, METHODS
+from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.measure import contestants as peers
 from attn_course.measure.hardware.devices import peak_of

@@ -13,9 +13,9 @@ from kernelscope.cli.check import Checked, errors_in, findings_record
 from kernelscope.cli.options import call_options
 
 from attn_course import reference
-from attn_course.clinic import Case, ClinicError, examine, family, read_broken
-from attn_course.ladder.attention import METHODS, call_method
+from attn_course.clinic import Case, ClinicError, clean_step, examine, read_broken
 from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.methods import METHODS, Request
 from attn_course.ladder.steps import Problem, Step
 from attn_course.ladder.verify import worst
 from attn_course.layers.launches import Launches
@@ -101,7 +101,7 @@ def is_known(path: Path) -> bool:
     if any(step.path == path for step in LAYERS):
         return True
     try:
-        family(path)
+        clean_step(path)
     except ClinicError:
         return False
     return True
@@ -135,12 +135,12 @@ def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Compariso
     tokens = rng.standard_normal((batch, length, heads * d)).astype(np.float32)
     checked, comparisons = [], []
     for step in steps:
-        case, launches = layer_case(step, tokens, heads), Launches("simulator")
-        written = case.append(step, launches)
-        with observe(Sanitizer(tuple(written))) as seen:
+        launches = Launches("simulator")
+        oracle = layer_case(step, tokens, heads).append(step, launches)
+        with observe(Sanitizer(tuple(oracle.written))) as seen:
             launches.run()
         checked.append(Checked(layer_name(step), seen.findings))
-        comparisons.append(case.judge(step, written))
+        comparisons.append(oracle.judge())
     return checked, worst(comparisons)
 
 
@@ -149,7 +149,7 @@ def check_method(arguments) -> tuple[list[Checked], Comparison]:
     arguments.shape = arguments.shape or DEFAULT_SHAPE
     work = workload(arguments)
     q, k, v = work.inputs()
-    call = call_method(q, k, v, work.method, work.causal, backend="simulator")
+    call = Request(q, k, v, work.method, work.causal, backend="simulator").call()
     arrays = call.arrays
     written = {id(array) for array in (q, k, v)}
     checked = []

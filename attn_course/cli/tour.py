@@ -11,7 +11,7 @@ from tqdm import tqdm
 from attn_course import figures as plots
 from attn_course import reference
 from attn_course.figures import table
-from attn_course.ladder.attention import METHODS, dtypes_of
+from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER
 from attn_course.ladder.verify import Verdict, verify_method, verify_step
 from attn_course.layers.steps import LAYERS

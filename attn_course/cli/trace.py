@@ -8,7 +8,7 @@ from kernelscope.cli import trace as of_file
 from kernelscope.cli.arguments import write_json
 from kernelscope.cli.trace import add_recording, show
 
-from attn_course.ladder.attention import AUTO, steps_of
+from attn_course.ladder.methods import AUTO, steps_of
 
 from .arguments import add_own, add_workload, is_own, observed, observed_record, workload
 

@@ -4,7 +4,7 @@
 what it computes, `trials` runs either.
 """
 
-from .families import Arrays, Family, family
+from .families import clean_step
 from .notes import (
     BROKEN_FOLDER,
     WRONG_RESULT,

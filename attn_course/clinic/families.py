@@ -1,64 +1,30 @@
 """How the clinic's clean kernels are launched, and what they compute in float64."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from attn_course import reference
-from attn_course.ladder.steps import FUSED, LADDER, Geometry, Problem, Step, Tuning, ceil_div
-from attn_course.ladder.verify import ORACLES
+from attn_course.ladder.steps import FUSED, LADDER, Geometry, Problem, Step, ceil_div
+from attn_course.ladder.verify import FORMULAS, Arrays, Formula
 
 from .notes import BROKEN_FOLDER, ClinicError, clean_twin
 
-Arrays = Mapping[str, np.ndarray]
 
-
-@dataclass(frozen=True)
-class Family:
-    """A clean kernel: its arguments in order, what it reads and writes, its launch, its oracle.
-
-    `expected` takes the arrays read, the scale and whether a causal mask is on, and gives the
-    arrays written in float64. `adds`: the arrays written are added to, and start as zeros.
-    `tune`: how a step's constants follow from the problem; those of the simulator's device are
-    taken everywhere, so that both sides of a comparison run the same launch. `dtype`: of q, k, v
-    and out.
-    """
-
-    entry: str
-    arguments: tuple[str, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    geometry: Callable[[str, Problem, Mapping[str, int]], Geometry] = field(repr=False)
-    expected: Callable[[Arrays, float, bool], Arrays] = field(repr=False)
-    adds: bool = False
-    tune: Tuning | None = field(default=None, repr=False)
-    dtype: str = "float32"
-
-    @property
-    def uninitialised(self) -> tuple[str, ...]:
-        """Arrays that hold nothing before the launch."""
-        return () if self.adds else tuple(w for w in self.writes if w not in self.reads)
-
-
-# -- oracles ---------------------------------------------------------------------------------------
-def _attention(b: Arrays, scale: float, causal: bool) -> Arrays:
-    q, k, v = b["q"], b["k"], b["v"]  # a head of k and v serves several heads of q in a row:
-    k, v = (np.repeat(array, q.shape[0] // k.shape[0], axis=0) for array in (k, v))
-    how = {"causal": causal, "scale": scale, "bias": b.get("bias")}
-    return {"out": reference.attention(q[None], k[None], v[None], **how)[0]}
-
-
-def _weighted(b: Arrays, scale: float, causal: bool) -> Arrays:
-    return {"out": b["p"].astype(np.float64) @ b["v"].astype(np.float64)}
-
-
-def _normalised(b: Arrays, scale: float, causal: bool) -> Arrays:
+# -- formulas --------------------------------------------------------------------------------------
+def _normalised(b: Arrays, *_) -> np.ndarray:
     x = b["x"].astype(np.float64)
     centred = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-    return {"y": centred / deviation * b["gamma"] + b["beta"]}
+    return centred / deviation * b["gamma"] + b["beta"]
+
+
+PRODUCT, SUMS, NORM = "out = p v", "out += p v", "y = layer_norm(x)"
+CLINIC_FORMULAS = FORMULAS | {
+    SUMS: replace(FORMULAS[PRODUCT], adds=True),
+    NORM: Formula(("x", "gamma", "beta"), {"y": _normalised}),
+}
 
 
 # -- launches --------------------------------------------------------------------------------------
@@ -93,64 +59,43 @@ def _warps_a_row(entry: str, p: Problem, c: Mapping[str, int]) -> Geometry:
     return Geometry(entry, (p.bh * p.n, 1, 1), (32, c["WARPS"], 1))
 
 
-# -- families --------------------------------------------------------------------------------------
-_QKV = ("q", "k", "v")
-_SCALED = (*_QKV, "out", "n", "m", "d", "scale")
-_PV = ("p", "v", "out", "n", "m", "d")
-_OF_PV = _PV, ("p", "v"), ("out",)
-_OF_QKV = _QKV, ("out",)
-_ROW_OF_V = _block_a_row(_two_tiles_of_v)
-_NORM = ("x", "gamma", "beta")
-_FAMILIES = {
-    family.entry: family
-    for family in (
-        Family("rows_online", (*_SCALED, "causal"), *_OF_QKV, _block_a_row(), _attention),
-        Family("rows_atomic", _SCALED, *_OF_QKV, _block_a_row(_scores_of_a_row), _attention),
-        Family("rows_buffered", *_OF_PV, _ROW_OF_V, _weighted),
-        Family("rows_copied", *_OF_PV, _ROW_OF_V, _weighted),
-        Family("output_register_tile", *_OF_PV, _block_a_row(), _weighted),
-        Family("output_register_array", *_OF_PV, _thread_a_row, _weighted),
-        Family("output_split", *_OF_PV, _blocks_of_keys, _weighted, adds=True),
-        Family("layernorm", (*_NORM, "y", "rows", "d"), _NORM, ("y",), _warps_a_row, _normalised),
-    )
-}
+# -- kernels ---------------------------------------------------------------------------------------
+def _clean(entry: str, computes: str, arguments: str, geometry, writes: str = "out") -> Step:
+    """A file of kernels/broken/clean, in no place of the course."""
+    names = tuple(arguments.split())
+    return Step(0, f"broken/clean/{entry}", entry, computes, names, (writes,), geometry)
 
 
-def family(path: Path, text: str | None = None) -> Family:
-    """How a kernel file is run: a step of the ladder, a clean twin, or one with notes.
+_SCALED, _PV = "q k v out n m d scale", "p v out n m d"
+_CLEAN = (
+    _clean("rows_online", FUSED, f"{_SCALED} causal", _block_a_row()),
+    _clean("rows_atomic", FUSED, _SCALED, _block_a_row(_scores_of_a_row)),
+    _clean("rows_buffered", PRODUCT, _PV, _block_a_row(_two_tiles_of_v)),
+    _clean("rows_copied", PRODUCT, _PV, _block_a_row(_two_tiles_of_v)),
+    _clean("output_register_tile", PRODUCT, _PV, _block_a_row()),
+    _clean("output_register_array", PRODUCT, _PV, _thread_a_row),
+    _clean("output_split", SUMS, _PV, _blocks_of_keys),
+    _clean("layernorm", NORM, "x gamma beta y rows d", _warps_a_row, "y"),
+)
 
-    text: the file's text, where it is not the one on disk.
+
+def clean_step(path: Path, text: str | None = None) -> Step:
+    """Return the step by which a kernel file is launched: of the ladder, a clean twin, or its own.
+
+    path: one of these files, or one whose notes name it.  text: the file's text, where it is not
+    the one on disk. The step's `computes` is a key of CLINIC_FORMULAS.
+
     Raises:
         ClinicError: a file that is none of these.
     """
     text = path.read_text(encoding="utf-8") if text is None else text
     if clean := clean_twin(path, text):
-        return family(clean)
-    if path.parent == BROKEN_FOLDER / "clean" and path.stem in _FAMILIES:
-        return _FAMILIES[path.stem]
-    for step in LADDER:
-        if step.path == path and step.computes in ORACLES:
-            return _family_of_step(step)
+        return clean_step(clean)
+    rows = (*LADDER, *(_CLEAN if path.parent == BROKEN_FOLDER / "clean" else ()))
+    for step in rows:
+        if step.path == path and step.computes in CLINIC_FORMULAS:
+            return step
     raise ClinicError(
         f"{path.name}: how to launch this file is not known; give a kernel of the ladder or of "
         "kernels/broken, or one with the '// Clean: ...' notes of those"
-    )
-
-
-def _family_of_step(step: Step) -> Family:
-    oracle = ORACLES[step.computes]
-    expected = (
-        _attention
-        if step.computes == FUSED
-        else (lambda b, scale, causal: oracle.compute(b, scale))
-    )
-    return Family(
-        step.entry,
-        step.arguments,
-        oracle.reads,
-        step.writes,
-        step.geometry,
-        expected,
-        tune=step.tune,
-        dtype=step.dtypes[0],
     )

@@ -22,6 +22,7 @@ from kernelscope import (
     RawModule,
     Sanitizer,
     SimulatorError,
+    allow_shared,
     call_budget,
     observe,
 )
@@ -143,8 +144,7 @@ def launch(
 
     seconds: the longest that it may take. Raises as the kernel does.
     """
-    if setup.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = setup.shared_bytes
+    allow_shared(kernel, setup.shared_bytes)
     with call_budget(seconds), observe(*observers):
         kernel(setup.grid, setup.block, tuple(arguments.values()), shared_mem=setup.shared_bytes)
 

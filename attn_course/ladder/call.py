@@ -11,7 +11,15 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Kernel, RawModule, array_module, file_stamp, resolve_backend
+from kernelscope import (
+    Kernel,
+    RawModule,
+    allow_shared,
+    array_module,
+    file_stamp,
+    resolve_backend,
+    with_headers,
+)
 
 from .choose import current_device
 from .headers import checked_options
@@ -24,10 +32,10 @@ MAX_ROWS = 2**31 - 1  # the row count is an int in the kernels
 
 @dataclass(slots=True)
 class StepLaunch:
-    """One kernel launch of a call.
+    """One launch of a kernel, whatever its arrays: a step, its geometry, its other arguments.
 
     Attributes:
-        step: the row of the ladder.
+        step: the file, the order of its arguments, and what it writes.
         geometry: grid, block, dynamic shared memory, constants.
         kernel: the compiled kernel.
         numbers: the arguments that are no arrays, by parameter name; see :func:`numbers_of`.
@@ -197,14 +205,27 @@ def _module(path: Path, edited: tuple, options: tuple[str, ...], backend: str) -
     return RawModule(path=str(path), options=options, backend=backend, strict=True)
 
 
+@lru_cache(maxsize=128)
+def _module_of_text(text: str, options: tuple[str, ...], backend: str) -> RawModule:
+    return RawModule(code=text, options=options, backend=backend, strict=True)
+
+
+def kernel_of(
+    step: Step, entry: str, options: Sequence[str] = (), backend: str | None = None
+) -> Kernel:
+    """Return a kernel of a step's file, or of its text, compiled with these options."""
+    if step.text is None:
+        return compiled(step.path, options, entry=entry, backend=backend)
+    text = with_headers(step.text, step.path.parent)
+    return _module_of_text(text, tuple(options), resolve_backend(backend)).get_function(entry)
+
+
 def kernel_for(
     step: Step, geometry: Geometry, options: Sequence[str] = (), backend: str | None = None
 ) -> Kernel:
     """Return the step's kernel compiled for a geometry, with leave to use its shared memory."""
-    kernel = compiled(step.path, geometry.options(options), entry=geometry.entry, backend=backend)
-    if geometry.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = geometry.shared_bytes
-    return kernel
+    kernel = kernel_of(step, geometry.entry, geometry.options(options), backend)
+    return allow_shared(kernel, geometry.shared_bytes)
 
 
 def _slices(steps: Sequence[Step], problem: Problem) -> list[slice | None]:

@@ -8,7 +8,7 @@ from attn_course.reference.dtypes import HALVES
 
 from .matrix_tiles import matrix_blocks, matrix_candidates, matrix_config
 from .problem import LARGEST_D, Device, Problem
-from .tiles import best_flash, best_split
+from .tiles import best_tile
 
 CLUSTERS = (9, 0)  # compute capability from which blocks form clusters
 ASYNC_COPIES = (8, 0)  # and from which cp.async copies past the registers
@@ -70,7 +70,7 @@ def choose(problem: Problem, device: Device | None = None) -> tuple[str, str]:
         return _of_rows(
             problem, device, f"more than {LARGEST_D}, and {device.name} has no clusters to split it"
         )
-    if best_split(problem, device) is None:
+    if best_tile("rows_split", problem, device) is None:
         return _of_rows(
             problem,
             device,
@@ -106,9 +106,9 @@ def _of_tiles(problem: Problem, device: Device) -> tuple[str, str]:
             f"{device.sm_count} SMs of {device.name}: three products of tensor cores are faster "
             "than one in float32, and nearly as exact"
         )
-    alone = best_flash(problem, device)
+    alone = best_tile("flash_async", problem, device)
     clusters = device.capability >= CLUSTERS
-    together = best_flash(problem, device, clusters=True) if clusters else None
+    together = best_tile("flash_split", problem, device) if clusters else None
     if together and (alone is None or together[0] < alone[0]):
         return "flash_split", (
             f"head dim {problem.d} fits into tiles, and clusters of "

@@ -17,14 +17,7 @@ from attn_course.reference.dtypes import HALVES, TOLERANCES
 from .headers import Header, chosen_constants, kernel_path, read_constants, read_header
 from .matrix_tiles import MATRIX_TILES, matrix_config, matrix_rows
 from .problem import LARGEST_D, MAX_GRID_YZ, ROW_KEYS, Device, Geometry, Problem, ceil_div, refuse
-from .tiles import (
-    cluster_config,
-    flash_config,
-    flash_shared_bytes,
-    row_config,
-    split_config,
-    split_shared_bytes,
-)
+from .tiles import flash_shared_bytes, row_config, split_shared_bytes, tile_config
 
 __all__ = [
     "EXPERIMENTS",
@@ -60,6 +53,8 @@ class Step:
         relative: the relative error to float64 that its precision allows, where that is more than
             the dtype's.
         dtypes: of q, k, v and out, names in DTYPES; the usual one first.
+        place: another file that is launched as this step's is: a broken kernel, a clean twin.
+        text: what is compiled in place of the file; headers are those beside the file.
     """
 
     number: int
@@ -72,10 +67,12 @@ class Step:
     tune: Tuning | None = field(default=None, repr=False)
     relative: float = 0.0
     dtypes: tuple[str, ...] = ("float32",)
+    place: Path | None = None
+    text: str | None = field(default=None, repr=False)
 
     @cached_property
     def path(self) -> Path:
-        return kernel_path(self.file)
+        return self.place or kernel_path(self.file)
 
     @cached_property
     def header(self) -> Header:
@@ -106,7 +103,7 @@ class Step:
 
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
         """Return the file's ``#ifndef`` constants, as options ``-DNAME=value`` set them."""
-        defaults = read_constants(self.path)
+        defaults = read_constants(self.path if self.text is None else self.text)
         return defaults | chosen_constants(defaults, {}, options)
 
     def launch(
@@ -300,6 +297,11 @@ def _fused(number, file, geometry, tune=None, **how) -> Step:
     return _step(number, file, FUSED, _ATTENTION, "out", geometry, **how)
 
 
+def _tiled(number, file, geometry) -> Step:
+    """A step that is launched with the tile of a list that suits the problem."""
+    return _fused(number, file, geometry, partial(tile_config, file.lstrip("0123456789_")))
+
+
 def _of_matrices(number, file, dtypes) -> Step:
     """A step whose products run on tensor cores."""
     tune = partial(matrix_config, file.lstrip("0123456789_"))
@@ -326,13 +328,13 @@ LADDER = (
     _fused(8, "08_rows_warp", _scores_of_a_row),
     _fused(9, "09_rows_online", _output_of_a_row),
     _fused(10, "10_flash_rows", _warp_a_row, row_config),
-    _fused(11, "11_flash_fp32", _flash, flash_config),
-    _fused(12, "12_flash_async", _flash, flash_config),
+    _tiled(11, "11_flash_fp32", _flash),
+    _tiled(12, "12_flash_async", _flash),
     _of_matrices(13, "13_flash_wmma", HALVES),
     _of_matrices(14, "14_flash_mma", HALVES),
     _of_matrices(15, "15_flash_tf32x3", ("float32",)),
-    _fused(19, "19_flash_split", _flash, cluster_config),
-    _fused(20, "20_rows_split", _split, split_config),
+    _tiled(19, "19_flash_split", _flash),
+    _tiled(20, "20_rows_split", _split),
 )
 
 # Attempts that did not pay or did not launch, done right: they run, so they can be measured.

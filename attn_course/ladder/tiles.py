@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, sqrt
-from typing import NoReturn
 
 from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
 
@@ -178,34 +177,10 @@ def _grid_holds(c: Mapping[str, int], rows: int, problem: Problem) -> bool:
     )
 
 
-Best = tuple[float, Constants] | None  # clocks and constants; None: nothing fits the device
-
-
-@lru_cache(maxsize=256)
-def best_flash(problem: Problem, device: Device, clusters: bool = False) -> Best:
-    """Clocks and constants of 11 and 12, or with clusters of 19: the fastest that fits."""
-    timed = [
-        (flash_clocks(c, problem, device), c) for c in flash_candidates(problem, device, clusters)
-    ]
-    return min(timed, key=lambda found: found[0], default=None)
-
-
 def row_config(problem: Problem, device: Device) -> Constants:
     """Return the constants of 10: the padded head dim, and as many warps as fit into 48 KB."""
     width = 32 * ceil_div(min(problem.d, LARGEST_D), 32)
     return {"D": width, "WARPS": 16 if (16 + 32) * (width + 4) * 4 <= 48 * 1024 else 8}
-
-
-def flash_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 11 and 12. Raises ValueError where no tile fits the device."""
-    best = best_flash(problem, device)
-    return _with_spans(_constants("flash_fp32 and flash_async", best, problem, device), problem.m)
-
-
-def cluster_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 19. Raises ValueError where no tile fits the device."""
-    best = best_flash(problem, device, True)
-    return _with_spans(_constants("flash_split", best, problem, device), problem.m)
 
 
 def _with_spans(c: Constants, keys: int) -> Constants:
@@ -219,20 +194,6 @@ def _with_spans(c: Constants, keys: int) -> Constants:
         return c
     tiles = sqrt(keys / (c["KEY_WARPS"] * c.get("CLUSTER", 1))) / (8 * c["KEYS"])
     return c | {"SPAN": 2 ** max(2, ceil(log2(tiles)))}
-
-
-def _constants(entry: str, best: Best, problem: Problem, device: Device) -> Constants:
-    """A copy of the constants found, so that a caller's changes stay the caller's."""
-    return dict(best[1]) if best else _refuse(entry, problem, device)
-
-
-def _refuse(entry: str, problem: Problem, device: Device) -> NoReturn:
-    clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
-    raise ValueError(
-        f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
-        f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
-        f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles"
-    )
 
 
 def split_clocks(
@@ -282,13 +243,42 @@ def _split_fits(c: Mapping[str, int], device: Device) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
-def best_split(problem: Problem, device: Device) -> Best:
-    """Clocks and constants of 20: the fastest that fits."""
-    timed = [(split_clocks(c, problem, device), c) for c in split_candidates(problem, device)]
-    return min(timed, key=lambda found: found[0], default=None)
+# -- by the kernel's entry point -------------------------------------------------------------------
+def tile_candidates(entry: str, problem: Problem, device: Device) -> list[Constants]:
+    """Constants of 11, 12, 19 or 20 that fit a device; see flash_ and split_candidates()."""
+    if entry == "rows_split":
+        return split_candidates(problem, device)
+    return flash_candidates(problem, device, clusters=entry == "flash_split")
 
 
-def split_config(problem: Problem, device: Device) -> Constants:
-    """Constants of 20. Raises ValueError where none fit: no clusters and a large head dim, say."""
-    return _constants("rows_split", best_split(problem, device), problem, device)
+def tile_clocks(
+    entry: str, c: Mapping[str, int], problem: Problem, device: Device, prices: Prices = PRICES
+) -> float:
+    """Clocks that an SM needs about for its share of the blocks of 11, 12, 19 or 20."""
+    model = split_clocks if entry == "rows_split" else flash_clocks
+    return model(c, problem, device, prices)
+
+
+@lru_cache(maxsize=512)
+def best_tile(entry: str, problem: Problem, device: Device) -> tuple[float, Constants] | None:
+    """Clocks and constants of the fastest tile that fits; None: none does."""
+    found = tile_candidates(entry, problem, device)
+    timed = [(tile_clocks(entry, c, problem, device), c) for c in found]
+    return min(timed, key=lambda one: one[0], default=None)
+
+
+def tile_config(entry: str, problem: Problem, device: Device) -> Constants:
+    """Return the constants of 11, 12, 19 or 20 for a problem, a copy.
+
+    Raises:
+        ValueError: no tile fits the device: too many queries, little shared memory, no clusters.
+    """
+    if best := best_tile(entry, problem, device):
+        c = dict(best[1])
+        return c if entry == "rows_split" else _with_spans(c, problem.m)
+    clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
+    raise ValueError(
+        f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
+        f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
+        f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles"
+    )

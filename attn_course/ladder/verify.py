@@ -7,7 +7,7 @@ command line, the notebooks and the tests read the same records.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from kernelscope import array_module, asnumpy, resolve_backend
@@ -15,8 +15,8 @@ from kernelscope import array_module, asnumpy, resolve_backend
 from attn_course import reference
 from attn_course.reference.comparison import Comparison, compare, poisoned
 
-from .attention import call_method
 from .call import Call, StepLaunch, call_steps
+from .methods import Request
 from .steps import FUSED, Problem, Step
 
 Arrays = Mapping[str, np.ndarray]
@@ -63,41 +63,80 @@ class Verdict:
         return self.comparison.agrees
 
 
-def _softmax(b: Arrays, scale: float) -> np.ndarray:
-    return reference.softmax(np.asarray(b["s"], np.float64) * scale)
+# -- what a launch must write ----------------------------------------------------------------------
+@dataclass(frozen=True)
+class Oracle:
+    """What a call must write, in float64.
+
+    Attributes:
+        written: the arrays that it writes, on its backend, by their names in the kernels.
+        expected: the same in float64.
+        relative: the relative error that is allowed.
+        label: what messages call an array; {} stands for its name.
+    """
+
+    written: Mapping[str, object]
+    expected: Arrays
+    relative: float
+    label: str = "{}"
+
+    def judge(self) -> Comparison:
+        """Compare the arrays as they are now; return the worst comparison."""
+        return worst(
+            compare(
+                array, self.expected[name], name=self.label.format(name), relative=self.relative
+            )
+            for name, array in self.written.items()
+        )
+
+
+def _softmax(scores, scale: float) -> np.ndarray:
+    return reference.softmax(np.asarray(scores, np.float64) * scale)
 
 
 def _product(p, v) -> np.ndarray:
     return np.asarray(p, np.float64) @ np.asarray(v, np.float64)
 
 
-def _scores(b: Arrays, scale: float) -> dict[str, np.ndarray]:
-    return {"s": _product(b["q"], np.swapaxes(b["k"], -1, -2))}
-
-
-def _attention(b: Arrays, scale: float) -> dict[str, np.ndarray]:
-    return {"out": reference.attention(*(b[name][None] for name in "qkv"), scale=scale)[0]}
-
-
-def _softmax_and_output(b: Arrays, scale: float) -> dict[str, np.ndarray]:
-    return {"s": _softmax(b, scale), "out": _product(_softmax(b, scale), b["v"])}
+def _attention(b: Arrays, scale: float, causal: bool) -> np.ndarray:
+    q, k, v = b["q"], b["k"], b["v"]  # a head of k and v serves several heads of q in a row:
+    k, v = (np.repeat(array, len(q) // len(array), axis=0) for array in (k, v))
+    how = {"causal": causal, "scale": scale, "bias": b.get("bias")}
+    return reference.attention(q[None], k[None], v[None], **how)[0]
 
 
 @dataclass(frozen=True)
-class Oracle:
-    """The arrays that a step reads; (inputs, scale) -> the arrays that it writes, in float64."""
+class Formula:
+    """What a kernel computes from the arrays that it reads.
+
+    outputs: by the name of the array that is written, (arrays, scale, causal) -> it, in float64.
+    adds: the kernel adds to these arrays, which start as zeros.
+    """
 
     reads: tuple[str, ...]
-    compute: Callable[[Arrays, float], dict[str, np.ndarray]]
+    outputs: Mapping[str, Callable[[Arrays, float, bool], np.ndarray]]
+    adds: bool = False
+
+    def compute(self, arrays: Arrays, scale: float, causal: bool = False) -> dict[str, np.ndarray]:
+        """Return the arrays that are written, in float64."""
+        return {name: output(arrays, scale, causal) for name, output in self.outputs.items()}
 
 
 # By the formula of the step.
-ORACLES = {
-    "s = q k^T": Oracle(("q", "k"), _scores),
-    "s = softmax(scale s), out = s v": Oracle(("s", "v"), _softmax_and_output),
-    "p = softmax(scale s)": Oracle(("s",), lambda b, scale: {"p": _softmax(b, scale)}),
-    "out = p v": Oracle(("p", "v"), lambda b, scale: {"out": _product(b["p"], b["v"])}),
-    FUSED: Oracle(("q", "k", "v"), _attention),
+FORMULAS = {
+    "s = q k^T": Formula(
+        ("q", "k"), {"s": lambda b, *_: _product(b["q"], np.swapaxes(b["k"], -1, -2))}
+    ),
+    "s = softmax(scale s), out = s v": Formula(
+        ("s", "v"),
+        {
+            "s": lambda b, scale, _: _softmax(b["s"], scale),
+            "out": lambda b, scale, _: _product(_softmax(b["s"], scale), b["v"]),
+        },
+    ),
+    "p = softmax(scale s)": Formula(("s",), {"p": lambda b, scale, _: _softmax(b["s"], scale)}),
+    "out = p v": Formula(("p", "v"), {"out": lambda b, *_: _product(b["p"], b["v"])}),
+    FUSED: Formula(("q", "k", "v"), {"out": _attention}),
 }
 
 
@@ -116,7 +155,7 @@ def step_inputs(q, k, v, scale: float, problem: Problem) -> dict[str, np.ndarray
     }
 
 
-def verify_step(
+def step_call(
     step: Step,
     q,
     k,
@@ -125,8 +164,8 @@ def verify_step(
     scale: float | None = None,
     backend: str | None = None,
     options: tuple[str, ...] = (),
-) -> Verdict:
-    """Run one step of the ladder on inputs of its own and judge every array it writes.
+) -> tuple[Call, Oracle]:
+    """Return a call of one step of the ladder on inputs of its own, and what it must write.
 
     Args:
         q: (BH, n, d).  k, v: (BH, m, d). NumPy arrays; rounded to the step's usual dtype where it
@@ -139,27 +178,25 @@ def verify_step(
         CompileError, ValueError: the options or the launch do not fit the kernel.
     """
     backend = resolve_backend(backend)
-    scale = 1 / math.sqrt(q.shape[2]) if scale is None else scale
+    xp, scale = array_module(backend), 1 / math.sqrt(q.shape[2]) if scale is None else scale
     problem = step.taken(Problem(len(q), q.shape[1], k.shape[1], q.shape[2], dtype=q.dtype.name))
-    inputs = step_inputs(q, k, v, scale, problem)
-    expected = ORACLES[step.computes].compute(inputs, scale)
-    arrays = _device_arrays(step, problem, inputs, array_module(backend))
+    inputs, formula = step_inputs(q, k, v, scale, problem), FORMULAS[step.computes]
+    arrays = {name: xp.asarray(inputs[name].copy()) for name in formula.reads}
+    for name in step.writes:  # poisoned where the step only writes
+        arrays.setdefault(name, poisoned(problem.shape(name), problem.dtype_of(name), xp))
     call = call_steps([step], arrays, scale, problem=problem, backend=backend, options=options)
+    written, expected = {n: arrays[n] for n in step.writes}, formula.compute(inputs, scale)
+    return call, Oracle(written, expected, step.tolerance(problem.dtype), f"{step.file}: {{}}")
+
+
+def verify_step(step: Step, q, k, v, *, options: tuple[str, ...] = (), **how) -> Verdict:
+    """Run one step of the ladder on inputs of its own and judge every array it writes.
+
+    The arguments and errors are those of :func:`step_call`.
+    """
+    call, oracle = step_call(step, q, k, v, options=options, **how)
     _warm_up(call, options)
-    seconds = timed(call)
-    outputs = {name: asnumpy(arrays[name]) for name in step.writes}
-    found = [
-        compare(
-            outputs[name],
-            expected[name],
-            name=f"{step.file}: {name}",
-            relative=step.tolerance(problem.dtype),
-        )
-        for name in step.writes
-    ]
-    return Verdict(
-        step.file, backend, _records(call), worst(found), seconds, outputs, dtype=problem.dtype
-    )
+    return verdict(step.file, call, call.launches, oracle, dtype=call.problem.dtype)
 
 
 def verify_method(
@@ -182,15 +219,25 @@ def verify_method(
         BackendError: a GPU is asked for where there is none.
     """
     device = [array_module(backend).asarray(array) for array in (q, k, v)]
-    call = call_method(*device, method, causal, scale, backend)
+    call = Request(*device, method, causal, scale, backend).call()
     _warm_up(call)
-    seconds = timed(call)
-    out = asnumpy(call.arrays["out"])
-    expected = reference.attention(q, k, v, causal=causal, scale=scale)
-    comparison = compare(out, expected, name=method, relative=call.tolerance)
+    expected = {"out": reference.attention(q, k, v, causal=causal, scale=scale)}
+    oracle = Oracle({"out": call.arrays["out"]}, expected, call.tolerance, method)
     picked = f"{call.method}: {call.reason}" if call.reason else ""
-    found = (method, call.backend, _records(call), comparison, seconds, {"out": out})
-    return Verdict(*found, picked, call.problem.dtype)
+    return verdict(method, call, call.launches, oracle, picked=picked, dtype=call.problem.dtype)
+
+
+def verdict(name: str, call, launches: Iterable[StepLaunch], oracle: Oracle, **more) -> Verdict:
+    """Run a call once and return what it wrote, how long it took, and whether it agrees.
+
+    call: a Call, or another sequence of these launches with `run()` and `backend`.
+    more: `picked` and `dtype` of the verdict.
+    """
+    seconds = timed(call)
+    outputs = {name: asnumpy(array) for name, array in oracle.written.items()}
+    records = tuple(map(launch_record, launches))
+    comparison = replace(oracle, written=outputs).judge()
+    return Verdict(name, call.backend, records, comparison, seconds, outputs, **more)
 
 
 def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
@@ -205,19 +252,6 @@ def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
         )
         if tiny.launches[0].geometry.entry == launch.geometry.entry:  # large problems may differ
             tiny.run()
-
-
-def _device_arrays(step: Step, problem: Problem, inputs: Arrays, xp) -> dict:
-    """The step's arrays on its backend: copies of what it reads, poison where it only writes."""
-    reads = ORACLES[step.computes].reads
-    arrays = {name: xp.asarray(inputs[name].copy()) for name in reads}
-    for name in step.writes:
-        arrays.setdefault(name, poisoned(problem.shape(name), problem.dtype_of(name), xp))
-    return arrays
-
-
-def _records(call: Call) -> tuple[LaunchRecord, ...]:
-    return tuple(launch_record(launch) for launch in call.launches)
 
 
 def launch_record(launch: StepLaunch) -> LaunchRecord:

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 
-from attn_course.ladder.attention import call_method
 from attn_course.ladder.call import StepLaunch, kernel_for
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.headers import checked_options
+from attn_course.ladder.methods import Request
 from attn_course.ladder.steps import Step
 
 from .products import WeightMatrix, numpy_product
@@ -73,7 +73,7 @@ class Launches:
 
     def attention(self, q, k, v, out, *, method, causal=False, bias=None) -> None:
         """Append a call of attention(), by the kernels of a method."""
-        call = call_method(q, k, v, method, causal, None, self.backend, bias, False, out)
+        call = Request(q, k, v, method, causal, None, self.backend, bias, False, out).call()
         self.calls.append((call.method, call.run))
 
     def run(self) -> None:

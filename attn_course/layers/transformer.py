@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from kernelscope import resolve_backend
 
-from attn_course.ladder.attention import AUTO, METHODS, UnsupportedDtype, dtypes_of
 from attn_course.ladder.checks import check_floats
+from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
 
 from .launches import Launches, LayerPlan
 from .operations import (

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import asnumpy
 
 from attn_course import reference
 from attn_course.ladder.steps import Step
-from attn_course.ladder.verify import Verdict, launch_record, timed, worst
-from attn_course.reference.comparison import Comparison, compare, poisoned
+from attn_course.ladder.verify import Oracle, Verdict, verdict
+from attn_course.reference.comparison import poisoned
 
 from .launches import Launches
 from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, LAYERS, MERGE_HEADS, SPLIT_HEADS, Rows
@@ -30,10 +29,8 @@ class LayerCase:
     numbers: Mapping[str, object]
     expected: Mapping[str, np.ndarray]
 
-    def append(
-        self, step: Step, launches: Launches, options: tuple[str, ...] = ()
-    ) -> dict[str, object]:
-        """Append the kernel to launches; return the arrays that it writes, poisoned until then."""
+    def append(self, step: Step, launches: Launches, options: tuple[str, ...] = ()) -> Oracle:
+        """Append the kernel to launches; return what it must write, poisoned until then."""
         xp = launches.xp
         written = {
             name: poisoned(array.shape, np.float32, xp) for name, array in self.expected.items()
@@ -43,15 +40,8 @@ class LayerCase:
             for name, array in self.inputs.items()
         }
         launches.kernel(step, self.rows, {**given, **written}, self.numbers, options)
-        return written
-
-    def judge(self, step: Step, written: Mapping[str, object]) -> Comparison:
-        """Compare the arrays that the kernel wrote with float64; return the worst of them."""
-        name, relative = layer_name(step), step.tolerance("float32")
-        return worst(
-            compare(asnumpy(written[what]), expected, name=f"{name}: {what}", relative=relative)
-            for what, expected in self.expected.items()
-        )
+        label = f"{layer_name(step)}: {{}}"
+        return Oracle(written, self.expected, step.tolerance("float32"), label)
 
 
 def layer_name(step: Step) -> str:
@@ -115,10 +105,6 @@ def verify_layer(
     first = Launches(backend)
     layer_case(step, tokens[:1, :1], heads).append(step, first)
     first.run()  # compiled and decoded here, untimed
-    case, launches = layer_case(step, tokens, heads), Launches(backend)
-    written = case.append(step, launches)
-    seconds = timed(launches)
-    outputs = {name: asnumpy(array) for name, array in written.items()}
-    records = (launch_record(launches.calls[0][1].launch),)
-    found = case.judge(step, outputs)
-    return Verdict(layer_name(step), launches.backend, records, found, seconds, outputs)
+    launches = Launches(backend)
+    oracle = layer_case(step, tokens, heads).append(step, launches)
+    return verdict(layer_name(step), launches, [launches.calls[0][1].launch], oracle)

@@ -11,18 +11,19 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope import GraphLaunch, RawModule, array_module, asnumpy, resolve_backend
+from kernelscope import GraphLaunch, array_module, asnumpy
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
-from attn_course.ladder.attention import check_options, pick, problem_of, steps_of
-from attn_course.ladder.call import StepLaunch, compiled, numbers_of
+from attn_course.ladder.call import call_steps, kernel_of
 from attn_course.ladder.choose import current_device
+from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
@@ -45,7 +46,11 @@ class Part(NamedTuple):
 
     @property
     def row(self) -> Step:
-        return step(self.step)
+        """The step, with the edited text. Raises EditError: an edit does not fit the text."""
+        row = step(self.step)
+        if not self.edits:
+            return row
+        return replace(row, text=edited(kernel_text(row.path), self.edits, row.file))
 
     def launch(self, problem: Problem, device: Device | None = None) -> Geometry:
         """Return the geometry for a problem; the part's options win over the tuning.
@@ -54,23 +59,6 @@ class Part(NamedTuple):
             ValueError: an extent or an option that the step does not take.
         """
         return self.row.launch(problem, self.options, device)
-
-    def kernel(self, entry: str, options: Sequence[str], backend: str | None = None):
-        """Return the compiled kernel.
-
-        Raises:
-            EditError: an edit does not fit the text.
-        """
-        row, options = self.row, tuple(options)
-        if not self.edits:
-            return compiled(row.path, options, entry=entry, backend=backend)
-        text = edited(kernel_text(row.path), self.edits, row.file)
-        return _compiled_text(text, entry, options, resolve_backend(backend))
-
-
-@lru_cache(maxsize=128)
-def _compiled_text(code: str, entry: str, options: tuple[str, ...], backend: str):
-    return RawModule(code=code, options=options, backend=backend, strict=True).get_function(entry)
 
 
 class Kernels:
@@ -86,7 +74,7 @@ class Kernels:
             take.
 
     Raises:
-        ValueError: an extent or an option that a step does not take.  EditError: as Part.kernel.
+        ValueError: an extent or an option that a step does not take.  EditError: as Part.row.
     """
 
     def __init__(
@@ -101,40 +89,33 @@ class Kernels:
         backend: str | None = None,
     ):
         self.name, self.parts = name, [Part(*part) for part in parts]
-        xp, device = array_module(backend), current_device(backend)
-        problem = problem_of(q, k, causal)
-        rows = [part.row for part in self.parts]
+        problem, rows = problem_of(q, k, causal), [part.row for part in self.parts]
         used = {argument for row in rows for argument in row.arguments}
-        buffers = {
-            buffer: array.reshape(-1, *array.shape[2:])
-            for buffer, array in zip("qkv", (q, k, v), strict=True)
+        arrays = {
+            name: array.reshape(-1, *array.shape[2:])
+            for name, array in zip("qkv", (q, k, v), strict=True)
         }
-        for buffer in used & {"s", "out"}:
-            buffers[buffer] = poisoned(problem.shape(buffer), problem.dtype_of(buffer), xp)
-        if "p" in used:
-            buffers["p"] = buffers["s"]  # the softmax replaces the scores in place
-        written = buffers["out" if "out" in used else "s"]
-        self.out = written.reshape(*q.shape[:3], -1)
-        self.relative = max(row.tolerance(problem.dtype) for row in rows)
-        self.buffers, numbers = buffers, numbers_of(problem, q.shape[3] ** -0.5)
-        self.launches = []
-        for part in self.parts:
-            geometry = part.launch(problem, device)
-            kernel = part.kernel(geometry.entry, geometry.options(part.options), backend)
-            if geometry.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-                kernel.max_dynamic_shared_size_bytes = geometry.shared_bytes
-            self.launches.append(StepLaunch(part.row, geometry, kernel, numbers))
+        for name in used & {"s", "out"}:
+            shape, dtype = problem.shape(name), problem.dtype_of(name)
+            arrays[name] = poisoned(shape, dtype, array_module(backend))
+        self.out = arrays["out" if "out" in used else "s"].reshape(*q.shape[:3], -1)
+        how = {"problem": problem, "backend": backend}
+        self.calls = [
+            call_steps([row], arrays, q.shape[3] ** -0.5, options=part.options, **how)
+            for row, part in zip(rows, self.parts, strict=True)
+        ]
+        self.relative = max(call.tolerance for call in self.calls)
 
     def call(self) -> None:
         """Launch all kernels once."""
-        for number in range(len(self.parts)):
-            self.call_part(number)
+        for call in self.calls:
+            call.run()
 
     try_call = call
 
     def call_part(self, number: int) -> None:
         """Launch one of the kernels, on whatever the buffers hold."""
-        self.launches[number].run(self.buffers)
+        self.calls[number].run()
 
     def capture(self, calls: int = GRAPH_CALLS, number: int | None = None) -> Replay:
         """Capture `calls` calls into one CUDA graph; number: of one kernel alone."""
@@ -154,7 +135,8 @@ class Kernels:
         On a GPU also the blocks that a multiprocessor can hold, as the driver reports them, and
         the waves of blocks that follow.
         """
-        launch, kernel = self.launches[0].geometry, self.launches[0].kernel
+        first = self.calls[0].launches[0]
+        launch, kernel = first.geometry, first.kernel
         blocks, threads = prod(launch.grid), prod(launch.block)
         found = {
             "options": list(launch.options(self.parts[0].options)),
@@ -199,7 +181,8 @@ def compile_parts(parts: Iterable[Part]) -> int:
 
 
 def _compile_part(part: Part) -> None:
-    part.kernel(part.row.entry, part.options, "gpu").attributes  # noqa: B018  (compiles now)
+    kernel = kernel_of(part.row, part.row.entry, part.options, "gpu")
+    kernel.attributes  # noqa: B018  (compiles now)
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
-from attn_course.ladder.attention import METHODS
 from attn_course.ladder.choose import current_device
+from attn_course.ladder.methods import METHODS
 from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
 
 from . import records

@@ -17,7 +17,7 @@ import numpy as np
 from kernelscope import gpu_count, resolve_backend
 
 from attn_course.folders import child_environment
-from attn_course.ladder.attention import attention, pick, problem_of
+from attn_course.ladder.methods import attention, pick, problem_of
 from attn_course.reference.inputs import seeded_qkv
 
 from . import contestants as peers

@@ -9,7 +9,7 @@ from functools import partial
 
 from kernelscope import resolve_backend
 
-from attn_course.ladder.attention import AUTO, METHODS
+from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
 from attn_course.reference.inputs import seeded_qkv
 

@@ -12,11 +12,12 @@ from typing import Annotated, NotRequired, Required, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta
 
+from .timing import Positive, Ratio
+
 T = TypeVar("T")
 Some = Annotated[list[T], Meta(min_length=1)]  # a list that is not empty
 Natural = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
 Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
@@ -60,14 +61,6 @@ class RatedTiming(CheckedTiming):
     tflops: NotNegative
 
 
-class RatioFields(TypedDict):
-    name: str
-    peer: str
-    value: Positive
-    low: Positive
-    high: Positive
-
-
 class LaunchTiming(CheckedTiming):
     """A timing of one kernel, with what its launch occupies of the GPU."""
 
@@ -82,7 +75,7 @@ class LaunchTiming(CheckedTiming):
 
 
 class VariantTiming(LaunchTiming):
-    over_whole: NotRequired[RatioFields]
+    over_whole: NotRequired[Ratio]
 
 
 class DeviceFields(TypedDict):
@@ -93,42 +86,43 @@ class DeviceFields(TypedDict):
 
 
 # -- rows of contests ------------------------------------------------------------------------------
-class SuiteRowFields(TypedDict):
+class ContestFields(TypedDict):
+    """Of those that were not timed, or whose output was wrong."""
+
+    refused: Reasons
+    wrong: Reasons
+
+
+class SuiteRowFields(ContestFields):
     label: str
     shape: Shape
     causal: bool
     dtype: NotRequired[str]  # of records before there were others: float32
     timings: dict[str, RatedTiming]
-    refused: Reasons
     skipped: Reasons
-    wrong: Reasons
     best_peer: str | None
     best_backend: str | None
     best_method: str | None
     auto_picks: NotRequired[str]
-    ratio_peer: NotRequired[RatioFields]
-    ratio_backend: NotRequired[RatioFields]
+    ratio_peer: NotRequired[Ratio]
+    ratio_backend: NotRequired[Ratio]
     auto_over_best: NotRequired[Positive]
     auto_within_margin: NotRequired[bool]
     kernels: NotRequired[dict[str, list[TimingFields]]]
 
 
-class LayerRowFields(TypedDict):
+class LayerRowFields(ContestFields):
     label: str
     shape: Annotated[list[Count], Meta(min_length=2)]
     work: dict[str, Natural]  # "operations" of matrix products, "bytes" of inputs and output
     timings: dict[str, CheckedTiming]
-    refused: Reasons
-    wrong: Reasons
     best_peer: str | None
-    ratios: dict[str, RatioFields]  # ours -> against the best peer
+    ratios: dict[str, Ratio]  # ours -> against the best peer
     launches: dict[str, list[str]]  # ours -> what runs, in order
 
 
-class ContestRow(TypedDict):
+class ContestRow(ContestFields):
     shape: Shape
-    refused: Reasons
-    wrong: Reasons
     contestants: dict[str, LaunchTiming]
 
 
@@ -136,37 +130,32 @@ class TileRow(ContestRow):
     keys: Count | None
 
 
-class AblationRow(TypedDict):
+class AblationRow(ContestFields):
     shape: Shape
     causal: bool
-    refused: Reasons
-    wrong: Reasons
     variants: dict[str, VariantTiming]
 
 
-class PipelineRow(TypedDict):
+class PipelineRow(ContestFields):
     shape: Shape
     pipelines: dict[str, TimingFields]
     kernels: dict[str, TimingFields]
-    refused: Reasons
-    wrong: Reasons
-    tiled_over_naive: NotRequired[RatioFields]
+    tiled_over_naive: NotRequired[Ratio]
 
 
 # -- the kinds -------------------------------------------------------------------------------------
-class SuiteRecord(RecordStamp):
+class SuiteStamp(RecordStamp):
     suite: str
     about: str
     torch: str
     clocks: dict[str, Spread]
+
+
+class SuiteRecord(SuiteStamp):
     rows: Some[SuiteRowFields]
 
 
-class LayersRecord(RecordStamp):
-    suite: str
-    about: str
-    torch: str
-    clocks: dict[str, Spread]
+class LayersRecord(SuiteStamp):
     rows: Some[LayerRowFields]
 
 
@@ -254,7 +243,7 @@ class ClocksUnderLoad(TypedDict):
 class SameAgainstItself(TypedDict):
     shape: Shape
     iterations: Count
-    ratios: dict[str, RatioFields]
+    ratios: dict[str, Ratio]
 
 
 class TimingExperiments(TypedDict, total=False):

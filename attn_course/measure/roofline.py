@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from math import prod
 
-from attn_course.ladder.attention import steps_of
+from attn_course.ladder.methods import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
 from attn_course.reference.dtypes import HALVES
 

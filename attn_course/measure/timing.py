@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from kernelscope import capture_graph, resolve_backend
+from msgspec import Meta
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
 ENOUGH_US = 500.0  # a graph that lasts this long needs no more calls
@@ -24,6 +25,7 @@ FLUSH_BYTES = 256 << 20  # written to push everything else out of L2 (60 MB on a
 # The GPU is kept busy this long while the CPU queues a sample: about 50 us at 2 GHz. Without it the
 # clock would run while Python is still on its way to the launch.
 HOLD_CYCLES = 100_000
+Positive = Annotated[float, Meta(gt=0)]  # in a record
 HOW = ("wall", "events", "benchmark", "graph", "single", "cold")
 REPLAYS = ("graph", "single", "cold")  # those that replay a graph
 
@@ -93,9 +95,9 @@ class Ratio:
 
     name: str
     peer: str
-    value: float
-    low: float
-    high: float
+    value: Positive
+    low: Positive
+    high: Positive
 
     def record(self) -> dict:
         rounded = {key: round(getattr(self, key), 4) for key in ("value", "low", "high")}

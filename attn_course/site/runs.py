@@ -5,7 +5,6 @@ kernel, a header of it, the compiler or the package changes.
 """
 
 import hashlib
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,16 +15,14 @@ from kernelscope import Counters, Tracer, include_closure, keep, kept_path, obse
 from kernelscope.watch import Recording, fragment
 
 from attn_course.folders import ENGINE, PACKAGE
-from attn_course.ladder.call import call_steps
 from attn_course.ladder.headers import kernel_path
-from attn_course.ladder.problem import Geometry, Problem
+from attn_course.ladder.problem import Geometry
 from attn_course.ladder.steps import LADDER, Step
-from attn_course.ladder.verify import ORACLES, step_inputs
+from attn_course.ladder.verify import Oracle, step_call
 from attn_course.layers.launches import Launches
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_case
 from attn_course.lessons.show import machine_facts
-from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import mri_windows
 
 HEAD_DIM = 16
@@ -58,12 +55,12 @@ class KernelRun:
 
 @dataclass(frozen=True)
 class _Run:
-    """A kernel that can be run: `call` runs it once; `check` compares its result."""
+    """A kernel that can be run: `call` runs it once; `oracle` judges its result."""
 
     geometry: Geometry
     shape: str
     call: Callable[[], object]
-    check: Callable[[], str]
+    oracle: Oracle
 
 
 def shown_steps() -> tuple[Step, ...]:
@@ -118,7 +115,7 @@ def _made(step: Step) -> KernelRun:
         block=counted.geometry.block,
         totals={name: count for name, count in seen.totals.items() if count},
         lines=seen.by_line._repr_html_(),
-        verdict=counted.check(),
+        verdict=_verdict(counted.oracle),
         traced=f"The{stopped} {len(recording.frames)} steps of block (0, 0, 0), {traced}",
         stepper=stepper,
     )
@@ -151,23 +148,13 @@ def _attention_run(step: Step, queries: slice, keys: slice) -> _Run:
     """A kernel of the ladder on one head of the window."""
     window = mri_windows(windows=1, heads=1, head_dim=HEAD_DIM)
     q, k, v = window.q[0, :, queries], window.k[0, :, keys], window.v[0, :, keys]
-    scale = 1 / math.sqrt(HEAD_DIM)
-    problem = step.taken(Problem(1, q.shape[1], k.shape[1], HEAD_DIM, dtype=q.dtype.name))
-    oracle = ORACLES[step.computes]
-    inputs = step_inputs(q, k, v, scale, problem)
-    arrays = {name: inputs[name].copy() for name in oracle.reads}
-    call = call_steps([step], arrays, scale, problem=problem, backend="simulator")
-
-    def check() -> str:
-        expected = oracle.compute(inputs, scale)
-        found = {name: call.arrays[name] for name in step.writes}
-        return _verdict(found, expected, step.tolerance(problem.dtype))
-
+    call, oracle = step_call(step, q, k, v, backend="simulator")
+    problem = call.problem
     shape = (
         f"one window of the MRI slice: {problem.n} queries, {problem.m} keys, one head of "
         f"{problem.d} numbers, {problem.dtype}"
     )
-    return _Run(call.launches[0].geometry, shape, call.run, check)
+    return _Run(call.launches[0].geometry, shape, call.run, oracle)
 
 
 def _layer_run(step: Step, rows: slice) -> _Run:
@@ -175,16 +162,15 @@ def _layer_run(step: Step, rows: slice) -> _Run:
     window = mri_windows(windows=1, heads=HEADS, head_dim=HEAD_DIM)
     x = np.concatenate(window.q[0], axis=-1)[rows]  # (tokens, 96)
     tokens, width = x.shape
-    launches, case = Launches("simulator"), layer_case(step, x[None], HEADS)
-    found = case.append(step, launches)
+    launches = Launches("simulator")
+    oracle = layer_case(step, x[None], HEADS).append(step, launches)
     shape = f"one window of the MRI slice: {tokens} tokens of {width} channels, float32"
     geometry = launches.calls[0][1].launch.geometry
-    return _Run(geometry, shape, launches.run, lambda: _verdict(found, case.expected))
+    return _Run(geometry, shape, launches.run, oracle)
 
 
-def _verdict(found, expected, relative: float = 1e-5) -> str:
+def _verdict(oracle: Oracle) -> str:
     """The comparison of arrays with float64, in words; of several the worst."""
-    judged = [compare(found[name], expected[name], name=name, relative=relative) for name in found]
-    worst = max(judged, key=lambda one: (not one.agrees, one.relative_error))
+    worst = oracle.judge()
     agrees = "agrees" if worst.agrees else "DISAGREES"
     return f"{agrees} with float64, relative error {worst.relative_error:.1e}"

@@ -15,7 +15,7 @@ import attn_course
 from attn_course import reference
 from attn_course.cli import __main__, course, main, record, run, simulator_speed, tour
 from attn_course.cli.arguments import Workload
-from attn_course.ladder.attention import METHODS, dtypes_of
+from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name

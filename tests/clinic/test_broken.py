@@ -15,14 +15,14 @@ from attn_course.clinic import WRONG_RESULT, Case, broken_kernels, clean_kernels
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import FUSED, LADDER, Problem
-from attn_course.ladder.verify import ORACLES
+from attn_course.ladder.verify import FORMULAS
 
 pytestmark = pytest.mark.system
 
 BROKEN = broken_kernels()
 # Extents that divide no tile, and the smallest of each.
 RAGGED = [Problem(1, 1, 1, 1), Problem(2, 5, 7, 3), Problem(3, 33, 18, 20), Problem(1, 18, 70, 35)]
-STEPS = [step.path for step in LADDER if step.computes in ORACLES and step.computes != FUSED]
+STEPS = [step.path for step in LADDER if step.computes in FORMULAS and step.computes != FUSED]
 CLEAN = sorted({*clean_kernels(), *STEPS})
 # The kernels of tensor cores are examined in tests/kernels.
 ATTENTION = [
@@ -42,7 +42,7 @@ ATTENTION_CASES = (
 def sanitize(path, case, options=()):
     """(trial, findings) of one launch of a kernel file on the simulator."""
     trial = prepare(path, case, backend="simulator", options=options)
-    with observe(Sanitizer(trial.family.uninitialised)) as report:
+    with observe(Sanitizer(trial.uninitialised)) as report:
         trial.run()
     return trial, report.findings
 
@@ -153,7 +153,7 @@ def test_grouped_heads_read_the_right_head():
     assert trial.inputs["k"].shape == (2, 5, 7) and findings == []
     assert trial.judge().agrees
     swapped = {**trial.inputs, "k": trial.inputs["k"][::-1]}
-    wrong = trial.family.expected(swapped, trial.scale, True)["out"]
+    wrong = trial.formula.compute(swapped, trial.scale, True)["out"]
     assert not np.allclose(trial.outputs["out"], wrong, rtol=1e-3)
 
 
@@ -252,7 +252,7 @@ def test_an_unknown_file_is_refused(tmp_path):
     with pytest.raises(clinic.ClinicError, match="how to launch"):
         path = tmp_path / "mine.cu"
         path.write_text("int x;\n")
-        clinic.family(path)
+        clinic.clean_step(path)
 
 
 def test_shared_memory_ends_after_whole_vectors():
@@ -260,10 +260,12 @@ def test_shared_memory_ends_after_whole_vectors():
     path = clinic.BROKEN_FOLDER / "clean" / "rows_atomic.cu"
     for m, size in ((37, 160), (40, 160), (41, 176)):
         problem = Problem(1, 2, m, 3)
-        assert prepare(path, Case(problem), backend="simulator").launch.shared_bytes == size
+        assert (
+            prepare(path, Case(problem), backend="simulator").launch.geometry.shared_bytes == size
+        )
     exact = Case(Problem(1, 2, 37, 3), shared_bytes=148)
     trial, findings = sanitize(path, exact)
-    assert trial.launch.shared_bytes == 148 and findings == [] and trial.judge().agrees
+    assert trial.launch.geometry.shared_bytes == 148 and findings == [] and trial.judge().agrees
 
 
 def test_an_option_that_a_kernel_does_not_have_is_refused():

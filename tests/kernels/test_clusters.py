@@ -16,8 +16,8 @@ from kernelscope.machine import launch as launches
 from kernelscope.module import RawModule
 
 from attn_course import Sanitizer, observe, reference
-from attn_course.ladder.attention import attention, problem_of
 from attn_course.ladder.call import StepLaunch, numbers_of
+from attn_course.ladder.methods import attention, problem_of
 from attn_course.ladder.steps import step
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv

@@ -5,7 +5,6 @@ one. Outputs start as NaN between NaN margins, so an element left out and an ele
 many both show.
 """
 
-import importlib
 import math
 
 import numpy as np
@@ -14,14 +13,13 @@ from kernelscope.backend import array_module, asnumpy
 from kernelscope.module import RawModule
 
 from attn_course import reference
-from attn_course.ladder.attention import METHODS, attention, steps_of
+from attn_course.ladder import methods
 from attn_course.ladder.call import StepLaunch, compiled, numbers_of, run_steps
+from attn_course.ladder.methods import METHODS, attention, steps_of
 from attn_course.ladder.steps import LADDER, LONG_ROW, Geometry, Problem, step
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
 
-# The package's attribute of this name is the function; this is the module.
-methods = importlib.import_module("attn_course.ladder.attention")
 xp = array_module()
 PIPELINES = [method for method in METHODS if not methods.supports(method, "causal")]
 MARGIN = 37  # floats before and after a guarded buffer; odd, so that a GPU sees it unaligned

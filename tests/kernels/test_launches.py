@@ -14,9 +14,9 @@ from kernelscope.module.limits import OPT_IN_SHARED_KIB
 
 from attn_course import reference
 from attn_course.ladder import tiles
-from attn_course.ladder.attention import attention, steps_of
 from attn_course.ladder.call import compiled
 from attn_course.ladder.choose import ONLINE_BYTES, choose
+from attn_course.ladder.methods import attention, steps_of
 from attn_course.ladder.steps import LARGEST_D, Device, Geometry, Problem, Step, ceil_div, step
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
@@ -121,7 +121,7 @@ def test_a_device_too_small_for_any_tile(method):
 
 def test_a_device_that_only_a_cluster_s_tiles_fit():
     tight, problem = Device("tight", (9, 0), 8, 28 * KB), Problem(1, 40, 40, 64)
-    assert tiles.best_flash(problem, tight) is None
+    assert tiles.best_tile("flash_async", problem, tight) is None
     assert choose(problem, tight)[0] == "flash_split"
     (row,) = steps_of("flash_split")
     assert row.launch(problem, device=tight).shared_bytes <= tight.shared_bytes
@@ -201,9 +201,9 @@ def test_the_model_takes_devices_of_one_multiprocessor():
 
 def test_more_multiprocessors_never_take_longer():
     problem = Problem(24, 196, 196, 64)
-    for clusters in (False, True):
+    for entry in ("flash_async", "flash_split"):
         times = [
-            tiles.best_flash(problem, Device("", (9, 0), sms, 227 * KB), clusters)[0]
+            tiles.best_tile(entry, problem, Device("", (9, 0), sms, 227 * KB))[0]
             for sms in (1, 8, 66, 132, 264)
         ]
         assert times == sorted(times, reverse=True) and times[0] > 8 * times[-1]
@@ -213,7 +213,11 @@ def test_callers_may_change_the_constants_they_get():
     problem, gpu = Problem(4, 50, 50, 300), Device()
     config = step(20).tune(problem, gpu)
     config["ROWS"] = 99
-    assert step(20).tune(problem, gpu)["ROWS"] == tiles.best_split(problem, gpu)[1]["ROWS"] != 99
+    assert (
+        step(20).tune(problem, gpu)["ROWS"]
+        == tiles.best_tile("rows_split", problem, gpu)[1]["ROWS"]
+        != 99
+    )
 
 
 # -- asked for at every call ---------------------------------------------------------------------

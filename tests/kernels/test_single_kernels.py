@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 from kernelscope.backend import array_module, asnumpy, resolve_backend
 from kernelscope.compile import with_headers
-from kernelscope.module import LaunchError, RawModule
+from kernelscope.module import LaunchError, RawModule, allow_shared
 
 from attn_course import reference
-from attn_course.ladder.attention import (
+from attn_course.ladder.call import StepLaunch, numbers_of
+from attn_course.ladder.checks import check_bias
+from attn_course.ladder.choose import choose, current_device
+from attn_course.ladder.matrix_tiles import MATRIX_TILES
+from attn_course.ladder.methods import (
     AUTO,
     METHODS,
     attention,
@@ -22,20 +26,14 @@ from attn_course.ladder.attention import (
     steps_of,
     supports,
 )
-from attn_course.ladder.call import StepLaunch, numbers_of
-from attn_course.ladder.checks import check_bias
-from attn_course.ladder.choose import choose, current_device
-from attn_course.ladder.matrix_tiles import MATRIX_TILES
 from attn_course.ladder.steps import EXPERIMENTS, LARGEST_D, ROW_KEYS, Device, Problem, step
 from attn_course.ladder.tiles import (
     CLUSTER_TILES,
     FLASH_TILES,
-    cluster_config,
-    flash_config,
     flash_shared_bytes,
     split_candidates,
-    split_config,
     split_shared_bytes,
+    tile_config,
 )
 from attn_course.reference.comparison import assert_agrees, poisoned
 from attn_course.reference.inputs import seeded_qkv
@@ -219,8 +217,7 @@ def test_unaligned_arrays(method, shift=2):
     assert f"out += {shift};" in moved
     launch = row.launch(problem, device=current_device())
     kernel = RawModule(code=moved, options=launch.options()).get_function(launch.entry)
-    if launch.shared_bytes > kernel.max_dynamic_shared_size_bytes:
-        kernel.max_dynamic_shared_size_bytes = launch.shared_bytes
+    allow_shared(kernel, launch.shared_bytes)
     buffers = dict(zip(("q", "k", "v", "out"), (*blocks, block), strict=True))
     StepLaunch(row, launch, kernel, numbers_of(problem, 1 / math.sqrt(32))).run(buffers)
     assert np.isnan(asnumpy(block)[:shift]).all()
@@ -294,17 +291,17 @@ def test_tuned_constants_fit_the_device(gpu):
     for d in (1, 31, 64, 65, 100, 128, 200, 256, 257, 512, 640, 2048, 4096, 5000, 8192):
         for n in (1, 64, 5000):
             problem = Problem(8, n, n, d)
-            for tune in (flash_config, cluster_config) if d <= LARGEST_D else ():
-                config = tune(problem, gpu)
+            for entry in ("flash_async", "flash_split") if d <= LARGEST_D else ():
+                config = tile_config(entry, problem, gpu)
                 assert d <= config["D"] <= d + 31 and config["D"] % 32 == 0
                 assert flash_shared_bytes(config) <= gpu.shared_bytes
                 assert config.get("CLUSTER", 1) == 1 or gpu.capability >= (9, 0)
             if not split_candidates(problem, gpu):
                 assert gpu.capability < (9, 0) and d > 512
                 with pytest.raises(ValueError, match=rf"head dim {d}.*{gpu.name}.*rows_online"):
-                    split_config(problem, gpu)
+                    tile_config("rows_split", problem, gpu)
                 continue
-            config = split_config(problem, gpu)
+            config = tile_config("rows_split", problem, gpu)
             width = config["CLUSTER"] * config["COLS"] * 32 * config["WARPS"]
             assert d <= width and config["CLUSTER"] in (1, 2, 4, 8)
             assert config["CLUSTER"] == 1 or gpu.capability >= (9, 0)
@@ -312,7 +309,7 @@ def test_tuned_constants_fit_the_device(gpu):
 
 
 def test_few_rows_get_smaller_tiles_than_many():
-    few, many = (flash_config(Problem(1, n, n, 64), Device()) for n in (64, 100_000))
+    few, many = (tile_config("flash_fp32", Problem(1, n, n, 64), Device()) for n in (64, 100_000))
     assert few["ROWS"] * few["ROW_WARPS"] < many["ROWS"] * many["ROW_WARPS"]
 
 

@@ -1,10 +1,11 @@
 """Calls and plans: what they launch, when they look at files, and the work of a warm call."""
 
-import importlib
 import os
 import re
 import shutil
 import sys
+from dataclasses import replace
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -12,13 +13,11 @@ from kernelscope.backend import BackendError
 from kernelscope.module import ArgumentError
 
 from attn_course import Counters, attention, observe, reference
-from attn_course.ladder import Plan, Problem, call_method, call_steps, run_steps, step
+from attn_course.ladder import Plan, Problem, Request, call_steps, methods, run_steps, step
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
 
-# The package's attribute of this name is the function; this is the module.
-methods = importlib.import_module("attn_course.ladder.attention")
 SHAPE = (1, 2, 9, 20)
 
 
@@ -214,6 +213,31 @@ def test_a_plan_reads_its_arrays_again():
         np.testing.assert_array_equal(prepared.lse, again[1])
 
 
+def test_a_plan_is_asked_as_attention_is():
+    """The signatures that help() shows: beyond the arrays, a plan takes keywords alone."""
+    asked, plans = signature(attention).parameters, signature(attention.plan).parameters
+    assert list(asked) == list(plans) == list(Request.__struct_fields__)
+    assert {name: one.default for name, one in plans.items()} == {
+        name: one.default for name, one in asked.items()
+    }
+    keywords = [name for name, one in plans.items() if one.kind is one.KEYWORD_ONLY]
+    assert keywords == list(asked)[3:]
+    q, k, v = seeded_qkv(SHAPE)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'metod'"):
+        attention.plan(q, k, v, metod="tiled")
+    with pytest.raises(TypeError, match="positional"):
+        attention.plan(q, k, v, "tiled")
+
+
+def test_a_request_holds_what_attention_assumes():
+    """The defaults stand twice, for help() and for calls that are only prepared."""
+    usual = {name: one.default for name, one in signature(attention).parameters.items()}
+    request = Request(*"qkv")
+    assert {name: getattr(request, name) for name in list(usual)[3:]} == dict(
+        list(usual.items())[3:]
+    )
+
+
 def test_a_plan_refuses_what_attention_refuses():
     q, k, v = seeded_qkv(SHAPE)
     for wrong, error, message in [
@@ -249,10 +273,25 @@ def test_a_call_checks_its_arrays():
         call_steps([step(6)], {"q": q, "k": k, "p": q}, 1.0, backend="simulator")
 
 
+def test_a_step_may_have_another_text_or_another_place(tmp_path):
+    """Edited in memory, or a file elsewhere: its constants hold, and its code runs."""
+    row, (q, k, _) = step(2), (array[0] for array in seeded_qkv(SHAPE))
+    text = row.path.read_text().replace("#define TILE 32", "#define TILE 8")
+    text = text.replace("= score;", "= 2 * score;")
+    place = tmp_path / "mine.cu"
+    place.write_text(text)
+    expected = 2 * (q @ k.swapaxes(1, 2))
+    for other in (replace(row, text=text), replace(row, place=place)):
+        call = call_steps([other], {"q": q, "k": k}, 1.0, backend="simulator")
+        assert call.launches[0].geometry.block == (8, 8, 1)
+        np.testing.assert_allclose(call.run()["s"], expected, rtol=1e-4, atol=1e-5)
+    assert row.launch(call.problem).block == (32, 32, 1)
+
+
 def test_options_win_over_the_tuning_of_a_call():
     q, k, v = seeded_qkv(SHAPE)
     options = ("-DROWS=2", "--extra-device-vectorization")
-    call = call_method(q, k, v, "flash_async", backend="simulator", options=options)
+    call = Request(q, k, v, "flash_async", backend="simulator", options=options).call()
     (launch,) = call.launches
     assert launch.geometry.constants["ROWS"] == 2
     compiled_with = launch.kernel.module.options
@@ -276,4 +315,4 @@ def test_options_win_over_the_tuning_of_a_call():
 def test_options_that_would_change_nothing_are_refused(options, error, says):
     q, k, v = seeded_qkv(SHAPE)
     with pytest.raises(error, match=re.escape(says)):
-        call_method(q, k, v, "tiled", backend="simulator", options=options)
+        Request(q, k, v, "tiled", backend="simulator", options=options).call()

@@ -8,20 +8,20 @@ import pytest
 
 from attn_course import attention, reference
 from attn_course.cli import main
-from attn_course.ladder.attention import (
-    METHODS,
-    UnsupportedDtype,
-    UnsupportedOption,
-    dtypes_of,
-    pick,
-    problem_of,
-)
 from attn_course.ladder.choose import choose
 from attn_course.ladder.matrix_tiles import (
     MATRIX_TILES,
     matrix_candidates,
     matrix_config,
     matrix_rows,
+)
+from attn_course.ladder.methods import (
+    METHODS,
+    UnsupportedDtype,
+    UnsupportedOption,
+    dtypes_of,
+    pick,
+    problem_of,
 )
 from attn_course.ladder.problem import Device, Problem
 from attn_course.ladder.steps import step

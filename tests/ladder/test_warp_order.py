@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from kernelscope.machine import launch
 
-from attn_course.ladder.attention import METHODS, attention, dtypes_of
+from attn_course.ladder.methods import METHODS, attention, dtypes_of
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 

@@ -10,7 +10,7 @@ from kernelscope.events import observe
 from kernelscope.watch import Sanitizer
 
 from attn_course import SwinStage, TransformerBlock, reference
-from attn_course.ladder.attention import UnknownMethod, UnsupportedDtype
+from attn_course.ladder.methods import UnknownMethod, UnsupportedDtype
 from attn_course.layers.swin import relative_bias, shift_mask, window_tokens
 from attn_course.layers.transformer import host_weight, torch_weights
 from attn_course.measure.layers.contestants import torch_state

@@ -6,7 +6,7 @@ import cupy
 import numpy as np
 import pytest
 
-from attn_course.ladder.attention import METHODS, dtypes_of
+from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
 from attn_course.measure import (
     contestants,

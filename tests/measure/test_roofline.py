@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from attn_course.ladder.attention import METHODS
+from attn_course.ladder.methods import METHODS
 from attn_course.ladder.steps import LADDER, Problem
 from attn_course.measure import roofline
 from attn_course.measure.hardware import devices

@@ -8,7 +8,7 @@ import pytest
 from record_harness import NOT_TIMED, stamped
 
 from attn_course.cli import bench, main
-from attn_course.ladder.attention import METHODS, dtypes_of
+from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.measure import contestants as peers
 from attn_course.measure import records, suites
 from attn_course.measure.contests import ContestResult, Entrants

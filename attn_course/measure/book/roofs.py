@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from attn_course.ladder.attention import METHODS, steps_of
+from attn_course.ladder.methods import METHODS, steps_of
 from attn_course.ladder.problem import Problem
 from attn_course.measure import records
 from attn_course.measure.hardware.devices import peak_of

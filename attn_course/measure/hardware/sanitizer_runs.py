@@ -20,7 +20,7 @@ from attn_course.clinic import Case, broken_kernels, clean_kernels
 from attn_course.folders import child_environment
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
-from attn_course.ladder.verify import ORACLES
+from attn_course.ladder.verify import FORMULAS
 from attn_course.layers import LAYERS
 from attn_course.layers.launches import Launches
 from attn_course.layers.verify import layer_case
@@ -75,10 +75,10 @@ class LayerRun:
     def run(self, backend: str, options: tuple[str, ...] = ()) -> Comparison:
         """Launch it, and compare what it wrote with float64."""
         tokens = np.random.default_rng(0).standard_normal(self.shape).astype(np.float32)
-        case, launches = layer_case(self.step, tokens, self.heads), Launches(backend)
-        written = case.append(self.step, launches, options)
+        launches = Launches(backend)
+        oracle = layer_case(self.step, tokens, self.heads).append(self.step, launches, options)
         launches.run()
-        return case.judge(self.step, written)
+        return oracle.judge()
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def broken_subjects() -> dict[str, Subject]:
 
 def clean_subjects() -> dict[str, Subject]:
     """The ladder, the layers' kernels and the twins of broken ones: both sides find nothing."""
-    steps = {step.path: step for step in LADDER if step.computes in ORACLES}
+    steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
     paths = sorted({*clean_kernels(), *steps}, key=name_of)
     fused = {path for path, step in steps.items() if step.computes == FUSED}
     found = {
@@ -243,8 +243,8 @@ def judged(path: Path, case: Case | LayerRun, build: str) -> str:
     if isinstance(case, LayerRun):
         return "right" if case.run("gpu", (BUILDS[build],)).agrees else "wrong"
     trial = clinic.prepare(path, case, backend="gpu", options=(BUILDS[build],), poison=False)
-    start, kernel = trial.launch, trial.kernel
-    values = tuple(bind(kernel.name, kernel.entry, trial.arguments, "gpu"))
+    start, kernel = trial.launch.geometry, trial.launch.kernel
+    values = tuple(bind(kernel.name, kernel.entry, trial.launch.arguments(trial.arrays), "gpu"))
     # Past our own check of the launch: the driver shall refuse it.
     kernel.raw(start.grid, start.block, values, shared_mem=start.shared_bytes)
     cupy.cuda.Device().synchronize()

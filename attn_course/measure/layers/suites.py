@@ -14,7 +14,7 @@ import numpy as np
 from kernelscope import resolve_backend
 
 from attn_course import reference
-from attn_course.ladder.attention import AUTO, METHODS, steps_of
+from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
 from attn_course.measure import contestants as peers

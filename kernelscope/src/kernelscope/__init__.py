@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     # kernels and where they run
-    "module": "RawModule RawKernel Kernel",
+    "module": "RawModule RawKernel Kernel allow_shared",
     "module.graphs": "GraphLaunch capture_graph",
     "module.limits": "DEFAULT_SHARED_BYTES OPT_IN_SHARED_KIB",
     "module.arguments": "bind",

@@ -23,6 +23,7 @@ from kernelscope.module import (
     LaunchError,
     RawKernel,
     RawModule,
+    allow_shared,
 )
 from kernelscope.module.cupy_side import CupyModules
 
@@ -224,6 +225,16 @@ def test_one_array_may_be_both_input_and_output():
     x = np.arange(40, dtype=np.float32)
     simulated(AXPY).get_function("axpy")((2,), (32,), (np.float32(2), x, x, 40))
     np.testing.assert_array_equal(x, 3 * np.arange(40, dtype=np.float32))
+
+
+def test_leave_for_shared_memory_is_never_taken_back():
+    kernel = simulated(AXPY).get_function("axpy")
+    unasked = kernel.max_dynamic_shared_size_bytes
+    for size, allowed in ((1024, unasked), (64 * 1024, 64 * 1024), (50 * 1024, 64 * 1024)):
+        assert allow_shared(kernel, size) is kernel
+        assert kernel.max_dynamic_shared_size_bytes == allowed
+    with pytest.raises(LaunchError, match="more than a block can have"):
+        allow_shared(kernel, 1 << 20)
 
 
 def test_attributes_are_cupys():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..backend import array_module, asnumpy, resolve_backend
-from ..module import Kernel, RawModule
+from ..module import Kernel, RawModule, allow_shared
 from ..ptx.demangle import demangle
 from .arguments import dimensions
 from .options import BLOCK, source_file
@@ -53,8 +53,7 @@ class FileCall:
 
     def run(self) -> None:
         """Launch the kernel once. Raises what the launch raises."""
-        if self.shared_bytes > self.kernel.max_dynamic_shared_size_bytes:
-            self.kernel.max_dynamic_shared_size_bytes = self.shared_bytes
+        allow_shared(self.kernel, self.shared_bytes)
         values = tuple(self.passed.values())
         self.kernel(self.grid, self.block, values, shared_mem=self.shared_bytes)
 

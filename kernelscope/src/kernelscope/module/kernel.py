@@ -346,6 +346,16 @@ class GpuKernel(Kernel):
         self.raw(grid, block, tuple(values), shared_mem=shared_mem, **keywords)
 
 
+def allow_shared(kernel: Kernel, size: int) -> Kernel:
+    """Ask for leave to use `size` bytes of dynamic shared memory a block, and return the kernel.
+
+    A launch has 48 KB unasked. Raises LaunchError for more than any block can have.
+    """
+    if size > kernel.max_dynamic_shared_size_bytes:
+        kernel.max_dynamic_shared_size_bytes = size
+    return kernel
+
+
 def device_limits(device: int) -> Limits:
     """The limits of a GPU as its driver reports them."""
     import cupy

@@ -10,10 +10,13 @@ when the last look is LOOK_AGAIN_S old, so an edited kernel is seen after at mos
 
 import logging
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from inspect import Parameter, signature
 from time import monotonic
 
+import msgspec
 import numpy as np
 from kernelscope import ShownBriefly, array_module, capture_graph, resolve_backend
 
@@ -51,7 +54,7 @@ OPTIONS = {
     "kv_heads": "grouped heads (k and v with fewer heads than q)",
 }
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("attn_course.ladder.attention")
 
 
 class UnknownMethod(ShownBriefly, ValueError):
@@ -98,6 +101,84 @@ def dtypes_of(method: str) -> tuple[str, ...]:
     return tuple(one for one in first.dtypes if all(one in row.dtypes for row in others))
 
 
+class Request(msgspec.Struct, frozen=True, eq=False):
+    """What :func:`attention` is asked for: its arguments by their names."""
+
+    q: object
+    k: object
+    v: object
+    method: str = DEFAULT
+    causal: bool = False
+    scale: float | None = None
+    backend: str | None = None
+    bias: object = None
+    return_lse: bool = False
+    out: object = None
+    options: Sequence[str] = ()
+
+    def call(self) -> Call:
+        """Check the arguments as attention() does and return the call that it runs."""
+        q, k, v, bias, backend = self.q, self.k, self.v, self.bias, resolve_backend(self.backend)
+        xp = array_module(backend)
+        if self.method != AUTO:
+            steps_of(self.method)  # an unknown method is named before any argument
+        check_arrays(q, k, v, xp)
+        strides = check_bias(bias, q, k, xp)
+        problem = problem_of(q, k, self.causal, strides, biased=bias is not None)
+        method, reason = _pick(self.method, problem, backend)
+        check_options(method, problem, self.return_lse)
+        arrays = self.arrays(xp, check_output)
+        scale = 1.0 / math.sqrt(problem.d) if self.scale is None else float(self.scale)
+        how = {"problem": problem, "backend": backend, "options": self.options}
+        call = call_steps(steps_of(method), arrays, scale, **how)
+        call.method, call.reason = method, reason
+        return call
+
+    def arrays(self, xp, check: Callable) -> dict[str, object]:
+        """Return the arrays by their names in the kernels; outputs that are not given are made.
+
+        check: (out, inputs, xp) refuses an output that is given.
+        """
+        arrays = {"q": self.q, "k": self.k, "v": self.v}
+        if self.bias is not None:
+            arrays["bias"] = self.bias
+        if self.out is not None:
+            check(self.out, arrays, xp)
+        arrays["out"] = xp.empty(self.q.shape, self.q.dtype) if self.out is None else self.out
+        if self.return_lse:
+            arrays["lse"] = xp.empty(self.q.shape[:3], np.float32)
+        return arrays
+
+    def ready(self) -> tuple["Ready | None", tuple | None]:
+        """Return what is ready for such requests, and what tells them from others.
+
+        The latter is all that the checks and launches depend on but addresses; None: a request
+        that is not kept, since something is wrong with it.
+        """
+        try:
+            form = (
+                self.backend,
+                device_number(self.backend),
+                self.method,
+                bool(self.causal),
+                None if self.scale is None else float(self.scale),
+                bool(self.return_lse),
+                tuple(self.options),
+                *_array_form(self.q),
+                *_array_form(self.k),
+                *_array_form(self.v),
+                None if self.bias is None else _array_form(self.bias),
+                None if self.out is None else _array_form(self.out),
+            )
+            return _ready.get(form), form
+        except (AttributeError, TypeError, ValueError):
+            return None, None  # the checks say what is wrong
+
+
+def _array_form(array) -> tuple:
+    return type(array), array.shape, array.dtype, array.flags.c_contiguous
+
+
 def attention(
     q,
     k,
@@ -140,15 +221,15 @@ def attention(
         UnknownMethod, UnsupportedOption: both are ValueErrors. UnsupportedDtype: a TypeError too.
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
-    backend = resolve_backend(backend)
-    asked = (q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
-    form = _form(*asked)
-    ready = _ready.get(form)
+    request = Request(
+        q, k, v, method, causal, scale, resolve_backend(backend), bias, return_lse, out, options
+    )
+    ready, form = request.ready()
     if ready is not None and ready.is_current():
-        call = ready.call_on(q, k, v, bias, return_lse, out)
+        call = ready.call_for(request)
         call.run()
     else:
-        call = call_method(*asked)
+        call = request.call()
         call.run()
         if form is not None:
             _keep(form, Ready(call))
@@ -183,20 +264,7 @@ class Plan:
         return self.out
 
 
-def plan(
-    q,
-    k,
-    v,
-    *,
-    method=DEFAULT,
-    causal=False,
-    scale=None,
-    backend=None,
-    bias=None,
-    return_lse=False,
-    out=None,
-    options=(),
-) -> Plan:
+def plan(q, k, v, **how) -> Plan:
     """Prepare a call of :func:`attention` on these arrays; also ``attention.plan``.
 
     The arguments are those of attention(), and so are the errors. Each ``plan()`` reads q, k, v
@@ -206,57 +274,17 @@ def plan(
     >>> step = attention.plan(q, k, v, method="auto")  # doctest: +SKIP
     >>> q[...] = new_q; out = step()  # doctest: +SKIP
     """
-    return Plan(
-        call_method(q, k, v, method, causal, scale, backend, bias, return_lse, out, options)
-    )
+    return Plan(Request(**signature(plan).bind(q, k, v, **how).arguments).call())
 
 
+def _as_keyword(parameter: Parameter) -> Parameter:
+    return parameter if parameter.name in "qkv" else parameter.replace(kind=Parameter.KEYWORD_ONLY)
+
+
+plan.__signature__ = signature(attention).replace(
+    parameters=map(_as_keyword, signature(attention).parameters.values()), return_annotation=Plan
+)
 attention.plan = plan
-
-
-def call_method(
-    q,
-    k,
-    v,
-    method=DEFAULT,
-    causal=False,
-    scale=None,
-    backend=None,
-    bias=None,
-    return_lse=False,
-    out=None,
-    options=(),
-) -> Call:
-    """Check the arguments of :func:`attention` and return the call that it runs."""
-    backend = resolve_backend(backend)
-    xp = array_module(backend)
-    if method != AUTO:
-        steps_of(method)  # an unknown method is named before any argument
-    check_arrays(q, k, v, xp)
-    strides = check_bias(bias, q, k, xp)
-    problem = problem_of(q, k, causal, strides, biased=bias is not None)
-    method, reason = _pick(method, problem, backend)
-    check_options(method, problem, return_lse)
-    arrays = {"q": q, "k": k, "v": v}
-    if bias is not None:
-        arrays["bias"] = bias
-    if out is not None:
-        check_output(out, arrays, xp)
-    _add_outputs(arrays, out, return_lse, xp)
-    scale = 1.0 / math.sqrt(problem.d) if scale is None else float(scale)
-    call = call_steps(
-        steps_of(method), arrays, scale, problem=problem, backend=backend, options=options
-    )
-    call.method, call.reason = method, reason
-    return call
-
-
-def _add_outputs(arrays: dict, out, return_lse: bool, xp) -> None:
-    """The output like q, made here where None, and the log-sum-exp where it is asked for."""
-    shape = arrays["q"].shape
-    arrays["out"] = xp.empty(shape, arrays["q"].dtype) if out is None else out
-    if return_lse:
-        arrays["lse"] = xp.empty(shape[:3], np.float32)
 
 
 def pick(method: str, problem: Problem, backend: str | None = None) -> str:
@@ -322,16 +350,15 @@ def check_dtype(method: str, dtype: str) -> None:
         )
 
 
-# -- calls of a form seen before -------------------------------------------------------------------
+# -- requests of a form seen before ----------------------------------------------------------------
 class Ready:
-    """The launches of a call, kept without its arrays for calls of the same form."""
+    """The launches of a call, kept without its arrays for requests of the same form."""
 
     def __init__(self, call: Call):
         self.call = replace(call, arrays={})
         self.xp = array_module(call.backend)
         self.steps = {launch.step.file: launch.step for launch in call.launches}.values()
-        self.edited = self._edited()
-        self.looked = monotonic()
+        self.edited, self.looked = self._edited(), monotonic()
 
     def _edited(self) -> list[tuple]:
         return [step.edited for step in self.steps]
@@ -344,15 +371,9 @@ class Ready:
         self.looked = now
         return self.edited == self._edited()
 
-    def call_on(self, q, k, v, bias, return_lse, out) -> Call:
-        """Return the call on arrays of its form."""
-        arrays = {"q": q, "k": k, "v": v}
-        if bias is not None:
-            arrays["bias"] = bias
-        if out is not None:
-            check_overlap(out, arrays, self.xp)
-        _add_outputs(arrays, out, return_lse, self.xp)
-        call = self.call.on(arrays)
+    def call_for(self, request: Request) -> Call:
+        """Return the call on the arrays of a request of its form."""
+        call = self.call.on(request.arrays(self.xp, check_overlap))
         if call.reason:
             _log.info("auto picks %s: %s", call.method, call.reason)
         return call
@@ -365,30 +386,3 @@ def _keep(form: tuple, ready: Ready) -> None:
     while len(_ready) >= MOST_READY:
         _ready.pop(next(iter(_ready)), None)  # the oldest
     _ready[form] = ready
-
-
-def _form(q, k, v, method, causal, scale, backend, bias, return_lse, out, options) -> tuple | None:
-    """All that the checks and the launches depend on, except addresses; None: not to be kept."""
-    try:
-        form = (
-            backend,
-            device_number(backend),
-            method,
-            bool(causal),
-            None if scale is None else float(scale),
-            bool(return_lse),
-            tuple(options),
-            *_array_form(q),
-            *_array_form(k),
-            *_array_form(v),
-            None if bias is None else _array_form(bias),
-            None if out is None else _array_form(out),
-        )
-        hash(form)
-    except (AttributeError, TypeError, ValueError):
-        return None  # the checks say what is wrong
-    return form
-
-
-def _array_form(array) -> tuple:
-    return type(array), array.shape, array.dtype, array.flags.c_contiguous
