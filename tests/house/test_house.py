@@ -43,6 +43,8 @@ CONFINED = {
     "anywidget": ("engine.watch.tracer",),
     "traitlets": ("engine.watch.tracer",),
     "ipywidgets": ("engine.watch.tracer",),
+    **dict.fromkeys(("sphinx", "docutils", "pygments", "ipython_pygments_lexers"), ("site",)),
+    "jinja2": ("site",),
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
@@ -344,12 +346,12 @@ IMPORT_NAMES = {
     "cupy-cuda12x": {"cupy", "cupyx", "cupy_backends"},
     "pyelftools": {"elftools"},
     "jupyterlab": {"IPython", "ipywidgets"},
-    "nbconvert": {"nbconvert", "nbformat"},
     "anywidget": {"anywidget", "traitlets"},
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
 OPTIONAL = {"torch", "nbgrader", "distributed"}
+OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("site",)}  # an extra
 
 
 def test_every_library_is_a_base_dependency():
@@ -357,7 +359,9 @@ def test_every_library_is_a_base_dependency():
     names = [re.match(r"[\w-]+", line).group() for line in project["dependencies"]]
     installed = {library for name in names for library in IMPORT_NAMES.get(name, {name})}
     used = {name.split(".")[0] for imported in project_modules().values() for name in imported}
-    strange = used - installed - OPTIONAL - set(sys.stdlib_module_names) - {"attn_course"}
+    strange = (
+        used - installed - OPTIONAL - OF_THE_SITE - set(sys.stdlib_module_names) - {"attn_course"}
+    )
     assert not strange, f"{sorted(strange)}: put them into pyproject's dependencies"
 
 
