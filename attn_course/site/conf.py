@@ -56,6 +56,7 @@ html_js_files = ["course.js"]
 html_copy_source = False
 html_use_index = False
 
+_FRONT = {"README.md": root_doc}
 _SECTIONS = (nodes.section, nodes.definition_list_item)  # the latter: a word of the glossary
 _LOADS = re.compile(r'<(?:img|script|link|iframe|a)\b[^>]*\b(?:src|href)="(?!#|data:)([^"]*)"')
 
@@ -83,8 +84,9 @@ class CellLexer(IPython3Lexer):
 class CourseLinks(SphinxPostTransform):
     """Resolve links to files of the course that Sphinx has not read.
 
-    A kernel's file leads to its page. Any other file leads to the repository where the course is
-    published; else the link becomes text. A link to no file stays, for Sphinx to report.
+    A kernel's file leads to its page, a folder to its list. Any other file leads to the repository
+    where the course is published; else the link becomes text. A link to no file stays, for Sphinx
+    to report.
     """
 
     default_priority = 8  # before MyST's own
@@ -96,12 +98,13 @@ class CourseLinks(SphinxPostTransform):
             link = node["reftarget"].partition("#")[0]
             path = posixpath.join("/", posixpath.dirname(node["refdoc"]), link)  # or from the root
             path = posixpath.normpath(path).lstrip("/")
-            page, text = path.rpartition(".")[0], node[0]
-            if page in self.env.found_docs:
-                node.attributes |= {"refdomain": "doc", "reftarget": page, "reftargetid": None}
+            pages = {path.rpartition(".")[0], f"{path}/index", _FRONT.get(path)}
+            if found := pages & self.env.found_docs:
+                node.attributes |= {"refdomain": "doc", "reftarget": min(found), "reftargetid": ""}
             elif link and (home() / path).exists():
-                url = published.source_url(path) if published.is_published() else ""
-                node.replace_self(nodes.reference("", "", text, refuri=url) if url else text)
+                url, text = published.source_url(path), node[0]
+                shown = nodes.reference("", "", text, refuri=url)
+                node.replace_self(shown if published.is_published() else text)
 
 
 def _report_loads(app, doctree) -> None:

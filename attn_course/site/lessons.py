@@ -10,7 +10,7 @@ ANSWER = re.compile(r"^(.+)\n  your prediction  .*\n  this run ", re.MULTILINE)
 QUESTION = re.compile(r"^(.+): your prediction is ", re.MULTILINE)
 SCORECARD = re.compile(r"^question +your prediction +this run", re.MULTILINE)
 _WORDS = re.compile(r"(\*\*New words:\*\* )(.*?)( \(\[glossary\])", re.DOTALL)
-_ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)$", re.MULTILINE)
+_ENTRY = re.compile(r"^- \*\*(.+?)\*\*:", re.MULTILINE)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _WIDGETS = "application/vnd.jupyter.widget-state+json"
 
@@ -36,8 +36,10 @@ def _linked(found: re.Match) -> str:
 
 def page_glossary(text: str) -> str:
     """Return the glossary with a directive in place of its list: each word becomes an anchor."""
-    entries = "\n".join(f"{word}\n  {meaning}\n" for word, meaning in _ENTRY.findall(text))
-    return f"{_ENTRY.split(text)[0]}```{{glossary}}\n{entries}```\n"
+    head, *parts = _ENTRY.split(text)
+    meanings = (" ".join(part.split()) for part in parts[1::2])
+    entries = [f"{word}\n  {what}\n" for word, what in zip(parts[::2], meanings, strict=True)]
+    return "\n".join([f"{head}```{{glossary}}", *entries, "```\n"])
 
 
 def fold_answers(notebook: dict) -> None:

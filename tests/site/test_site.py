@@ -13,7 +13,7 @@ from chromium_harness import chromium
 from attn_course.site import build_site
 from attn_course.site import published as published_at
 from attn_course.site.build import run_sphinx
-from attn_course.site.lessons import fold_answers
+from attn_course.site.lessons import fold_answers, page_glossary
 from attn_course.site.runs import kernel_run
 
 pytestmark = [
@@ -130,6 +130,14 @@ def test_new_words_lead_to_the_glossary(report):
     assert 'id="term-shared-memory"' in article(report, "notebooks/glossary.html")
 
 
+def test_a_word_of_the_glossary_may_take_several_lines():
+    text = page_glossary(
+        "# G\n\n- **bank**: one of\n  32 parts. [L](l.ipynb)\n- **warp**: 32 threads.\n"
+    )
+    bank, warp = "bank\n  one of 32 parts. [L](l.ipynb)\n", "warp\n  32 threads.\n"
+    assert text == f"# G\n\n```{{glossary}}\n{bank}\n{warp}\n```\n"
+
+
 def test_every_document_is_in_the_navigation(report):
     text = text_of(report, "docs/index.html")
     for path in (ROOT / "docs").glob("*.md"):
@@ -166,7 +174,7 @@ GOOD = """# Good
 
 [section](#below) [page](index.md) [host](https://a.example) $\\frac{a}{b}$
 
-[kernel](kernels/01_scores_naive.cu) [file](Makefile)
+[kernel](kernels/01_scores_naive.cu) [kernels](kernels) [readme](README.md) [file](Makefile)
 
 ## Below
 """
@@ -179,7 +187,7 @@ def faulty(tmp_path_factory):
     source = folder / "source"
     (source / "kernels").mkdir(parents=True)
     pages = {f"page_{i}": f"# {i}\n\n{text}\n" for i, text in enumerate(FAULTS)}
-    pages |= {"good": GOOD, "kernels/01_scores_naive": "# Kernel\n"}
+    pages |= {"good": GOOD, "kernels/01_scores_naive": "# Kernel\n", "kernels/index": "# All\n"}
     pages["index"] = "# Index\n\n```{toctree}\n" + "\n".join(pages) + "\n```\n"
     for name, text in pages.items():
         (source / f"{name}.md").write_text(text)
@@ -200,11 +208,10 @@ def test_good_links_are_no_faults_and_lead_to_pages_or_the_repository(faulty):
     folder, warnings = faulty
     assert not [line for line in warnings if not line.startswith("page_")]
     text = (folder / "good.html").read_text()
-    for link in (
-        "kernels/01_scores_naive.html",
-        "https://github.com/ann/course/blob/HEAD/Makefile",
-    ):
-        assert f'href="{link}"' in text
+    pages = {"kernel": "kernels/01_scores_naive.html", "kernels": "kernels/index.html"}
+    pages |= {"readme": "index.html", "file": "https://github.com/ann/course/blob/HEAD/Makefile"}
+    for word, link in pages.items():
+        assert re.search(rf'href="{link}"[^>]*>(<span[^>]*>)?{word}<', text), word
 
 
 def test_a_file_that_is_no_page_is_no_link_before_publication(report):
