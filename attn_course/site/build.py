@@ -72,11 +72,12 @@ def build_site(
         source.write_documents()
         source.write_index(shown, len(run))
         report.faults += [f"{name} {runs[name].verdict}" for name in run if not runs[name].agrees]
-        report.faults += run_sphinx(source.folder, report.folder, Path(temporary, "read"), workers)
+        report.faults += run_sphinx(source.folder, report.folder, workers)
     if published.is_published():
         write_colab_copies(report.folder / "colab", shown)
     for path in sorted(report.folder.rglob("*.html")):
-        report.pages[path.relative_to(report.folder).as_posix()] = path.stat().st_size
+        if "_static" not in path.parts:
+            report.pages[path.relative_to(report.folder).as_posix()] = path.stat().st_size
     return report
 
 
@@ -113,13 +114,15 @@ def kernel_runs(names: Collection[str], workers: int) -> dict[str, KernelRun]:
         return dict(zip(names, pool.map(kernel_run, names), strict=True))
 
 
-def run_sphinx(source: Path, folder: Path, read: Path, workers: int) -> list[str]:
-    """Build the pages; return Sphinx's warnings, a line each. read: a folder for its own files."""
+def run_sphinx(source: Path, folder: Path, workers: int) -> list[str]:
+    """Build the pages into a folder; return Sphinx's warnings, a line each."""
     warnings = io.StringIO()
     streams = {"status": None, "warning": warnings}
+    made, read = source.parent / "made", source.parent / "read"  # MyST-NB writes beside the former
     with patch_docutils(), docutils_namespace():
-        app = Sphinx(source, ROOM, folder, read, "html", parallel=max(1, workers), **streams)
+        app = Sphinx(source, ROOM, made, read, "html", parallel=max(1, workers), **streams)
         app.build()
+    shutil.copytree(made, folder, dirs_exist_ok=True)
     text = _COLOUR.sub("", warnings.getvalue()).replace(f"{source.resolve()}/", "")
     return text.splitlines()
 

@@ -31,8 +31,10 @@ MOST_BYTES = 2_000_000  # of a page
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site") / "out"
-    return build_site(folder, LESSONS, (*KERNELS, "include/tile"), workers=0)
+    folder = tmp_path_factory.mktemp("site")
+    built = build_site(folder / "out", LESSONS, (*KERNELS, "include/tile"), workers=0)
+    assert [path.name for path in folder.iterdir()] == ["out"]
+    return built
 
 
 def text_of(report, place):
@@ -193,7 +195,7 @@ def faulty(tmp_path_factory):
         (source / f"{name}.md").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(published_at, "REPOSITORY", "ann/course")
-        warnings = run_sphinx(source, folder / "out", folder / "read", workers=0)
+        warnings = run_sphinx(source, folder / "out", workers=0)
     return folder / "out", warnings
 
 
