@@ -92,7 +92,7 @@ lab: .venv/.lab
 	@$(BIN)/attn-course lessons --open
 
 # Fails where a link leads nowhere.
-site: .venv/.lab
+site: venv
 	@$(KEPT) $(BIN)/attn-course site --folder site
 
 notebooks: venv

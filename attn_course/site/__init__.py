@@ -5,6 +5,5 @@ from kernelscope.lazy import lazy
 _NAMES = {
     "build": "SiteReport build_site",
     "published": "badges",
-    "pages": "BrokenLink check_links",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -1,50 +1,46 @@
-"""The site: which pages there are, how each is made, and the check of all links."""
+"""The site: the course's files laid out for Sphinx, which makes the pages and checks the links."""
 
-import json
+import io
 import multiprocessing
+import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kernelscope.watch import DESCRIPTIONS
+from sphinx.application import Sphinx
+from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from attn_course.folders import course_folder, home
+from attn_course.folders import course_folder
 from attn_course.lessons.working_copy import GLOSSARY, NOTEBOOKS, Lesson, lessons
 
-from . import kernels, markdown, published
-from .lessons import TEMPLATES, lesson_body
-from .pages import BrokenLink, ReadPage, check_links, read_page, search_index
+from . import kernels, published
+from .lessons import page_glossary, page_notebook
 from .runs import KernelRun, kernel_run, shown_steps
 
-ASSETS = Path(__file__).parent / "assets"
+ROOM = Path(__file__).parent
 MARK = ".attn-course-site"  # stands in a folder that a build made, and may therefore replace
-PARTS = (
-    ("Lessons", "index.html"),
-    ("Kernels", "kernels/index.html"),
-    ("Glossary", "glossary.html"),
-    ("Engine", "docs/engine.html"),
-)
 PICTURE = "attention_window_0.png"
+DOCUMENTS = ("docs", "kernelscope/docs")
 WORKERS = 2
-_CONTENTS_LEVELS = (2, 3)
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 @dataclass
 class SiteReport:
-    """A built site: its folder, its pages by place with their bytes, what is broken."""
+    """A built site: its folder, its pages by place with their bytes, and its faults in words.
+
+    A fault is a link that leads nowhere, another warning of Sphinx's, or a kernel that disagrees
+    with float64.
+    """
 
     folder: Path
     pages: dict[str, int] = field(default_factory=dict)
-    broken: list[BrokenLink] = field(default_factory=list)
-    disagreeing: list[str] = field(default_factory=list)
-
-    @property
-    def sound(self) -> bool:
-        """Whether every link leads somewhere and every kernel agreed with float64."""
-        return not self.broken and not self.disagreeing
+    faults: list[str] = field(default_factory=list)
 
 
 def build_site(
@@ -56,25 +52,34 @@ def build_site(
     """Write the site into a folder and check all its links.
 
     folder: new, empty, or made by an earlier build, which is replaced.
-    only_lessons, only_kernels: names such as "02_threads_blocks_tiles" and "01_scores_naive"; all
-    where None. A link to a page that is left out becomes text.
-    workers: processes that run kernels; 0: none beside this one.
+    only_lessons, only_kernels: names such as "02_threads_blocks_tiles", "01_scores_naive" and
+    "include/tile"; all where None. A link to a page that is left out becomes text.
+    workers: processes that run kernels and write pages; 0: none beside this one.
 
     Raises ValueError for a folder that holds other files, or an unknown name.
     """
-    builder = _Builder(Path(folder), only_lessons, only_kernels)
-    builder.prepare()
-    files = [f"{step.file}.cu" for step in builder.steps]
-    if not workers:
-        builder.write_lessons()
-        builder.write_rest({file: kernel_run(file[:-3]) for file in files})
-    else:
-        context = multiprocessing.get_context("spawn")  # NVRTC's server does not survive a fork
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            found = pool.map(kernel_run, [file[:-3] for file in files])
-            builder.write_lessons()  # meanwhile
-            builder.write_rest(dict(zip(files, found, strict=True)))
-    return builder.finish()
+    every = {lesson.name: lesson for lesson in lessons()}
+    shown = [every[name] for name in chosen(every, only_lessons, "lesson")]
+    pages = {file.rpartition(".")[0]: file for file in kernels.kernel_files()}
+    files = [pages[name] for name in chosen(pages, only_kernels, "kernel")]
+    run = [step.file for step in shown_steps() if f"{step.file}.cu" in files]
+    report = SiteReport(Path(folder))
+    prepare(report.folder)
+    with TemporaryDirectory() as temporary:
+        source = SiteSource(Path(temporary, "source"))
+        runs = kernel_runs(run, workers)
+        source.write_lessons(shown)
+        source.write_kernels(files, runs, shown)
+        source.write_documents()
+        source.write_index(shown, len(run))
+        report.faults += [f"{name} {runs[name].verdict}" for name in run if not runs[name].agrees]
+        report.faults += run_sphinx(source.folder, report.folder, workers)
+    if published.is_published():
+        write_colab_copies(report.folder / "colab", shown)
+    for path in sorted(report.folder.rglob("*.html")):
+        if "_static" not in path.parts:
+            report.pages[path.relative_to(report.folder).as_posix()] = path.stat().st_size
+    return report
 
 
 def chosen(known: Iterable[str], wanted: Collection[str] | None, what: str) -> list[str]:
@@ -87,210 +92,128 @@ def chosen(known: Iterable[str], wanted: Collection[str] | None, what: str) -> l
     return [name for name in names if name in wanted]
 
 
-class _Builder:
-    """One build: the plan of the pages, then the pages, then their check."""
+def prepare(folder: Path) -> None:
+    """Make the folder, empty. ValueError: it holds files that are not of a site."""
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (folder / MARK).is_file():
+            raise ValueError(
+                f"{str(folder)!r} holds files that are not of a site: choose another folder, or "
+                "empty it"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARK).write_text("made by `attn-course site`\n", encoding="utf-8")
+    (folder / ".nojekyll").write_text("", encoding="utf-8")
 
-    def __init__(self, folder: Path, only_lessons, only_kernels):
+
+def kernel_runs(names: Collection[str], workers: int) -> dict[str, KernelRun]:
+    """Return the runs of kernels by file, made by worker processes."""
+    if not workers:
+        return {name: kernel_run(name) for name in names}
+    context = multiprocessing.get_context("spawn")  # NVRTC's server does not survive a fork
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return dict(zip(names, pool.map(kernel_run, names), strict=True))
+
+
+def run_sphinx(source: Path, folder: Path, workers: int) -> list[str]:
+    """Build the pages into a folder; return Sphinx's warnings, a line each."""
+    warnings = io.StringIO()
+    streams = {"status": None, "warning": warnings}
+    made, read = source.parent / "made", source.parent / "read"  # MyST-NB writes beside the former
+    with patch_docutils(), docutils_namespace():
+        app = Sphinx(source, ROOM, made, read, "html", parallel=max(1, workers), **streams)
+        app.build()
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    text = _COLOUR.sub("", warnings.getvalue()).replace(f"{source.resolve()}/", "")
+    return text.splitlines()
+
+
+def write_colab_copies(folder: Path, shown: Iterable[Lesson]) -> None:
+    """Write the notebooks that Colab opens."""
+    folder.mkdir()
+    for lesson in shown:
+        text = published.colab_notebook(notebook(lesson).read_text(encoding="utf-8"))
+        (folder / f"{lesson.name}.ipynb").write_text(text, encoding="utf-8")
+
+
+class SiteSource:
+    """The folder that Sphinx reads: files at their places in the course, and pages from templates.
+
+    A kernel's page stands beside where the kernel is, so that links between files hold.
+    """
+
+    def __init__(self, folder: Path):
         self.folder = folder
-        every = {lesson.name: lesson for lesson in lessons()}
-        self.lessons: list[Lesson] = [every[n] for n in chosen(every, only_lessons, "lesson")]
-        steps = {step.file: step for step in shown_steps()}
-        self.steps = [steps[name] for name in chosen(steps, only_kernels, "kernel")]
-        kept = {f"{step.file}.cu" for step in self.steps}
-        left_out = {f"{name}.cu" for name in steps} - kept
-        self.kernel_files = [file for file in kernels.kernel_files() if file not in left_out]
-        folders = (course_folder("docs"), course_folder("kernelscope/docs"))
-        documents = [path for folder in folders for path in folder.glob("*.md")]
-        self.documents = sorted(documents, key=lambda path: path.name)
-        pages = {f"notebooks/{GLOSSARY}": "glossary.html", "README.md": "index.html"}
-        pages |= {f"notebooks/{one.name}.ipynb": _lesson_page(one) for one in self.lessons}
-        pages |= {f"kernels/{file}": kernels.page_of(file) for file in self.kernel_files}
-        pages |= {
-            path.relative_to(home()).as_posix(): f"docs/{path.stem}.html" for path in self.documents
-        }
-        self.site = markdown.SiteMap(home(), pages)
         self.templates = Environment(
-            loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=True
+            loader=FileSystemLoader(ROOM / "templates"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
-        self.report = SiteReport(folder)
-        self.read: dict[str, ReadPage] = {}
+        self.templates.filters["md"] = escaped
 
-    def prepare(self) -> None:
-        """Make the folder, empty, with the assets."""
-        if self.folder.is_dir() and any(self.folder.iterdir()):
-            if not (self.folder / MARK).is_file():
-                raise ValueError(
-                    f"{str(self.folder)!r} holds files that are not of a site: choose another "
-                    "folder, or empty it"
-                )
-            shutil.rmtree(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / MARK).write_text("made by `attn-course site`\n", encoding="utf-8")
-        (self.folder / ".nojekyll").write_text("", encoding="utf-8")
-        shutil.copytree(ASSETS, self.folder / "assets")
-        with (self.folder / "assets" / "site.css").open("a", encoding="utf-8") as style:
-            style.write(markdown.highlight_css())
-        picture = course_folder("docs") / PICTURE
-        if picture.is_file():
-            shutil.copyfile(picture, self.folder / "assets" / PICTURE)
-
-    # -- pages -------------------------------------------------------------------------------------
-    def write_rest(self, runs: dict[str, KernelRun]) -> None:
-        """Write all pages but the lessons; runs: of the kernels that have one, by file."""
-        self.write_kernels(runs)
-        self.write_documents()
-        self.write_index()
-
-    def page(self, place: str, title: str, body: str, part: str = "", **more) -> None:
-        """Write a page with the site's frame around its body, and read it back."""
-        contents = [one for one in more.pop("contents", ()) if one[0] in _CONTENTS_LEVELS]
-        values = {"before": None, "after": None, "broad": False} | more
-        text = self.templates.get_template("page.html.j2").render(
-            title=title,
-            body=body,
-            part=part,
-            parts=PARTS,
-            contents=contents,
-            root="../" * place.count("/"),
-            **values,
-        )
+    def write(self, place: str, text: str) -> None:
         path = self.folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        self.report.pages[place] = len(text.encode())
-        self.read[place] = read_page(text)
 
-    def write_lessons(self) -> None:
-        words = markdown.glossary_words((NOTEBOOKS / GLOSSARY).read_text(encoding="utf-8"))
-        pages = [(one.title, _lesson_page(one)) for one in self.lessons]
-        for number, lesson in enumerate(self.lessons):
-            path, place = NOTEBOOKS / f"{lesson.name}.ipynb", _lesson_page(lesson)
-            source = f"notebooks/{path.name}"
-            body, renderer = lesson_body(path, source, place, self.site, words)
-            self.page(
-                place,
-                lesson.title,
-                body,
-                "Lessons",
-                contents=renderer.contents,
-                **_neighbours(pages, number, place),
-            )
-            if published.is_published():
-                notebook = published.colab_notebook(path.read_text(encoding="utf-8"))
-                target = self.folder / "colab" / path.name
-                target.parent.mkdir(exist_ok=True)
-                target.write_text(notebook, encoding="utf-8")
+    def page(self, place: str, template: str, **values) -> None:
+        """Write a page of a template, `kernel` for `templates/kernel.md.j2`."""
+        self.write(place, self.templates.get_template(f"{template}.md.j2").render(**values))
 
-    def write_kernels(self, runs: dict[str, KernelRun]) -> None:
-        texts = [
-            (one.title, _lesson_page(one), _sources(NOTEBOOKS / f"{one.name}.ipynb"))
-            for one in self.lessons
-        ]
-        template = self.templates.get_template("kernel.html.j2")
-        listed: dict[str, list[dict]] = {}
-        pages = [(file.rpartition(".")[0], kernels.page_of(file)) for file in self.kernel_files]
-        for number, file in enumerate(self.kernel_files):
-            facts = kernels.kernel_facts(file, self.site, texts)
-            run, place = runs.get(file), kernels.page_of(file)
-            steps = kernels.steps_page(file) if run else None
-            facts |= {"run": run, "steps": steps and markdown.relative(steps, place)}
-            totals = run.totals.items() if run else ()
-            facts["counters"] = [(one, f"{count:,}", DESCRIPTIONS[one]) for one, count in totals]
-            self.page(
-                place,
-                facts["name"],
-                template.render(**facts),
-                "Kernels",
-                broad=True,
-                **_neighbours(pages, number, place),
-            )
-            row = {"name": facts["name"], "idea": facts["fields"].get("Idea", "")}
-            row["idea"] = row["idea"] or next(iter(facts["fields"].values()), "")
-            row |= {"page": markdown.relative(place, "kernels/"), "steps": steps and steps[8:]}
-            listed.setdefault(file.rpartition("/")[0], []).append(row)
+    def write_lessons(self, shown: Iterable[Lesson]) -> None:
+        """Write the lessons, their list and the glossary."""
+        for lesson in shown:
+            text = page_notebook(notebook(lesson).read_text(encoding="utf-8"))
+            self.write(f"notebooks/{lesson.name}.ipynb", text)
+        self.page("notebooks/index.md", "list", title="Lessons", pages="[0-9]*")
+        glossary = (NOTEBOOKS / GLOSSARY).read_text(encoding="utf-8")
+        self.write(f"notebooks/{GLOSSARY}", page_glossary(glossary))
+
+    def write_kernels(
+        self, files: Iterable[str], runs: Mapping[str, KernelRun], shown: Iterable[Lesson]
+    ) -> None:
+        """Write a page for each kernel, one for the steps of each run, and their list."""
+        texts = {
+            one: (NOTEBOOKS / f"{one.name}.ipynb").read_text(encoding="utf-8") for one in shown
+        }
+        groups: dict[str, list[dict]] = {heading: [] for heading in kernels.GROUPS.values()}
+        for file in files:
+            facts = kernels.kernel_facts(file)
+            name, run = facts["name"], runs.get(file.removesuffix(".cu"))
+            word = re.compile(rf"\b{re.escape(Path(name).name)}\b")
+            used = [(one.title, one.name) for one, text in texts.items() if word.search(text)]
+            facts |= {"run": run, "lessons": used, "meanings": DESCRIPTIONS}
+            self.page(f"kernels/{name}.md", "kernel", **facts)
             if run:
-                self.write_steps(file, run)
-        groups = [(kernels.GROUPS[g], markdown.slug(kernels.GROUPS[g]), listed[g]) for g in listed]
-        body = self.templates.get_template("kernels.html.j2").render(groups=groups)
-        self.page("kernels/index.html", "Kernels", body, "Kernels")
-
-    def write_steps(self, file: str, run: KernelRun) -> None:
-        """Write the page of a kernel's stepper."""
-        place, name = kernels.steps_page(file), file.rpartition(".")[0]
-        kernel = markdown.relative(kernels.page_of(file), place)
-        body = self.templates.get_template("steps.html.j2").render(
-            name=name, run=run, kernel=kernel
-        )
-        self.page(place, f"{name}, step by step", body, "Kernels", broad=True)
-        if "DISAGREES" in run.verdict:
-            self.report.disagreeing.append(f"{name} {run.verdict}")
+                self.page(f"kernels/{name}.steps.md", "steps", name=name, run=run)
+            groups[kernels.GROUPS[file.rpartition("/")[0]]].append(facts)
+        listed = [(heading, rows) for heading, rows in groups.items() if rows]
+        self.page("kernels/index.md", "kernels", groups=listed)
 
     def write_documents(self) -> None:
-        places = [("Glossary", NOTEBOOKS / GLOSSARY, "glossary.html")]
-        places += [("", path, f"docs/{path.stem}.html") for path in self.documents]
-        for part, path, place in places:
-            source = path.relative_to(home()).as_posix()
-            renderer = markdown.PageRenderer(self.site, source, place)
-            text = path.read_text(encoding="utf-8")
-            body = markdown.glossary_html(text, renderer) if part else renderer.html(text)
-            part = part or ("Engine" if path.stem == "engine" else "")
-            self.page(place, _title(path), body, part, contents=renderer.contents)
+        """Copy the documents of the course and of the engine, and write their list."""
+        for name in DOCUMENTS:
+            shutil.copytree(course_folder(name), self.folder / name)
+        pages = "\n".join(f"/{name}/*" for name in DOCUMENTS)
+        self.page("docs/index.md", "list", title="Documents", pages=pages)
 
-    def write_index(self) -> None:
-        listed = [
-            {
-                "title": one.title,
-                "page": _lesson_page(one),
-                "question": one.question.replace("*", ""),
-                "minutes": one.minutes,
-                "exercises": len(one.exercises),
-                "elsewhere": published.elsewhere(one.name),
-            }
-            for one in self.lessons
-        ]
-        steps = [
-            {
-                "file": step.file,
-                "page": kernels.page_of(f"{step.file}.cu"),
-                "idea": step.idea,
-                "steps": kernels.steps_page(f"{step.file}.cu"),
-            }
-            for step in self.steps
-        ]
-        more = [("Glossary", "glossary.html")]
-        more += [(_title(path), f"docs/{path.stem}.html") for path in self.documents]
-        picture = (self.folder / "assets" / PICTURE).is_file() and f"assets/{PICTURE}"
-        body = self.templates.get_template("index.html.j2").render(
-            lessons=listed, steps=steps, more=more, picture=picture
+    def write_index(self, shown: Iterable[Lesson], kernel_count: int) -> None:
+        self.page(
+            "index.md",
+            "index",
+            lessons=shown,
+            kernels=kernel_count,
+            elsewhere=published.elsewhere,
+            picture=PICTURE if (course_folder("docs") / PICTURE).is_file() else "",
         )
-        self.page("index.html", "How attention runs on a GPU", body, "Lessons")
-
-    def finish(self) -> SiteReport:
-        """Write the search index, check all links, and return the report."""
-        entries = search_index(self.read)
-        text = f"window.searchIndex = {json.dumps(entries, ensure_ascii=False)};\n"
-        (self.folder / "assets" / "search_index.js").write_text(text, encoding="utf-8")
-        self.report.broken += check_links(self.folder, self.read)
-        return self.report
 
 
-def _lesson_page(lesson: Lesson) -> str:
-    return f"lessons/{lesson.name}.html"
+def notebook(lesson: Lesson) -> Path:
+    """Return the file of a lesson."""
+    return NOTEBOOKS / f"{lesson.name}.ipynb"
 
 
-def _sources(notebook: Path) -> str:
-    """The text of a notebook's cells, without outputs."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def _neighbours(pages: list[tuple[str, str]], number: int, place: str) -> dict[str, tuple | None]:
-    """The pages before and after the one of a number: title, and address from `place`."""
-    at = {"before": number - 1, "after": number + 1}
-    known = {key: pages[i] for key, i in at.items() if 0 <= i < len(pages)}
-    return {key: (title, markdown.relative(page, place)) for key, (title, page) in known.items()}
-
-
-def _title(path: Path) -> str:
-    """The first heading of a document."""
-    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]<>#$|~])", r"\\\1", text)

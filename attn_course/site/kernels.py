@@ -1,9 +1,12 @@
-"""The kernels' pages: header, constants, source, counters and steps."""
+"""What a kernel's page tells of its file: header, constants, source and the change it makes."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import CudaLexer
 
 from attn_course.ladder.headers import (
     KERNEL_FOLDER,
@@ -14,8 +17,6 @@ from attn_course.ladder.headers import (
 )
 from attn_course.lessons.show import show_diff
 
-from .markdown import SiteMap, highlighted, relative
-
 GROUPS = {  # folder below kernels/ -> its heading
     "": "The ladder and the layers",
     "include": "Device helpers",
@@ -24,7 +25,7 @@ GROUPS = {  # folder below kernels/ -> its heading
     "broken/clean": "Their clean twins",
     "probes": "Probes",
 }
-_INCLUDE = re.compile(r'(<span class="cpf">&quot;)(include/[\w.]+)(&quot;</span>)')
+_INCLUDE = re.compile(r'#include "(include/[\w.]+)"')
 
 
 def kernel_files() -> list[str]:
@@ -36,39 +37,23 @@ def kernel_files() -> list[str]:
     return found
 
 
-def page_of(file: str) -> str:
-    """'include/tile.cuh' -> 'kernels/include/tile.html'."""
-    return f"kernels/{file.rpartition('.')[0]}.html"
-
-
-def steps_page(file: str) -> str:
-    """'01_scores_naive.cu' -> 'kernels/01_scores_naive.steps.html'."""
-    return f"kernels/{file.rpartition('.')[0]}.steps.html"
-
-
-def kernel_facts(file: str, site: SiteMap, lessons: Iterable[tuple[str, str, str]]) -> dict:
-    """Return what the template `kernel.html.j2` shows of a file, but for its run.
-
-    lessons: (title, page, text) of every lesson; those that name the kernel are listed.
-    """
-    path, page, file_in_course = KERNEL_FOLDER / file, page_of(file), f"kernels/{file}"
+def kernel_facts(file: str) -> dict:
+    """Return what the template `kernel.md.j2` shows of a file, but for its run and its lessons."""
+    path = KERNEL_FOLDER / file
     text = path.read_text(encoding="utf-8")
     name = file.rpartition(".")[0]
     fields, before = header_fields(path)
-    used = re.compile(rf"\b{re.escape(Path(name).name)}\b")
+    idea = fields.pop("Idea", "") or next(iter(fields.values()), "")
     return {
         "name": name,
+        "idea": idea,
         "fields": fields,
         "constants": read_constants(path) if path.suffix == ".cu" and fields else {},
-        "source": source_html(text, file, site),
+        "includes": _INCLUDE.findall(text),
+        "source": source_html(text),
         "lines": len(text.splitlines()),
-        "before": (before, site.address(relative(before, file), file_in_course, page))
-        if before
-        else None,
-        "diff": highlighted(show_diff(before[:-3], name, context=3).text, "diff") if before else "",
-        "lessons": [
-            (title, relative(place, page)) for title, place, text in lessons if used.search(text)
-        ],
+        "before": before,
+        "diff": show_diff(before[:-3], name, context=3).text if before else "",
     }
 
 
@@ -98,17 +83,7 @@ def loose_fields(text: str) -> dict[str, str]:
     return fields
 
 
-def source_html(text: str, file: str, site: SiteMap) -> str:
-    """Return CUDA C as HTML: every line an anchor, an included header a link to its page."""
-    body = highlighted(
-        text, "cuda", linenos="table", anchorlinenos=True, lineanchors="line", wrapcode=True
-    )
-    page = page_of(file)
-
-    def linked(found: re.Match) -> str:
-        target = site.pages.get(f"kernels/{found[2]}")
-        if target is None:
-            return found[0]
-        return f'{found[1]}<a href="{relative(target, page)}">{found[2]}</a>{found[3]}'
-
-    return _INCLUDE.sub(linked, body)
+def source_html(text: str) -> str:
+    """Return CUDA C as HTML: every line number is an anchor, `line-12`, and a link to itself."""
+    style = HtmlFormatter(linenos="table", anchorlinenos=True, lineanchors="line", wrapcode=True)
+    return highlight(text, CudaLexer(stripnl=False), style)

@@ -52,6 +52,11 @@ class KernelRun:
     traced: str
     stepper: str
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the result agrees with float64."""
+        return self.verdict.startswith("agrees")
+
 
 @dataclass(frozen=True)
 class _Run:

@@ -65,6 +65,9 @@ CONFINED = {
     "anywidget": ("kernelscope.watch.tracer",),
     "traitlets": ("kernelscope.watch.tracer",),
     "ipywidgets": ("kernelscope.watch.tracer",),
+    "jinja2": ("attn_course.site",),
+    **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_course.site",)),
+    "ipython_pygments_lexers": ("attn_course.site",),
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
@@ -396,12 +399,13 @@ IMPORT_NAMES = {
     "pyelftools": {"elftools"},
     "nvidia-cuda-nvcc-cu12": {"nvidia"},
     "jupyterlab": {"IPython", "ipywidgets"},
-    "nbconvert": {"nbconvert", "nbformat"},
     "anywidget": {"anywidget", "traitlets"},
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
 OPTIONAL = {"torch", "nbgrader", "distributed"}
+# Those of the extra `site`.
+OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_course.site",)}
 
 
 @pytest.mark.parametrize(("package", "folder"), [(COURSE, ROOT), (ENGINE, ROOT / "kernelscope")])
@@ -412,7 +416,8 @@ def test_every_library_is_a_base_dependency(package, folder):
     modules = project_modules().items()
     mine = [imported for module, imported in modules if module.startswith(package.name)]
     used = {name.split(".")[0] for imported in mine for name in imported}
-    strange = used - installed - OPTIONAL - set(sys.stdlib_module_names) - {package.name}
+    known = installed | OPTIONAL | OF_THE_SITE | set(sys.stdlib_module_names) | {package.name}
+    strange = used - known
     assert not strange, f"{sorted(strange)}: put them into pyproject's dependencies"
 
 

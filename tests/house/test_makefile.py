@@ -95,8 +95,11 @@ def planned(folder, target):
     ("group", "targets"),
     [
         ("tour", ("tour", "bench")),
-        ("lab", ("lab", "site", "readme")),
-        ("test", ("venv", "unit", "system-test", "notebook-test", "notebooks", "lint", "class")),
+        ("lab", ("lab", "readme")),
+        (
+            "test",
+            ("venv", "site", "unit", "system-test", "notebook-test", "notebooks", "lint", "class"),
+        ),
     ],
 )
 def test_a_target_makes_the_environment_that_it_needs_first(bare, group, targets):

@@ -40,7 +40,7 @@ calls = {
     "exercises": ["exercises"],
     "prove": ["exercises", "--prove", "add_ten"],
     "claims": ["claims"],
-    "site, which needs jinja2": ["site", "--folder", "site"],
+    "site, which needs Sphinx": ["site", "--folder", "site"],
     "lab, which needs jupyterlab": ["lessons", "--folder", "work", "--open"],
 }
 q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 7, 5), dtype=np.float32)
@@ -200,9 +200,11 @@ def test_an_installed_wheel_runs_outside_the_checkout(wheel, engine_wheel, tmp_p
     found = json.loads(done.stdout.splitlines()[-1])
     assert Path(found["home"]).is_relative_to(packages) and found["error"] < 1e-5
     assert found["status"].pop("check a broken kernel") == 1
-    for command, missing in (("site", "jinja2"), ("lab", "jupyterlab")):
-        assert found["status"].pop(f"{command}, which needs {missing}") == 2
-        assert f"attn-course: {missing} is not installed" in done.stderr
+    told = {"site, which needs Sphinx": "the site needs Sphinx: `make site`"}
+    told["lab, which needs jupyterlab"] = "jupyterlab is not installed"
+    for command, message in told.items():
+        assert found["status"].pop(command) == 2
+        assert f"attn-course: {message}" in done.stderr
     assert set(found["status"].values()) == {0}, done.stdout[-3000:]
     assert (work / "work" / "kernels" / "01_scores_naive.cu").is_file()
     assert (work / "trace.html").is_file() and len(list((work / "figures").iterdir())) == 3

@@ -1,6 +1,7 @@
 """`attn-course site`: the course as a static site, which opens from disk and needs no network."""
 
 import time
+from importlib.util import find_spec
 
 from kernelscope.cli.arguments import natural, printer, write_json
 
@@ -29,23 +30,24 @@ def add(parsers) -> None:
         type=natural,
         default=2,
         metavar="N",
-        help="processes that run kernels beside this one (default 2)",
+        help="processes that run kernels and write pages (default 2)",
     )
 
 
 def execute(arguments) -> int:
-    from attn_course.site import build_site  # nbconvert takes long to import
+    if not find_spec("myst_nb"):
+        raise ValueError("the site needs Sphinx: `make site`, or pip install 'attn-course[site]'")
+    from attn_course.site import build_site  # takes long to import
 
     start = time.perf_counter()
     report = build_site(arguments.folder, arguments.lesson, arguments.kernel, arguments.workers)
     seconds = time.perf_counter() - start
-    faults = [*map(str, report.broken), *report.disagreeing]
     say, size = printer(arguments.json), sum(report.pages.values()) / 1e6
-    say("\n".join(faults), end="\n" if faults else "")
+    say("\n".join(report.faults), end="\n" if report.faults else "")
     say(
-        f"site: {len(report.pages)} pages, {size:.1f} MB, {len(report.broken)} broken links, "
+        f"site: {len(report.pages)} pages, {size:.1f} MB, {len(report.faults)} faults, "
         f"{seconds:.0f} s; open {arguments.folder / 'index.html'}"
     )
-    record = {"folder": str(arguments.folder), "pages": report.pages, "faults": faults}
+    record = {"folder": str(arguments.folder), "pages": report.pages, "faults": report.faults}
     write_json(arguments.json, record)
-    return 0 if report.sound else 1
+    return 1 if report.faults else 0
