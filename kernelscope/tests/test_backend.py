@@ -25,7 +25,7 @@ def test_a_home_without_room_does_not_stop_cupy(home, tmp_path):
     command = [sys.executable, "-c", RUN]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    total, folder = done.stdout.rstrip("\n").split(" ")
+    total, _, folder = done.stdout.rstrip("\n").partition(" ")
     assert total == "3.0"
     assert folder.startswith(f"{tmp_path}/cupy-") is (home is not None)
     assert not folder or not os.path.exists(folder), "the folder goes with the process"
