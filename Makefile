@@ -20,6 +20,12 @@ NBVAL := $(KEPT) OPENBLAS_CORETYPE=$(CORE) $(BIN)/pytest --nbval \
 
 # Packages of another Python would hide those of .venv.
 unexport PYTHONPATH PYTHONHOME
+# Python reads this folder's path in the locale's encoding: one without its letters stops Python.
+ifneq ($(shell LC_ALL=C sh -c 'case "$$PWD" in (*[!\ -~]*) echo other;; esac'),)
+ifneq ($(shell locale charmap 2>/dev/null),UTF-8)
+export LC_ALL := C.UTF-8
+endif
+endif
 # CuPy, matplotlib and JupyterLab write under HOME: one that they cannot write to stops them.
 ifneq ($(shell test -w "$$HOME" || echo no),)
 export HOME := $(CURDIR)/.home

@@ -1,7 +1,6 @@
-"""Writes the README's tables from the kernels' headers, the lessons and the records in results/.
+"""Writes the tables of the README and of docs/ from kernels' headers, the lessons and the records.
 
-The table of lessons also goes into the first lesson, the simulator's speed into
-docs/simulator_speed.md.
+The table of lessons also goes into the first lesson.
 
     python tools/readme_tables.py            write them
     python tools/readme_tables.py --check    exit status 1 where one is not current
@@ -9,10 +8,14 @@ docs/simulator_speed.md.
 
 import argparse
 import json
+import re
 import sys
+import textwrap
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
+from attn_course.exercises.exercise import exercise_names
 from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
@@ -31,10 +34,9 @@ from attn_course.measure.suites import SUITES
 from attn_course.site.published import badges
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
-SPEED_PAGE = ROOT / "docs" / "simulator_speed.md"
+TIME = r"\*\*Time:\*\* (\d+) minutes(?:, and (\d+) for the exercises)?"
 GPU_RECORDS = ROOT / "results" / "h200"
 FLASH = "FLASH"  # of elements of 16 bits, PyTorch's kernel of the same instructions as ours
 # What the course runs in each suite.
@@ -260,12 +262,7 @@ def checked() -> str:
 
 def counters_line() -> str:
     record = read_record(GPU_RECORDS / "counters.json")
-    found = [
-        both["verdict"]
-        for part in ("cases", "probes")
-        for case in record[part]
-        for both in case["counters"].values()
-    ]
+    found = _verdicts(record)
     apart = len(found) - found.count("equal") - len(record["missed"])
     return (
         f"- **Counters** against Nsight Compute: {found.count('equal')} of {len(found)} equal, "
@@ -274,18 +271,35 @@ def counters_line() -> str:
     )
 
 
+def _verdicts(record: dict) -> list[str]:
+    """The verdict of each counter of a record of counters."""
+    return [
+        both["verdict"]
+        for part in ("cases", "probes")
+        for case in record[part]
+        for both in case["counters"].values()
+    ]
+
+
 def differential_line() -> str:
     record = read_record(GPU_RECORDS / "differential.json")
-    opcodes, kernels = (record["sections"][name] for name in ("opcodes", "random_kernels"))
-    # An approximate operation is held to the error that NVIDIA documents, not to bits.
-    bounded = sum("documented" in item for item in opcodes["items"])
-    exact = opcodes["agree"] - bounded
+    exact, of = _exact(record)
+    kernels = record["sections"]["random_kernels"]
+    bounded = record["sections"]["opcodes"]["count"] - of
     return (
-        f"- **Results** against the GPU: {exact:,} of {opcodes['count'] - bounded:,} PTX "
+        f"- **Results** against the GPU: {exact:,} of {of:,} PTX "
         f"opcodes and {kernels['agree']:,} of {kernels['count']:,} random kernels bit for bit "
         "(NaNs aside whose bits the ISA leaves open), "
         f"{bounded} approximate opcodes within their documented error; {caption(record)}."
     )
+
+
+def _exact(record: dict) -> tuple[int, int]:
+    """Return how many opcodes agree bit for bit, and how many should."""
+    opcodes = record["sections"]["opcodes"]
+    # An approximate operation is held to the error that NVIDIA documents, not to bits.
+    bounded = sum("documented" in item for item in opcodes["items"])
+    return opcodes["agree"] - bounded, opcodes["count"] - bounded
 
 
 def matrices_line() -> str:
@@ -310,16 +324,82 @@ def sanitizer_line() -> str:
     )
 
 
-TABLES = {
-    "ladder": ladder,
-    "layers": layers,
-    "speed": speed,
-    "lessons": lessons,
-    "bench": bench,
-    "gpus": other_gpus,
-    "methods": methods,
-    "checked": checked,
-    "badges": badges,
+# -- the first screen ------------------------------------------------------------------------------
+PATHS = {  # name -> numbers of its lessons, in this order
+    "a weekend": "00 01 02 03 04 06 08 09",
+    "the course": "00 01 02 03 04 05 06 07 08 09 10 11 12 13 14",
+}
+
+
+def study_minutes() -> dict[str, tuple[int, int]]:
+    """Return lesson -> minutes of its text and of its exercises, as its first cell states them."""
+    found = {}
+    for path in sorted(START.parent.glob("[0-9]*.ipynb")):
+        head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        text, exercises = re.search(TIME, head).groups(default="0")
+        found[path.stem] = (int(text), int(exercises))
+    return found
+
+
+def paths() -> str:
+    """Ways through the lessons, with their hours."""
+    minutes = study_minutes()
+    rows = ["| path | lessons | hours | of them exercises |", "|---|---|--:|--:|"]
+    for name, numbers in (PATHS | {"the whole": " ".join(one[:2] for one in minutes)}).items():
+        taken = [both for lesson, both in minutes.items() if lesson[:2] in numbers.split()]
+        hours, own = sum(map(sum, taken)) / 60, sum(both[1] for both in taken) / 60
+        rows.append(f"| {name} | {', '.join(numbers.split())} | {hours:.0f} | {own:.0f} |")
+    return "\n".join(rows)
+
+
+def facts() -> str:
+    """How long the course takes, and what proves it: from the lessons and the records."""
+    minutes = study_minutes()
+    hours, own = sum(map(sum, minutes.values())) / 60, sum(one[1] for one in minutes.values()) / 60
+    weekend = PATHS["a weekend"].split()
+    counters = _verdicts(read_record(GPU_RECORDS / "counters.json"))
+    exact, of = _exact(read_record(GPU_RECORDS / "differential.json"))
+    fp32, bf16 = (
+        [row["ratio_peer"]["value"] for suite in suites for row in _rows(suite)]
+        for suites in (("seeds_fp32", "long_fp32"), ("long_bf16",))
+    )
+    lines = [
+        f"**How long**: {len(minutes)} lessons and {len(exercise_names())} exercises, about "
+        f"{hours:.0f} hours, {own:.0f} of them for kernels that you write; the shortest path takes "
+        f"{sum(sum(minutes[one]) for one in minutes if one[:2] in weekend) / 60:.0f}.",
+        "",
+        f"- **The simulator** agrees bit for bit with an {COURSE_GPU} on {exact:,} of {of:,} PTX "
+        f"opcodes, and with Nsight Compute on {counters.count('equal'):,} of {len(counters):,} "
+        "counts; the record names the reason of every other.",
+        f"- **float32**: `attention()` is {min(fp32):.1f} to {max(fp32):.1f} times as fast as the "
+        f"best of eager PyTorch and its attention backends, at {len(fp32)} shapes.",
+        f"- **bfloat16**: {min(bf16):.2f} to {max(bf16):.2f} of the best backend's speed, which is "
+        f"cuDNN's, at {len(bf16)} shapes: these rows lose, and stay.",
+    ]
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _rows(suite: str) -> list[dict]:
+    return read_record(GPU_RECORDS / f"bench_{suite}.json")["rows"]
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(line, 100, subsequent_indent="  " if line.startswith("- ") else "")
+
+
+# -- placing ---------------------------------------------------------------------------------------
+TABLES = {  # page -> what stands on it
+    "README.md": {"badges": badges, "facts": facts},
+    "docs/lessons.md": {"paths": paths, "lessons": lessons},
+    "docs/ladder.md": {"ladder": ladder},
+    "docs/layers.md": {"layers": layers},
+    "docs/results.md": {
+        "bench": bench,
+        "gpus": other_gpus,
+        "methods": methods,
+        "checked": checked,
+    },
+    "docs/simulator.md": {"speed": speed},
 }
 
 
@@ -327,15 +407,16 @@ def markers(name: str) -> tuple[str, str]:
     return f"<!-- {name}: written by `make readme` -->", f"<!-- end of {name} -->"
 
 
-def renewed(readme: str) -> str:
-    """The README with all tables written again.
+def renewed(page: str, text: str) -> str:
+    """A page's text with all of its tables written again.
 
     Raises:
         ValueError: a marker is missing, doubled, or stands in the wrong order.
     """
-    for name, write in TABLES.items():
-        readme = placed(readme, name, write(), "README.md")
-    return readme
+    up = "../" * page.count("/")
+    for name, write in TABLES[page].items():
+        text = placed(text, name, re.sub(r"\]\((?=[\w]+/)", f"]({up}", write()), page)
+    return text
 
 
 def placed(text: str, name: str, table: str, file: str) -> str:
@@ -344,7 +425,8 @@ def placed(text: str, name: str, table: str, file: str) -> str:
     if (text.count(begin), text.count(end)) != (1, 1) or text.find(end) < text.find(begin):
         raise ValueError(f"{file} must hold, once and in this order: {begin} and {end}")
     before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
+    table = f"\n{table}\n\n" if table else ""
+    return f"{before}{begin}\n{table}{end}{rest.partition(end)[2]}"
 
 
 def renewed_start(text: str) -> str:
@@ -356,17 +438,13 @@ def renewed_start(text: str) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def renewed_speed(text: str) -> str:
-    """The page of the simulator's speed, written again."""
-    return placed(text, "speed", speed(), SPEED_PAGE.name)
-
-
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing, only compare")
     check = parser.parse_args(arguments).check
+    writers = {ROOT / page: partial(renewed, page) for page in TABLES} | {START: renewed_start}
     status = 0
-    for path, write in ((README, renewed), (START, renewed_start), (SPEED_PAGE, renewed_speed)):
+    for path, write in writers.items():
         current = path.read_text(encoding="utf-8")
         try:
             wanted = write(current)

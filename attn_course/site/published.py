@@ -47,12 +47,15 @@ def binder_url(lesson: str) -> str:
 
 
 def badges() -> str:
-    """Return the README's badges, as Markdown."""
+    """Return the README's badges and where to clone it, as Markdown; "" before it is published."""
+    if not is_published():
+        return ""
     images = {
         "Open in Colab": (f"{COLAB}/assets/colab-badge.svg", colab_url(FIRST_LESSON)),
         "Open in Binder": (f"{BINDER}/badge_logo.svg", binder_url(FIRST_LESSON)),
     }
-    return "\n".join(f"[![{text}]({image})]({url})" for text, (image, url) in images.items())
+    lines = [f"[![{text}]({image})]({url})" for text, (image, url) in images.items()]
+    return "\n".join([*lines, "", f"`git clone https://github.com/{REPOSITORY}`"])
 
 
 def colab_notebook(text: str) -> str:

@@ -160,6 +160,14 @@ def test_the_folder_may_have_blanks_quotes_and_other_letters(bare):
     assert told(folder, recipe) == f"{folder}/.compiled_cache"
 
 
+def test_a_path_with_other_letters_gets_a_locale_that_has_them(bare):
+    folder = bare.parent / "ü"
+    shutil.copytree(bare, folder, symlinks=True)
+    recipe = 'echo "[$$LC_ALL]"'
+    assert told(bare, recipe, LC_ALL="C") == "[C]"
+    assert told(folder, recipe, LC_ALL="C") == "[C.UTF-8]"
+
+
 def test_the_makefile_and_the_project_agree_on_pythons():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The README's generated tables are current, and what it names exists."""
+"""The generated tables of README and docs are current, and what they name exists."""
 
 import json
 import re
@@ -9,29 +9,58 @@ import readme_tables
 from kernelscope.settings import ALIASES
 from record_harness import NOT_TIMED, stamped, timing
 
+import attn_course
 from attn_course.cli.main import COMMANDS
 from attn_course.ladder.steps import LADDER
 from attn_course.measure.book import ATTENTION, LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+} | {f"docs/{path.name}": path.read_text(encoding="utf-8") for path in ROOT.glob("docs/*.md")}
+README = PAGES["README.md"]
+MOST_WORDS = 1500  # of the first screen and what follows it
 
 
-def test_the_tables_are_current():
-    assert readme_tables.renewed(README) == README, "run `make readme`"
+@pytest.mark.parametrize("page", readme_tables.TABLES)
+def test_the_tables_are_current(page):
+    assert readme_tables.renewed(page, PAGES[page]) == PAGES[page], "run `make readme`"
 
 
 def test_a_stale_ladder_is_renewed():
-    stale = README.replace(LADDER[0].idea, "another idea")
-    assert stale != README
-    assert readme_tables.renewed(stale) == README
+    page = "docs/ladder.md"
+    stale = PAGES[page].replace(LADDER[0].idea, "another idea")
+    assert stale != PAGES[page]
+    assert readme_tables.renewed(page, stale) == PAGES[page]
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    assert len(README.split()) <= MOST_WORDS
+    missing = [name for name in PAGES if name != "README.md" and f"]({name})" not in README]
+    assert not missing
+
+
+def test_the_version_is_the_same_everywhere():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {attn_course.__version__}\n" in citation
+    assert f"## [{attn_course.__version__}]" in PAGES["CHANGELOG.md"]
 
 
 def test_every_lesson_is_in_the_tables():
     start = readme_tables.START.read_text(encoding="utf-8")
     assert readme_tables.renewed_start(start) == start, "run `make readme`"
     for path in (ROOT / "notebooks").glob("[0-9]*.ipynb"):
-        assert f"](notebooks/{path.name})" in README and f"]({path.name})" in start
+        assert f"](../notebooks/{path.name})" in PAGES["docs/lessons.md"]
+        assert f"]({path.name})" in start
+
+
+def test_the_hours_are_those_that_the_lessons_state(monkeypatch):
+    minutes = {"00_a": (50, 10), "01_b": (60, 0), "05_c": (100, 20)}
+    monkeypatch.setattr(readme_tables, "study_minutes", lambda: minutes)
+    rows = readme_tables.paths().splitlines()
+    assert rows[2] == "| a weekend | 00, 01, 02, 03, 04, 06, 08, 09 | 2 | 0 |"
+    assert rows[-1] == "| the whole | 00, 01, 05 | 4 | 0 |"
 
 
 def test_the_methods_are_ranked_against_the_best_peer(monkeypatch, tmp_path):
@@ -87,9 +116,10 @@ def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
 def test_the_python_blocks_run(capsys, monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     shown = []
-    for block in re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
-        exec(compile(block, "README.md", "exec"), {})
-        shown.append(capsys.readouterr().out)
+    for page in ("docs/python.md", "docs/layers.md"):
+        for block in re.findall(r"^```python\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL):
+            exec(compile(block, page, "exec"), {})
+            shown.append(capsys.readouterr().out)
     assert "error: out-of-bounds" in shown[0] and "z[i] = x[i] + y[i]" in shown[0]
     assert "3 x 4" in shown[0]  # three warps store four sectors each
 
@@ -99,25 +129,27 @@ def test_every_environment_variable_of_a_user_is_in_the_table():
     paths = [path for package in packages for path in package.rglob("*.py")]
     source = "".join(path.read_text(encoding="utf-8") for path in paths)
     named = set(re.findall(r"\"(ATTN_COURSE_[A-Z_]+)\"", source)) | set(ALIASES)
-    assert named == set(re.findall(r"^\| `([A-Z_]+)`", README, re.MULTILINE))
+    assert named == set(re.findall(r"^\| `([A-Z_]+)`", PAGES["docs/commands.md"], re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#\s]+)", text)
-    assert targets
-    missing = [t for t in targets if "://" not in t and not (ROOT / t).exists()]
+    assert targets or name.startswith("docs/")
+    folder = (ROOT / name).parent
+    missing = [t for t in targets if "://" not in t and not (folder / t).exists()]
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_prose_has_at_most_100_columns(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     typed = re.sub(r"<!-- \w+: written by.*?<!-- end of", "", text, flags=re.DOTALL)
     assert not [line for line in typed.splitlines() if len(line) > 100 and line[0] != "|"]
 
 
-def test_subcommands_named_in_the_readme_exist():
+@pytest.mark.parametrize("name", PAGES)
+def test_subcommands_that_are_named_exist(name):
     known = {command.__name__.rpartition(".")[2] for command in COMMANDS}
-    assert set(re.findall(r"\battn-course ([a-z]+)", README)) <= known
+    assert set(re.findall(r"`(?:\.venv/bin/)?attn-course ([a-z]+)", PAGES[name])) <= known

@@ -1,5 +1,9 @@
 """Where kernels run, a GPU or the simulator, and the array library that goes with each."""
 
+import atexit
+import os
+import shutil
+import tempfile
 import types
 from functools import lru_cache
 
@@ -12,17 +16,39 @@ ENVIRONMENT_VARIABLE = "KERNELSCOPE_BACKEND"
 BACKENDS = ("gpu", "simulator")
 # CuPy's own values of `backend=` name a compiler; here they leave the choice of machine open.
 CUPY_COMPILERS = ("nvrtc", "nvcc")
+CUPY_CACHE = "CUPY_CACHE_DIR"  # CuPy's own variable; without it:
+CUPY_FOLDER = os.path.join("~", ".cupy", "kernel_cache")
 
 
 @lru_cache(maxsize=1)
 def gpu_count() -> int:
     """The number of GPUs CuPy sees; 0 without CuPy, without a driver, or without a device."""
+    make_room_for_cupy()
     try:
         import cupy
 
         return cupy.cuda.runtime.getDeviceCount()
     except Exception:  # CuPy raises ImportError, CUDARuntimeError, OSError: all mean "none"
         return 0
+
+
+@lru_cache(maxsize=1)
+def make_room_for_cupy() -> None:
+    """Let `import cupy` succeed: it makes a folder in HOME, and fails where it cannot.
+
+    There CUPY_CACHE_DIR becomes a temporary folder, which goes when Python ends.
+    """
+    if os.environ.get(CUPY_CACHE):
+        return
+    folder = os.path.expanduser(CUPY_FOLDER)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if os.path.isabs(folder) and os.access(folder, os.W_OK):
+            return
+    except OSError:
+        pass
+    os.environ[CUPY_CACHE] = tempfile.mkdtemp(prefix="cupy-")
+    atexit.register(shutil.rmtree, os.environ[CUPY_CACHE], ignore_errors=True)
 
 
 def resolve_backend(backend: str | None = None) -> str:

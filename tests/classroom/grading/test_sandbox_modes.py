@@ -14,7 +14,7 @@ from kernelscope.landlock import landlock_version
 
 from attn_course.classroom.grading import MODES
 from attn_course.classroom.grading.confined.supervise import OWN_USERS, REFUSED
-from attn_course.folders import IMPORT_ROOT
+from attn_course.folders import ENGINE, IMPORT_ROOT
 
 pytestmark = pytest.mark.system
 
@@ -189,13 +189,14 @@ def test_packages_of_a_user_site_are_found(mode, tmp_path):
     site = python("-c", "import site; print(site.getusersitepackages())").stdout.strip()
     for folder in (site, tmp_path / "edited", tmp_path / "found" / "own_found"):
         os.makedirs(folder)
+    rest = (IMPORT_ROOT, ENGINE.parent, *_site_packages())
     texts = {
         f"{site}/own_package.py": "",
         tmp_path / "edited" / "own_edited.py": "",
         tmp_path / "found" / "own_found" / "__init__.py": "",
         f"{site}/__editable___own_finder.py": FINDER.format(str(tmp_path / "found" / "own_found")),
         f"{site}/own.pth": f"{tmp_path / 'edited'}\nimport __editable___own_finder\n",
-        f"{site}/rest.pth": "".join(f"{one}\n" for one in (IMPORT_ROOT, *_site_packages())),
+        f"{site}/rest.pth": "".join(f"{one}\n" for one in rest),
     }
     for path, text in texts.items():
         with open(path, "w", encoding="utf-8") as file:

@@ -7,10 +7,13 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ..backend import make_room_for_cupy
+
 
 @lru_cache(maxsize=1)
 def cuda_major() -> int:
     """The CUDA major version: NVRTC's, else that of the installed CuPy, else 12."""
+    make_room_for_cupy()
     try:
         from cupy.cuda import nvrtc
 

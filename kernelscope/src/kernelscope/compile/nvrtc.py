@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from ..backend import make_room_for_cupy
 from ..budget import TIMEOUT, Budget, call_budget
 from ..errors import CompileError, CompilerFailedError, CompilerMissingError
 from ..project import arch_comment
@@ -278,6 +279,7 @@ def _answer(library: str, request: dict, name: str, budget: Budget) -> tuple[dic
 
 def _load_nvrtc() -> str:
     """The path of the NVRTC library that CuPy loads."""
+    make_room_for_cupy()
     try:
         from cupy.cuda import nvrtc
     except ImportError as error:
