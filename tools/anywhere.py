@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -393,7 +394,8 @@ def run(values: Sequence[Value], commands: Sequence[str], scratch: Path, number:
         if status:
             break
     if group:
-        group.rmdir()
+        with suppress(OSError):  # a process of it may still be ending
+            group.rmdir()
     if not outcome.red:
         shutil.rmtree(base, ignore_errors=True)
     return outcome
@@ -496,9 +498,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="the outcomes for machines")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="clones and logs go here")
     arguments = parser.parse_args()
-    scratch = arguments.keep or Path(tempfile.mkdtemp(prefix="anywhere-"))
+    scratch = arguments.keep
+    if scratch is None:
+        scratch = Path(tempfile.mkdtemp(prefix="anywhere-"))
+        scratch.chmod(0o755)  # an ordinary user passes through it
+    elif scratch.exists() and any(scratch.iterdir()):
+        parser.error(f"{scratch} is not empty: name a new folder")
     scratch.mkdir(parents=True, exist_ok=True)
-    scratch.chmod(0o755)  # an ordinary user passes through it
     values = factors(scratch)
     if arguments.list:
         print(by_value(values, []))

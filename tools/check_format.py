@@ -7,6 +7,7 @@ times.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,17 +24,15 @@ def project_files(root: Path = ROOT) -> list[Path]:
 
     Returns absolute paths, sorted.
     """
-    listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if listing.returncode == 0:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listing = None
+    if shutil.which("git"):
+        listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if listing is not None and listing.returncode == 0:
         names = [name for name in listing.stdout.split("\0") if name]
         return sorted({root / name for name in names if (root / name).is_file()})
-    skipped = {".venv", ".git", "tour", "build", "__pycache__"}
+    skipped = {".venv", ".git", ".home", "tour", "build", "site", "work", "__pycache__"}
+    skipped |= {".compiled_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
     return sorted(
         path
         for path in root.rglob("*")

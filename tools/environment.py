@@ -53,11 +53,11 @@ def main() -> None:
         print(hurdle(arguments.group))
         return
     try:
-        with open(ROOT / "pyproject.toml") as file:
+        with open(ROOT / "pyproject.toml", "ab") as file:  # NFS locks what is open for writing
             wait_for_turn(file)
             make(arguments.group)
     except KeyboardInterrupt:
-        sys.exit("interrupted; the same command goes on with it")
+        sys.exit("interrupted; the same command makes .venv again, from what was fetched")
 
 
 def wait_for_turn(file) -> None:

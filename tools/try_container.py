@@ -96,7 +96,7 @@ def run_steps() -> int:
             user = rest
         elif word == "WORKDIR":
             folder = rest
-            Path(f"/mnt/image{folder}").mkdir(parents=True)
+            Path(f"/mnt/image{folder}").mkdir(parents=True, exist_ok=True)
         elif word == "COPY":
             copy(*rest.split(), Path(f"/mnt/image{folder}"))
         elif word == "RUN":

@@ -17,7 +17,7 @@ from .confined.sandbox import (
     best_sandbox,
 )
 from .handout import Handout, HandoutError
-from .verdict import NotJudged, code_digest, ending, judge, last_words
+from .verdict import NotJudged, code_digest, ending, judge, last_words, waited
 
 ROOM = "attn_course.classroom.grading.confined"
 READ_LIMITS = ProcessLimits(seconds=20, memory_bytes=1024 * MIB)
@@ -177,7 +177,7 @@ def _read(handout: Mapping, text: bytes, sandbox: Sandbox) -> dict:
         if outcome:
             return json.loads(outcome.reply)
     why = f"reading the notebook failed: it {ending(outcome, READ_LIMITS)}"
-    if not outcome.passed:
+    if not outcome.passed or waited(outcome, READ_LIMITS):
         raise SandboxError(f"{why}: {last_words(outcome.tail)}")
     return {"unreadable": why, "remarks": [], "kernels": {}, "run": []}
 

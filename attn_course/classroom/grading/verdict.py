@@ -158,9 +158,14 @@ def _ask(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str] | NoAn
         cut = "was cut off in its answer; it " if first else ""
         tail = "" if outcome.passed else last_words(outcome.tail)
         why = ending(outcome, JUDGE_LIMITS) + (f": {tail}" if tail else "")
-        return NoAnswer(outcome.passed, f"{cut}{why}")
+        return NoAnswer("" if waited(outcome, JUDGE_LIMITS) else outcome.passed, f"{cut}{why}")
     page = json.loads(rest) if rest.endswith("\n") and outcome else ""  # the page may be missing
     return Points.from_data(json.loads(first)), page
+
+
+def waited(outcome: ProcessOutcome, limits: ProcessLimits) -> bool:
+    """Whether the time limit passed while the process waited for the machine, such as its disk."""
+    return outcome.passed == "time" and outcome.cpu_seconds < limits.seconds / 2
 
 
 def ending(outcome: ProcessOutcome, limits: ProcessLimits) -> str:

@@ -71,6 +71,14 @@ def test_run_shows_what_each_array_became(call, folder):
     assert json.loads(again)["arrays"][0]["first"] != saved["x"].reshape(-1)[:4].tolist()
 
 
+@pytest.mark.parametrize("command", ["run", "count", "check"])
+def test_what_a_kernel_prints_is_not_among_the_json(call, folder, command):
+    text = 'extern "C" __global__ void say() { printf("hello\\n"); }'
+    (folder / "say.cu").write_text(text)
+    status, out, error = call(command, "say.cu", "--grid", "1", "--json", "-")
+    assert status == 0 and "hello" in error and json.loads(out)
+
+
 def test_elements_that_stay_unwritten_are_named(call):
     status, out, _ = call("run", "add.cu", *CALL, "--arg", "93")
     assert status == 1 and "z: 7 of 100 elements were not written, the first is z[9][3]" in out

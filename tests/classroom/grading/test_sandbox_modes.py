@@ -1,7 +1,7 @@
 """The sandbox in every mode of this machine, for root and for an ordinary user.
 
 One process for each mode and user runs all probes. The end of the test run says which modes were
-tested, and why others were not (`pytest_terminal_summary` in tests/conftest.py).
+tested, and why others were not (`pytest_terminal_summary` in conftest.py).
 """
 
 import json
@@ -42,9 +42,15 @@ PROBES = {  # name -> text, limits
         "    except OSError: break\ntime.sleep(9)",
         {"folder_bytes": 4 * MIB},
     ),
-    "memory files": (
-        "import os, time\nfiles = [os.memfd_create('x') for _ in range(20)]\n"
-        "for one in files: os.write(one, bytes(8 << 20))\ntime.sleep(9)",
+    "closed folders": (
+        "import os, time\nos.mkdir('d')\nopened = open('d/x', 'wb', 0)\nos.chmod('d', 0o300)\n"
+        "try: opened.write(bytes(12 << 20))\nexcept OSError: pass\ntime.sleep(9)",
+        {"folder_bytes": 4 * MIB},
+    ),
+    "memory unmapped": (
+        "import mmap, time\nkept = [mmap.mmap(-1, 8 << 20) for _ in range(20)]\n"
+        "for one in kept: one.write(bytes(8 << 20)), one.madvise(mmap.MADV_DONTNEED)\n"
+        "time.sleep(9)",
         {"memory_bytes": 80 * MIB},
     ),
     "rights": ("import os\nprint('User:', os.getuid(), open('/proc/self/status').read())", {}),
@@ -54,6 +60,7 @@ PROBES = {  # name -> text, limits
         "    libc.syscall(number, -1, -1, -1, -1, -1)\n"
         "    if ctypes.get_errno() != 1: done.append(name)\n"
         "if libc.syscall(56, 0x10000011, 0, 0, 0, 0) >= 0: done.append('clone')\n"
+        "if not libc.prctl(4, 0, 0, 0, 0): done.append('prctl')\n"
         "print('reached:', done)",
         {},
     ),
@@ -69,7 +76,8 @@ ENDINGS = {  # of a command: the limit that it passed, and its status
     "orphans": ("", 0),
     "bomb": ("processes", None),
     "removed files": ("files", None),
-    "memory files": ("memory", None),
+    "closed folders": ("files", None),
+    "memory unmapped": ("memory", None),
 }
 CHILD = """
 import json, shutil, sys, time
@@ -138,6 +146,7 @@ def test_the_walls_of_a_mode(label, user, tmp_path, record_property):
 def _assert_no_rights(status, user):
     fields = dict(line.split(":", 1) for line in status.split("\n") if line)
     number, effective = int(fields["User"].split()[0]), int(fields["CapEff"], 16)
+    assert int(fields["NoNewPrivs"]) == 1
     if user == ROOT:  # another user, with no right but to read what root reads
         assert number in OWN_USERS or number == 0
         assert effective & ~(1 << 2) == 0

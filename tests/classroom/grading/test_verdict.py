@@ -30,11 +30,12 @@ def answer(points, page="page"):
     return outcome(reply=f"{json.dumps(points.as_data())}\n{json.dumps(page)}\n")
 
 
-def outcome(passed="", status=0, tail="", reply=""):
-    return ProcessOutcome(passed, None if passed else status, 1.0, 0, 1.0, 0, tail, reply)
+def outcome(passed="", status=0, tail="", reply="", cpu_seconds=1.0):
+    return ProcessOutcome(passed, None if passed else status, 50, 0, cpu_seconds, 0, tail, reply)
 
 
-KILLED, LATE = outcome(status=137), outcome("time")
+KILLED, LATE = outcome(status=137), outcome("time", cpu_seconds=40.0)
+WAITED = outcome("time")  # for a disk, say: it had a processor for a second
 FRAMES = "Traceback (most recent call last):\n" + "  File x, line 1\n" * 90
 CRASHED = outcome(status=1, tail=f"{FRAMES}os.OSError: no space left\n")
 MUTE = outcome(status=1, tail="x" * 900 + "\nkilled")
@@ -115,6 +116,13 @@ def test_a_limit_each_time_is_the_texts_own():
     assert points.earned == 0 and not page
     reason = "the kernel ended the examination: it used more than 2048 MiB of memory"
     assert {row.reason for row in points.rows} == {reason}
+
+
+def test_time_that_a_judge_waits_for_the_machine_is_not_the_texts():
+    with pytest.raises(NotJudged, match="ran longer than"):
+        judged(WAITED, WAITED)
+    with pytest.raises(NotJudged):
+        judged(LATE, WAITED)
 
 
 # -- the proof -------------------------------------------------------------------------------------

@@ -48,9 +48,16 @@ _NOSUID, _NODEV, _NOEXEC, _PRIVATE = 2, 4, 8, 1 << 14 | 1 << 18
 _CAP_READ, _CAP_OVERRIDE = 1 << 2, 1 << 1  # read any file; read and write any file
 _NO_ROOT = 0b11  # a program of user 0 has no rights for it; for good
 
-_X86_64, _X32, _CLONE, _CLONE3 = 0xC000003E, 1 << 30, 56, 435
+_X86_64, _X32, _CLONE, _CLONE3, _PRCTL = 0xC000003E, 1 << 30, 56, 435, 157
 REFUSED = {  # system calls of x86-64: kernel memory that no limit counts, others' memory, new walls
-    **{"shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240, "memfd_secret": 447},
+    **{
+        "shmget": 29,
+        "semget": 64,
+        "msgget": 68,
+        "mq_open": 240,
+        "memfd_secret": 447,
+        "memfd_create": 319,
+    },
     **{"add_key": 248, "request_key": 249, "keyctl": 250, "bpf": 321, "userfaultfd": 323},
     **{"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "perf_event_open": 298},
     **{"unshare": 272, "setns": 308, "mount": 165, "pivot_root": 155, "open_tree": 428},
@@ -91,6 +98,7 @@ def become(request: dict) -> None:
     allowed |= dict.fromkeys([request["folder"], *DEVICES], ~0)
     _drop_rights(request)
     _die_with_parent()  # a change of the user forgets it
+    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # no program gives rights, such as sudo
     if request["kernel_walls"]:
         landlock.restrict(allowed, offline=True)
         refuse_calls()
@@ -137,7 +145,8 @@ def _set_capabilities(wanted: int) -> int:
 
 
 def refuse_calls() -> bool:
-    """Refuse the system calls REFUSED, and new namespaces, to this process and its children.
+    """Refuse the system calls REFUSED, new namespaces, and hiding from /proc, to this process and
+    its children.
 
     They fail with EPERM; clone3, whose flags a filter cannot see, with ENOSYS, so that the C
     library takes clone. Returns False on another machine than x86-64: nothing is refused.
@@ -148,21 +157,23 @@ def refuse_calls() -> bool:
     refused, n = REFUSED.values(), len(REFUSED)
     code = [
         (load, 0, 0, 4),  # the architecture
-        (equal, 0, n + 6, _X86_64),
+        (equal, 0, n + 9, _X86_64),
         (load, 0, 0, 0),  # the number of the call
-        (above, n + 4, 0, _X32),
-        *((equal, n + 3 - at, 0, number) for at, number in enumerate(refused)),
-        (equal, 4, 0, _CLONE3),
-        (equal, 0, 4, _CLONE),
+        (above, n + 7, 0, _X32),
+        *((equal, n + 6 - at, 0, number) for at, number in enumerate(refused)),
+        (equal, 7, 0, _CLONE3),
+        (equal, 1, 0, _CLONE),
+        (equal, 2, 6, _PRCTL),
         (load, 0, 0, 16),  # the flags of clone
-        (has, 0, 2, _ANY_NEW_SPACE),
+        (has, 2, 4, _ANY_NEW_SPACE),
+        (load, 0, 0, 16),  # what prctl is to do
+        (equal, 0, 2, _PR_SET_DUMPABLE),
         (answer, 0, 0, 0x50000 | 1),  # EPERM
         (answer, 0, 0, 0x50000 | 38),  # ENOSYS
         (answer, 0, 0, 0x7FFF0000),  # allowed
     ]
     text = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *one) for one in code))
     program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(text))
-    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _call("prctl", _PR_SET_SECCOMP, 2, program, 0, 0)
     return True
 
@@ -270,11 +281,11 @@ def _fill(file: int, text: str) -> None:
     os.lseek(file, 0, os.SEEK_SET)
 
 
-def _user_for(mode: str) -> tuple[int, int]:
+def _user_for() -> tuple[int, int]:
     """Return the user that the command becomes, 0: none, and the others' tasks that count with it.
 
-    The kernel counts the tasks of a user in all: those that this user has already are no part of
-    the command's limit, except in a user namespace, which counts its own.
+    The kernel counts the tasks of a user in all, before Linux 5.14 in a user namespace too: those
+    that this user has already are no part of the command's limit.
     """
     owners = {}
     for process, fields in _processes():
@@ -284,7 +295,7 @@ def _user_for(mode: str) -> tuple[int, int]:
             continue
         owners[owner] = owners.get(owner, 0) + int(fields[17])
     if os.geteuid():
-        return 0, owners.get(os.geteuid(), 0) if mode == "limits" else 4
+        return 0, owners.get(os.geteuid(), 0) + 4  # the sandbox has some of its own
     first = OWN_USERS[os.getpid() % (len(OWN_USERS) // 2)]
     return next(user for user in range(first, OWN_USERS.stop) if user not in owners), 0
 
@@ -316,7 +327,7 @@ class Watch:
         """Compare time, memory, processes and files with the limits."""
         limits, tree = self.limits, descendants()
         in_memory, removed = _nameless(tree)
-        resident = in_memory + sum(map(_resident, tree))
+        resident = in_memory + sum(map(_own_memory, tree))
         self.memory_bytes = max(self.memory_bytes, resident)
         self.near = min(1.0, resident / limits["memory_bytes"])
         self.cpu_seconds = max(self.cpu_seconds, sum(map(_seconds, tree.values())))
@@ -361,7 +372,7 @@ def supervise(request: dict) -> dict:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     (reads_output, output), (reads_reply, reply) = os.pipe(), os.pipe()
     reads_status, status = os.pipe()
-    request["user"], request["others"] = _user_for(request["mode"])
+    request["user"], request["others"] = _user_for()
     child = start(request, output, reply, status)
     _LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # its memory is closed to the command
     for end in (output, reply, status):
@@ -473,18 +484,40 @@ def _waits(process: int) -> float:
 
 
 def _nameless(tree) -> tuple[int, int]:
-    """Bytes of open files without a name, each counted once: in memory, and removed from a disk."""
-    found = {}
+    """Bytes of files without a name, each counted once: in memory, and removed from a disk.
+
+    A file in memory may be mapped and closed: of what is mapped the whole length counts, as nobody
+    tells how much of it is there.
+    """
+    found: dict[tuple[int, int], int] = {}
     for process in tree:
+        for inode, size in _shared_mappings(process):
+            key = _memory_device(), inode
+            found[key] = max(found.get(key, 0), size)
         for path in _listed(f"/proc/{process}/fd"):
             try:
                 about = os.stat(path)
             except OSError:  # closed by now
                 continue
             if not about.st_nlink and stat.S_ISREG(about.st_mode):
-                found[about.st_dev, about.st_ino] = about.st_blocks * 512
+                key = about.st_dev, about.st_ino
+                found[key] = max(found.get(key, 0), about.st_blocks * 512)
     in_memory = sum(size for (device, _), size in found.items() if device == _memory_device())
     return in_memory, sum(found.values()) - in_memory
+
+
+def _shared_mappings(process: int):
+    """Yield the inode of each file in memory that a process has mapped to share, and its length."""
+    device = f"{os.major(_memory_device()):02x}:{os.minor(_memory_device()):02x}"
+    try:
+        with open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                place, rights, offset, where, inode = line.split(maxsplit=5)[:5]
+                if rights[3] == "s" and where == device:
+                    first, _, end = place.partition("-")
+                    yield int(inode), int(offset, 16) + int(end, 16) - int(first, 16)
+    except OSError:
+        return
 
 
 def _listed(folder: str) -> list[str]:
@@ -501,17 +534,13 @@ def _memory_device() -> int:
         return os.fstat(file.fileno()).st_dev
 
 
-def _resident(process: int) -> int:
-    """Bytes of memory that a process has to itself or shares by a mapping; files aside."""
-    size = 0
+def _own_memory(process: int) -> int:
+    """Bytes of memory that a process has to itself; files and shared mappings aside."""
     try:
         with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith(("RssAnon:", "RssShmem:")):
-                    size += int(line.split()[1]) << 10
+            return sum(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon:"))
     except OSError:
-        pass
-    return size
+        return 0
 
 
 def _small(folder: str, limits: dict, size: int) -> bool:
@@ -520,16 +549,20 @@ def _small(folder: str, limits: dict, size: int) -> bool:
     while queue and size <= limits["folder_bytes"] and files <= limits["folder_files"]:
         try:
             entries = os.scandir(queue.pop())
-        except OSError:
+        except FileNotFoundError:
             continue
+        except OSError:  # closed to us, or too deep to be named
+            return False
         with entries:
             for entry in entries:
                 try:
                     if entry.is_dir(follow_symlinks=False):
                         queue.append(entry.path)
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
-                except OSError:
+                except FileNotFoundError:
                     continue
+                except OSError:
+                    return False
                 files += 1
                 if files > limits["folder_files"]:
                     break

@@ -1,6 +1,8 @@
 """One call of a kernel of a file: compiled, its arguments made, launched."""
 
 import argparse
+import sys
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +21,8 @@ class FileCall:
     """A launch that is ready to be made.
 
     texts: of --arg, by parameter; given: the values before the launch, NumPy arrays, numbers or
-    None for a null pointer; passed: the same with arrays of the backend, which the kernel writes.
+    None for a null pointer; passed: the same with arrays of the backend, which the kernel writes;
+    quiet: what the kernel prints goes to standard error, as the screen is for JSON.
     """
 
     file: Path
@@ -31,6 +34,7 @@ class FileCall:
     texts: dict[str, str]
     given: dict[str, object]
     passed: dict[str, object] = field(repr=False)
+    quiet: bool = False
 
     @property
     def title(self) -> str:
@@ -55,7 +59,8 @@ class FileCall:
         """Launch the kernel once. Raises what the launch raises."""
         allow_shared(self.kernel, self.shared_bytes)
         values = tuple(self.passed.values())
-        self.kernel(self.grid, self.block, values, shared_mem=self.shared_bytes)
+        with redirect_stdout(sys.stderr) if self.quiet else nullcontext():
+            self.kernel(self.grid, self.block, values, shared_mem=self.shared_bytes)
 
     def record(self) -> dict:
         """The launch as plain data for JSON."""
@@ -98,6 +103,7 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
         dict(zip(names, texts, strict=True)),
         dict(zip(names, values, strict=True)),
         dict(zip(names, passed, strict=True)),
+        getattr(arguments, "json", None) == Path("-"),
     )
 
 
