@@ -164,7 +164,8 @@ def test_a_path_with_other_letters_gets_a_locale_that_has_them(bare):
     folder = bare.parent / "ü"
     shutil.copytree(bare, folder, symlinks=True)
     recipe = 'echo "[$$LC_ALL]"'
-    assert told(bare, recipe, LC_ALL="C") == "[C]"
+    if str(bare).isascii():  # the tests themselves may run below other letters
+        assert told(bare, recipe, LC_ALL="C") == "[C]"
     assert told(folder, recipe, LC_ALL="C") == "[C.UTF-8]"
 
 
