@@ -29,11 +29,11 @@ def course_folder(name: str) -> Path:
     return home() / name
 
 
-def child_environment(**more: str) -> dict[str, str]:
+def child_environment(*folders: Path, **more: str) -> dict[str, str]:
     """Return the environment of a child process that can import the course, installed or not.
 
-    more: variables to set besides.
+    folders: of other packages that it imports. more: variables to set besides.
     """
-    roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent)))
+    roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent), *map(str, folders)))
     paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}

@@ -20,9 +20,8 @@ from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
-from attn_course.measure.book import ATTENTION, times_on_each_gpu
+from attn_course.measure import times_on_each_gpu
 from attn_course.measure.layers import LAYER_SUITES
-from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
@@ -31,7 +30,9 @@ from attn_course.measure.records import (
     read_record,
 )
 from attn_course.measure.suites import SUITES
-from attn_course.site.published import badges
+from attn_devtools.book import ATTENTION
+from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
+from attn_devtools.site.published import badges
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
@@ -126,8 +127,9 @@ def layers() -> str:
 
 def speed() -> str:
     """How fast the simulator ran, from the record of `attn-course bench`."""
-    record = read_record(SPEED_RECORD, SpeedRecord)
-    numba = read_record(NUMBA_RECORD, NumbaRecord)
+    record, numba = (json.loads(path.read_text()) for path in (SPEED_RECORD, NUMBA_RECORD))
+    check(record, SpeedRecord)
+    check(numba, NumbaRecord)
     lines = [
         "| kernel, on the simulator | seconds | million lane-instructions a second |",
         "|---|---|---|",

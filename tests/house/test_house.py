@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ROOT / "attn_course"
 ENGINE = ROOT / "kernelscope" / "src" / "kernelscope"
-PACKAGES = (ENGINE, COURSE)
+AUTHORS = ROOT / "tools" / "attn_devtools"
+PACKAGES = (ENGINE, COURSE, AUTHORS)
 OURS = tuple(path.name for path in PACKAGES)
 
 # Rooms of the course, lowest first: a room imports from rooms below it, and from the engine.
@@ -30,7 +31,6 @@ ROOMS = (
     "lessons",
     "exercises",
     "classroom",
-    "site",
     "cli",
 )
 # The same inside the engine; modules of its own folder (errors, backend) are the ground.
@@ -65,9 +65,9 @@ CONFINED = {
     "anywidget": ("kernelscope.watch.tracer",),
     "traitlets": ("kernelscope.watch.tracer",),
     "ipywidgets": ("kernelscope.watch.tracer",),
-    "jinja2": ("attn_course.site",),
-    **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_course.site",)),
-    "ipython_pygments_lexers": ("attn_course.site",),
+    "jinja2": ("attn_devtools.site",),
+    **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
+    "ipython_pygments_lexers": ("attn_devtools.site",),
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
@@ -122,7 +122,10 @@ def violations(module: str, imported: set[str]) -> list[str]:
 
 def course_violations(module: str, name: str) -> list[str]:
     """What is wrong with a module of the course that imports a name of ours."""
-    home = room_of(module)
+    if name.startswith("attn_devtools"):
+        own = module.startswith("attn_devtools")
+        return [] if own else [f"{module} imports {name}: the course does without its authors"]
+    home = room_of(module) if module.startswith("attn_course") else ""
     if name.startswith("kernelscope"):
         if home in ("reference", "figures"):
             return [f"{module} imports {name}; it may import {sorted(ONLY[home])} only"]
@@ -159,7 +162,7 @@ def room_of_engine(name: str) -> str:
 
 def engine_violations(module: str, name: str) -> list[str]:
     """What is wrong with a module of the engine that imports a name of ours."""
-    if name.startswith("attn_course"):
+    if not name.startswith("kernelscope"):
         return [f"{module} imports {name}: the engine knows nothing of the course"]
     if module == "kernelscope":
         return []
@@ -405,7 +408,7 @@ IMPORT_NAMES = {
 # Libraries that a module uses where they happen to be there, inside a function that says so.
 OPTIONAL = {"torch", "nbgrader", "distributed"}
 # Those of the extra `site`.
-OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_course.site",)}
+OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 
 
 @pytest.mark.parametrize(("package", "folder"), [(COURSE, ROOT), (ENGINE, ROOT / "kernelscope")])
@@ -456,6 +459,9 @@ def test_kernels_know_nothing_of_python():
         ("attn_course.ladder.call", "from kernelscope.module import RawModule", "past the"),
         ("attn_course.cli.count", "from kernelscope.watch.counters import counters", "past the"),
         ("attn_course.ladder.call", "from attn_course import observe", "take it from its room"),
+        ("attn_course.cli.run", "from attn_devtools.record import schema", "its authors"),
+        ("kernelscope.cli.run", "from attn_devtools.record import schema", "nothing of the"),
+        ("attn_devtools.claims.counted", "import matplotlib", "matplotlib"),
     ],
 )
 def test_the_rules_catch_a_wrong_import(module, source, word):

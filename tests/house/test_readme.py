@@ -10,9 +10,9 @@ from kernelscope.settings import ALIASES
 from record_harness import NOT_TIMED, stamped, timing
 
 import attn_course
-from attn_course.cli.main import COMMANDS
+from attn_course.cli.main import all_commands, name_of
 from attn_course.ladder.steps import LADDER
-from attn_course.measure.book import ATTENTION, LAYERS
+from attn_devtools.book import ATTENTION, LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -151,5 +151,5 @@ def test_prose_has_at_most_100_columns(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_subcommands_that_are_named_exist(name):
-    known = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    known = set(map(name_of, all_commands()))
     assert set(re.findall(r"`(?:\.venv/bin/)?attn-course ([a-z]+)", PAGES[name])) <= known
