@@ -124,7 +124,8 @@ def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     assert package | {f"attn_course/{name}" for name in DATA} <= names
     assert {name.removeprefix("tools/") for name in authors} <= names
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"attn_course", "attn_devtools"}
+    ours = {top for top in tops if not top.endswith(".dist-info")}
+    assert ours == {"attn_course", "attn_devtools"}
 
 
 def test_the_sdist_is_a_checkout(tmp_path):
