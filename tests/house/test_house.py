@@ -12,6 +12,8 @@ from pathlib import Path
 import kernelscope.watch
 import pytest
 
+from attn_course.ladder.headers import FIELDS, read_header
+
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ROOT / "attn_course"
 ENGINE = ROOT / "kernelscope" / "src" / "kernelscope"
@@ -71,12 +73,8 @@ CONFINED = {
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
-MOST_KERNEL_LINES = 200
-MORE_KERNEL_LINES = {
-    "14_flash_mma.cu": 220,
-    "15_flash_tf32x3.cu": 235,
-    "20_rows_split.cu": 215,
-}
+MOST_KERNEL_LINES = 200  # more where the header's field `Long` gives the reason
+SENTENCE = re.compile(r"[A-Z]\S*(?: \S+){6,}\.")  # of a reason: seven words or more
 
 
 def module_name(path: Path) -> str:
@@ -355,11 +353,38 @@ def test_watchers_read_nothing_of_the_machine_beyond_its_view():
         assert not found, f"{module_name(path)} reads {', '.join(found)}"
 
 
+def length_fault(text: str) -> str:
+    """What is wrong with the length of a kernel file or with its reason for it; else ""."""
+    lines, reason = len(text.splitlines()), read_header(text).long
+    if lines <= MOST_KERNEL_LINES:
+        return f"{lines} lines need no field Long" if reason else ""
+    if SENTENCE.fullmatch(reason):
+        return ""
+    most = MOST_KERNEL_LINES
+    return f"{lines} lines, and no field Long that says in a sentence why more than {most}"
+
+
 def test_kernels_are_read_in_one_sitting():
     for path in sorted((ROOT / "kernels").glob("*.cu")):
-        most = MORE_KERNEL_LINES.get(path.name, MOST_KERNEL_LINES)
-        lines = len(path.read_text().splitlines())
-        assert lines <= most, f"{path.name} has {lines} lines; {most} are allowed"
+        fault = length_fault(path.read_text())
+        assert not fault, f"{path.name}: {fault}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "fault"),
+    [
+        (200, "", ""),
+        (201, "", "no field Long"),
+        (201, "// Long: 201 lines\n", "in a sentence"),
+        (201, "// Long: Needed.\n", "in a sentence"),
+        (201, "// Long: A reason goes over\n//  two lines of the header.\n", ""),
+        (200, "// Long: The reason of a file that has become short.\n", "need no field"),
+    ],
+)
+def test_a_long_kernel_gives_its_reason(lines, reason, fault):
+    text = "".join(f"// {title}: text\n" for title in FIELDS) + reason
+    found = length_fault(text + "\n" * (lines - text.count("\n")))
+    assert fault in found if fault else not found
 
 
 # -- notebooks -------------------------------------------------------------------------------------
