@@ -14,7 +14,7 @@ DATA = {  # folder of the checkout -> the files of it that are shipped
     "notebooks": ("*.ipynb", "glossary.md", "nbgrader_config.py"),
     "exercises": ("*.md", "*.toml"),
     "docs": ("*.md", "*.png"),
-    "kernelscope/docs": ("*.md", "*.gif"),
+    "kernelscope/docs": ("*.md",),
     "kernelscope/results": ("*.json",),
 }
 

@@ -75,7 +75,7 @@ DATA = (
     | stored("notebooks", ".ipynb")
     | stored("exercises", ".md")
     | stored("docs", ".md")
-    | stored("kernelscope/docs", ".md", ".gif")
+    | stored("kernelscope/docs", ".md")
     | stored("kernelscope/results", ".json")
 )
 
