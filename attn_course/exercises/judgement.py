@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from textwrap import wrap
 
-from kernelscope import lines_of
+from kernelscope.ptx import lines_of
 
 # Property -> what it says of the learner's kernel, in the order in which a failure is told.
 PROPERTIES = {

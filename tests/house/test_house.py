@@ -7,9 +7,10 @@ import sys
 import tomllib
 from collections import defaultdict
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-import kernelscope.watch
+import kernelscope
 import pytest
 
 from attn_course.ladder.headers import FIELDS, read_header
@@ -61,6 +62,9 @@ FACES = (
 WATCHERS = tuple(
     f"kernelscope.{name}" for name in ("events", "addresses", "errors", "ptx", "watch")
 )
+# What the engine gives beside its first face. A stranger's first use needs no more than that one.
+ENGINE_FACES = ("errors", "watch", "module", "compile", "ptx", "project")
+MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
 CONFINED = {
     "matplotlib": ("attn_course.figures", "attn_course.reference.inputs"),
@@ -139,13 +143,22 @@ def course_violations(module: str, name: str) -> list[str]:
 
 
 def is_engine_face(name: str) -> bool:
-    """The engine, what it or its watchers give, parts of its commands, tools beside a GPU."""
+    """The engine, a public name of one of its faces, its commands, tools beside a GPU."""
     _, *parts = name.split(".")
     if not parts or parts[0] in ("cli", "differential", "landlock"):
         return True
-    if parts[0] == "watch":
-        return len(parts) == 1 or parts[1:] in [[one] for one in kernelscope.watch.__all__]
-    return parts in [[one] for one in kernelscope.__all__]
+    return name in engine_names() or parts in [[face] for face in ENGINE_FACES]
+
+
+@cache
+def engine_names() -> set[str]:
+    """Full names of what the faces of the engine give: their __all__, or all without a "_"."""
+    found = set()
+    for face in ("kernelscope", *(f"kernelscope.{name}" for name in ENGINE_FACES)):
+        names = vars(import_module(face))
+        given = names.get("__all__") or [name for name in names if name[0] != "_"]
+        found |= {f"{face}.{name}" for name in given}
+    return found
 
 
 def room_of(name: str) -> str:
@@ -249,6 +262,13 @@ def module_graph() -> dict[str, set[str]]:
                     graph[module].add(target)
                     break
     return graph
+
+
+def test_the_first_face_of_the_engine_is_short_and_all_of_them_keep_their_word():
+    assert len(kernelscope.__all__) <= MOST_FIRST_NAMES
+    for full in sorted(engine_names()):
+        face, _, name = full.rpartition(".")
+        assert hasattr(import_module(face), name), full
 
 
 def test_no_import_cycles():
@@ -481,7 +501,7 @@ def test_kernels_know_nothing_of_python():
         ("attn_course.ladder.steps", "import matplotlib.pyplot as plt", "matplotlib"),
         ("attn_course.figures.matrices", "from attn_course.ladder import step", "only"),
         ("attn_course.figures.matrices", "import anywidget", "anywidget"),
-        ("attn_course.ladder.call", "from kernelscope.module import RawModule", "past the"),
+        ("attn_course.ladder.call", "from kernelscope.module.kernel import Kernel", "past the"),
         ("attn_course.cli.count", "from kernelscope.watch.counters import counters", "past the"),
         ("attn_course.ladder.call", "from attn_course import observe", "take it from its room"),
         ("attn_course.cli.run", "from attn_devtools.record import schema", "its authors"),
@@ -507,6 +527,7 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
         ("attn_course.figures.matrices", "import matplotlib.pyplot as plt"),
         ("attn_course.ladder.call", "from kernelscope import RawModule"),
         ("attn_course.cli.count", "from kernelscope.watch import Counters, Finding"),
+        ("attn_course.cli.count", "from kernelscope.errors import Hang"),
         (
             "attn_course.cli.tour",
             "from attn_course.ladder import attention\nfrom . import a",

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Counters, Tracer, include_closure, keep, kept_path, observe, read_kept
+from kernelscope import Counters, Tracer, observe
+from kernelscope.compile import include_closure, keep, kept_path, read_kept
 from kernelscope.watch import Recording, fragment
 
 from attn_course.folders import ENGINE, PACKAGE
