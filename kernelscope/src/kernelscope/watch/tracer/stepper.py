@@ -74,9 +74,10 @@ h1 {{ font-size: 1.25rem; }}
 </head>
 <body>
 <h1>{title}</h1>
-<p>Each step is one source line of one thread block, as the simulator ran it: its threads' variables,
-what they read and wrote, and how the memory served them. The arrow keys step, space plays, b goes to
-the next barrier, f to the next finding; a click on a line goes to its next step.</p>
+<p>Each step is one source line of one thread block, as the simulator ran it: its threads'
+variables, what they read and wrote, and how the memory served them. The arrow keys step, space
+plays, b goes to the next barrier, f to the next finding; a click on a line goes to its next
+step.</p>
 {body}
 </body>
 </html>

@@ -527,7 +527,7 @@ class Stepper {
         cells[i].classList.toggle("acs-changed", marked.has(thread) && cells[i].textContent !== "");
       }
     });
-    const none = make("span", "acs-quiet", "None has a value yet: they appear as threads set them.");
+    const none = make("span", "acs-quiet", "None has a value yet; each appears when it is set.");
     const empty = !chips.length && !present.some(Boolean);
     this.uniform.replaceChildren(...(empty ? [none] : chips));
     this.table.parentNode.hidden = !present.some(Boolean);
