@@ -19,6 +19,6 @@ _NAMES = {
 _ENGINE = {
     "kernelscope": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module
         asnumpy xp resolve_backend ArgumentError ArgumentWarning BackendError CompileError
-        CompilerFailedError CompilerMissingError KernelNotFoundError LaunchError""",
+        CompilerFailedError CompilerMissingError KernelNotFoundError LaunchError UserError""",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES, _ENGINE)

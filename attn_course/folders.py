@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import kernelscope
+from kernelscope import InputError
 
 # setup.py copies these
 FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs", "kernelscope/docs")
@@ -25,7 +26,7 @@ def home() -> Path:
 def course_folder(name: str) -> Path:
     """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
-        raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
+        raise InputError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
     return home() / name
 
 

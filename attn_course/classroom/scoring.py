@@ -14,7 +14,7 @@ from kernelscope import (
     Kernel,
     KernelNotFoundError,
     ParseError,
-    ShownBriefly,
+    UserError,
 )
 
 from attn_course.exercises.examination import compiled, examine
@@ -25,7 +25,7 @@ from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
 APART_SECONDS = 120.0  # of the process that `score_apart` starts
 
 
-class NotScored(ShownBriefly, RuntimeError):
+class NotScored(UserError, RuntimeError):
     """An answer of which the examining process said nothing: it crashed or took too long."""
 
 

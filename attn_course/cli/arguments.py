@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Observer, observe
+from kernelscope import InputError, Observer, observe
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call, call_options
 
@@ -81,11 +81,11 @@ def require_writable(folder: Path) -> None:
     places = (folder, *folder.absolute().parents)
     place = next(one for one in places if one.exists() or one.is_symlink())
     if not place.is_dir():
-        raise ValueError(f"{str(place)!r} is not a folder: choose another")
+        raise InputError(f"{str(place)!r} is not a folder: choose another")
     try:
         try_to_write(place)
     except OSError as error:
-        raise ValueError(f"cannot write to {str(place)!r}: {error.strerror}") from None
+        raise InputError(f"cannot write to {str(place)!r}: {error.strerror}") from None
 
 
 def ladder_step(text: str) -> int:
@@ -233,11 +233,11 @@ def is_own(arguments: argparse.Namespace, of_methods: Sequence[str] = ()) -> boo
     wrong = [f"--{one.replace('_', '-')}" for one in _out_of_place(arguments, own, of_methods)]
     if wrong:
         kind = "a method of attention()" if own else "a kernel file, which ends in .cu"
-        raise ValueError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
+        raise InputError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
     if own and not Path(name).is_file():
         with suppress(FileNotFoundError):
             path = kernel_path(name)
-            raise ValueError(
+            raise InputError(
                 f"no kernel file {name!r}; a kernel of the course is named by its file: {path}"
             )
     arguments.file = name

@@ -6,7 +6,7 @@ A file whose call the course does not know is called as --grid, --block and --ar
 from pathlib import Path
 
 import numpy as np
-from kernelscope import BackendError, Sanitizer, observe
+from kernelscope import BackendError, InputError, MissingFileError, Sanitizer, observe
 from kernelscope.cli import check as of_file
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.check import Checked, errors_in, findings_record
@@ -93,7 +93,7 @@ def kernel_file(name: str) -> Path | None:
                 return path.resolve()
     if not is_path:
         return None
-    raise FileNotFoundError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
+    raise MissingFileError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
 
 
 def is_known(path: Path) -> bool:
@@ -115,7 +115,7 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
         problem = Problem(batch * heads, tokens, arguments.kv_length or tokens, d)
         case = Case(problem, causal=arguments.causal)
     elif arguments.causal or arguments.kv_length:
-        raise ValueError(
+        raise InputError(
             "--causal and --kv-length need --shape here: without it a broken kernel "
             f"runs at its own case, {read_broken(path).case.problem}"
         )
@@ -126,7 +126,7 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
 def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Comparison]:
     """Each kernel of a file of the layers, on B x L tokens of width H * D."""
     if arguments.causal or arguments.kv_length or arguments.dtype not in (None, "float32"):
-        raise ValueError(
+        raise InputError(
             f"{steps[0].file} is no attention, and computes in float32: --causal, --kv-length and "
             "--dtype do not go with it"
         )

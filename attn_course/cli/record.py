@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernelscope import gpu_count
+from kernelscope import InputError, gpu_count
 from kernelscope.cli.arguments import positive
 
 from attn_course.folders import child_environment
@@ -150,10 +150,10 @@ def execute(arguments) -> int:
     chosen = (ON_A_GPU if name == ALL else (name,) for name in arguments.names)
     names = list(dict.fromkeys(chain.from_iterable(chosen)))
     if arguments.quick and not arguments.out:
-        raise ValueError("--quick measures too little for results/: name a folder with --out")
+        raise InputError("--quick measures too little for results/: name a folder with --out")
     if arguments.fit:
         if names != ["tiles"]:
-            raise ValueError("--fit is for tiles alone: attn-course record tiles --fit")
+            raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
     require_writable(out)
     if len(names) > 1:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope import ShownBriefly, with_headers
+from kernelscope import UserError, with_headers
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 
 
-class EditError(ShownBriefly, ValueError):
+class EditError(UserError, ValueError):
     """An edit that does not fit the text; names the kernel and the edit."""
 
 

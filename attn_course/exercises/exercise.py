@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from kernelscope import ShownBriefly
+from kernelscope import UserError
 
 from attn_course.clinic.edits import Edit, EditError, edited
 from attn_course.folders import course_folder
@@ -38,7 +38,7 @@ _OPTIONAL = ("Stub", "NumPy")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-class ExerciseError(ShownBriefly, ValueError):
+class ExerciseError(UserError, ValueError):
     """An exercise that does not exist or whose file is wrong; names the file and the section."""
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import closure_hash, file_stamp, include_closure, resolve_backend
+from kernelscope import UserError, closure_hash, file_stamp, include_closure, resolve_backend
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
 
 from attn_course.folders import checkout, course_folder
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _warned: set[Path] = set()  # files that were named as corrupt
 
 
-class RecordError(ValueError):
+class RecordError(UserError, ValueError):
     """A results file that is not a record; names the file and what is wrong."""
 
 

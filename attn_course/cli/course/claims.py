@@ -1,5 +1,6 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
+from kernelscope import InputError
 from kernelscope.cli.arguments import printer, write_json
 
 from attn_course.lessons import claims
@@ -29,9 +30,9 @@ def execute(arguments) -> int:
     chosen = {one.name: one for one in claims.CLAIMS}
     unknown = [name for name in arguments.names if name not in chosen]
     if unknown:
-        raise ValueError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
+        raise InputError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
     if arguments.write and arguments.names:
-        raise ValueError("--write writes all claims: name none")
+        raise InputError("--write writes all claims: name none")
     names = arguments.names or list(chosen)
     tried, missing = claims.try_all(chosen[name] for name in names)
     try:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from textwrap import shorten
 
+from kernelscope import InputError
 from kernelscope.cli.arguments import natural, output_file, write_json
 from tqdm import tqdm
 
@@ -88,7 +89,7 @@ def execute(arguments) -> int:
     if arguments.own:
         return grade_self(arguments.own, arguments.folder, arguments.json)
     if arguments.folder is None:
-        raise ValueError("name the folder of the submissions, or a problem set: --self ps1")
+        raise InputError("name the folder of the submissions, or a problem set: --self ps1")
     quiet = arguments.json == Path("-")
 
     def follow(graded, count):

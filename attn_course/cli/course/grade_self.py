@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kernelscope import MissingFileError
 from kernelscope.cli.arguments import printer, write_json
 
 from attn_course.classroom.gpu_bonus import timed
@@ -58,7 +59,7 @@ def own_notebook(chosen: ProblemSet) -> Path:
     copy = WorkingCopy.here() or WorkingCopy(Path.cwd() / WORK)
     path = copy.folder / FOLDER / f"{chosen.name}.ipynb"
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"there is no {path}: name your notebook, or make your working copy with "
             "`attn-course lessons`"
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+from kernelscope import UserError
 
 HOLDS, HOLDS_WHEN, FAILS = "holds", "holds only when", "does not hold"
 VERDICTS = (HOLDS, HOLDS_WHEN, FAILS)
@@ -48,7 +49,7 @@ class Evidence:
         return f"{number} {self.unit}".rstrip()
 
 
-class NotMeasured(LookupError):
+class NotMeasured(UserError, LookupError):
     """The record that a trial needs is not there; names the command that takes it."""
 
 

@@ -28,9 +28,9 @@ _NAMES = {
     # what goes wrong
     "errors": """ArgumentError ArgumentWarning BackendError CompileError CompilerFailedError
         CompilerMissingError
-        Diagnostic Hang Interrupted KernelAssertion KernelNotFoundError LaunchError MemoryFault
-        OutOfTime ParseError ShownBriefly SimulatorError TooLarge Trap UnsupportedKernel
-        hide_frames""",
+        Diagnostic Hang InputError InputTypeError Interrupted KernelAssertion KernelNotFoundError
+        LaunchError MemoryFault MissingFileError OutOfTime ParseError SimulatorError TooLarge Trap
+        UnknownNameError UnsupportedKernel UserError hide_frames""",
     # what a project says once
     "project": "add_arch_comment add_kernel_folder",
 }
