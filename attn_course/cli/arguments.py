@@ -67,7 +67,7 @@ def output_folder(text: str) -> Path:
     """A folder to write into, refused before the work where files could not be made in it."""
     try:
         require_writable(Path(text))
-    except ValueError as error:
+    except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Path(text)
 
@@ -76,7 +76,7 @@ def require_writable(folder: Path) -> None:
     """Check that files can be made in a folder; one that is missing is made later.
 
     Raises:
-        ValueError: they cannot; the message names the place and the reason.
+        InputError: they cannot; the message names the place and the reason.
     """
     places = (folder, *folder.absolute().parents)
     place = next(one for one in places if one.exists() or one.is_symlink())

@@ -124,6 +124,7 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
         (("nonsense",), ("nonsense",)),
         (("bench", "--methods", "tiled", "seeds_fp32"), ("name the suite before it",)),
         (("bench", "simulator", "--methods", "tield"), ("name the suite before it",)),
+        (("tour", "--windows", "17"), ("--windows is 17", "16")),
         (("book", "--records", "/no/such"), ("/no/such", "no such folder")),
     ],
 )

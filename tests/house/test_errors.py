@@ -24,7 +24,6 @@ RAISES = {
     "attn_course.measure.records._plain_bytes": "read_record turns it into a RecordError",
     "kernelscope.ptx.shared_shapes": "caught there: the expression is no constant",
     "kernelscope.differential.random_code.printer.expression": "a node that ours does not make",
-    "kernelscope.translate.module_memory.ModuleMemory.function_address": "DeviceMemory asks with a name",
 }
 # Exceptions that no user sees, and warnings.
 CLASSES = {

@@ -6,6 +6,7 @@ A form is a text such as "=T address b64?", one word for each operand in the ord
     =A|B     one or two results: `d` or `d|p`
     KIND     a source: a register of the kind, a literal, a symbol (the address of a variable) where
              it has 32 or 64 bits, {a, b}
+    KIND^    a source, or a clock, which no other instruction reads
     =KIND*   a result, or as many in {a, b} as .v2 or .v4 says; KIND* the same as a source
     address, number, label, barrier ...      see WORDS
 
@@ -45,7 +46,7 @@ from ..isa.table import DTYPE, lookup
 
 FORMS = {
     # registers
-    "mov": "=T T",
+    "mov": "=T T^",
     "mov.b128": "=halves halves",
     "cvta": "=T T",
     "isspacep": "=pred b64",
@@ -129,6 +130,8 @@ WORDS = {
     "barrier": "the number of a barrier, 0 to 15",
     "count": "a number of threads",
 }
+# A form's word for a register, as a result or a source -> whether it is a predicate.
+_IS_PREDICATE = {mark + kind: kind == "pred" for mark in ("", "=") for kind in DTYPE}
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _NO_MEANING = ("aligned", "cta")  # words of an opcode between those that FORMS names
 _CHECKED = {"mma": multiplication, "wmma.mma": multiplication}
@@ -218,26 +221,35 @@ def check_operands(instruction: Instruction, registers: Registers) -> None:
     A name that is declared nowhere is left to those who look for what it names.
     """
     guard, opcode, operands = instruction.guard, instruction.opcode, instruction.operands
-    for operand in operands[1:]:
-        if isinstance(operand, Register) and operand.name in CLOCKS and opcode[:4] != "mov.":
-            raise UnsupportedInstruction(f"{operand.name} is read by mov alone")
     if guard is not None and not _is_register(guard, "pred", registers):
         raise UnsupportedInstruction(f"the guard {guard.name} is no predicate")
-    if opcode.split(".")[0] == "call":
+    if opcode.startswith("call"):
         check_call(operands, registers)
         return
-    forms = forms_of(opcode)
-    form = next((one for one in forms if _least(one) <= len(operands) <= _most(one)), None)
-    if form is None:
-        raise UnsupportedInstruction(f"{opcode} takes {_counts(forms)}, got {len(operands)}")
-    for operand, word in zip(operands, form, strict=False):
+    for operand, word in zip(operands, _form_for(opcode, len(operands)), strict=False):
         if word == "...":
             return
-        if not fits(operand, word.removesuffix("?"), registers):
-            raise UnsupportedInstruction(
-                f"operand {format_operand(operand)} is not what {opcode} takes there: "
-                f"{describe(word.removesuffix('?'))}"
-            )
+        word = word.removesuffix("?")
+        if not _is_plain(operand, word, registers) and not fits(operand, word, registers):
+            given = f"operand {format_operand(operand)} is not what {opcode} takes there"
+            raise UnsupportedInstruction(f"{given}: {describe(word)}")
+
+
+def _form_for(opcode: str, count: int) -> Form:
+    """The form of an opcode that has so many operands; UnsupportedInstruction for no such one."""
+    forms = forms_of(opcode)
+    for form in forms:
+        if len(form) == count or _least(form) <= count <= _most(form):
+            return form
+    raise UnsupportedInstruction(f"{opcode} takes {_counts(forms)}, got {count}")
+
+
+def _is_plain(operand, word: str, registers: Registers) -> bool:
+    """Whether an operand is a register of a word's type, as most are: this saves time."""
+    if not isinstance(operand, Register) or word not in _IS_PREDICATE:
+        return False
+    declared = registers.get(operand.name)
+    return declared is not None and (declared == "pred") == _IS_PREDICATE[word]
 
 
 def _least(form: Form) -> int:
@@ -261,7 +273,7 @@ def _counts(forms: tuple[Form, ...]) -> str:
 
 def describe(word: str) -> str:
     """What a word of a form asks for."""
-    kind, _, count = word.removeprefix("=").partition("*")
+    kind, _, count = word.removeprefix("=").removesuffix("^").partition("*")
     result = word[0] == "="
     if kind in WORDS:
         return WORDS[kind]
@@ -302,6 +314,9 @@ def fits(operand, word: str, registers: Registers) -> bool:
             return all(_is_item(one, "b64", registers) for one in _items(operand))
         case "part1" | "part2" | "part4" | "signed":
             return _is_part(operand, word, registers)
+    if word[-1] == "^":
+        is_clock = isinstance(operand, Register) and operand.name in CLOCKS
+        return is_clock or _is_source(operand, word[:-1], registers)
     kind, _, count = word.partition("*")
     if count:
         return _has(operand, count) and all(_is_item(i, kind, registers) for i in _items(operand))
@@ -333,7 +348,8 @@ def _is_register(operand, kind: str, registers: Registers) -> bool:
         return False
     declared = registers.get(operand.name)
     if declared is None:  # special registers are no predicates
-        return kind != "pred" or not is_special(operand.name)
+        name = operand.name
+        return name not in CLOCKS and (kind != "pred" or not is_special(name))
     return (declared == "pred") == (kind == "pred")
 
 
