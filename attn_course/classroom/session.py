@@ -7,7 +7,7 @@ functions. Grades come from `scoring`, which judges the text of the kernels alon
 import os
 from functools import lru_cache
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text

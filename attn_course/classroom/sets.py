@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ASSIGNMENTS, Exercise, problem_names, read_exercise
 

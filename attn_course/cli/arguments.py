@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from kernelscope import InputError, Observer, observe
+from kernelscope import Observer, observe
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call, call_options
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.headers import kernel_path

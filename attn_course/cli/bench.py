@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Callable
 
-from kernelscope import InputError, resolve_backend
+from kernelscope import resolve_backend
 from kernelscope.cli.arguments import natural, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.figures import table

@@ -6,11 +6,12 @@ A file whose call the course does not know is called as --grid, --block and --ar
 from pathlib import Path
 
 import numpy as np
-from kernelscope import BackendError, InputError, MissingFileError, Sanitizer, observe
+from kernelscope import BackendError, Sanitizer, observe
 from kernelscope.cli import check as of_file
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.check import Checked, errors_in, findings_record
 from kernelscope.cli.options import call_options
+from kernelscope.errors import InputError, MissingFileError
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, clean_step, examine, read_broken

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from kernelscope import InputError, resolve_backend
+from kernelscope import resolve_backend
 from kernelscope.cli.arguments import add_backend, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course import figures as plots

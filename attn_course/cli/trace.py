@@ -3,10 +3,11 @@
 METHOD is a method of attention(), or a kernel file of the user's own.
 """
 
-from kernelscope import BackendError, InputError, Tracer
+from kernelscope import BackendError, Tracer
 from kernelscope.cli import trace as of_file
 from kernelscope.cli.arguments import write_json
 from kernelscope.cli.trace import add_recording, show
+from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, steps_of
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope import UserError, with_headers
+from kernelscope.compile import with_headers
+from kernelscope.errors import UserError
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.clinic.edits import Edit, EditError, edited
 from attn_course.folders import course_folder
@@ -189,7 +189,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         if kind in others:
             others[kind].append(_other(name, kind, called, body, solution))
         elif title not in (*_ONCE, *_OPTIONAL):
-            raise ExerciseError(f"{name}: a section {title!r} is none of an exercise's")
+            raise ExerciseError(f"{name}: unknown section {title!r}")
     return Exercise(
         name=name,
         **head,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import InputError
+from kernelscope.errors import InputError
 from kernelscope.watch import NAMES as COUNTERS
 
 from attn_course import reference

@@ -1,7 +1,7 @@
 """Checks of the arrays of a call: each refusal names the argument and the remedy."""
 
 import numpy as np
-from kernelscope import InputError, InputTypeError
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.reference.dtypes import DTYPES
 

@@ -2,7 +2,8 @@
 
 from functools import lru_cache
 
-from kernelscope import InputError, resolve_backend
+from kernelscope import resolve_backend
+from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import InputError, InputTypeError, MissingFileError, UserError
+from kernelscope.errors import InputError, InputTypeError, MissingFileError, UserError
 
 from attn_course.folders import course_folder
 
@@ -38,6 +38,8 @@ class Header:
     needs: str
     expect: str
     limits: str
+    read: str = ""  # in which order to read the file's includes
+    long: str = ""  # why the file has more lines than tests/house allows
     outcome: str = ""  # experiments only: what was reported of the attempt, and what to look at
 
 

@@ -8,7 +8,7 @@ The first of a list has to give it more blocks, where that was faster: docs/mma_
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernelscope import InputError
+from kernelscope.errors import InputError
 
 from .problem import LARGEST_D, MAX_GRID_YZ, Device, Problem, ceil_div
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
-from kernelscope import InputError
+from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import DTYPES
 

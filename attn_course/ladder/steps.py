@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelscope import InputError, UnknownNameError, file_stamp
+from kernelscope.compile import file_stamp
+from kernelscope.errors import InputError, UnknownNameError
 
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 

@@ -4,7 +4,8 @@ import operator
 from numbers import Real
 
 import numpy as np
-from kernelscope import InputError, InputTypeError, array_module, resolve_backend
+from kernelscope import array_module, resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 

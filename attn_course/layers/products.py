@@ -9,7 +9,8 @@ float64 and rounded once: BLAS adds in an order of the processor's, which float3
 """
 
 import numpy as np
-from kernelscope import InputError, array_module
+from kernelscope import array_module
+from kernelscope.errors import InputError
 
 # Precision -> the parts into which the factors are cut.
 PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}

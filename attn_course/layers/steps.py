@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelscope import InputError
+from kernelscope.errors import InputError
 
 from attn_course.ladder.problem import Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step

@@ -9,7 +9,8 @@ scores.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from kernelscope import InputError, InputTypeError, array_module, resolve_backend
+from kernelscope import array_module, resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 

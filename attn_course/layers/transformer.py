@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope import InputError, InputTypeError, resolve_backend
+from kernelscope import resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of

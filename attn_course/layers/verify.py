@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import InputError
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.steps import Step

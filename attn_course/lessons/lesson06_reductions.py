@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import Counters, InputError, InstructionEvent, Launch, Observer, observe
+from kernelscope import Counters, InstructionEvent, Launch, Observer, observe
+from kernelscope.errors import InputError
 from kernelscope.watch import Recording
 
 from attn_course.ladder.call import run_steps

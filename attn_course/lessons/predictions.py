@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.figures import table
 

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
-from kernelscope import InputError, gpu_count, resolve_backend
+from kernelscope import gpu_count, resolve_backend
+from kernelscope.errors import InputError
 
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from kernelscope import UnknownNameError
+from kernelscope.errors import UnknownNameError
 
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
 from attn_course.clinic.edits import edited, kernel_text

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
-from kernelscope import UnknownNameError
+from kernelscope.errors import UnknownNameError
 
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import METHODS

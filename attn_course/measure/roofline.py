@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from math import prod
 
-from kernelscope import UnknownNameError
+from kernelscope.errors import UnknownNameError
 
 from attn_course.ladder.methods import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernelscope import InputError
+from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem

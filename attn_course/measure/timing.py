@@ -16,7 +16,8 @@ from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from kernelscope import InputError, UserError, capture_graph, resolve_backend
+from kernelscope import capture_graph, resolve_backend
+from kernelscope.errors import InputError, UserError
 from msgspec import Meta
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution

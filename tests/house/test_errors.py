@@ -5,11 +5,12 @@ import importlib
 from pathlib import Path
 
 import pytest
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "attn_course": ROOT / "attn_course",
+    "attn_devtools": ROOT / "tools" / "attn_devtools",
     "kernelscope": ROOT / "kernelscope" / "src" / "kernelscope",
 }
 BUILT_IN = """ValueError TypeError KeyError LookupError OSError FileNotFoundError NotADirectoryError
@@ -21,7 +22,7 @@ RAISES = {
     "attn_course.classroom.points.Points.of": "a mapping's KeyError: the name is a row of its own",
     "attn_course.classroom.grading.handout.source_of": "caught by the readers of notebooks",
     "attn_course.classroom.grading.confined.supervise": "loaded by path, in a sandbox's process",
-    "attn_course.measure.records._plain_bytes": "read_record turns it into a RecordError",
+    "attn_course.measure.records.read_record": "becomes a RecordError there",
     "kernelscope.ptx.shared_shapes": "caught there: the expression is no constant",
     "kernelscope.differential.random_code.printer.expression": "a node that ours does not make",
 }
@@ -36,7 +37,7 @@ CLASSES = {
 
 
 def modules():
-    """Yield (name, tree) of each module of both packages."""
+    """Yield (name, tree) of each module of our packages."""
     for package, folder in FOLDERS.items():
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
@@ -74,7 +75,7 @@ def test_a_built_in_exception_is_found(statement):
 
 
 def exceptions():
-    """Yield (full name, class) of each exception class of both packages."""
+    """Yield (full name, class) of each exception class of our packages."""
     for name, tree in modules():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.bases:

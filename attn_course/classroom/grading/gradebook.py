@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from ..sets import SetCell, problem_set
 from .grader import WELL

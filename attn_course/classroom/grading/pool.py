@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from .confined.sandbox import stop_all
 from .grader import Task, grade

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 MOST_BYTES = 20 << 20  # of a notebook
 MOST_OTHERS = 5  # notebooks of one student that are read beside the first

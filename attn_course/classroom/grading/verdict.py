@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import shorten
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, PACKAGE
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from textwrap import shorten
 
-from kernelscope import InputError
 from kernelscope.cli.arguments import natural, output_file, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from kernelscope import MissingFileError
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import MissingFileError
 
 from attn_course.classroom.gpu_bonus import timed
 from attn_course.classroom.grading.confined.reading import Unreadable, read

@@ -5,8 +5,8 @@ import os
 import sys
 from pathlib import Path
 
-from kernelscope import InputError
 from kernelscope.cli.arguments import write_json
+from kernelscope.errors import InputError
 
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets

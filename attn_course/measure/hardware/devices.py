@@ -5,7 +5,8 @@
 
 from dataclasses import dataclass
 
-from kernelscope import UnknownNameError, resolve_backend
+from kernelscope import resolve_backend
+from kernelscope.errors import UnknownNameError
 
 EXP_LANES = 16  # exp2 results a clock and SM; source as of FP32_LANES
 # float32 fused multiply-adds a clock and SM where they are not 128: CUDA C++ Programming Guide,

@@ -12,7 +12,8 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import UnknownNameError, UserError, compile_cubin
+from kernelscope.compile import compile_cubin
+from kernelscope.errors import UnknownNameError, UserError
 
 from attn_course.ladder.headers import kernel_path
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from kernelscope import UserError, array_module
+from kernelscope import array_module
+from kernelscope.errors import UserError
 
 from attn_course.folders import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled

@@ -9,7 +9,8 @@ import io
 import struct
 from dataclasses import dataclass
 
-from kernelscope import UnknownNameError, compile_cubin
+from kernelscope.compile import compile_cubin
+from kernelscope.errors import UnknownNameError
 
 from attn_course.ladder.headers import kernel_path
 

@@ -132,7 +132,7 @@ class ArgumentError(UserError, TypeError):
 
 
 class ArgumentWarning(UserWarning):
-    """A kernel argument that CuPy passes without a word, of which the kernel reads other values."""
+    """CuPy would accept this argument silently, but the kernel will misread it."""
 
 
 class LaunchError(UserError, ValueError):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from .errors import MissingFileError
 
+__all__ = ["add_arch_comment", "add_kernel_folder"]
+
 _STRICT: dict[Path, bool] = {}  # folder -> whether its kernels' arguments are checked strictly
 _ARCH_FIELDS = ["kernelscope"]
 

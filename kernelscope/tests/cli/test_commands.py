@@ -5,8 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from kernelscope import InputError, RawModule, UnknownNameError
+from kernelscope import RawModule
 from kernelscope.cli import main
+from kernelscope.errors import InputError, UnknownNameError
 
 ADD = r"""
 __global__ void add(const float* x, const float* y, float* z, int n) {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernelscope import SimulatorError, UnsupportedKernel
+from kernelscope.errors import SimulatorError, UnsupportedKernel
 from kernelscope.machine.launch import launch
 from kernelscope.ptx.parser import ParseError
 from kernelscope.translate.operand_forms import FORMS, _name, forms_of

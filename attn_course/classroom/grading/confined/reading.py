@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
-from kernelscope import UserError
+from kernelscope.errors import UserError
 
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
 

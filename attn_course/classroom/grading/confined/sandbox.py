@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import UserError, landlock
+from kernelscope import landlock
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
 
