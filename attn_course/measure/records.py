@@ -22,6 +22,7 @@ import msgspec
 from kernelscope import resolve_backend
 from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
+from kernelscope.errors import UserError
 from msgspec import Meta
 
 from attn_course.folders import checkout, course_folder
@@ -47,7 +48,7 @@ class RecordStamp(TypedDict):
     kernels: dict[str, str]
 
 
-class RecordError(ValueError):
+class RecordError(UserError, ValueError):
     """A results file that is not a record; names the file and what is wrong."""
 
 
