@@ -261,8 +261,7 @@ def tile_grid(
     inside = highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across)
     style.require(inside, f"tile {highlight} is not among {down} x {across}")
     size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
-    figure = style.new_figure(size * across / max(down, across) + 1.2, size)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(size * across / max(down, across) + 1.2, size)
     drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
     _draw_tile_borders(axes, (rows, columns), (down, across), tile)
     if values.size <= 144:
