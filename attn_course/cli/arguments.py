@@ -96,6 +96,14 @@ def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:
     )
 
 
+def add_shape(
+    parser: argparse.ArgumentParser, words: str, default: tuple[int, ...] | None = None
+) -> None:
+    """--shape B,H,L,D."""
+    how = {"type": shape_argument, "default": default, "metavar": "B,H,L,D"}
+    parser.add_argument("--shape", **how, help=words)
+
+
 def add_workload(
     parser: argparse.ArgumentParser,
     *,
@@ -111,13 +119,8 @@ def add_workload(
         "your own",
     )
     parser.set_defaults(usual_shape=shape)
-    parser.add_argument(
-        "--shape",
-        type=shape_argument,
-        metavar="B,H,L,D",
-        help=f"batch, heads, tokens, head dimension (default: {','.join(map(str, shape))}; of a "
-        "broken kernel the case that its file names)",
-    )
+    usual = f"default: {','.join(map(str, shape))}; of a broken kernel the case in its file"
+    add_shape(parser, f"batch, heads, tokens, head dimension ({usual})")
     parser.add_argument(
         "--kv-length",
         type=positive,

@@ -101,40 +101,35 @@ def method_call(arguments: argparse.Namespace, _: Path | None, backend: str) -> 
     return NamedCall(work.method, line, backend, parts, judge, warm, asdict(work), picked)
 
 
-def broken_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
-    """A kernel with notes of its defect, at the case that they name, or at --shape."""
-    if arguments.shape:
-        return kernel_call(arguments, path, backend)
-    case = read_broken(path).case
-    if arguments.causal or arguments.kv_length:
+def kernel_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
+    """A kernel on inputs of its own; one with notes of a defect at their case without --shape."""
+    own = _is_read_by(read_broken, path) and not arguments.shape
+    if own and (arguments.causal or arguments.kv_length):
         raise ValueError(
             "--causal and --kv-length need --shape here: without it a broken kernel "
-            f"runs at its own case, {case.problem}"
+            f"runs at its own case, {read_broken(path).case.problem}"
         )
-    return _file_call(arguments, path, backend, case)
-
-
-def kernel_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
-    """A kernel of attention on inputs of its own."""
     if arguments.causal and "causal" not in clean_step(path).arguments:
         raise ValueError(f"{path.name} has no causal mask: leave --causal")
     batch, heads, tokens, d = arguments.shape or arguments.usual_shape
     problem = Problem(batch * heads, tokens, arguments.kv_length or tokens, d)
-    return _file_call(arguments, path, backend, Case(problem, causal=arguments.causal))
-
-
-def _file_call(arguments: argparse.Namespace, path: Path, backend: str, case: Case) -> NamedCall:
+    case = read_broken(path).case if own else Case(problem, causal=arguments.causal)
     trial = prepare(path, case, backend=backend, seed=arguments.seed)
     built, p = trial.launch.geometry.options(), trial.case.problem
-
-    def warm() -> None:
-        prepare(path, Case(Problem(1, 1, 1, 1)), backend=backend, options=built).run()
-
-    facts = {"file": path.name, "problem": (p.bh, p.n, p.m, p.d), "causal": case.causal}
-    mask = ", causal" * case.causal
-    line = f"{path.name}, (BH, n, m, d) = {facts['problem']}{mask}, {p.dtype}"
+    tiny = Case(Problem(1, 1, 1, 1))
     part = NamedLaunch(path.name, trial.launch, trial.arrays, trial.uninitialised)
-    return _of_file(arguments, line, backend, (part,), trial.judge, warm, facts)
+    facts = {"problem": (p.bh, p.n, p.m, p.d), "causal": case.causal}
+    line = f"(BH, n, m, d) = {facts['problem']}{', causal' * case.causal}, {p.dtype}"
+    return _of_file(
+        arguments,
+        path,
+        line,
+        facts,
+        backend=backend,
+        parts=(part,),
+        judge=trial.judge,
+        warm_up=lambda: prepare(path, tiny, backend=backend, options=built).run(),
+    )
 
 
 def layer_call(arguments: argparse.Namespace, path: Path, backend: str) -> NamedCall:
@@ -142,32 +137,30 @@ def layer_call(arguments: argparse.Namespace, path: Path, backend: str) -> Named
     shape = batch, heads, length, d = arguments.shape or arguments.usual_shape
     rng = np.random.default_rng(arguments.seed)
     tokens = rng.standard_normal((batch, length, heads * d)).astype(np.float32)
-    parts, oracles, first = [], [], []
+    parts, oracles, tiny = [], [], Launches(backend)
     for step in (one for one in LAYERS if one.path == path):
-        launches = Launches(backend)
-        oracle = layer_case(step, tokens, heads).append(step, launches)
-        run = launches.calls[0][1]
-        tiny = Launches(backend)
         layer_case(step, tokens[:1, :1], heads).append(step, tiny)
-        parts.append(NamedLaunch(layer_name(step), run.launch, run.arrays, tuple(oracle.written)))
-        oracles.append(oracle)
-        first.append(tiny)
-    line, facts = f"{path.name}, (B, H, L, D) = {shape}", {"file": path.name, "shape": shape}
+        launches = Launches(backend)
+        oracles.append(layer_case(step, tokens, heads).append(step, launches))
+        run, empty = launches.calls[0][1], tuple(oracles[-1].written)
+        parts.append(NamedLaunch(layer_name(step), run.launch, run.arrays, empty))
+    return _of_file(
+        arguments,
+        path,
+        f"(B, H, L, D) = {shape}",
+        {"shape": shape},
+        backend=backend,
+        parts=tuple(parts),
+        judge=lambda: worst(oracle.judge() for oracle in oracles),
+        warm_up=tiny.run,
+    )
 
-    def judge() -> Comparison:
-        return worst(oracle.judge() for oracle in oracles)
 
-    def warm() -> None:
-        for launches in first:
-            launches.run()
-
-    return _of_file(arguments, line, backend, tuple(parts), judge, warm, facts)
-
-
-def _of_file(arguments, line: str, backend: str, parts, judge, warm, facts: dict) -> NamedCall:
-    line = f"{line}, seed {arguments.seed}, backend {backend}"
-    facts = {"method": arguments.method, **facts, "seed": arguments.seed}
-    return NamedCall(facts["file"], line, backend, parts, judge, warm, facts)
+def _of_file(arguments, path: Path, line: str, facts: dict, *, backend: str, **how) -> NamedCall:
+    """A call of a kernel file; line and facts: the extents, in words and as data."""
+    line = f"{path.name}, {line}, seed {arguments.seed}, backend {backend}"
+    facts = {"method": arguments.method, "file": path.name, **facts, "seed": arguments.seed}
+    return NamedCall(path.name, line, backend, facts=facts, **how)
 
 
 # -- what a name means -----------------------------------------------------------------------------
@@ -201,7 +194,6 @@ OWN = Kind("a kernel file of your own", lambda path: True, CALL, None)
 KINDS = (  # the first that holds
     Kind("a method of attention()", lambda path: path is None, OPTIONS, method_call),
     Kind("a kernel of the layers", _is_layer, ("shape",), layer_call),
-    Kind("a broken kernel", partial(_is_read_by, read_broken), OPTIONS[:3], broken_call),
     Kind("a kernel of attention", partial(_is_read_by, clean_step), OPTIONS[:3], kernel_call),
     OWN,
 )

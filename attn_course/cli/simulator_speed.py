@@ -79,15 +79,9 @@ def run(repeats: int, json_path: Path | None) -> int:
     with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
         timings = [measure(case, repeats) for case in cases]
     printer(json_path)(report(timings))
-    write_json(
-        json_path,
-        {
-            "machine": machine(),
-            "date": date.today().isoformat(),
-            "repeats": repeats,
-            "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
-        },
-    )
+    cases = [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings]
+    when = {"machine": machine(), "date": date.today().isoformat(), "repeats": repeats}
+    write_json(json_path, when | {"cases": cases})
     return 0
 
 
@@ -127,14 +121,9 @@ def measure(case: SpeedCase, repeats: int) -> SpeedTiming:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return SpeedTiming(
-        case.name,
-        (case.bh, case.n, case.d),
-        statistics.median(seconds),
-        min(seconds),
-        max(seconds),
-        count_instructions(case),
-    )
+    shape, middle = (case.bh, case.n, case.d), statistics.median(seconds)
+    spread = min(seconds), max(seconds)
+    return SpeedTiming(case.name, shape, middle, *spread, count_instructions(case))
 
 
 def report(timings: list[SpeedTiming]) -> str:
