@@ -145,14 +145,12 @@ def workload(arguments: argparse.Namespace) -> Workload:
     Raises:
         UnknownMethod; UnsupportedDtype: names the methods that take the dtype.
     """
-    names = ("method", "shape", "kv_length", "causal", "dtype", "seed", "backend")
-    found = {name: getattr(arguments, name) for name in names}
-    method, dtype = arguments.method, arguments.dtype
-    found["shape"] = arguments.shape or arguments.usual_shape
-    found["dtype"] = dtype or ("float32" if method == AUTO else dtypes_of(method)[0])
+    shape, method = arguments.shape or arguments.usual_shape, arguments.method
+    dtype = arguments.dtype or ("float32" if method == AUTO else dtypes_of(method)[0])
     if method != AUTO:
-        check_dtype(method, found["dtype"])
-    return Workload(**found)
+        check_dtype(method, dtype)
+    on = (arguments.kv_length, arguments.causal, dtype, arguments.seed, arguments.backend)
+    return Workload(method, shape, *on)
 
 
 def title(work: Workload, end: str) -> str:

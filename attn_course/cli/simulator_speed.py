@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Observer, observe
+from kernelscope import Counters, observe
 from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
@@ -63,17 +63,6 @@ CASES = (
 AGAINST_NUMBA = CASES[2].name
 
 
-class LaneInstructions(Observer):
-    """Counts executed lane-instructions."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = 0
-
-    def instruction(self, event) -> None:
-        self.total += len(event.lanes)
-
-
 def run(repeats: int, json_path: Path | None) -> int:
     """Time every case, print the table and write the JSON. Returns the exit status, 0."""
     with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
@@ -107,10 +96,10 @@ def prepare(case: SpeedCase, bh: int) -> Callable[[], None]:
 
 def count_instructions(case: SpeedCase) -> int:
     """Lane-instructions of one launch: counted over one head, as every head does the same."""
-    call, counter = prepare(case, 1), LaneInstructions()
-    with observe(counter):
+    call = prepare(case, 1)
+    with observe(Counters()) as seen:
         call()
-    return counter.total * case.bh
+    return seen.totals["thread_instructions"] * case.bh
 
 
 def measure(case: SpeedCase, repeats: int) -> SpeedTiming:

@@ -226,8 +226,8 @@ def shared_budget(
     """
     style.require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
     figure, axes = style.new_axes(7.6, 4.4)
-    for number, (name, values) in enumerate(needs.items()):
-        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=style.PALETTE[number])
+    for name, values, colour, _ in style.coloured(needs):
+        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=colour)
     for name, value in limits.items():
         axes.axhline(value, color=style.INK, lw=1, ls=style.DASHED)
         how = {"fontsize": 8.5, "va": "center", "transform": axes.get_yaxis_transform()}

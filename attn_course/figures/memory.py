@@ -55,15 +55,9 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         full = count == SECTOR_BYTES
         share = 0.25 + 0.75 * count / SECTOR_BYTES
         face = style.EMPTY if count == 0 else style.mixed(style.BLUE if full else style.RED, share)
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=1))
-        if count:
-            ink = {"color": style.ink_on(face), "fontsize": 6.5}
-            style.centred(axes, column + 0.5, row + 0.5, f"{int(count)}", **ink)
-    rows, columns = used.shape
-    axes.set(xlim=(0, columns), ylim=(rows, 0))
-    axes.set_xticks(np.arange(columns) + 0.5, range(columns))
-    axes.set_yticks(np.arange(0, rows, 4) + 0.5, range(0, rows, 4))
-    style.frameless(axes, 8)
+        text, ink = f"{int(count)}" if count else "", style.ink_on(face)
+        style.draw_cell(axes, row, column, face, text, 1, color=ink, fontsize=6.5)
+    style.cell_axes(axes, used.shape, (4, 1))
 
 
 @style.styled
@@ -109,14 +103,8 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     for word, lane in owner.items():
         column, row = word % BANKS, (word - start) // BANKS
         face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
-        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.4)
-        axes.add_patch(cell)
-        style.centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
-    axes.set(xlim=(0, BANKS), ylim=(rows, 0))
-    axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
-    step = max(1, rows // 8)
-    axes.set_yticks(np.arange(0, rows, step) + 0.5, range(0, rows, step))
-    style.frameless(axes, 8)
+        style.draw_cell(axes, row, column, face, str(lane), 0.4, fontsize=6)
+    style.cell_axes(axes, (rows, BANKS), (max(1, rows // 8), 4))
     return int(load.max())
 
 

@@ -262,6 +262,22 @@ def outline(axes: Axes, row: float, column: float, height: float, width: float, 
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, **style))
 
 
+def draw_cell(axes: Axes, row: float, column: float, face, text: str, lw: float, **ink) -> None:
+    """Draw a filled cell whose corner is (row, column), and a text in it."""
+    box = {"facecolor": face, "edgecolor": PAPER, "lw": lw}
+    axes.add_patch(Rectangle((column, row), 1, 1, **box))
+    centred(axes, column + 0.5, row + 0.5, text, **ink)
+
+
+def cell_axes(axes: Axes, shape: tuple[int, int], every: tuple[int, int]) -> None:
+    """Set up axes of cells, row 0 on top. every: rows and columns from one tick to the next."""
+    (rows, columns), (down, across) = shape, every
+    axes.set(xlim=(0, columns), ylim=(rows, 0))
+    axes.set_xticks(np.arange(0, columns, across) + 0.5, range(0, columns, across))
+    axes.set_yticks(np.arange(0, rows, down) + 0.5, range(0, rows, down))
+    frameless(axes, 8)
+
+
 def mixed(colour: str, share: float) -> tuple[float, float, float]:
     """Return a colour mixed with white: share 0 is white, 1 the colour itself."""
     return tuple(1 - share * (1 - part) for part in to_rgb(colour))
