@@ -266,7 +266,8 @@ def draw_cell(axes: Axes, row: float, column: float, face, text: str, lw: float,
     """Draw a filled cell whose corner is (row, column), and a text in it."""
     box = {"facecolor": face, "edgecolor": PAPER, "lw": lw}
     axes.add_patch(Rectangle((column, row), 1, 1, **box))
-    centred(axes, column + 0.5, row + 0.5, text, **ink)
+    if text:
+        centred(axes, column + 0.5, row + 0.5, text, **ink)
 
 
 def cell_axes(axes: Axes, shape: tuple[int, int], every: tuple[int, int]) -> None:
