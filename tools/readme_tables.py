@@ -37,7 +37,6 @@ from attn_devtools.site.published import badges
 ROOT = Path(__file__).resolve().parent.parent
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
-TIME = r"\*\*Time:\*\* (\d+) minutes(?:, and (\d+) for the exercises)?"
 GPU_RECORDS = ROOT / "results" / "h200"
 FLASH = "FLASH"  # of elements of 16 bits, PyTorch's kernel of the same instructions as ours
 # What the course runs in each suite.
@@ -336,12 +335,7 @@ PATHS = {  # name -> numbers of its lessons, in this order
 
 def study_minutes() -> dict[str, tuple[int, int]]:
     """Return lesson -> minutes of its text and of its exercises, as its first cell states them."""
-    found = {}
-    for path in sorted(START.parent.glob("[0-9]*.ipynb")):
-        head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        text, exercises = re.search(TIME, head).groups(default="0")
-        found[path.stem] = (int(text), int(exercises))
-    return found
+    return {one.name: (one.minutes, one.exercise_minutes) for one in course_lessons()}
 
 
 def paths() -> str:

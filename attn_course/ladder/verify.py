@@ -195,7 +195,7 @@ def verify_step(step: Step, q, k, v, *, options: tuple[str, ...] = (), **how) ->
     The arguments and errors are those of :func:`step_call`.
     """
     call, oracle = step_call(step, q, k, v, options=options, **how)
-    _warm_up(call, options)
+    warm_up(call, options)
     return verdict(step.file, call, call.launches, oracle, dtype=call.problem.dtype)
 
 
@@ -220,7 +220,7 @@ def verify_method(
     """
     device = [array_module(backend).asarray(array) for array in (q, k, v)]
     call = Request(*device, method, causal, scale, backend).call()
-    _warm_up(call)
+    warm_up(call)
     expected = {"out": reference.attention(q, k, v, causal=causal, scale=scale)}
     oracle = Oracle({"out": call.arrays["out"]}, expected, call.tolerance, method)
     picked = f"{call.method}: {call.reason}" if call.reason else ""
@@ -240,7 +240,7 @@ def verdict(name: str, call, launches: Iterable[StepLaunch], oracle: Oracle, **m
     return Verdict(name, call.backend, records, comparison, seconds, outputs, **more)
 
 
-def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
+def warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
     """Run the call's kernels on a single element: they are loaded and decoded here, untimed."""
     xp, problem = array_module(call.backend), Problem(1, 1, 1, 1, dtype=call.problem.dtype)
     for launch in call.launches:
@@ -256,8 +256,9 @@ def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
 
 def launch_record(launch: StepLaunch) -> LaunchRecord:
     """Return the facts of a launch."""
+    step = launch.step
     return LaunchRecord(
-        launch.step.file,
+        step.place.stem if step.place else step.file,
         launch.geometry.entry,
         launch.geometry.grid,
         launch.geometry.block,

@@ -157,7 +157,7 @@ def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, mo
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "verify_method", interrupted)
+    monkeypatch.setattr(run, "timed", interrupted)
     status, out, err = call(capsys, "run", "naive", *SMALL)
     assert status == 130 and err == "attn-course: interrupted\n"
     assert out.startswith("naive, (B, H, L, D) = (1, 2, 17, 9), float32, seed 0, backend ")
@@ -260,7 +260,7 @@ def test_the_module_runs_as_a_command():
     ("arguments", "words"),
     [
         (["run", "flash_spilt"], "did you mean 'flash_split'"),
-        (["count", "05_softmax_warp"], "this kernel is a step of: three_kernels, tiled"),
+        (["count", "wide_vector"], "did you mean 'wide_vectors'"),
         (["bench", "--recorded"], "name one of seeds_fp32"),
         (["bench", "ladder", "--recorded", "--methods", "tiled"], "leave one"),
         (["bench", "ladder", "--methods", "nonsense"], "no method or peer 'nonsense'"),
@@ -305,7 +305,7 @@ def no_work(monkeypatch):
     def works(*_, **__):
         raise AssertionError("the work was started")
 
-    for place, name in ((tour, "judge"), (run, "verify_method"), (record, "take_one")):
+    for place, name in ((tour, "judge"), (run, "named_call"), (record, "take_one")):
         monkeypatch.setattr(place, name, works)
 
 

@@ -104,6 +104,7 @@ def _row(copy: WorkingCopy, lesson: Lesson) -> dict:
         "name": lesson.name,
         "title": lesson.title,
         "minutes": lesson.minutes,
+        "exercise_minutes": lesson.exercise_minutes,
         "begun": copy.has_changed(lesson.name),
         "exercises": list(lesson.exercises),
         "passed": passed,
@@ -115,9 +116,11 @@ def _listing(rows: list[dict]) -> str:
         (
             row["name"],
             f"{row['minutes']}",
+            f"{row['exercise_minutes']}",
             f"{len(row['passed'])} of {len(row['exercises'])}" if row["exercises"] else "-",
             "begun" if row["begun"] else "",
         )
         for row in rows
     ]
-    return table(("lesson", "minutes", "exercises passed", ""), cells, right=(1, 2))
+    heads = ("lesson", "minutes", "for exercises", "exercises passed", "")
+    return table(heads, cells, right=(1, 2, 3))
