@@ -3,10 +3,7 @@
 Only the text is judged, by the course's own code on the simulator: no Python of a notebook runs.
 """
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from kernelscope import (
     CompileError,
@@ -14,19 +11,12 @@ from kernelscope import (
     Kernel,
     KernelNotFoundError,
     ParseError,
-    ShownBriefly,
 )
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
 
 from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
-
-APART_SECONDS = 120.0  # of the process that `score_apart` starts
-
-
-class NotScored(ShownBriefly, RuntimeError):
-    """An answer of which the examining process said nothing: it crashed or took too long."""
 
 
 def read_problem(name: str) -> Exercise:
@@ -66,31 +56,3 @@ def outcomes_of(problem: Exercise, kernel: Kernel, *, hidden: bool = True) -> It
         yield outcome
         if outcome.failed(*ENDS):
             return
-
-
-def score_apart(
-    answers: Mapping[str, str],
-    *,
-    hidden: bool = True,
-    seconds: float = APART_SECONDS,
-    environment: Mapping[str, str] | None = None,
-) -> dict[str, Points]:
-    """Return problem -> points of a submission's answers, examined in a fresh process.
-
-    answers: problem -> text of its kernel. seconds: for all of them together. environment: of the
-    process; None is this process's own.
-    Raises NotScored where the process gives no points: it crashed or ran out of time.
-    """
-    task = json.dumps({"answers": dict(answers), "hidden": hidden})
-    command = [sys.executable, "-P", "-m", "attn_course.classroom.apart"]
-    try:
-        ended = subprocess.run(
-            command, input=task, capture_output=True, text=True, timeout=seconds, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        raise NotScored(f"the examination took longer than {seconds:g} s") from None
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
-        raise NotScored(f"the examination ended early: {last[0]}")
-    found = json.loads(ended.stdout)
-    return {name: Points.from_data(data) for name, data in found.items()}

@@ -65,7 +65,7 @@ CONFINED = {
     "anywidget": ("kernelscope.watch.tracer",),
     "traitlets": ("kernelscope.watch.tracer",),
     "ipywidgets": ("kernelscope.watch.tracer",),
-    "jinja2": ("attn_course.site",),
+    "jinja2": ("attn_course.site", "attn_course.classroom.grading.feedback"),
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_course.site",)),
     "ipython_pygments_lexers": ("attn_course.site",),
 }

@@ -66,13 +66,13 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
         text = text.replace("SECRET", str(secret), 2).replace("COURSE", str(course))
         outcome = chosen.run(["-"], text.encode())
         listener.setblocking(False)
-        if mode != "limits" or landlock_version() >= 4:
+        if mode != "limits" or landlock_version() >= 4 or os.uname().machine == "x86_64":
             with pytest.raises(BlockingIOError):
                 listener.accept()
     assert outcome, outcome
     found = json.loads(outcome.reply)
     assert found["writes here"] == "1" and found["environment"] == "None"
-    if mode != "limits" or landlock_version() >= 4:
+    if mode != "limits" or landlock_version() >= 4 or os.uname().machine == "x86_64":
         assert found["connects"].endswith("Error")
     if mode == "bubblewrap" or landlock_version():
         assert found["reads"].endswith("Error") and found["writes"].endswith("Error")
@@ -136,14 +136,9 @@ def test_a_command_can_limit_its_own_processor_time(sandbox):
 )
 def test_a_limit_of_time_that_the_kernel_saw_first(status, seconds, told):
     watch = Watch({"limits": {"seconds": 4.0}, "folder": ""}, 1)
-    report = json.dumps({"passed": "", "status": status, "cpu_seconds": seconds}).encode()
-    code = watch.ended(0, report)
-    assert (watch.passed, code) == told
-
-
-def test_an_init_that_is_gone_is_told():
-    watch = Watch({"limits": {"seconds": 4.0}, "folder": ""}, 1)
-    assert [watch.ended(code, b"") for code in (-9, 128 + 9, 127)] == [-9, -9, 127]
+    watch.reaped_seconds = seconds
+    watch.ended(status)
+    assert (watch.passed, watch.status) == told
 
 
 CROWD = """
@@ -207,7 +202,7 @@ Sandbox("{mode}").run(["-c", text, "{mark}"], b"")
     grader = subprocess.Popen([sys.executable, "-c", text], env=environment)
     try:
         _wait(lambda: _running(mark), "the process starts")
-        assert list(tmp_path.iterdir())
+        assert len(list(tmp_path.iterdir())) == (mode == "limits")  # a container has its own
         grader.kill()
         grader.wait()
         _wait(lambda: not _running(mark), "it has ended")
@@ -231,8 +226,8 @@ def _wait(holds, what):
 
 
 def test_a_sandbox_that_does_not_start_is_told(sandbox, monkeypatch):
-    monkeypatch.setattr(sandbox_module, "_SUPERVISOR", Path("/nowhere.py"))
-    with pytest.raises(SandboxError, match="did not start"):
+    monkeypatch.setattr(sandbox_module, "SUPERVISOR", "no_such_module")
+    with pytest.raises(SandboxError, match="did not start: .*No module named no_such_module"):
         sandbox.run(["-"], b"")
 
 
