@@ -138,8 +138,12 @@ def trapped_outputs(notebook, folder):
 
 def odd_outputs(notebook, folder):
     """Errors among the stored outputs, and what only looks like them."""
-    error = {"output_type": "error", "ename": ["x"], "evalue": {"<script>": "=1"}}
-    outputs = [1, None, {"output_type": "error"}, error, {"output_type": {}}, *[error] * 900]
+    deep: object = "x"
+    for _ in range(400):
+        deep = {"=1": [deep]}
+    error = {"output_type": "error", "ename": "<script>", "evalue": "=1"}
+    odd = {"output_type": "error", "ename": deep, "evalue": deep}
+    outputs = [1, None, {"output_type": "error"}, odd, {"output_type": deep}, *[error] * 900]
     cell_of(notebook, TEST)["outputs"] = outputs
     cell_of(notebook, PROBLEM)["outputs"] = "none"
 

@@ -10,13 +10,13 @@ from .feedback import feedback, overview
 from .gradebook import printable, write_nbgrader, write_tables
 from .grader import Task
 from .handout import Handout, HandoutError, handout_of
-from .pool import grade_here, grade_on_cluster
+from .pool import Outcome, grade_here, grade_on_cluster
 from .store import Result, Store, write
 from .submissions import Submission, collect, read_plain
 from .verdict import JudgeError
 
 OVERVIEW = "index.html"
-Graded = Iterable[tuple[Task, tuple[Result, dict[str, str]] | Exception]]
+Graded = Iterable[tuple[Task, Outcome]]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernelscope import ShownBriefly
 
-from ..sets import SetCell, problem_set
+from ..sets import problem_set
 from .store import GRADED, Result, write
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet may take such a text as a formula
@@ -86,11 +86,14 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Result]) 
         text = "a gradebook needs nbgrader: pip install 'attn-course[class]'"
         raise GradebookError(text) from None
     with _quiet_nbgrader(), Gradebook(f"sqlite:///{path.absolute()}") as book:
-        cells = {name: _test_cells(name) for name in names}
-        for name, tests in cells.items():
+        cells = {}
+        for name in names:
             book.update_or_create_assignment(name)
             book.update_or_create_notebook(name, name)
-            for cell in tests.values():
+            for cell in problem_set(name).cells:
+                if not cell.points:
+                    continue
+                cells[name, cell.problem, cell.property] = cell.grade_id
                 book.update_or_create_grade_cell(
                     cell.grade_id, name, name, max_score=cell.points, cell_type="code"
                 )
@@ -98,26 +101,18 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Result]) 
             if result.state != GRADED:
                 continue
             name, student = result.set, result.student
-            if not _is_utf8(student):
+            if student != student.encode(errors="replace").decode():  # a name that is not UTF-8
                 left_out.append(student)
                 continue
             book.update_or_create_student(student)
             book.update_or_create_submission(name, student)
             for problem in result.problems:
                 for row in problem.rows:
-                    cell = cells[name][problem.name, row.property]
-                    grade = book.find_grade(cell.grade_id, name, name, student)
+                    cell = cells[name, problem.name, row.property]
+                    grade = book.find_grade(cell, name, name, student)
                     grade.auto_score, grade.needs_manual_grade = row.earned, False
         book.db.commit()
     return left_out
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # bytes of a file's name that Python keeps as surrogates
-        return False
-    return True
 
 
 @contextmanager
@@ -131,8 +126,3 @@ def _quiet_nbgrader() -> Iterator[None]:
             yield
     finally:
         os.environ["PATH"] = before
-
-
-def _test_cells(name: str) -> dict[tuple[str, str], SetCell]:
-    """Return (problem, property) -> the test cell that earns its points."""
-    return {(cell.problem, cell.property): cell for cell in problem_set(name).cells if cell.points}

@@ -13,7 +13,7 @@ from .confined.reading import ReadSubmission, Remark
 from .confined.sandbox import MIB, ProcessLimits, Sandbox, SandboxError, best_sandbox
 from .handout import Handout, HandoutError
 from .store import JudgedKernel, Result
-from .verdict import NotJudged, code_digest, ending, judge, last_words, waited
+from .verdict import CLOCK, NotJudged, code_digest, ending, judge, last_words
 
 READING = f"{__package__}.confined.reading"
 READ_LIMITS = ProcessLimits(seconds=20, memory_bytes=1024 * MIB)
@@ -149,6 +149,6 @@ def _read(handout: Handout, text: bytes, sandbox: Sandbox) -> ReadSubmission:
         if outcome:
             return msgspec.convert(json.loads(outcome.reply), ReadSubmission)
     why = f"reading the notebook failed: it {ending(outcome, READ_LIMITS)}"
-    if not outcome.passed or waited(outcome, READ_LIMITS):
+    if outcome.passed in ("", CLOCK):
         raise SandboxError(f"{why}: {last_words(outcome.tail)}")
     return ReadSubmission(unreadable=why)

@@ -41,9 +41,11 @@ from .handout import problem_digest
 MODULE = f"{__package__}.confined.judging"
 JUDGE_LIMITS = ProcessLimits(seconds=40)  # its launches have limits of their own
 JUDGED_AGAIN = 1  # times, where the judge gives no answer
+CLOCK = "clock"  # the limit of a process that waits: for a processor, a disk
 TAIL_CHARACTERS = 300  # of what a process printed, in a reason
 ENDED = {  # limit that a process passed -> what the report says
     "time": "ran longer than {seconds:g} s",
+    CLOCK: "waited for the machine, and had less than {seconds:g} s of it",
     "memory": "used more than {memory_mib} MiB of memory",
     "processes": "started more than {processes} processes",
     "files": "wrote more than {folder_mib} MiB or {folder_files} files",
@@ -177,14 +179,9 @@ def _ask(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str] | NoAn
         cut = "was cut off in its answer; it " if first else ""
         tail = "" if outcome.passed else last_words(outcome.tail)
         why = ending(outcome, JUDGE_LIMITS) + (f": {tail}" if tail else "")
-        return NoAnswer("" if waited(outcome, JUDGE_LIMITS) else outcome.passed, f"{cut}{why}")
+        return NoAnswer("" if outcome.passed == CLOCK else outcome.passed, f"{cut}{why}")
     page = json.loads(rest) if rest.endswith("\n") and outcome else ""  # the page may be missing
     return msgspec.convert(json.loads(first), Points), page
-
-
-def waited(outcome: ProcessOutcome, limits: ProcessLimits) -> bool:
-    """Whether the limit of time passed by the clock alone: the process waited for the machine."""
-    return outcome.passed == "time" and outcome.cpu_seconds < limits.seconds
 
 
 def ending(outcome: ProcessOutcome, limits: ProcessLimits) -> str:

@@ -84,7 +84,7 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
     ("text", "limit", "given"),
     [
         ("while True: pass", "time", {"seconds": 0.4}),
-        ("import time; time.sleep(99)", "time", {"seconds": 0.4}),
+        ("import time; time.sleep(99)", "clock", {"seconds": 0.4}),
         ("x = bytearray(b'1') * (200 << 20)\nimport time; time.sleep(9)", "memory", {}),
         ("while True: print('x' * 1000)", "output", {}),
         ("import os\nwhile True: os.write(3, b'x' * 1000)", "output", {}),
@@ -163,7 +163,7 @@ while True:
 def test_a_crowd_does_not_make_the_machine_busy(sandbox):
     """One process waits for others of its own, and the kernel forgets the seconds of those."""
     outcome = sandbox.run(["-"], CROWD.encode(), ProcessLimits(seconds=1.0))
-    assert outcome.passed == "time" and outcome.seconds < 2.5
+    assert outcome.passed in ("time", "clock") and outcome.seconds < 2.5
 
 
 def test_no_process_stays(sandbox):

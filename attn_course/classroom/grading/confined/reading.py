@@ -188,10 +188,10 @@ def _errors(cells: list[Cell]) -> Iterator[Remark]:
     for cell in cells:
         for output in cell.outputs if isinstance(cell.outputs, list) else ():
             if isinstance(output, dict) and output.get("output_type") == "error":
-                error = str(output.get("ename"))
-                if error != NOT_EARNED:
-                    text = f"handed in with {error}: {output.get('evalue')}"
-                    yield Remark("output", cell.id or cell.place, text)
+                said = [output.get("ename"), output.get("evalue")]
+                if said[0] != NOT_EARNED:
+                    text = ": ".join(one for one in said if isinstance(one, str))
+                    yield Remark("output", cell.id or cell.place, f"handed in with {text}")
 
 
 def _kernel(cells: list[Cell], one: HandoutCell) -> tuple[str | None, list[Remark]]:

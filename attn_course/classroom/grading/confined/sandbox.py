@@ -17,7 +17,6 @@ import site
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -44,7 +43,6 @@ print(json.dumps([*sys.path, *edited]))
 """
 _turns = itertools.count(os.getpid())
 _running: set[subprocess.Popen] = set()
-_lock = threading.Lock()
 
 
 class SandboxError(ShownBriefly, RuntimeError):
@@ -76,15 +74,15 @@ class ProcessLimits:
 class ProcessOutcome:
     """How a command ended.
 
-    passed: the limit that ended it: "time", "memory", "processes", "files", "output", or "".
-    status: its exit status, negative for a signal, None where a limit ended it. seconds,
-    cpu_seconds: it took. tail: the end of what it printed. reply: what it answered.
+    passed: the limit that ended it: "time" of processors, "clock", "memory", "processes", "files",
+    "output", or "".
+    status: its exit status, negative for a signal, None where a limit ended it. seconds: it took.
+    tail: the end of what it printed. reply: what it answered.
     """
 
     passed: str
     status: int | None
     seconds: float
-    cpu_seconds: float
     tail: str
     reply: str
 
@@ -118,7 +116,7 @@ class Sandbox:
         Raises SandboxError where the sandbox cannot start it.
         """
         limits = limits or ProcessLimits()
-        readable = [path for path in _readable() if os.path.exists(path)]
+        readable = _readable()
         user, others = _user()
         request = {
             "command": [sys.executable, *arguments],
@@ -140,16 +138,14 @@ class Sandbox:
             cwd="/",
             start_new_session=True,  # Ctrl-C goes to the caller, who ends this process
         )
-        with _lock:
-            _running.add(supervisor)
+        _running.add(supervisor)
         try:
             out, error = supervisor.communicate(json.dumps(request).encode() + b"\n" + data)
         finally:
             if supervisor.poll() is None:
                 supervisor.terminate()
                 supervisor.communicate()
-            with _lock:
-                _running.discard(supervisor)
+            _running.discard(supervisor)
         try:
             return ProcessOutcome(**json.loads(out))
         except (ValueError, TypeError):
@@ -173,29 +169,28 @@ class Sandbox:
 
 def stop_all() -> None:
     """End everything that runs in a sandbox of this process."""
-    with _lock:
-        for supervisor in _running:
-            supervisor.terminate()
+    for supervisor in list(_running):
+        supervisor.terminate()
 
 
 @lru_cache(maxsize=1)
 def best_sandbox() -> Sandbox:
-    """Return the strongest sandbox that works on this machine."""
-    return next(sandbox for sandbox in map(Sandbox, MODES) if works(sandbox))
+    """Return the strongest sandbox that works on this machine. SandboxError where none does."""
+    for sandbox in map(Sandbox, MODES):
+        if works(sandbox):
+            return sandbox
+    last = Sandbox(MODES[-1]).run(["-"], b"pass")
+    raise SandboxError(f"no command runs under limits on this machine: {last.tail}")
 
 
 def works(sandbox: Sandbox) -> bool:
-    """Whether a command runs in this sandbox here. SandboxError where none can run at all."""
+    """Whether a command runs in this sandbox here."""
     if sandbox.mode == "bubblewrap" and not shutil.which("bwrap"):
         return False
     try:
-        outcome = sandbox.run(["-"], b"pass")
-        why = outcome.tail
-    except SandboxError as error:
-        outcome, why = None, str(error)
-    if not outcome and sandbox.mode == MODES[-1]:
-        raise SandboxError(f"no command runs under limits on this machine: {why}")
-    return bool(outcome)
+        return bool(sandbox.run(["-"], b"pass"))
+    except SandboxError:
+        return False
 
 
 def _user() -> tuple[int, int]:
@@ -219,13 +214,11 @@ def _user() -> tuple[int, int]:
 
 def _readable() -> list[str]:
     """Files and folders that a command may read: the system's programs, Python, the course."""
-    course = home()
-    own = [str(PACKAGE), str(ENGINE), *(str(course / name) for name in FOLDERS)]
-    if course != PACKAGE:
-        own.append(str(course / "pyproject.toml"))
-    python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
-    paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *own]
-    return list(dict.fromkeys([*paths, *_libraries(os.environ.get("PYTHONPATH", ""))]))
+    course = map(str, (PACKAGE, ENGINE, *(home() / name for name in (*FOLDERS, "pyproject.toml"))))
+    python = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *course]
+    paths += _libraries(os.environ.get("PYTHONPATH", ""))
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @lru_cache
