@@ -40,12 +40,15 @@ class Case:
             returns what stands in its place (see `write_class`). Or the name of another solution.
         points: -1: all; None: the submission is not readable.
         remarks: kinds that must be among the remarks.
+        held: of Python, which never runs here: how it ends where a test gives it to the sandbox
+            itself. A limit, "status N", or what it prints; one of these.
     """
 
     name: str
     change: Callable | str
     points: int | None = -1
     remarks: tuple[str, ...] = ()
+    held: tuple[str, ...] = ("status 0",)
 
 
 def cell_of(notebook: dict, name: str) -> dict:
@@ -65,14 +68,21 @@ def code_cell(text: str, metadata: dict | None = None) -> dict:
     }
 
 
-def python(text: str) -> Callable:
+@dataclass(frozen=True)
+class Python:
     """A change: one more cell, of Python, before all others. It must never run, and tells if so."""
 
-    def change(notebook, folder):
-        text_here = f"open('FOLDER/{OUTSIDE}', 'a').close()\n{text}"
-        notebook["cells"].insert(0, code_cell(text_here.replace("FOLDER", str(folder))))
+    text: str
 
-    return change
+    def __call__(self, notebook, folder):
+        told = f"open('FOLDER/{OUTSIDE}', 'a').close()\n{self.text}"
+        notebook["cells"].insert(0, code_cell(at(told, folder)))
+
+
+def at(text: str, folder: Path) -> str:
+    """Return a text that names a folder, and a listener which nobody may reach."""
+    port = str(listener().getsockname()[1])
+    return text.replace("FOLDER", str(folder)).replace("PORT", port)
 
 
 def kernel(text: str) -> Callable:
@@ -198,12 +208,6 @@ def many_remarks(notebook, folder):
     notebook["cells"] += [code_cell(text, other) for _ in range(900)]
 
 
-def calls(notebook, folder):
-    """Connect to the listener of this tool, and to a host that no listener of ours answers for."""
-    port = listener().getsockname()[1]
-    python(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 2)")(notebook, folder)
-
-
 @cache
 def listener() -> socket.socket:
     """A server on this machine that no submission may reach."""
@@ -212,6 +216,8 @@ def listener() -> socket.socket:
 
 SOLVED = edit("", "")
 PIPE = "pipe"
+NO_FILE = ("PermissionError", "FileNotFoundError")  # refused, or not there at all
+CALLS = "import socket\nsocket.create_connection(('127.0.0.1', PORT), 2)"
 DAEMONS = f"""
 import os, sys, time
 if os.fork() == 0:
@@ -306,7 +312,7 @@ for _ in range(16):
 while True:
     pass
 """
-OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass"
+OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 4))\nwhile True: pass"
 ABORTS = "__device__ int zeros[1 << 28] = {1};\n"  # NVRTC ends by SIGABRT in 1 GiB of memory
 END = "    // END SOLUTION"
 CASES = (
@@ -316,25 +322,27 @@ CASES = (
     Case("no_first_barrier", "no first barrier", 7),
     Case("swapped", "query and key swapped in the output", 5),
     Case("stub", kernel("// a comment\n" + problem_set(SET).problems[0].stub), 0),
-    Case("divides_by_zero", python("1 / 0")),
-    Case("kills_itself", python("import os; os.kill(os.getpid(), 9)")),
-    Case("exits", python("import sys; sys.exit(3)")),
-    Case("leaves", python("import os; os._exit(0)")),
-    Case("endless_python", python("while True: pass")),
-    Case("sleeps", python("import time; time.sleep(1e6)")),
+    Case("divides_by_zero", Python("1 / 0"), held=("ZeroDivisionError",)),
+    Case("kills_itself", Python("import os; os.kill(os.getpid(), 9)"), held=("status -9",)),
+    Case("exits", Python("import sys; sys.exit(3)"), held=("status 3",)),
+    Case("leaves", Python("import os; os._exit(0)")),
+    Case("endless_python", Python("while True: pass"), held=("time",)),
+    Case("sleeps", Python("import time; time.sleep(1e6)"), held=("clock",)),
     Case("endless_cuda", kernel(ENDLESS), 0),
-    Case("hundred_gigabytes", python("x = bytearray(100 << 30)")),
-    Case("hungry", python("x = []\nwhile True: x.append(bytes(1 << 24) + b'1')")),
-    Case("prints_a_gigabyte", python("for _ in range(1 << 20): print('x' * 1023)")),
-    Case("writes_outside", python(f"open('FOLDER/{OUTSIDE}', 'w')")),
-    Case("reads_others", python("open('FOLDER/submitted/correct/ps1/ps1.ipynb')")),
-    Case("opens_a_socket", calls),
-    Case("forks", python(FORKS)),
-    Case("leaves_a_daemon", python(DAEMONS)),
-    Case("fills_the_disk", python(FILES)),
-    Case("one_huge_file", python("open('x', 'wb').write(bytes(1 << 28))")),
-    Case("forges_its_report", python(FORGED)),
-    Case("replaces_the_judge", python(REPLACED)),
+    Case("hundred_gigabytes", Python("x = bytearray(100 << 30)"), held=("MemoryError",)),
+    Case("hungry", Python("x = []\nwhile True: x.append(bytes(1 << 24) + b'1')"), held=("memory",)),
+    Case(
+        "prints_a_gigabyte", Python("for _ in range(1 << 20): print('x' * 1023)"), held=("output",)
+    ),
+    Case("writes_outside", Python(f"open('FOLDER/{OUTSIDE}', 'w')"), held=NO_FILE),
+    Case("reads_others", Python("open('FOLDER/submitted/correct/ps1/ps1.ipynb')"), held=NO_FILE),
+    Case("opens_a_socket", Python(CALLS), held=("PermissionError",)),
+    Case("forks", Python(FORKS), held=("processes",)),
+    Case("leaves_a_daemon", Python(DAEMONS)),
+    Case("fills_the_disk", Python(FILES), held=("files",)),
+    Case("one_huge_file", Python("open('x', 'wb').write(bytes(1 << 28))"), held=("OSError",)),
+    Case("forges_its_report", Python(FORGED)),
+    Case("replaces_the_judge", Python(REPLACED)),
     Case("tampers", with_cell(TEST, source="print('4 of 4 points')"), remarks=("changed",)),
     Case("drops_a_test", without_cell, remarks=("missing",)),
     Case("doubles_a_test", doubled_cell, remarks=("duplicate",)),
@@ -374,13 +382,13 @@ CASES = (
     Case("crashes_the_compiler", edit('extern "C"', ABORTS + 'extern "C"'), None),
     Case("=cmd()", SOLVED),
     # more Python that must never run
-    Case("takes_segments", python(SEGMENTS)),
-    Case("removes_open_files", python(REMOVED)),
-    Case("leaves_orphans", python(ORPHANS)),
-    Case("crowds", python(CROWD)),
-    Case("crashes", python("import signal; signal.raise_signal(11)")),
-    Case("alarms", python("import signal; signal.alarm(1); signal.pause()")),
-    Case("limits_itself", python(OWN_LIMIT)),
+    Case("takes_segments", Python(SEGMENTS), held=("PermissionError",)),
+    Case("removes_open_files", Python(REMOVED), held=("files",)),
+    Case("leaves_orphans", Python(ORPHANS)),
+    Case("crowds", Python(CROWD), held=("time", "clock")),
+    Case("crashes", Python("import signal; signal.raise_signal(11)"), held=("status -11",)),
+    Case("alarms", Python("import signal; signal.alarm(1); signal.pause()"), held=("status -14",)),
+    Case("limits_itself", Python(OWN_LIMIT), held=("status -24",)),
 )
 
 
