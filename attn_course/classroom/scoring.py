@@ -15,6 +15,7 @@ from kernelscope import (
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
+from attn_course.exercises.judgement import Failure
 
 from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
 
@@ -37,13 +38,31 @@ def score(name: str, text: str, *, hidden: bool = True) -> Points:
     problem = read_problem(name)
     if problem.is_stub(text):
         return nothing(problem, STUB)
+    return examined(problem, text, hidden=hidden)[0]
+
+
+def examined(
+    problem: Exercise, text: str, *, hidden: bool = True, whole: bool = True
+) -> tuple[Points, CaseOutcome]:
+    """Return the points of a text, and the first case that fails, or the last one.
+
+    whole: False ends the examination with the first case that fails. Raises what `score` does.
+    """
     try:
         kernel = compiled(problem, text)
     except CompilerFailedError:
         raise
     except (CompileError, KernelNotFoundError, ParseError) as error:
-        return nothing(problem, f"compiles: {error}", getattr(error, "line", 0))
-    return points_of(problem, list(outcomes_of(problem, kernel, hidden=hidden)))
+        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
+        outcomes = [CaseOutcome("", False, (failure,))]
+    else:
+        outcomes = []
+        for outcome in outcomes_of(problem, kernel, hidden=hidden):
+            outcomes.append(outcome)
+            if outcome.failures and not whole:
+                break
+    first = next((outcome for outcome in outcomes if outcome.failures), outcomes[-1])
+    return points_of(problem, outcomes), first
 
 
 def outcomes_of(problem: Exercise, kernel: Kernel, *, hidden: bool = True) -> Iterator[CaseOutcome]:

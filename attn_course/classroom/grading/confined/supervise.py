@@ -351,36 +351,20 @@ def _memory(tree) -> int:
 
 def _small(folder: str, limits: dict, tree) -> bool:
     """Whether a folder, and files that are open without a name, are within the limits."""
+    sizes, files = {}, 0
     try:
-        size, files = _held(folder, limits["folder_files"])
+        for about in _files(folder, tree):
+            sizes[about.st_dev, about.st_ino] = about.st_blocks * 512
+            files += bool(about.st_nlink)
+            if files > limits["folder_files"]:
+                return False
     except OSError:  # a folder that is closed to us, or too deep to be named
         return False
-    return size + _removed(tree) <= limits["folder_bytes"] and files <= limits["folder_files"]
+    return sum(sizes.values()) <= limits["folder_bytes"]
 
 
-def _held(folder: str, most: int) -> tuple[int, int]:
-    """Bytes and files in a folder, at least `most` where there are more; links are not followed."""
-    size = files = 0
-    for place, folders, names in os.walk(folder, onerror=_closed):
-        for name in (*folders, *names):
-            try:
-                size += os.lstat(f"{place}/{name}").st_blocks * 512
-            except FileNotFoundError:
-                continue
-            files += 1
-        if files > most:
-            break
-    return size, files
-
-
-def _closed(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _removed(tree) -> int:
-    """Bytes of open files without a name, each counted once."""
-    found = {}
+def _files(folder: str, tree):
+    """Yield the stat of each open file without a name and of all in a folder; follow no links."""
     for process in tree:
         for path in Path(f"/proc/{process}/fd").glob("*"):
             try:
@@ -388,8 +372,18 @@ def _removed(tree) -> int:
             except OSError:  # closed by now
                 continue
             if not about.st_nlink and stat.S_ISREG(about.st_mode):
-                found[about.st_dev, about.st_ino] = about.st_blocks * 512
-    return sum(found.values())
+                yield about
+    for place, folders, names in os.walk(folder, onerror=_unless_gone):
+        for name in (*folders, *names):
+            try:
+                yield os.lstat(f"{place}/{name}")
+            except FileNotFoundError:
+                continue
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def main() -> None:
