@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from kernelscope import lines_of
 
 from attn_course.exercises.judgement import CONTEXT, PROPERTIES
@@ -20,6 +19,8 @@ from .store import NO_SET, JudgedKernel, Result, page_name
 
 @lru_cache(maxsize=1)
 def _template():
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # `make tour` has it not
+
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

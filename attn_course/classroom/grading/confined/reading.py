@@ -172,7 +172,7 @@ def _against(cell: Cell, one: HandoutCell) -> Iterator[Remark]:
         text = f"the {_kind(one)} {one.id} is a {cell.type} cell; it was released as {one.type}"
         yield Remark("changed", one.id, text)
     if one.is_fixed and _plain(cell.source) != _plain(one.source):
-        text = f"the {_kind(one)} {one.id} is changed; it is graded as it was released"
+        text = f"the {_kind(one)} {one.id} is changed; it decides about no points"
         yield Remark("changed", one.id, text)
     flags = {key: cell.about.get(key) for key in ("grade", "locked", "solution")}
     different = [key for key, value in flags.items() if bool(value) != bool(one.flags[key])]
