@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import NamedTuple
@@ -27,15 +28,17 @@ def grade_here(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome
 
     The threads only wait: what they grade runs in processes of its own.
     """
-    pool = ThreadPoolExecutor(jobs)
+    pool, futures = ThreadPoolExecutor(jobs), {}
     try:
-        futures = {pool.submit(grade, task): task for task in tasks}
+        futures |= {pool.submit(grade, task): task for task in tasks}
         for future in as_completed(futures):
             error = future.exception()
             yield futures[future], error if error is not None else future.result()
     except BaseException:  # Ctrl-C, or the caller stops early
         pool.shutdown(wait=False, cancel_futures=True)
-        stop_all()
+        while not all(future.done() for future in futures):  # a judge that ends is asked again
+            stop_all()
+            time.sleep(0.05)
         raise
     finally:
         pool.shutdown()
