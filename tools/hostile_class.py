@@ -326,7 +326,7 @@ CASES = (
     Case("kills_itself", Python("import os; os.kill(os.getpid(), 9)"), held=("status -9",)),
     Case("exits", Python("import sys; sys.exit(3)"), held=("status 3",)),
     Case("leaves", Python("import os; os._exit(0)")),
-    Case("endless_python", Python("while True: pass"), held=("time",)),
+    Case("endless_python", Python("while True: pass"), held=("time", "clock")),
     Case("sleeps", Python("import time; time.sleep(1e6)"), held=("clock",)),
     Case("endless_cuda", kernel(ENDLESS), 0),
     Case("hundred_gigabytes", Python("x = bytearray(100 << 30)"), held=("MemoryError",)),

@@ -83,7 +83,7 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "limit", "given"),
     [
-        ("while True: pass", "time", {"seconds": 0.4}),
+        ("while True: pass", "time clock", {"seconds": 0.4}),  # where others have the processors
         ("import time; time.sleep(99)", "clock", {"seconds": 0.4}),
         ("x = bytearray(b'1') * (200 << 20)\nimport time; time.sleep(9)", "memory", {}),
         ("while True: print('x' * 1000)", "output", {}),
@@ -107,7 +107,7 @@ def test_a_limit_ends_a_process(sandbox, text, limit, given):
         }
     )
     outcome = sandbox.run(["-"], text.encode(), limits)
-    assert outcome.passed == limit and outcome.status is None and outcome.seconds < 5
+    assert outcome.passed in limit.split() and outcome.status is None and outcome.seconds < 5
     assert len(outcome.reply) <= 10_000 and len(outcome.tail) <= 4096
 
 
