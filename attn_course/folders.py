@@ -4,9 +4,13 @@ import os
 from pathlib import Path
 
 import kernelscope
+from kernelscope.errors import InputError
 
 # setup.py copies these
-FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs", "kernelscope/docs")
+FOLDERS = (
+    *("kernels", "results", "notebooks", "exercises", "docs"),
+    *("kernelscope/docs", "kernelscope/results"),
+)
 PACKAGE = Path(__file__).resolve().parent
 IMPORT_ROOT = PACKAGE.parent
 ENGINE = Path(kernelscope.__file__).resolve().parent
@@ -25,15 +29,15 @@ def home() -> Path:
 def course_folder(name: str) -> Path:
     """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
-        raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
+        raise InputError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
     return home() / name
 
 
-def child_environment(**more: str) -> dict[str, str]:
+def child_environment(*folders: Path, **more: str) -> dict[str, str]:
     """Return the environment of a child process that can import the course, installed or not.
 
-    more: variables to set besides.
+    folders: of other packages that it imports. more: variables to set besides.
     """
-    roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent)))
+    roots = dict.fromkeys((str(IMPORT_ROOT), str(ENGINE.parent), *map(str, folders)))
     paths = [*roots, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}

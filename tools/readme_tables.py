@@ -20,9 +20,8 @@ from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
-from attn_course.measure.book import ATTENTION, times_on_each_gpu
+from attn_course.measure import times_on_each_gpu
 from attn_course.measure.layers import LAYER_SUITES
-from attn_course.measure.record_schema import NumbaRecord, SpeedRecord
 from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
@@ -31,7 +30,9 @@ from attn_course.measure.records import (
     read_record,
 )
 from attn_course.measure.suites import SUITES
-from attn_course.site.published import badges
+from attn_devtools.book import ATTENTION
+from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
+from attn_devtools.site.published import badges
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
@@ -46,7 +47,8 @@ OURS = {suite: AUTO for suite in ATTENTION} | {
     "mlp": "mlp_fp32",
     "block": "block_fp32",
 }
-NUMBA_RECORD = ROOT / "results" / "cpu" / "numba_simulator.json"
+ENGINE_RECORDS = ROOT / "kernelscope" / "results"  # those that know no kernel of the course
+NUMBA_RECORD = ENGINE_RECORDS / "cpu" / "numba_simulator.json"
 
 
 def cell(text: str) -> str:
@@ -126,8 +128,9 @@ def layers() -> str:
 
 def speed() -> str:
     """How fast the simulator ran, from the record of `attn-course bench`."""
-    record = read_record(SPEED_RECORD, SpeedRecord)
-    numba = read_record(NUMBA_RECORD, NumbaRecord)
+    record, numba = (json.loads(path.read_text()) for path in (SPEED_RECORD, NUMBA_RECORD))
+    check(record, SpeedRecord)
+    check(numba, NumbaRecord)
     lines = [
         "| kernel, on the simulator | seconds | million lane-instructions a second |",
         "|---|---|---|",
@@ -303,7 +306,7 @@ def _exact(record: dict) -> tuple[int, int]:
 
 
 def matrices_line() -> str:
-    record = read_record(GPU_RECORDS / "differential_matrices.json")
+    record = read_record(ENGINE_RECORDS / "h200" / "differential_matrices.json")
     found = record["sections"]["matrices"]
     sums = sum(item.get("sums", 0) for item in found["items"])
     return (

@@ -5,13 +5,8 @@ Only the text is judged, by the course's own code on the simulator: no Python of
 
 from collections.abc import Iterator
 
-from kernelscope import (
-    CompileError,
-    CompilerFailedError,
-    Kernel,
-    KernelNotFoundError,
-    ParseError,
-)
+from kernelscope import CompileError, Kernel
+from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise

@@ -3,6 +3,8 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
+from types import ModuleType
 
 from kernelscope.cli.arguments import add_json
 from kernelscope.cli.main import TRACEBACK, outcome
@@ -11,13 +13,11 @@ from kernelscope.cli.options import joined
 from attn_course import __version__
 from attn_course.folders import FOLDERS, home
 
-from . import bench, check, count, profile, record, run, tour, trace
-from .course import book, claims, exercises, grade, lessons, site
+from . import bench, check, count, profile, run, tour, trace
+from .course import exercises, grade, lessons
 
-COMMANDS = (
-    *(tour, run, count, check, trace, profile, bench, book, record),
-    *(lessons, exercises, grade, claims, site),
-)
+COMMANDS = (tour, run, count, check, trace, profile, bench, lessons, exercises, grade)
+GROUP = "attn_course.commands"  # entry points: commands of other packages, such as the authors'
 
 
 class ShowVersion(argparse.Action):
@@ -29,7 +29,18 @@ class ShowVersion(argparse.Action):
         parser.exit()
 
 
-def build_parser() -> argparse.ArgumentParser:
+def name_of(command: ModuleType) -> str:
+    """'lessons' of attn_course.cli.course.lessons, 'site' of attn_devtools.site.command."""
+    return command.__name__.removesuffix(".command").rpartition(".")[2]
+
+
+def all_commands() -> tuple[ModuleType, ...]:
+    """Return the course's commands and those that installed packages add."""
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return (*COMMANDS, *(entry.load() for entry in found))
+
+
+def build_parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attn-course",
         description="CUDA attention kernels, run on a GPU or simulated, checked against float64.",
@@ -37,17 +48,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     parser.add_argument("--version", action=ShowVersion, nargs=0, help="show it, and end")
-    for command in COMMANDS:
+    for command in commands:
         command.add(parsers)
         own = list(parsers.choices.values())[-1]
         own.set_defaults(execute=command.execute)
-        if command is not record:
+        if not getattr(command, "WRITES_RECORDS", False):  # which are JSON already
             add_json(own)
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
+def main(
+    arguments: Sequence[str] | None = None, commands: Sequence[ModuleType] | None = None
+) -> int:
+    """Run a subcommand of the course, or of `commands` where they are given.
 
     Returns 0, 1 when something disagrees, 2 for a call that cannot run, 130 when interrupted, 141
     when the program that read its output has ended, such as `head`.
@@ -55,10 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         given = sys.argv[1:] if arguments is None else arguments
+        mine = set(map(name_of, COMMANDS)) & set(given[:1])
+        parser = build_parser(commands or (COMMANDS if mine else all_commands()))
         if not given:
-            build_parser().print_help(sys.stderr)
+            parser.print_help(sys.stderr)
             return 2
-        parsed = build_parser().parse_args(joined(given))
+        parsed = parser.parse_args(joined(given))
         return parsed.execute(parsed)
 
     return outcome(

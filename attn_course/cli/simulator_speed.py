@@ -3,6 +3,7 @@
 A lane-instruction is one PTX instruction executed by one thread.
 """
 
+import json
 import platform
 import statistics
 import time
@@ -17,12 +18,12 @@ from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
 from attn_course.figures import table
+from attn_course.folders import course_folder
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step
-from attn_course.measure.record_schema import NumbaRecord
-from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER, read_or_warn
+from attn_course.measure.records import CPU_FOLDER
 
-NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
+NUMBA_RECORD = course_folder("kernelscope/results") / CPU_FOLDER / "numba_simulator.json"
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,8 @@ def report(timings: list[SpeedTiming]) -> str:
     heads = "kernel on the simulator|(BH, n, d)|seconds|range|M lane-instructions|M a second"
     lines = [machine(), table(heads.split("|"), rows, right=(2, 4, 5))]
     ours = {t.name: t for t in timings}.get(AGAINST_NUMBA)
-    record = read_or_warn(NUMBA_RECORD, NumbaRecord) if NUMBA_RECORD.is_file() else None
-    if ours and record:
+    if ours and NUMBA_RECORD.is_file():
+        record = json.loads(NUMBA_RECORD.read_text(encoding="utf-8"))
         lines.append(
             f"{AGAINST_NUMBA}: {record['seconds'] / ours.seconds:,.0f}x faster than Numba's CUDA "
             f"simulator ({record['seconds']:.3g} s, recorded {record['date']} on "

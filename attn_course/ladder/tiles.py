@@ -5,7 +5,7 @@ devices with less shared memory. 20 has a few numbers of rows and of keys, each 
 each, and its head dim the rest. Among the tiles that fit the device and the grid, a model of
 the clocks that a multiprocessor needs picks one. The model counts what a block does (multiply-adds,
 passes over shared memory, bytes, waits for a tile); its prices were fitted to the times of every
-tile on the problems of measure/tile_model.py. It ranks tiles of one problem; as a forecast of a
+tile (tools/attn_devtools/record/tile_model.py). It ranks tiles of one problem; as a forecast of a
 time it is rough. It knows no causal mask, which takes about the same share of the work from every
 tile.
 """
@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, sqrt
+
+from kernelscope.errors import InputError
 
 from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
 
@@ -277,8 +279,19 @@ def tile_config(entry: str, problem: Problem, device: Device) -> Constants:
         c = dict(best[1])
         return c if entry == "rows_split" else _with_spans(c, problem.m)
     clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
-    raise ValueError(
+    raise InputError(
         f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
         f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
         f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles"
     )
+
+
+def tile_label(method: str, constants: Mapping[str, int]) -> str:
+    """ "flash_async D=64 ROWS=8": what a record calls a tile."""
+    return " ".join([method, *(f"{name}={value}" for name, value in constants.items())])
+
+
+def parsed_label(text: str) -> tuple[str, dict[str, int]]:
+    """Method and constants of a label."""
+    method, *pairs = text.split(" ")
+    return method, {name: int(value) for name, _, value in (pair.partition("=") for pair in pairs)}

@@ -7,12 +7,13 @@ from math import prod
 
 import numpy as np
 from kernelscope import Counters, InstructionEvent, Observer, RawModule, Tracer, observe
+from kernelscope.errors import InputError
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
 from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import Problem, step
-from attn_course.measure import tile_model
+from attn_course.ladder.tiles import parsed_label
 from attn_course.measure.contests import Shape, shape_label
 from attn_course.measure.experiments import RecordedTimes
 
@@ -162,7 +163,7 @@ def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
     )
     start = next((at for at, line in enumerate(new) if line.startswith("    for (int key0")), None)
     if start is None:
-        raise ValueError(f"{after} has no loop over key0")
+        raise InputError(f"{after} has no loop over key0")
     stop = new.index("    }", start)
     code = next(at for at, line in enumerate(new) if line and not line.startswith("//"))
     changes = difflib.SequenceMatcher(None, old, new).get_opcodes()
@@ -213,7 +214,7 @@ def tile_times(record: dict, shape: Shape, keys: int) -> list[tuple[str, dict, i
     """
     rows = {(tuple(row["shape"]), row["keys"]): row for row in record["rows"]}
     return [
-        (*tile_model.constants(name), one["blocks"], one["median_us"])
+        (*parsed_label(name), one["blocks"], one["median_us"])
         for name, one in rows[tuple(shape), keys]["contestants"].items()
     ]
 

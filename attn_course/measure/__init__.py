@@ -16,6 +16,6 @@ _NAMES = {
     "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
     "hardware": "memory_levels",
     "layers.suites": "layer_times",
-    "book": "times_on_each_gpu",
+    "gpus": "times_on_each_gpu",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from kernelscope.errors import UnknownNameError
+
 from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
 from attn_course.clinic.edits import edited, kernel_text
 from attn_course.ladder.choose import current_device
@@ -42,7 +44,7 @@ def ablation(kernel: str, name: str) -> Ablation:
     for one in ABLATIONS:
         if (one.kernel, one.name) == (kernel, name):
             return one
-    raise KeyError(
+    raise UnknownNameError(
         f"no ablation {name!r} of {kernel}; there are: " + ", ".join(one.label for one in ABLATIONS)
     )
 
@@ -195,7 +197,7 @@ def row_of(found: dict, shape: Shape, causal: bool = False) -> dict:
     for row in records.rows_of(found, shape):
         if row["causal"] == causal:
             return row
-    raise KeyError(f"no row of shape {shape}, causal {causal} in this record")
+    raise UnknownNameError(f"no row of shape {shape}, causal {causal} in this record")
 
 
 def worths(found: dict, kernel: str, shape: Shape, causal: bool = False) -> list[Worth]:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
+from kernelscope.errors import UnknownNameError
+
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import METHODS
 from attn_course.ladder.steps import EXPERIMENTS, Device, Problem, ceil_div, step
@@ -169,7 +171,7 @@ def row_of(found: dict, shape: Shape) -> dict:
     for row in (*found["rows"], found["tiles"]):
         if tuple(row["shape"]) == tuple(shape):
             return row
-    raise KeyError(f"no row of shape {shape} in this record")
+    raise UnknownNameError(f"no row of shape {shape} in this record")
 
 
 def times(shape: Shape, found: dict | None, suite: dict | None) -> RecordedTimes | None:

@@ -5,8 +5,7 @@ of the .cu text and of the headers that it includes), for edited kernels also `s
 SHA-256 of the edited text), and the measurements. A kernel or an edit that has changed since makes
 its record stale; :func:`caption` says so, and everything that shows a record shows its caption.
 
-A record is checked against the schema of its kind (:mod:`.record_schema`) when it is read, and
-before it is written.
+Reading and writing check these fields; `attn-course record` checks each kind's own besides.
 """
 
 import datetime
@@ -17,14 +16,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, TypedDict
 
-from kernelscope import closure_hash, file_stamp, include_closure, resolve_backend
+import msgspec
+from kernelscope import resolve_backend
+from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
+from kernelscope.errors import UserError
+from msgspec import Meta
 
 from attn_course.folders import checkout, course_folder
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
-
-from .record_schema import decoded, kind_of
 
 RESULTS_FOLDER = course_folder("results")
 _STRING_OR_COMMENT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -34,7 +36,19 @@ _log = logging.getLogger(__name__)
 _warned: set[Path] = set()  # files that were named as corrupt
 
 
-class RecordError(ValueError):
+class RecordStamp(TypedDict):
+    """Where and when a record was taken, and of which kernels (file -> SHA-256)."""
+
+    kind: str
+    gpu: str
+    driver: str
+    cuda: str  # the runtime's version
+    date: Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
+    commit: str
+    kernels: dict[str, str]
+
+
+class RecordError(UserError, ValueError):
     """A results file that is not a record; names the file and what is wrong."""
 
 
@@ -80,7 +94,7 @@ def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
     """Write results/<gpu>/<name>.json and return its path.
 
     Raises:
-        RecordError: the record does not fit the schema of its kind, or holds NaN or infinity. It is
+        RecordError: a field of the stamp is missing, or a value is NaN or infinity. The record is
             kept as <name>.rejected, which nothing reads: a measurement may have taken long.
     """
     text = json.dumps(record, indent=1) + "\n"
@@ -89,38 +103,43 @@ def write_record(record: dict, name: str, root: Path = RESULTS_FOLDER) -> Path:
     try:
         decoded(text.encode())
     except ValueError as error:
-        kept = path.with_suffix(".rejected")
-        kept.write_text(text, encoding="utf-8")
-        raise RecordError(f"{name} is not a record: {error}; kept as {kept}") from None
+        rejected = path.with_suffix(".rejected")
+        rejected.write_text(text, encoding="utf-8")
+        raise RecordError(f"{name} is not a record: {error}; kept as {rejected}") from None
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def read_record(path: Path, schema: type | None = None) -> dict:
-    """Return one record, checked against the schema of its kind, or against the one given.
+def decoded(text: bytes) -> dict:
+    """Return the record that JSON text holds.
 
     Raises:
-        RecordError: the file cannot be read or is no such record; names it and the place in it.
+        msgspec.DecodeError: not JSON (NaN is none), or a field of the stamp is missing.
+    """
+    msgspec.json.decode(text, type=RecordStamp)
+    return msgspec.json.decode(text)
+
+
+def read_record(path: Path) -> dict:
+    """Return one record.
+
+    Raises:
+        RecordError: the file cannot be read or is no record; names it and the place in it.
     """
     try:
-        return decoded(_plain_bytes(path), schema)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError(errno.EINVAL, "it is no plain file")  # reading it could wait for ever
+        return decoded(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not a record: {error}") from None
 
 
-def _plain_bytes(path: Path) -> bytes:
-    """Return a file's bytes. OSError: it cannot be read, or reading it could wait for ever."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise OSError(errno.EINVAL, "it is no plain file")
-    return path.read_bytes()
-
-
-def read_or_warn(path: Path, schema: type | None = None) -> dict | None:
+def read_or_warn(path: Path) -> dict | None:
     """Return one record, as read_record(); None for a corrupt file, which the log names once."""
     try:
-        return read_record(path, schema)
+        return read_record(path)
     except RecordError as error:
         if path not in _warned:
             _warned.add(path)
@@ -133,24 +152,11 @@ def records(kind: str, root: Path = RESULTS_FOLDER) -> list[dict]:
 
     A corrupt file is skipped, whatever its kind; the log names it and says why.
     """
-    found = []
-    for path in sorted(root.glob("*/*.json")):
-        if path.parent.name == CPU_FOLDER:
-            continue
-        if _kind(path) in (kind, None) and (record := read_or_warn(path)):
-            found.append(record)
-    found = [record for record in found if record["kind"] == kind]
+    paths = [path for path in sorted(root.glob("*/*.json")) if path.parent.name != CPU_FOLDER]
+    found = [record for path in paths if (record := read_or_warn(path)) and record["kind"] == kind]
     return sorted(
         found, key=lambda record: (record["date"], record["gpu"] == COURSE_GPU), reverse=True
     )
-
-
-def _kind(path: Path) -> str | None:
-    """The kind of a record; None where the file does not say."""
-    try:
-        return kind_of(_plain_bytes(path))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def newest_record(kind: str, root: Path = RESULTS_FOLDER) -> dict | None:

@@ -13,7 +13,7 @@ DEFECTS = {
     "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
         "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
     ),
-    "none of an exercise's": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
+    "unknown section 'Remark'": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
     "two sections 'Hint'": TEXT + "\n## Hint\n",
     "Rejected for: PROPERTY": TEXT.replace("Rejected for: in bounds", "Rejected for: style", 1),
     "holds 0 fences": TEXT.replace("```c++", "```cpp"),
@@ -31,6 +31,16 @@ def test_a_wrong_file_is_refused_by_name(message):
     with pytest.raises(ExerciseError) as raised:
         parse_exercise("add_ten", DEFECTS[message])
     assert message in str(raised.value) and "add_ten" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("def setup(", "{}\n\n\ndef setup("), ("    ", "    {}\n    ")]
+)
+def test_an_error_of_the_specification_names_its_line(old, new):
+    before, setup, after = TEXT.partition("def setup(")
+    text = (setup + after).replace(old, new.format("x, y = (1, 2, 3)"), 1)
+    with pytest.raises(ExerciseError, match="add_ten: .* ValueError: .*, at `x, y = .1, 2, 3.`"):
+        _ = parse_exercise("add_ten", before + text).setups
 
 
 def test_a_diff_becomes_edits_hunk_by_hunk():

@@ -10,9 +10,9 @@ from kernelscope.settings import ALIASES
 from record_harness import NOT_TIMED, stamped, timing
 
 import attn_course
-from attn_course.cli.main import COMMANDS
+from attn_course.cli.main import all_commands, name_of
 from attn_course.ladder.steps import LADDER
-from attn_course.measure.book import ATTENTION, LAYERS
+from attn_devtools.book import ATTENTION, LAYERS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -93,7 +93,8 @@ def test_a_changed_kernel_makes_the_results_stale(tmp_path, monkeypatch):
     monkeypatch.setattr(readme_tables, "GPU_RECORDS", tmp_path)
     assert readme_tables.bench().count("STALE") == len(ATTENTION)
     assert readme_tables.layers().count("STALE") == len(LAYERS)
-    assert all("STALE" in line for line in readme_tables.checked().splitlines())
+    counters, results, _, sanitizer = readme_tables.checked().splitlines()
+    assert all("STALE" in line for line in (counters, results, sanitizer))
 
 
 def test_a_missed_counter_and_a_false_alarm_are_told(tmp_path, monkeypatch):
@@ -151,5 +152,5 @@ def test_prose_has_at_most_100_columns(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_subcommands_that_are_named_exist(name):
-    known = {command.__name__.rpartition(".")[2] for command in COMMANDS}
+    known = set(map(name_of, all_commands()))
     assert set(re.findall(r"`(?:\.venv/bin/)?attn-course ([a-z]+)", PAGES[name])) <= known

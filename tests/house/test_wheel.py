@@ -76,6 +76,7 @@ DATA = (
     | stored("exercises", ".md")
     | stored("docs", ".md")
     | stored("kernelscope/docs", ".md")
+    | stored("kernelscope/results", ".json")
 )
 
 
@@ -113,16 +114,20 @@ def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
         names = {f"kernelscope/{name.partition('/')[2]}" for name in archive.getnames()}
     kept = stored("kernelscope/src", ".py", ".js", ".css") | stored("kernelscope/tests", ".py")
     single = {f"kernelscope/{name}" for name in ("README.md", "LICENSE", "pyproject.toml")}
-    assert kept | single | stored("kernelscope/docs", ".md") <= names
+    data = stored("kernelscope/docs", "") | stored("kernelscope/results", ".json")
+    assert kept | single | data | stored("kernelscope/tools", ".py") <= names
     assert not [name for name in names if name.endswith(".pyc")]
 
 
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = stored("attn_course", ".py", ".js", ".css", ".j2")
+    package = stored("attn_course", ".py", ".js", ".css", ".json")
+    authors = stored("tools/attn_devtools", ".py", ".js", ".css", ".j2")
     assert package | {f"attn_course/{name}" for name in DATA} <= names
+    assert {name.removeprefix("tools/") for name in authors} <= names
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"attn_course"}
+    ours = {top for top in tops if not top.endswith(".dist-info")}
+    assert ours == {"attn_course", "attn_devtools"}
 
 
 def test_the_sdist_is_a_checkout(tmp_path):

@@ -7,12 +7,12 @@ from record_harness import stamped
 
 from attn_course import Counters, Tracer, reference
 from attn_course.ladder.problem import Device
+from attn_course.ladder.tiles import tile_label as label
 from attn_course.lessons import fused
-from attn_course.measure import tile_model
 from attn_course.measure.experiments import tile_options
-from attn_course.measure.tile_model import label
 from attn_course.reference import compare
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.record import tile_model
 
 pytestmark = pytest.mark.system
 

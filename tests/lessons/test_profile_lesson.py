@@ -1,13 +1,11 @@
 """Lesson 13's predictions, and what it reads from records, stale and missing ones included."""
 
-import json
-
 from record_harness import stamped
 
 from attn_course.lessons import lesson13_profile
 from attn_course.measure.hardware import nsight
-from attn_course.measure.record_schema import decoded
 from attn_course.measure.records import kernel_hash
+from attn_devtools.record import schema
 
 SMALL = nsight.Target(3, (2, 61, 77, 37))
 
@@ -100,8 +98,7 @@ def test_a_record_keeps_what_it_asked_for(monkeypatch):
     found = stamped(**lesson13_profile.record())
     targets = (*lesson13_profile.TARGETS, *lesson13_profile.LARGE.values())
     assert len(found["cases"]) == len(targets)
-    text = json.dumps(found).encode()
-    decoded(text)  # it fits the schema of its kind
+    schema.check(found)  # it fits the schema of its kind
     for target in targets:
         metrics = lesson13_profile.case_of(found, target)["metrics"]
         assert metrics["launch__sm_count"] == 7 and "of no use" not in metrics

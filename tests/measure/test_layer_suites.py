@@ -7,11 +7,12 @@ import pytest
 from record_harness import stamped
 
 from attn_course.cli import bench, main
-from attn_course.cli.record import faults_of
 from attn_course.measure import contests, records, timing
 from attn_course.measure.layers import LAYER_SUITES, contestants, suites
 from attn_course.measure.layers.suites import LayerRow
 from attn_course.measure.timing import Replay
+from attn_devtools.record import schema
+from attn_devtools.record.command import faults_of
 
 ROWS = {
     "layernorm": LayerRow((2, 3, 40)),
@@ -85,7 +86,7 @@ def test_a_record_is_written_and_shown(made_up_gpu, tmp_path, capsys):
     assert main.main(["bench", "mlp", "--methods", "naive", "--results", str(tmp_path)]) != 0
     row["timings"]["mlp_fp32"].pop("median_us")
     with pytest.raises(records.RecordError, match="median_us"):
-        records.write_record(record, "bench_mlp", tmp_path)
+        schema.write(record, "bench_mlp", tmp_path)
 
 
 def test_rows_are_checked_at_even_distances_and_nan_anywhere_shows():

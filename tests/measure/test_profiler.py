@@ -11,8 +11,9 @@ from attn_course.cli import main
 from attn_course.cli.profile import target_of
 from attn_course.ladder.steps import Device, Geometry, Problem, step
 from attn_course.measure import records as results
-from attn_course.measure.hardware import compare_counters, counter_probes, nsight
+from attn_course.measure.hardware import nsight
 from attn_course.measure.records import RecordError, caption, is_current, stale_kernels
+from attn_devtools.record import compare_counters, counter_probes
 
 # As `ncu --csv --page raw --print-units base` prints it: its own remarks, a line of names, a line
 # of units, a line a launch; thousands are set apart in some locales.

@@ -14,11 +14,11 @@ from attn_course.measure import (
     experiments,
     pipeline_times,
     suites,
-    tile_model,
     timing,
 )
 from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import Replay
+from attn_devtools.record import tile_model
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import lines_of
+from kernelscope.ptx import lines_of
 
 from attn_course.exercises.judgement import CONTEXT, PROPERTIES
 

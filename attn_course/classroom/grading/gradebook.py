@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from ..sets import problem_set
 from .store import GRADED, Result, write
@@ -23,7 +23,7 @@ HEADS = {
 }
 
 
-class GradebookError(ShownBriefly, ValueError):
+class GradebookError(UserError, ValueError):
     """A gradebook that cannot be written."""
 
 

@@ -1,1 +1,1 @@
-"""Subcommands for learners and teachers: lessons, exercises, claims."""
+"""Subcommands for learners and teachers: lessons, exercises, grades."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+from kernelscope.errors import UserError
 
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
 
@@ -27,7 +28,7 @@ NOT_EARNED = "NotEarned"  # what a test cell raises; it says no more than the po
 _SET_ID = re.compile(r"(ps\d+)[-_]")  # of a grade_id: the set that its cell is of
 
 
-class Unreadable(ValueError):
+class Unreadable(UserError, ValueError):
     """A submission that is no notebook; the message says why."""
 
 

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import ShownBriefly, landlock
+from kernelscope import landlock
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
 
@@ -45,7 +46,7 @@ _turns = itertools.count(os.getpid())
 _running: set[subprocess.Popen] = set()
 
 
-class SandboxError(ShownBriefly, RuntimeError):
+class SandboxError(UserError, RuntimeError):
     """The sandbox itself does not work; not the fault of what was to run in it."""
 
 

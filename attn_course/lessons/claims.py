@@ -1,0 +1,138 @@
+"""Claims of five documents about attention kernels: their numbers and verdicts, for lesson 14.
+
+`attn-course claims` tries them again; results/claims.json keeps what came out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+import msgspec
+import numpy as np
+
+from attn_course.figures import table
+from attn_course.measure.records import RESULTS_FOLDER, RecordError
+
+from .predictions import predict, reveal
+
+HOLDS, HOLDS_WHEN, FAILS = "holds", "holds only when", "does not hold"
+VERDICTS = (HOLDS, HOLDS_WHEN, FAILS)
+# What the claims come from: five documents about attention kernels, by their kind.
+SOURCES = {
+    "guide": "a beginner's guide to a tiled kernel for attention scores",
+    "essay": "an essay on a first optimisation that gained 6 %",
+    "readme": "the README of a kernel for head dimensions of 512 to 8192",
+    "report": "a report on attention, layer normalisation and an MLP in seven phases",
+    "log": "the log of the project that the README belongs to",
+}
+COUNTED = "counted by the simulator"
+COMPUTED = "computed"
+PRINTED = "printed in the source"
+YES_OR_NO = "yes or no"
+FILE = "claims.json"
+CHOICE = dict(zip("hwn", VERDICTS, strict=True))  # what a learner answers -> the verdict
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number: what it is, its value, its unit, and where it comes from.
+
+    value: True and False become 1 and 0 in the unit YES_OR_NO.
+    source: COUNTED, COMPUTED, PRINTED, or the caption of a record.
+    """
+
+    what: str
+    value: float
+    unit: str
+    source: str
+
+    def __post_init__(self):
+        if isinstance(self.value, bool | np.bool_):
+            object.__setattr__(self, "unit", YES_OR_NO)
+        object.__setattr__(self, "value", float(self.value))
+
+    def __str__(self) -> str:
+        if self.unit == YES_OR_NO:
+            return "yes" if self.value else "no"
+        number = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.4g}"
+        return f"{number} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A claim with its evidence and its verdict, as results/claims.json keeps it."""
+
+    name: str
+    source: str
+    said: str
+    lesson: str
+    evidence: tuple[Evidence, ...] = field(default=())
+    verdict: str = ""
+    why: str = ""
+
+    def record(self) -> dict:
+        """Return the fields for the file."""
+        return asdict(self) | {"evidence": [asdict(one) for one in self.evidence]}
+
+
+class _Book(TypedDict):
+    sources: dict[str, str]
+    claims: list[Tried]
+
+
+def read(root: Path = RESULTS_FOLDER) -> dict[str, Tried]:
+    """Return name -> claim of the file.
+
+    Raises:
+        RecordError: there is no file, or it does not fit; names it and the place in it.
+    """
+    path = root / FILE
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Book)
+    except OSError as error:
+        raise RecordError(
+            f"{path}: {error.strerror}; `attn-course claims --write` makes it"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise RecordError(f"{path}: {error}") from None
+    for one in found["claims"]:
+        if one.verdict not in VERDICTS or one.source not in SOURCES:
+            raise RecordError(f"{path}: {one.name} has an unknown verdict or source")
+    return {one.name: one for one in found["claims"]}
+
+
+# -- for a lesson ----------------------------------------------------------------------------------
+def evidence_table(evidence: Iterable[Evidence]) -> str:
+    """Return the numbers of a claim as a table, and below it the records that they come from."""
+    evidence = list(evidence)
+    sources = list(dict.fromkeys(one.source for one in evidence))
+    mark = {source: "abcdefgh"[number] for number, source in enumerate(sources)}
+    rows = [(one.what, str(one), mark[one.source]) for one in evidence]
+    notes = [f"{letter}: {source}" for source, letter in mark.items()]
+    return "\n".join([table(("what", "value", "from"), rows, (1,)), *notes])
+
+
+def ask(verdicts: Mapping[str, str | None]) -> None:
+    """Take a learner's verdicts as predictions: name of a claim -> a key of CHOICE, or None."""
+    for name, letter in verdicts.items():
+        predict(name, letter, CHOICE, listed=False)
+
+
+def show(tried: Iterable[Tried]) -> None:
+    """Print claims with their numbers, the reason, and the verdict beside the one predicted."""
+    letters = {verdict: letter for letter, verdict in CHOICE.items()}
+    for one in tried:
+        print(f"-- {one.name}: {one.said} (lesson {one.lesson[:2]})")
+        print(evidence_table(one.evidence))
+        reveal(one.name, letters[one.verdict])
+        print(textwrap.fill(one.why, 110), end="\n\n")
+
+
+def verdict_table(tried: Iterable[Tried]) -> str:
+    """Return one row a claim: its name, its verdict, its source, and its lesson's number."""
+    rows = [(one.name, one.verdict, one.source, one.lesson[:2]) for one in tried]
+    return table(("claim", "verdict", "source", "lesson"), rows)

@@ -1,0 +1,91 @@
+"""The properties of an instruction that matter to the sanitizer, read from its opcode once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from .values import Values
+
+_STRONG = ("relaxed", "acquire", "release", "acq_rel", "mmio")
+MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
+
+
+@dataclass(frozen=True)
+class InstructionTraits:
+    """The properties of an instruction that matter here, read from its opcode once."""
+
+    parameter: bool  # ld.param and st.param: call arguments, nobody else's business
+    atomic: bool  # atomics and accesses with a memory order, in any space
+    swap: bool
+    narrow: bool  # an atomic that only threads of its own block may rely on
+    volatile: bool
+    decides: bool  # a volatile load that may decide a branch: it may wait for a flag
+    updates: bool  # a volatile load whose value is computed with and stored again
+    fence: bool  # of the device at least
+    block_fence: bool  # of any scope
+    meeting: bool
+    shuffle: bool
+    warp_barrier: bool  # __syncwarp()
+    arrive: bool
+    copy: str  # cp.async: "issue", "commit" or "wait"
+    phase: str  # of an mbarrier: "arrive", "wait" or, after copies, "follow"
+
+    @cached_property
+    def plain(self) -> bool:
+        """Return whether nothing but its accesses matters."""
+        wait = self.meeting or self.warp_barrier or self.arrive or self.phase
+        return not (wait or self.block_fence or self.copy)
+
+    @classmethod
+    def of(cls, instruction, values: Values) -> InstructionTraits:
+        opcode = instruction.opcode
+        parts = opcode.split(".")
+        root = parts[0]
+        ordered = any(part in _STRONG for part in parts)
+        block_only = "cta" in parts
+        releases = root in ("atom", "red", "st", "ld") and any(
+            part in ("acquire", "release", "acq_rel") for part in parts
+        )
+        reads_flag = root == "ld" and "volatile" in parts
+        return cls(
+            parameter="param" in opcode,
+            atomic=root in ("atom", "red") or ordered and root in ("ld", "st") or _shares(parts),
+            swap=root == "atom" and "cas" in parts,
+            narrow=root in ("atom", "red") and block_only,
+            volatile="volatile" in parts,
+            decides=reads_flag and values.decides(instruction),
+            updates=reads_flag and values.returns_to_memory(instruction),
+            fence=(root in ("membar", "fence") or releases) and not block_only,
+            block_fence=root in ("membar", "fence") or releases,
+            meeting=opcode.startswith(MEETINGS),
+            shuffle=root == "shfl",
+            warp_barrier=opcode.startswith("bar.warp.sync"),
+            arrive=root in ("bar", "barrier") and "arrive" in parts,
+            copy=_part_of_copy(opcode),
+            phase=_use_of_phase(parts),
+        )
+
+
+def _part_of_copy(opcode: str) -> str:
+    if not opcode.startswith("cp.async."):
+        return ""
+    if "commit_group" in opcode:
+        return "commit"
+    if "wait" in opcode:
+        return "wait"
+    return "issue" if opcode.startswith(("cp.async.ca.", "cp.async.cg.")) else ""
+
+
+def _shares(parts: list[str]) -> bool:
+    """Is this an operation on an mbarrier that other threads may be using?"""
+    return "mbarrier" in parts and "init" not in parts
+
+
+def _use_of_phase(parts: list[str]) -> str:
+    if parts[:3] == ["cp", "async", "mbarrier"]:
+        return "follow"
+    if parts[0] != "mbarrier":
+        return ""
+    known = {"arrive": "arrive", "arrive_drop": "arrive", "test_wait": "wait", "try_wait": "wait"}
+    return known.get(parts[1], "")

@@ -1,0 +1,67 @@
+"""A claim on trial: what was said, what was measured or counted, and the verdict that follows."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelscope.errors import UserError
+
+from attn_course.lessons.claims import FILE, SOURCES, Evidence, Tried
+from attn_course.measure.records import RESULTS_FOLDER
+
+
+class NotMeasured(UserError, LookupError):
+    """The record that a trial needs is not there; names the command that takes it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim and its experiment.
+
+    Attributes:
+        source: a key of SOURCES.
+        name: a key, in lower case with underscores.
+        said: the claim, in our words.
+        lesson: the lesson whose subject it is, "05_timing_honestly".
+        experiment: returns the evidence; raises NotMeasured.
+        judge: what -> value gives a verdict of VERDICTS: the rule is fixed before the numbers.
+        why: what explains the numbers.
+    """
+
+    source: str
+    name: str
+    said: str
+    lesson: str
+    experiment: Callable[[], list[Evidence]]
+    judge: Callable[[dict[str, float]], str]
+    why: str
+
+    def tried(self) -> Tried:
+        """Run the experiment and judge its numbers.
+
+        Raises:
+            NotMeasured: a record is missing.
+        """
+        evidence = tuple(self.experiment())
+        verdict = self.judge({one.what: one.value for one in evidence})
+        return Tried(self.name, self.source, self.said, self.lesson, evidence, verdict, self.why)
+
+
+def try_all(claims: Iterable[Claim]) -> tuple[list[Tried], dict[str, str]]:
+    """Run every experiment. Returns what was tried, and claim -> why it could not be."""
+    tried, missing = [], {}
+    for one in claims:
+        try:
+            tried.append(one.tried())
+        except NotMeasured as error:
+            missing[one.name] = str(error)
+    return tried, missing
+
+
+def write(tried: Iterable[Tried], root: Path = RESULTS_FOLDER) -> Path:
+    """Write the file of all claims and return its path."""
+    path = root / FILE
+    content = {"sources": SOURCES, "claims": [one.record() for one in tried]}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,1 @@
+"""Records of a GPU: `attn-course record NAME` takes one and keeps it under results/."""

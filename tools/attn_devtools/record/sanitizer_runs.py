@@ -1,0 +1,256 @@
+"""Kernels under NVIDIA's compute-sanitizer: which of them at which extents, and what it says.
+
+A kernel runs in a process of its own under one tool, since a fault ends the CUDA context; kernels
+that should pass share a process, and get one each only where something was found.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from kernelscope.module import bind
+
+from attn_course import clinic
+from attn_course.clinic import Case, broken_kernels, clean_kernels
+from attn_course.folders import child_environment
+from attn_course.ladder.headers import KERNEL_FOLDER
+from attn_course.ladder.steps import FUSED, LADDER, Problem, Step
+from attn_course.ladder.verify import FORMULAS
+from attn_course.layers import LAYERS
+from attn_course.layers.launches import Launches
+from attn_course.layers.verify import layer_case
+from attn_course.reference.comparison import Comparison
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+BUILDS = {"optimised": "-lineinfo", "debug": "-G"}
+TIMEOUT_S = 90  # a divergent barrier may hang for good
+RAGGED = Case(Problem(2, 33, 37, 35))
+# Of the kernels that do all of attention: rows that no vector load fits, several tiles of keys and
+# grouped heads under the causal mask, more queries than keys, so that some rows see none, and a
+# bias of each head, of which pairs are loaded. The 16-byte copies of 16-bit elements need a head
+# dim that is a multiple of 8.
+ATTENTION = (
+    RAGGED,
+    Case(Problem(4, 13, 150, 36, heads=2), causal=True),
+    Case(Problem(8, 26, 19, 36, heads=4, kv_heads=2), causal=True),
+    Case(Problem(4, 70, 300, 64, heads=4, kv_heads=2), causal=True),
+    Case(Problem(3, 20, 150, 40, heads=3, bias_strides=(0, 20 * 150), biased=True)),
+)
+# (B, n, width) and heads for kernels of the layers: rows that no vector load fits, and long rows.
+TOKENS = (((2, 5, 37), 1), ((2, 7, 48), 3), ((1, 3, 2052), 1))
+# A clean kernel with exactly the m * 4 bytes of shared memory that its PTX reads; ptxas reads more.
+EXACT = "broken/clean/rows_atomic.cu@148-bytes"
+
+# What the tools write, and the kinds of finding that stands for; the first that fits.
+MEANINGS = (
+    ("misaligned", re.compile(r"misaligned", re.I)),
+    ("out-of-bounds", re.compile(r"Invalid __\w+__ (?:read|write|atomic)|out of bounds", re.I)),
+    ("race", re.compile(r"\b(?:Error|Warning): .*(?:Race|hazard)", re.I)),
+    ("uninitialised-read", re.compile(r"Uninitialized", re.I)),
+    (
+        "divergent-barrier",
+        re.compile(r"Barrier error|Divergent thread|Invalid arguments? for", re.I),
+    ),
+    ("bad-launch", re.compile(r"API call to \w*Launch", re.I)),
+)
+_PLACE = re.compile(r"\bin \S*?:(\d+)\b|\.cu:(\d+)")
+_SUMMARY = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+_OUTCOME = re.compile(r"^outcome (\S+): (.*)$", re.MULTILINE)
+
+
+# -- what is run -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class LayerRun:
+    """A launch of a kernel of the layers on random tokens."""
+
+    step: Step
+    shape: tuple[int, int, int]
+    heads: int
+
+    def run(self, backend: str, options: tuple[str, ...] = ()) -> Comparison:
+        """Launch it, and compare what it wrote with float64."""
+        tokens = np.random.default_rng(0).standard_normal(self.shape).astype(np.float32)
+        launches = Launches(backend)
+        oracle = layer_case(self.step, tokens, self.heads).append(self.step, launches, options)
+        launches.run()
+        return oracle.judge()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel file and the launches it is examined at."""
+
+    path: Path
+    cases: tuple[Case | LayerRun, ...]
+
+
+def broken_subjects() -> dict[str, Subject]:
+    """Every broken kernel at its own case, by file name under kernels/."""
+    return {name_of(one.path): Subject(one.path, (one.case,)) for one in broken_kernels()}
+
+
+def clean_subjects() -> dict[str, Subject]:
+    """The ladder, the layers' kernels and the twins of broken ones: both sides find nothing."""
+    steps = {step.path: step for step in LADDER if step.computes in FORMULAS}
+    paths = sorted({*clean_kernels(), *steps}, key=name_of)
+    fused = {path for path, step in steps.items() if step.computes == FUSED}
+    found = {
+        name_of(path): Subject(path, ATTENTION if path in fused else (RAGGED,)) for path in paths
+    }
+    for path in dict.fromkeys(step.path for step in LAYERS):
+        steps_here = [step for step in LAYERS if step.path == path]
+        launches = tuple(LayerRun(step, *tokens) for step in steps_here for tokens in TOKENS)
+        found[name_of(path)] = Subject(path, launches)
+    return found
+
+
+def exact_subject() -> dict[str, Subject]:
+    """The launch of EXACT."""
+    path, size = EXACT.split("@")
+    case = Case(RAGGED.problem, shared_bytes=int(size.removesuffix("-bytes")))
+    return {EXACT: Subject(KERNEL_FOLDER / path, (case,))}
+
+
+def all_subjects() -> dict[str, Subject]:
+    return broken_subjects() | clean_subjects() | exact_subject()
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(KERNEL_FOLDER).as_posix()
+
+
+# -- what the tools write --------------------------------------------------------------------------
+@dataclass
+class Report:
+    """The report of one tool on a process: kind -> source lines, and its own count of errors.
+
+    outcome: what the kernel did: "right", "wrong", "not compared", "hangs" or "error: ...".
+    """
+
+    tool: str
+    build: str
+    kinds: dict[str, list[int]] = field(default_factory=dict)
+    errors: int = 0
+    outcome: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.kinds and not self.errors
+
+
+def parse(text: str, tool: str, build: str) -> Report:
+    """The findings in a tool's output. A place belongs to the finding above it."""
+    report, kind = Report(tool, build), None
+    for raw in text.splitlines():
+        if not raw.startswith("========="):
+            continue
+        line = raw.removeprefix("=========").strip()
+        found = next((name for name, pattern in MEANINGS if pattern.search(line)), None)
+        if found:
+            kind = found
+            report.kinds.setdefault(kind, [])
+        inside = kind and "Host Frame" not in line and ".py" not in line
+        place = [int(one or other) for one, other in _PLACE.findall(line)] if inside else []
+        for number in place:
+            if number not in report.kinds[kind]:
+                report.kinds[kind].append(number)
+        if (summary := _SUMMARY.search(line)) is not None:
+            report.errors = int(summary.group(1) or summary.group(2))
+        if (found or place) and len(report.lines) < 6:
+            report.lines.append(line[:160])
+    return report
+
+
+# -- one tool, one process -------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Job:
+    """A tool, a build, and the names of subjects that share a process as long as all is well."""
+
+    tool: str
+    build: str
+    names: tuple[str, ...]
+
+
+def run_job(job: Job, executable: str) -> dict[str, Report]:
+    """A report for each name. A group in which anything is found is run again one by one."""
+    text = run_process(job, executable)
+    report, outcomes = parse(text, job.tool, job.build), dict(_OUTCOME.findall(text))
+    if len(job.names) == 1:
+        report.outcome = outcomes.get(job.names[0]) or f"error: {text.strip()[-120:]}"
+        return {job.names[0]: report}
+    if report.is_silent and all(outcomes.get(name) in ("right", "wrong") for name in job.names):
+        return {name: Report(job.tool, job.build, outcome=outcomes[name]) for name in job.names}
+    found = {}
+    for name in job.names:
+        found |= run_job(Job(job.tool, job.build, (name,)), executable)
+    return found
+
+
+def run_process(job: Job, executable: str) -> str:
+    """Return the output of tool and kernels; "outcome NAME: hangs" after the time limit."""
+    options = ["--tool", job.tool, "--print-limit", "30"]
+    if job.tool == "memcheck":
+        options += ["--report-api-errors", "explicit"]
+    if job.tool == "racecheck":
+        options += ["--racecheck-report", "analysis"]
+    program = [sys.executable, "-m", __spec__.name, job.build, *job.names]
+    process = subprocess.Popen(
+        [executable, *options, *program],
+        env=child_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        return process.communicate(timeout=TIMEOUT_S)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        text = process.communicate()[0]
+        done = dict(_OUTCOME.findall(text))
+        return text + "".join(f"\noutcome {n}: hangs" for n in job.names if n not in done)
+
+
+# -- inside that process ---------------------------------------------------------------------------
+def launch(build: str, names: list[str]) -> None:
+    """Run subjects on the GPU; prints a line `outcome NAME: ...` for each."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)  # plain cudaMalloc, so that the tool sees each array's ends
+    subjects = all_subjects()
+    for name in names:
+        print(f"outcome {name}: {outcome(subjects[name], build)}", flush=True)
+
+
+def outcome(subject: Subject, build: str) -> str:
+    """The first outcome of its launches that is not "right"."""
+    try:
+        found = [judged(subject.path, case, build) for case in subject.cases]
+    except Exception as error:
+        return f"error: {str(error).splitlines()[0][:120]}"
+    return next((one for one in found if one != "right"), "right")
+
+
+def judged(path: Path, case: Case | LayerRun, build: str) -> str:
+    import cupy
+
+    if isinstance(case, LayerRun):
+        return "right" if case.run("gpu", (BUILDS[build],)).agrees else "wrong"
+    trial = clinic.prepare(path, case, backend="gpu", options=(BUILDS[build],), poison=False)
+    start, kernel = trial.launch.geometry, trial.launch.kernel
+    values = tuple(bind(kernel.name, kernel.entry, trial.launch.arguments(trial.arrays), "gpu"))
+    # Past our own check of the launch: the driver shall refuse it.
+    kernel.raw(start.grid, start.block, values, shared_mem=start.shared_bytes)
+    cupy.cuda.Device().synchronize()
+    found = trial.judge()
+    return "not compared" if found is None else "right" if found.agrees else "wrong"
+
+
+if __name__ == "__main__":
+    launch(sys.argv[1], sys.argv[2:])
