@@ -71,7 +71,7 @@ CONFINED = {
     "anywidget": ("kernelscope.watch.tracer",),
     "traitlets": ("kernelscope.watch.tracer",),
     "ipywidgets": ("kernelscope.watch.tracer",),
-    "jinja2": ("attn_devtools.site",),
+    "jinja2": ("attn_devtools.site", "attn_course.classroom.grading.feedback"),
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
 }
