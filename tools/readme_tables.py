@@ -21,7 +21,6 @@ from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
 from attn_course.measure import times_on_each_gpu
-from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
@@ -29,7 +28,7 @@ from attn_course.measure.records import (
     no_record,
     read_record,
 )
-from attn_course.measure.suites import SUITES
+from attn_course.measure.suites import LAYER_SUITES, SUITES
 from attn_devtools.book import ATTENTION
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges
