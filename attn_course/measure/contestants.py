@@ -341,14 +341,13 @@ class Peer(TorchCall):
         name: one of PEERS.
         q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
         causal: query i sees key j only where j <= i; n == m.
-        scale: defaults to 1/sqrt(d).
 
     Raises:
         KeyError: an unknown name.  PeersMissing: no PyTorch.
         PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
-    def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
+    def __init__(self, name: str, q, k, v, *, causal: bool = False):
         if name not in PEERS:
             raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
         call = self._eager if name == EAGER else partial(self._attend, BACKENDS[name])
@@ -356,7 +355,7 @@ class Peer(TorchCall):
         torch = torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
         self.causal = causal
-        self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+        self.scale = 1 / math.sqrt(q.shape[3])
         if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
             self._hidden = square.triu(1)

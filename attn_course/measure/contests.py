@@ -83,8 +83,6 @@ class Entrants:
 class ContestResult:
     """A contest after its end: entrants, their times, the comparisons with float64, the turns."""
 
-    shape: Shape
-    causal: bool
     entrants: Entrants
     measured: Contest
     verdicts: dict[str, Comparison]
@@ -115,7 +113,6 @@ def hold_contest(
     causal: bool = False,
     iterations: int = 60,
     warmup: int = 5,
-    seed: int = 0,
     inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
     dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
@@ -135,7 +132,7 @@ def hold_contest(
         iterations: turns; fewer where they would take longer than row_seconds.
         dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        inputs: function of shape, kv_length and seed that returns the inputs, q, k and v (NumPy).
+        inputs: function of shape and kv_length that returns the inputs, q, k and v (NumPy).
         expected: function of the inputs and causal that returns the result in float64.
         sample: function of an output that returns the part of it which `expected` gives; the rest
             must be finite. None: all is compared.
@@ -145,8 +142,7 @@ def hold_contest(
     Raises:
         TimingError: no GPU, or no contestant left.
     """
-    host = inputs(shape, kv_length=keys, seed=seed)
-    host = [array.astype(DTYPES[dtype], copy=False) for array in host]
+    host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
     on_device = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
@@ -170,7 +166,7 @@ def hold_contest(
         row_seconds,
     )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
-    return ContestResult(shape, causal, entrants, measured, verdicts, turns)
+    return ContestResult(entrants, measured, verdicts, turns)
 
 
 def _on_device(array: np.ndarray, xp):

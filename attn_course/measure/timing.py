@@ -211,7 +211,6 @@ def contest(
     iterations: int = 60,
     warmup: int = 10,
     flush_l2: bool = False,
-    progress: Callable[[], object] = lambda: None,
     clock=None,
 ) -> Contest:
     """Time contestants in turns on one stream.
@@ -221,7 +220,6 @@ def contest(
         iterations, warmup: turns that count, and turns before them that do not.
         flush_l2: write 256 MB before every sample, so that inputs come from device memory; then
             every replay must stand for one call, or its others would find the cache warm.
-        progress: called after every turn.
         clock: an object with time_us(launch); a GpuClock where None.
 
     Raises:
@@ -242,7 +240,6 @@ def contest(
             elapsed = clock.time_us(replay.launch) / replay.calls
             if turn >= warmup:
                 samples[name].append(elapsed)
-        progress()
     how = "cold" if flush_l2 else "graph"
     timings = {n: Timing(n, how, tuple(s), replays[n].calls) for n, s in samples.items()}
     return Contest(timings, {"before": before, "after": clocks()})

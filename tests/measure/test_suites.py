@@ -131,7 +131,7 @@ def record_of(monkeypatch):
 
     def record(**medians) -> dict:
         right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
-        result = ContestResult(ROW.shape, False, found, measured(**medians), right, 9)
+        result = ContestResult(found, measured(**medians), right, 9)
         monkeypatch.setattr(suite, "hold_contest", lambda shape, **how: result)
         return AttentionSuite("one", "", (ROW,)).run_row(ROW, ())
 
