@@ -108,4 +108,4 @@ def verify_layer(
     first.run()  # compiled and decoded here, untimed
     launches = Launches(backend)
     oracle = layer_case(step, tokens, heads).append(step, launches)
-    return verdict(layer_name(step), launches, launches.launches, oracle)
+    return verdict(layer_name(step), launches, oracle)
