@@ -100,7 +100,7 @@ class AttentionSuite(Suite):
             found |= {part.row.file for parts in PIPELINES.values() for part in parts}
         return sorted(found)
 
-    def contest(self, row: SuiteRow, names: Sequence[str]) -> dict:
+    def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
         """Return the arguments of hold_contest() for a row, beside its shape."""
         makers: dict[str, Callable] = {
             name: partial(peers.Peer if name in peers.PEERS else ours, name, causal=row.causal)

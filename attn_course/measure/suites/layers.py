@@ -94,7 +94,7 @@ class LayerSuite(Suite):
         """Return the kernel files that the layer may run."""
         return sorted(self.kernels)
 
-    def contest(self, row: LayerRow, names: Sequence[str]) -> dict:
+    def benchmark(self, row: LayerRow, names: Sequence[str]) -> dict:
         """Return the arguments of hold_contest() for a row, beside its shape."""
         makers, expected = self.problem(row)
         return {

@@ -28,7 +28,7 @@ class Suite(ABC):
         """Return the kernel files that these contestants may run."""
 
     @abstractmethod
-    def contest(self, row, names: Sequence[str]) -> dict:
+    def benchmark(self, row, names: Sequence[str]) -> dict:
         """Return the arguments of hold_contest() for a row, beside its shape."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Suite(ABC):
 
     def run_row(self, row, names: Sequence[str], **how) -> dict:
         """Check and time one row; return its record. how: as of hold_contest()."""
-        result = hold_contest(row.shape, **self.contest(row, names), **how)
+        result = hold_contest(row.shape, **self.benchmark(row, names), **how)
         fields = {
             "label": row.label,
             "shape": row.shape,
