@@ -50,7 +50,7 @@ def field_title(attribute: str) -> str:
 
 # Titles as they stand in a file, and the attributes they become.
 ALL_FIELDS = {field_title(field.name): field.name for field in fields(Header)}
-FIELDS = {title: name for title, name in ALL_FIELDS.items() if name != "outcome"}  # required
+FIELDS = {field_title(field.name): field.name for field in fields(Header) if field.default != ""}
 
 
 def _text_and_origin(path_or_text: Path | str) -> tuple[str, str]:
