@@ -210,7 +210,7 @@ def other_gpus() -> str:
 
 
 def methods() -> str:
-    """Every method at each shape of the suite `ladder`: time, rate, share of the best peer, error.
+    """Every method at each shape of the suite `ladder`: time, rate, speed beside the best, error.
 
     Peers stand among the methods, slowest first.
     """
@@ -242,7 +242,7 @@ def method_time_row(name: str, timing: dict, best_us: float | None) -> str:
 
 
 def bench_row(row: dict, rival: str) -> str:
-    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best backend."""
+    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best."""
     ours, best = row["timings"]["auto"]["median_us"], row["best_peer"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_peer"]["value"]
     if rival == FLASH:

@@ -1,8 +1,8 @@
 """Contestants of a timing contest: kernels of the course, and PyTorch's attention.
 
 Both run on given inputs, are captured into a CUDA graph, and replay on CuPy's current stream, so
-they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when a peer
-is first asked for. TF32 is off: float32 means float32.
+they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when one of
+its contestants is first asked for. TF32 is off: float32 means float32.
 """
 
 import math
@@ -269,8 +269,8 @@ class TorchCall:
         relative: the relative error to float64 that is allowed.
 
     Raises:
-        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does not
-            take the inputs.
+        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does
+            not take the inputs.
     """
 
     def __init__(self, call: Callable[[], object], relative: float = TOLERANCES["float32"]):

@@ -1,4 +1,4 @@
-"""GPU timing that can be believed: CUDA graph replays in turns with a peer, medians with spread.
+"""GPU timing that can be believed: CUDA graph replays in turns, medians with their spread.
 
 A launch from Python costs some microseconds, more than a small kernel runs. So each contestant's
 calls are captured into a CUDA graph, and the replays of all contestants take turns: a clock that

@@ -8,8 +8,8 @@ from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
-from attn_course.measure import contestants as peers
-from attn_course.measure.contestants import Kernels, Part, ours
+from attn_course.measure import contestants
+from attn_course.measure.contestants import BACKENDS, PEERS, Kernels, Part, Peer, ours
 from attn_course.measure.contests import (
     ROW_SECONDS,
     ContestResult,
@@ -80,9 +80,10 @@ class AttentionSuite(Suite):
             ValueError: an unknown name; lists those there are.
         """
         if chosen is None:
-            names = self.names or (*self._able(), AUTO, *peers.PEERS)
-            return names if peers.available() else tuple(n for n in names if n not in peers.PEERS)
-        known = (*METHODS, AUTO, *peers.PEERS)
+            names = self.names or (*self._able(), AUTO, *PEERS)
+            torch = contestants.available()
+            return tuple(name for name in names if torch or name not in PEERS)
+        known = (*METHODS, AUTO, *PEERS)
         for name in (chosen := tuple(dict.fromkeys(chosen))):
             if name not in known:
                 raise InputError(f"no method or peer {name!r}; there are: {', '.join(known)}")
@@ -103,7 +104,7 @@ class AttentionSuite(Suite):
     def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
         """Return the arguments of hold_contest() for a row, beside its shape."""
         makers: dict[str, Callable] = {
-            name: partial(peers.Peer if name in peers.PEERS else ours, name, causal=row.causal)
+            name: partial(Peer if name in PEERS else ours, name, causal=row.causal)
             for name in names
         }
         if row.pipelines:
@@ -232,11 +233,11 @@ def sampled_queries(out):
 
 
 def leave_out_slow(found: Entrants, kept: Collection[str] = ()) -> None:
-    """Move methods far slower than the best peer to `skipped`; without peers, than our best.
+    """Move methods far slower than the best peer to `skipped`.
 
-    kept: methods that stay.
+    Without peers, the best of ours is the measure. kept: methods that stay.
     """
-    rivals = [t for name, t in found.call_us.items() if name in peers.PEERS]
+    rivals = [t for name, t in found.call_us.items() if name in PEERS]
     best = min(rivals or found.call_us.values(), default=0.0)
     for name, call_us in list(found.call_us.items()):
         if name in METHODS and name not in kept and call_us > TOO_SLOW * best:
@@ -252,9 +253,9 @@ def _kernel_times(one: Kernels, turns: int) -> list[dict]:
 def auto_standing(measured: Contest, problem: Problem) -> dict:
     """auto against PyTorch (with intervals) and against the best of our own methods.
 
-    best_peer is the fastest of all peers; best_backend that of scaled_dot_product_attention alone.
+    best_peer is the fastest of all peers, best_backend that of scaled_dot_product_attention.
     """
-    groups = {"best_peer": peers.PEERS, "best_backend": peers.BACKENDS, "best_method": METHODS}
+    groups = {"best_peer": PEERS, "best_backend": BACKENDS, "best_method": METHODS}
     found: dict = {key: measured.fastest(names) for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found
