@@ -46,11 +46,15 @@ class Launches:
         numbers: Mapping[str, object],
         options: Sequence[str] = (),
     ) -> None:
-        """Append a kernel. arrays: by name, None where the kernel takes a null pointer."""
+        """Append a kernel.
+
+        arrays: by name, None where the kernel takes a null pointer.  numbers: its other arguments,
+        where they are not those of `extents`.
+        """
         given = {name: array for name, array in arrays.items() if array is not None}
-        absent = dict.fromkeys(name for name in arrays if name not in given)
+        numbers = {**dict.fromkeys(arrays), **extents.scalars(), **numbers}
         options = checked_options(options, step.constants())
-        launch = step_launch(step, extents, given, absent | numbers, options, self.backend)
+        launch = step_launch(step, extents, given, numbers, options, self.backend)
         self.launches.append(launch)
         self.calls.append((launch.geometry.entry, partial(launch.run, given)))
 

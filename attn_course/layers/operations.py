@@ -83,7 +83,7 @@ def add_layer_norm(
     d = x.shape[-1]
     rows = x.size // d
     arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
-    numbers = {"rows": rows, "d": d, "parts": parts, "eps": check_eps(eps)}
+    numbers = {"parts": parts, "eps": check_eps(eps)}
     launches.kernel(LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, options)
 
 
@@ -118,18 +118,15 @@ def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, option
     """Append a GELU of rows x + bias to launches. out: (rows, parts*width)."""
     width = x.shape[-1]
     rows = x.size // width
-    form = APPROXIMATIONS[check_approximate(approximate)]
-    numbers = {"rows": rows, "width": width, "approximate": form, "parts": parts}
+    numbers = {"approximate": APPROXIMATIONS[check_approximate(approximate)], "parts": parts}
     arrays = {"x": x, "bias": bias, "out": out}
     launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, options)
 
 
 def add_parts(launches: Launches, x, out, parts) -> None:
     """Append to launches: out (rows, parts*width) = the rows of x, cut into parts."""
-    rows, width = x.shape
     arrays = {"x": x, "residual": None, "bias": None, "out": out}
-    numbers = {"rows": rows, "width": width, "parts": parts}
-    launches.kernel(BIAS_ADD, Rows(rows, width), arrays, numbers)
+    launches.kernel(BIAS_ADD, Rows(*x.shape), arrays, {"parts": parts})
 
 
 @with_plan
