@@ -84,10 +84,7 @@ class LayerSuite(Suite):
     def contestants(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return no names: a row's problem has its contestants. ValueError: some are chosen."""
         if chosen:
-            raise ValueError(
-                f"--methods chooses methods of attention() for one suite of them; {self.name} is "
-                "none"
-            )
+            raise ValueError(f"{self.name} times a layer, and methods are those of attention()")
         return ()
 
     def files(self, names: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from attn_course.layers.transformer import TORCH_MATRICES
 from attn_course.measure.contestants import torch_module
 
 
@@ -30,7 +31,7 @@ def torch_state(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return weights of a TransformerBlock as the state of a torch.nn.TransformerEncoderLayer."""
     joined = [np.concatenate([weights[f"{kind}_{name}"].T for name in "qkv"]) for kind in "wb"]
     found = {"self_attn.in_proj_weight": joined[0], "self_attn.in_proj_bias": joined[1]}
-    for key, name in {"self_attn.out_proj": "o", "linear1": "1", "linear2": "2"}.items():
+    for name, key in TORCH_MATRICES.items():
         found |= {f"{key}.weight": weights[f"w_{name}"].T, f"{key}.bias": weights[f"b_{name}"]}
     for number in "12":
         found[f"norm{number}.weight"] = weights[f"gamma_{number}"]
