@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from kernelscope import array_module
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.methods import METHODS, steps_of
@@ -84,7 +85,7 @@ class LayerSuite(Suite):
     def contestants(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return no names: a row's problem has its contestants. ValueError: some are chosen."""
         if chosen:
-            raise ValueError(f"{self.name} times a layer, and methods are those of attention()")
+            raise InputError(f"{self.name} times a layer, and methods are those of attention()")
         return ()
 
     def files(self, names: Sequence[str]) -> list[str]:
