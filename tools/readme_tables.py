@@ -21,7 +21,6 @@ from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
 from attn_course.measure import times_on_each_gpu
-from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
@@ -29,7 +28,7 @@ from attn_course.measure.records import (
     no_record,
     read_record,
 )
-from attn_course.measure.suites import SUITES
+from attn_course.measure.suites import LAYER_SUITES, SUITES
 from attn_devtools.book import ATTENTION
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges
@@ -210,7 +209,7 @@ def other_gpus() -> str:
 
 
 def methods() -> str:
-    """Every method at each shape of the suite `ladder`: time, rate, share of the best peer, error.
+    """Every method at each shape of the suite `ladder`: time, rate, speed beside the best, error.
 
     Peers stand among the methods, slowest first.
     """
@@ -242,7 +241,7 @@ def method_time_row(name: str, timing: dict, best_us: float | None) -> str:
 
 
 def bench_row(row: dict, rival: str) -> str:
-    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best backend."""
+    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best."""
     ours, best = row["timings"]["auto"]["median_us"], row["best_peer"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_peer"]["value"]
     if rival == FLASH:

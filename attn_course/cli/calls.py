@@ -143,8 +143,9 @@ def layer_call(arguments: argparse.Namespace, path: Path, backend: str) -> Named
         layer_case(step, tokens[:1, :1], heads).append(step, tiny)
         launches = Launches(backend)
         oracles.append(layer_case(step, tokens, heads).append(step, launches))
-        run, empty = launches.calls[0][1], tuple(oracles[-1].written)
-        parts.append(NamedLaunch(layer_name(step), run.launch, run.arrays, empty))
+        (launch,), ((_, run),) = launches.launches, launches.calls
+        empty = tuple(oracles[-1].written)
+        parts.append(NamedLaunch(layer_name(step), launch, run.args[0], empty))
     return _of_file(
         arguments,
         path,

@@ -49,21 +49,15 @@ def field_title(attribute: str) -> str:
 
 
 # Titles as they stand in a file, and the attributes they become.
+ALL_FIELDS = {field_title(field.name): field.name for field in fields(Header)}
 FIELDS = {field_title(field.name): field.name for field in fields(Header) if field.default != ""}
-OPTIONAL_FIELDS = {
-    field_title(field.name): field.name for field in fields(Header) if field.default == ""
-}
-ALL_FIELDS = FIELDS | OPTIONAL_FIELDS
 
 
-def _text_and_origin(path_or_text: str | Path) -> tuple[str, str]:
-    """Source text and a name for messages. A string with a line break or ``//`` is source."""
+def _text_and_origin(path_or_text: Path | str) -> tuple[str, str]:
+    """Source text and a name for messages."""
     if isinstance(path_or_text, Path):
         return path_or_text.read_text(encoding="utf-8"), path_or_text.name
-    if "\n" in path_or_text or path_or_text.lstrip().startswith("//"):
-        return path_or_text, "the given source"
-    path = Path(path_or_text)
-    return path.read_text(encoding="utf-8"), path.name
+    return path_or_text, "the given source"
 
 
 def _header_fields(text: str, origin: str) -> dict[str, str]:
@@ -89,8 +83,8 @@ def _header_fields(text: str, origin: str) -> dict[str, str]:
     return found
 
 
-def read_header(path_or_text: str | Path) -> Header:
-    """Parse the header of a ``.cu`` file (a path) or of source text.
+def read_header(path_or_text: Path | str) -> Header:
+    """Parse the header of a ``.cu`` file (a Path) or of source text (a string).
 
     Raises:
         HeaderError: a field is missing, doubled, empty or out of order; the message names it.
@@ -110,7 +104,7 @@ def read_header(path_or_text: str | Path) -> Header:
     return Header(**{ALL_FIELDS[title]: value for title, value in found.items()})
 
 
-def read_constants(path_or_text: str | Path) -> dict[str, int]:
+def read_constants(path_or_text: Path | str) -> dict[str, int]:
     """Tunable constants and their defaults: each ``#ifndef NAME`` followed by ``#define NAME 32``.
 
     Raises:
@@ -135,21 +129,19 @@ def _read_constants(text: str, origin: str) -> dict[str, int]:
     return constants
 
 
-def chosen_constants(
-    defaults: Mapping[str, int], tuned: Mapping[str, int], options: Iterable[str]
-) -> dict[str, int]:
-    """Return the constants that are set: those tuned, and over them those in compiler options.
+def chosen_constants(defaults: Mapping[str, int], options: Iterable[str]) -> dict[str, int]:
+    """Return the constants that compiler options set.
 
     defaults: all constants of the file, as :func:`read_constants` finds them; ``-DNAME=value`` of
     another name is not a constant of the file and is left to the compiler.
 
-    >>> chosen_constants({"TILE": 16, "PAD": 1}, {"TILE": 32}, ("-DTILE=8", "-DOTHER"))
+    >>> chosen_constants({"TILE": 16, "PAD": 1}, ("-DTILE=8", "-DOTHER"))
     {'TILE': 8}
 
     Raises:
         ValueError: a constant of the file whose value is no integer, or below 0.
     """
-    chosen = dict(tuned)
+    chosen = {}
     for option in options:
         name, _, value = option.removeprefix("-D").partition("=")
         if option.startswith("-D") and name in defaults:

@@ -196,7 +196,7 @@ def verify_step(step: Step, q, k, v, *, options: tuple[str, ...] = (), **how) ->
     """
     call, oracle = step_call(step, q, k, v, options=options, **how)
     warm_up(call, options)
-    return verdict(step.file, call, call.launches, oracle, dtype=call.problem.dtype)
+    return verdict(step.file, call, oracle, dtype=call.problem.dtype)
 
 
 def verify_method(
@@ -224,20 +224,34 @@ def verify_method(
     expected = {"out": reference.attention(q, k, v, causal=causal, scale=scale)}
     oracle = Oracle({"out": call.arrays["out"]}, expected, call.tolerance, method)
     picked = f"{call.method}: {call.reason}" if call.reason else ""
-    return verdict(method, call, call.launches, oracle, picked=picked, dtype=call.problem.dtype)
+    return verdict(method, call, oracle, picked=picked, dtype=call.problem.dtype)
 
 
-def verdict(name: str, call, launches: Iterable[StepLaunch], oracle: Oracle, **more) -> Verdict:
+def verdict(name: str, call, oracle: Oracle, **more) -> Verdict:
     """Run a call once and return what it wrote, how long it took, and whether it agrees.
 
-    call: a Call, or another sequence of these launches with `run()` and `backend`.
+    call: a Call, or other launches with `run()`, `launches` and `backend`.
     more: `picked` and `dtype` of the verdict.
     """
     seconds = timed(call)
     outputs = {name: asnumpy(array) for name, array in oracle.written.items()}
-    records = tuple(map(launch_record, launches))
+    records = tuple(map(launch_record, call.launches))
     comparison = replace(oracle, written=outputs).judge()
     return Verdict(name, call.backend, records, comparison, seconds, outputs, **more)
+
+
+def timed(call) -> float:
+    """Return wall-clock seconds of `call.run()`, with the GPU idle before and after it.
+
+    call: a Call, or another sequence of launches with a `backend`.
+    """
+    xp = array_module(call.backend)
+    synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
+    synchronize()
+    start = time.perf_counter()
+    call.run()
+    synchronize()
+    return time.perf_counter() - start
 
 
 def warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
@@ -269,17 +283,3 @@ def launch_record(launch: StepLaunch) -> LaunchRecord:
 def worst(comparisons: Iterable[Comparison]) -> Comparison:
     """Return the comparison that disagrees, else the one with the largest relative error."""
     return max(comparisons, key=lambda found: (not found.agrees, found.relative_error))
-
-
-def timed(call) -> float:
-    """Return wall-clock seconds of `call.run()`, with the GPU idle before and after it.
-
-    call: a Call, or another sequence of launches with a `backend`.
-    """
-    xp = array_module(call.backend)
-    synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
-    synchronize()
-    start = time.perf_counter()
-    call.run()
-    synchronize()
-    return time.perf_counter() - start

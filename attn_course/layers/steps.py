@@ -24,6 +24,10 @@ class Rows:
     width: int
     dtype: str = "float32"
 
+    def scalars(self) -> dict[str, int]:
+        """The kernels' integer parameters by name, where a launch gives no others."""
+        return {"rows": self.rows, "width": self.width, "d": self.width, "parts": 1}
+
 
 def _quads(problem: Rows) -> int:
     return ceil_div(problem.width, 4)

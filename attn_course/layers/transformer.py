@@ -258,7 +258,7 @@ def _joined_bias(host: Mapping[str, np.ndarray], put):
     return put(np.concatenate([zeros if bias is None else bias for bias in given]))
 
 
-_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
+TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
 
 
 def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
@@ -278,7 +278,7 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
         if joined is not None:
             parts = zip("qkv", np.split(joined, 3), strict=True)
             found |= {f"{kind[0]}_{name}": part.T for name, part in parts}
-    for name, key in _TORCH_MATRICES.items():
+    for name, key in TORCH_MATRICES.items():
         found[f"w_{name}"] = state[f"{key}.weight"].T
         found[f"b_{name}"] = state.get(f"{key}.bias")
     for number in "12":
@@ -290,7 +290,7 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
 def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The arrays of a torch.nn.TransformerEncoderLayer's state on the host, of its shapes."""
     check_mapping("state_dict", state_dict, "pass what the layer's state_dict() returns")
-    needed = ["self_attn.in_proj_weight", *(f"{key}.weight" for key in _TORCH_MATRICES.values())]
+    needed = ["self_attn.in_proj_weight", *(f"{key}.weight" for key in TORCH_MATRICES.values())]
     needed += ["norm1.weight", "norm2.weight"]
     biases = [key.replace("weight", "bias") for key in needed]
     given = [key for key in biases if key in state_dict]

@@ -15,7 +15,7 @@ _NAMES = {
     "experiments": "REPORT_SHAPES",
     "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
     "hardware": "memory_levels",
-    "layers.suites": "layer_times",
+    "suites.layers": "layer_times",
     "gpus": "times_on_each_gpu",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -1,8 +1,8 @@
 """Contestants of a timing contest: kernels of the course, and PyTorch's attention.
 
 Both run on given inputs, are captured into a CUDA graph, and replay on CuPy's current stream, so
-they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when a peer
-is first asked for. TF32 is off: float32 means float32.
+they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when one of
+its contestants is first asked for. TF32 is off: float32 means float32.
 """
 
 import math
@@ -27,6 +27,7 @@ from attn_course.ladder.call import call_steps, kernel_of
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
+from attn_course.layers import LayerPlan
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 
@@ -63,7 +64,45 @@ class Part(NamedTuple):
         return self.row.launch(problem, self.options, device)
 
 
-class Kernels:
+class Contestant:
+    """Work of the course on given inputs.
+
+    Attributes:
+        call: launches the work once, on CuPy's current stream.
+        out: the array of the backend that it fills.
+        relative: the relative error to float64 that is allowed.
+    """
+
+    call: Callable[[], object]
+    out: object
+    relative: float
+
+    def try_call(self) -> None:
+        """Launch the work once. Raises what the launch raises."""
+        self.call()
+
+    def capture(self, calls: int = GRAPH_CALLS) -> Replay:
+        """Capture `calls` calls into one CUDA graph."""
+        return capture(self.call, calls)
+
+    def poison(self) -> None:
+        """Fill the output with NaN, so that a replay which writes nothing is noticed."""
+        self.out.view(np.uint8).fill(0xFF)  # all bits set is a NaN in every dtype
+
+    def output(self) -> np.ndarray:
+        """Return the output on the host."""
+        return asnumpy(self.out)
+
+
+class Planned(Contestant):
+    """A layer of the course. relative: the relative error to float64 that is allowed."""
+
+    def __init__(self, plan: LayerPlan, relative: float):
+        self.plan, self.out, self.relative = plan, plan.out, relative
+        self.call = plan.launches.run
+
+
+class Kernels(Contestant):
     """Kernels that run one after the other on given inputs.
 
     Everything is made beforehand (buffers, launches, arguments), because a CUDA graph must not
@@ -113,23 +152,9 @@ class Kernels:
         for call in self.calls:
             call.run()
 
-    try_call = call
-
-    def call_part(self, number: int) -> None:
-        """Launch one of the kernels, on whatever the buffers hold."""
-        self.calls[number].run()
-
-    def capture(self, calls: int = GRAPH_CALLS, number: int | None = None) -> Replay:
-        """Capture `calls` calls into one CUDA graph; number: of one kernel alone."""
-        return capture(self.call if number is None else partial(self.call_part, number), calls)
-
-    def poison(self) -> None:
-        """Fill the output with NaN, so that a replay which writes nothing is noticed."""
-        self.out.view(np.uint8).fill(0xFF)  # all bits set is a NaN in every dtype
-
-    def output(self) -> np.ndarray:
-        """Return the output on the host, (B, H, n, d); (B, H, n, m) where scores are the last."""
-        return asnumpy(self.out)
+    def capture_part(self, calls: int, number: int) -> Replay:
+        """Capture calls of one of the kernels, on whatever the buffers hold."""
+        return capture(self.calls[number].run, calls)
 
     def facts(self) -> dict:
         """Return the first kernel's options, blocks, threads, registers and bytes of memory.
@@ -240,21 +265,18 @@ class TorchCall:
     """A call of PyTorch as a contestant.
 
     Args:
-        name: as results show it.
         call: runs once on PyTorch's current stream and returns a tensor.
         relative: the relative error to float64 that is allowed.
 
     Raises:
-        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does not
-            take the inputs.
+        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does
+            not take the inputs.
     """
 
-    def __init__(
-        self, name: str, call: Callable[[], object], relative: float = TOLERANCES["float32"]
-    ):
+    def __init__(self, call: Callable[[], object], relative: float = TOLERANCES["float32"]):
         require_gpu()
         torch_module()
-        self.name, self._call, self.relative = name, call, relative
+        self._call, self.relative = call, relative
         self._graph_output = None
 
     def call(self):
@@ -263,7 +285,14 @@ class TorchCall:
             return self._call()
 
     def try_call(self) -> None:
-        """Run once and wait."""
+        """Run once, then in a CUDA graph. PeerRefuses: PyTorch does not take one of them."""
+        self._call_and_wait()
+        try:
+            self.capture(1)
+        except RuntimeError as error:
+            raise PeerRefuses(f"no CUDA graph: {refusal(str(error), [])}") from None
+
+    def _call_and_wait(self) -> None:
         torch = torch_module()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -281,7 +310,7 @@ class TorchCall:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # libraries set themselves up here, outside the capture
-                TorchCall.try_call(self)
+                self._call_and_wait()
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 self._graph_output = self.call()
@@ -312,22 +341,21 @@ class Peer(TorchCall):
         name: one of PEERS.
         q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
         causal: query i sees key j only where j <= i; n == m.
-        scale: defaults to 1/sqrt(d).
 
     Raises:
         KeyError: an unknown name.  PeersMissing: no PyTorch.
         PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
-    def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
+    def __init__(self, name: str, q, k, v, *, causal: bool = False):
         if name not in PEERS:
             raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
-        call = self._eager if name == EAGER else self._attend
-        super().__init__(name, call, TOLERANCES[q.dtype.name])
+        call = self._eager if name == EAGER else partial(self._attend, BACKENDS[name])
+        super().__init__(call, TOLERANCES[q.dtype.name])
         torch = torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
         self.causal = causal
-        self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+        self.scale = 1 / math.sqrt(q.shape[3])
         if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
             self._hidden = square.triu(1)
@@ -340,11 +368,11 @@ class Peer(TorchCall):
             scores = scores.masked_fill(self._hidden, -math.inf)
         return torch.softmax(scores, dim=-1) @ v
 
-    def _attend(self):
+    def _attend(self, backend: str):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         attend = torch_module().nn.functional.scaled_dot_product_attention
-        with sdpa_kernel([getattr(SDPBackend, BACKENDS[self.name])]):
+        with sdpa_kernel([getattr(SDPBackend, backend)]):
             return attend(*self.inputs, is_causal=self.causal, scale=self.scale)
 
 

@@ -32,42 +32,27 @@ def shape_label(shape: Shape, causal: bool = False) -> str:
     return ",".join(map(str, shape)) + (" causal" if causal else "")
 
 
-def float64_attention(q, k, v, *, causal: bool = False) -> np.ndarray:
+def float64_attention(
+    q, k, v, *, causal: bool = False, queries: np.ndarray | slice = np.s_[:]
+) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  Returns (B, H, n, d) float64.
+    q: (B, H, n, d).  k, v: (B, H, m, d).  queries: those that are wanted.  Returns
+    (B, H, queries, d) float64.
     """
-    out = np.empty(q.shape, np.float64)
-
-    def head(at: tuple[int, int]) -> None:
-        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        out[one] = reference.attention(q[one], k[one], v[one], causal=causal)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(head, np.ndindex(q.shape[:2])))
-    return out
-
-
-def float64_rows(q, k, v, *, causal: bool = False) -> np.ndarray:
-    """Return reference.attention of compared_rows() alone: long rows take minutes on a CPU.
-
-    Shapes as of float64_attention(); returns (B, H, rows, d).
-    """
-    n, m = q.shape[2], k.shape[2]
-    rows = compared_rows(n)
-    mask = reference.causal_mask(n, m)[rows] if causal else np.ones((len(rows), m), bool)
-    hidden = np.where(mask, 0.0, -np.inf)
+    mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
+    hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
         one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one][:, :, rows], k[one], v[one], bias=hidden)[0, 0]
+        return reference.attention(q[one][:, :, queries], k[one], v[one], bias=hidden)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
-    return np.stack(found).reshape(*q.shape[:2], len(rows), q.shape[3])
+    return np.stack(found).reshape(*q.shape[:2], *found[0].shape)
 
 
-def compared_rows(n: int) -> np.ndarray:
+def compared_queries(n: int) -> np.ndarray:
     """The queries of a long problem whose output is checked: the ends and some between them."""
     ends = np.r_[: min(n, END_ROWS), max(0, n - END_ROWS) : n]
     between = np.random.default_rng(n).integers(n, size=BETWEEN_ROWS)
@@ -98,8 +83,6 @@ class Entrants:
 class ContestResult:
     """A contest after its end: entrants, their times, the comparisons with float64, the turns."""
 
-    shape: Shape
-    causal: bool
     entrants: Entrants
     measured: Contest
     verdicts: dict[str, Comparison]
@@ -130,11 +113,11 @@ def hold_contest(
     causal: bool = False,
     iterations: int = 60,
     warmup: int = 5,
-    seed: int = 0,
     inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
     dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
+    sample: Callable[[np.ndarray], np.ndarray] | None = None,
     leave_out: Callable[[Entrants], None] = lambda entrants: None,
     backend: str = "gpu",
     clock=None,
@@ -144,22 +127,22 @@ def hold_contest(
     Args:
         shape: (B, H, n, d).  keys: keys and values, n where None.
         makers: name -> function of the inputs that returns a contestant: an object with try_call,
-            capture, poison, output and relative, as Kernels and Peer. What it refuses with
+            capture, poison, output and relative, as Contestant and Peer. What it refuses with
             ValueError, BackendError or PeerRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
         dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        inputs: function of shape, kv_length and seed that returns the inputs, q, k and v (NumPy).
-        expected: function of the inputs and causal that returns the result in float64; of
-            float64_rows the queries compared_rows() are compared, and all must be numbers.
+        inputs: function of shape and kv_length that returns the inputs, q, k and v (NumPy).
+        expected: function of the inputs and causal that returns the result in float64.
+        sample: function of an output that returns the part of it which `expected` gives; the rest
+            must be finite. None: all is compared.
         leave_out: drops entrants after all have been estimated.
         clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
 
     Raises:
         TimingError: no GPU, or no contestant left.
     """
-    host = inputs(shape, kv_length=keys, seed=seed)
-    host = [array.astype(DTYPES[dtype], copy=False) for array in host]
+    host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
     on_device = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
@@ -171,7 +154,7 @@ def hold_contest(
         name: one.capture(calls_for(entrants.call_us[name]))
         for name, one in entrants.contestants.items()
     }
-    verdicts = check(entrants, replays, expected(*host, causal=causal), clock)
+    verdicts = check(entrants, replays, expected(*host, causal=causal), clock, sample)
     replays = {name: replays[name] for name in entrants.contestants}
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
@@ -183,7 +166,7 @@ def hold_contest(
         row_seconds,
     )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
-    return ContestResult(shape, causal, entrants, measured, verdicts, turns)
+    return ContestResult(entrants, measured, verdicts, turns)
 
 
 def _on_device(array: np.ndarray, xp):
@@ -222,7 +205,11 @@ def turns_for(
 
 
 def check(
-    entrants: Entrants, replays: Mapping[str, Replay], expected: np.ndarray, clock
+    entrants: Entrants,
+    replays: Mapping[str, Replay],
+    expected: np.ndarray,
+    clock,
+    sample: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> dict[str, Comparison]:
     """Poison every output, replay every graph, compare; a wrong contestant is dropped."""
     outputs = {}
@@ -233,15 +220,13 @@ def check(
         outputs[name] = one.output()
 
     def judge(name: str) -> Comparison:
-        relative, found = entrants.contestants[name].relative, outputs[name]
-        if found.shape != expected.shape:  # of a sample
-            numbers = np.isfinite(found)
-            if not numbers.all():
-                return compare(
-                    numbers, np.ones_like(numbers), name=f"{name}, elements that are finite"
-                )
-            found = found[:, :, compared_rows(found.shape[2])]
-        return compare(found, expected, name=name, relative=relative)
+        found, relative = outputs[name], entrants.contestants[name].relative
+        if sample is None:
+            return compare(found, expected, name=name, relative=relative)
+        finite = np.isfinite(found)
+        if not finite.all():
+            return compare(finite, np.ones_like(finite), name=f"{name}, elements that are finite")
+        return compare(sample(found), expected, name=name, relative=relative)
 
     with ThreadPoolExecutor(4) as pool:
         verdicts = dict(zip(outputs, pool.map(judge, outputs), strict=True))
@@ -262,8 +247,9 @@ def time_parts(one: Kernels, labels: Sequence[str], iterations: int, clock=None)
     require_gpu()
     clock, replays, sample_us = clock or GpuClock(), {}, {}
     for number, label in enumerate(labels):
-        call_us = estimate_us(clock, partial(one.capture, number=number))
-        replays[label] = one.capture(calls_for(call_us), number)
+        capture = partial(one.capture_part, number=number)
+        call_us = estimate_us(clock, capture)
+        replays[label] = capture(calls_for(call_us))
         sample_us[label] = call_us * replays[label].calls
     turns = turns_for(sample_us, iterations)
     timings = contest(replays, iterations=turns, clock=clock).timings

@@ -23,7 +23,7 @@ from attn_course.reference.inputs import seeded_qkv
 from . import contestants as peers
 from . import records
 from .contestants import ours
-from .suites import BLOCK_SHAPES
+from .suites.attention import BLOCK_SHAPES
 from .timing import (
     HOW,
     REPLAYS,

@@ -17,7 +17,8 @@ from . import contestants, first_calls, records
 from .contestants import Kernels, Part, ours
 from .contests import Shape, hold_contest, shape_label, time_parts
 from .records import RESULTS_FOLDER, RecordError, caption, newest_record
-from .suites import PIPELINES, SUITES, kernel_files
+from .suites import SUITES
+from .suites.attention import PIPELINES
 from .timing import ClockWatch, require_gpu
 
 KIND = "pipeline"
@@ -70,7 +71,7 @@ def record(quick: bool = False, iterations: int = 40) -> dict:
         rows = [measure_shape(shape, iterations) for shape in shapes]
     return records.new_record(
         KIND,
-        kernel_files((*METHODS, AUTO), SUITES["seeds_fp32"]),
+        SUITES["seeds_fp32"].files((*METHODS, AUTO)),
         torch=contestants.torch_version(),
         iterations=iterations,
         clocks=watch.record(),

@@ -1,4 +1,4 @@
-"""GPU timing that can be believed: CUDA graph replays in turns with a peer, medians with spread.
+"""GPU timing that can be believed: CUDA graph replays in turns, medians with their spread.
 
 A launch from Python costs some microseconds, more than a small kernel runs. So each contestant's
 calls are captured into a CUDA graph, and the replays of all contestants take turns: a clock that
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -132,9 +132,10 @@ class Contest:
         """How many times faster `name` is than `peer`; options as of bootstrap_ratio."""
         return bootstrap_ratio(self.timings[name], self.timings[peer], **options)
 
-    def fastest(self, names) -> str:
-        """The name among these with the smallest median."""
-        return min(names, key=lambda name: self.timings[name].median_us)
+    def fastest(self, names: Iterable[str]) -> str | None:
+        """Return the one of these with the smallest median; None where none was timed."""
+        timed = [name for name in names if name in self.timings]
+        return min(timed, key=lambda name: self.timings[name].median_us, default=None)
 
     def record(self) -> dict:
         return {"clocks": self.clocks, "timings": [t.record() for t in self.timings.values()]}
@@ -210,7 +211,6 @@ def contest(
     iterations: int = 60,
     warmup: int = 10,
     flush_l2: bool = False,
-    progress: Callable[[], object] = lambda: None,
     clock=None,
 ) -> Contest:
     """Time contestants in turns on one stream.
@@ -220,7 +220,6 @@ def contest(
         iterations, warmup: turns that count, and turns before them that do not.
         flush_l2: write 256 MB before every sample, so that inputs come from device memory; then
             every replay must stand for one call, or its others would find the cache warm.
-        progress: called after every turn.
         clock: an object with time_us(launch); a GpuClock where None.
 
     Raises:
@@ -241,7 +240,6 @@ def contest(
             elapsed = clock.time_us(replay.launch) / replay.calls
             if turn >= warmup:
                 samples[name].append(elapsed)
-        progress()
     how = "cold" if flush_l2 else "graph"
     timings = {n: Timing(n, how, tuple(s), replays[n].calls) for n, s in samples.items()}
     return Contest(timings, {"before": before, "after": clocks()})

@@ -33,6 +33,7 @@ CLASSES = {
     "kernelscope.errors.UnknownInstruction": "becomes an UnsupportedInstruction",
     "kernelscope.errors.UnsupportedInstruction": "becomes an UnsupportedKernel",
     "kernelscope.differential.machines.NotRun": "becomes an item that says so",
+    "attn_course.classroom.grading.verdict.NoAnswer": "becomes NotJudged, or a remark",
 }
 
 

@@ -7,9 +7,9 @@ import pytest
 from record_harness import stamped
 
 from attn_course.cli import bench, main
-from attn_course.measure import contests, records, timing
-from attn_course.measure.layers import LAYER_SUITES, contestants, suites
-from attn_course.measure.layers.suites import LayerRow
+from attn_course.measure import contestants, contests, records, timing
+from attn_course.measure.suites import LAYER_SUITES, layers
+from attn_course.measure.suites.layers import LayerRow
 from attn_course.measure.timing import Replay
 from attn_devtools.record import schema
 from attn_devtools.record.command import faults_of
@@ -41,7 +41,6 @@ def made_up_gpu(monkeypatch, no_gpu):
         monkeypatch.setattr(module, "require_gpu", lambda: None)
     monkeypatch.setattr(timing, "clocks", lambda: {})
     monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(suites, "_on_device", dict)
 
 
 def row_record(kind: str, wrong=()) -> dict:
@@ -53,7 +52,7 @@ def row_record(kind: str, wrong=()) -> dict:
     if wrong:
         right, expected = expected, lambda x, causal: right(x) + 1
     alone = replace(suite, problem=lambda row: (ours, expected))
-    return suites.run_row(alone, ROWS[kind], 2, 0, backend="simulator", clock=Clock())
+    return alone.run_row(ROWS[kind], (), iterations=2, warmup=0, clock=Clock())
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -61,7 +60,7 @@ def test_a_row(kind, made_up_gpu):
     found = row_record(kind)
     assert found["wrong"] == found["refused"] == {} and found["best_peer"] is None
     alone = {"layernorm": "layer_norm", "gelu": "bias_gelu"}
-    names = {alone[kind]} if kind in alone else {f"{kind}_{p}" for p in suites.OURS}
+    names = {alone[kind]} if kind in alone else {f"{kind}_{p}" for p in layers.OURS}
     assert set(found["timings"]) == set(found["launches"]) == names
     assert all("product" in calls for calls in found["launches"].values()) == (kind not in alone)
     suite = "block" if kind == "swin" else kind
@@ -89,21 +88,35 @@ def test_a_record_is_written_and_shown(made_up_gpu, tmp_path, capsys):
         schema.write(record, "bench_mlp", tmp_path)
 
 
-def test_rows_are_checked_at_even_distances_and_nan_anywhere_shows():
+def test_rows_are_checked_at_even_distances():
     x = np.arange(30_000, dtype=np.float32).reshape(10_000, 3)
-    found = contestants.checked_rows(x)
+    found = layers.sampled_rows(x)
     assert 4096 <= len(found) <= 5000 and found[0].tolist() == x[-1].tolist()
-    x[1, 2] = np.nan
-    assert np.isnan(contestants.checked_rows(x)).any()
-    assert contestants.checked_rows(np.ones((2, 3, 4))).shape == (6, 4)
+    assert layers.sampled_rows(np.ones((2, 3, 4))).shape == (6, 4)
+
+
+def test_a_nan_in_a_row_that_is_not_compared_shows(made_up_gpu, monkeypatch):
+    monkeypatch.setattr(layers, "ROWS_CHECKED", 1)
+    assert len(layers.sampled_rows(np.ones((2, 3, 40)))) == 1
+    assert row_record("layernorm")["wrong"] == {}
+    output = contestants.Planned.output
+
+    def spoilt(self):
+        out = output(self).copy()
+        out[0, 0, 1] = np.nan
+        return out
+
+    monkeypatch.setattr(contestants.Planned, "output", spoilt)
+    with pytest.raises(timing.TimingError, match="layer_norm, elements that are finite: 1 of 240"):
+        row_record("layernorm")
 
 
 def test_the_rows_are_those_of_the_reports():
     shapes = {name: [row.shape for row in suite.rows] for name, suite in LAYER_SUITES.items()}
     assert shapes["layernorm"][:3] == [(8, 256, 512), (4, 512, 768), (8, 128, 1024)]
     assert shapes["mlp"] == [(4, 128, 512), (8, 256, 512)]
-    assert suites.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
-    assert suites.kernel_files(LAYER_SUITES["block"])[-1] == "22_heads"
+    assert layers.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
+    assert LAYER_SUITES["block"].files(())[-1] == "22_heads"
 
 
 def test_recorded_layers_hold_what_is_claimed_of_them():
@@ -116,7 +129,7 @@ def test_recorded_layers_hold_what_is_claimed_of_them():
                 assert row["best_peer"] and set(row["ratios"]) == set(row["launches"])
                 for one in row["ratios"]:
                     layer, _, precision = one.partition("_")
-                    bound = suites.OURS.get(precision, suites.NORM_RELATIVE)
-                    bound = suites.BLOCK_RELATIVE if layer in ("block", "swin") else bound
-                    bound = suites.GELU_RELATIVE if one == "bias_gelu" else bound
+                    bound = layers.OURS.get(precision, layers.NORM_RELATIVE)
+                    bound = layers.BLOCK_RELATIVE if layer in ("block", "swin") else bound
+                    bound = layers.GELU_RELATIVE if one == "bias_gelu" else bound
                     assert row["timings"][one]["relative_error"] < bound

@@ -190,6 +190,16 @@ def test_a_refusal_is_its_own_error(torch, inputs):
         Peer("torch_abacus", *inputs)
 
 
+def test_a_call_that_no_graph_takes_is_refused(torch, inputs):
+    def capturing(graph):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    Peer("torch_math", *inputs).try_call()
+    torch.cuda.graph = capturing
+    with pytest.raises(PeerRefuses, match="no CUDA graph: operation not permitted"):
+        Peer("torch_math", *inputs).try_call()
+
+
 def test_the_most_telling_warning_is_the_reason():
     said = [
         "Memory efficient kernel not used because: (Triggered internally at x.cpp:1)",

@@ -13,10 +13,11 @@ from attn_course.measure import (
     contests,
     experiments,
     pipeline_times,
-    suites,
     timing,
 )
 from attn_course.measure.hardware import memory_levels
+from attn_course.measure.suites import attention
+from attn_course.measure.suites.attention import PIPELINES, AttentionSuite, SuiteRow
 from attn_course.measure.timing import Replay
 from attn_devtools.record import tile_model
 
@@ -52,7 +53,7 @@ def made_up_gpu(monkeypatch):
     monkeypatch.setattr(
         contestants, "pick", lambda method, p, backend: METHODS_OF.get(method, method)
     )
-    monkeypatch.setattr(suites, "pick", lambda *_: "rows_online")
+    monkeypatch.setattr(attention, "pick", lambda *_: "rows_online")
     monkeypatch.setattr(cupy, "asarray", np.asarray)
 
 
@@ -60,17 +61,17 @@ METHODS_OF = {"auto": "rows_online"}
 
 
 def test_a_row_of_a_suite(made_up_gpu):
-    row = suites.SuiteRow(SHAPE, pipelines=True)
-    suite = suites.Suite("small", "", (row,), all_methods=True)
-    found = suites.run_row(row, suites.contestants(suite), suite, iterations=1, warmup=0)
+    row = SuiteRow(SHAPE, pipelines=True)
+    suite = AttentionSuite("small", "", (row,), all_methods=True)
+    found = suite.run_row(row, suite.contestants(), iterations=1, warmup=0)
     methods = {method for method in METHODS if "float32" in dtypes_of(method)}
-    assert set(found["timings"]) == {*methods, "auto", *suites.PIPELINES} and not found["wrong"]
+    assert set(found["timings"]) == {*methods, "auto", *PIPELINES} and not found["wrong"]
     assert {name: len(parts) for name, parts in found["kernels"].items()} == {
-        name: len(parts) for name, parts in suites.PIPELINES.items()
+        name: len(parts) for name, parts in PIPELINES.items()
     }
     assert found["kernels"]["scores_naive+serial"][1]["name"] == "04_softmax_output_serial"
     names = ("naive", "rows_online")
-    causal = suites.run_row(suites.SuiteRow(SHAPE, True), names, suite, iterations=2)
+    causal = suite.run_row(SuiteRow(SHAPE, True), names, iterations=2)
     assert (
         list(causal["timings"]) == ["rows_online"] and "causal mask" in causal["refused"]["naive"]
     )
@@ -78,16 +79,16 @@ def test_a_row_of_a_suite(made_up_gpu):
 
 def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     """Half of the queries are compared, and an output with a NaN in another one is wrong."""
-    suite = suites.Suite("halves", "", (), dtype="bfloat16", sampled=True)
-    row = suites.SuiteRow((1, 2, 140, 24), causal=True)
-    monkeypatch.setattr(suites, "pick", lambda *_: "flash_mma")
+    suite = AttentionSuite("halves", "", (), dtype="bfloat16", sampled=True)
+    row = SuiteRow((1, 2, 140, 24), causal=True)
+    monkeypatch.setattr(attention, "pick", lambda *_: "flash_mma")
     monkeypatch.setitem(METHODS_OF, "auto", "flash_mma")
-    found = suites.run_row(row, suites.contestants(suite), suite, iterations=2, warmup=0)
+    found = suite.run_row(row, suite.contestants(), iterations=2, warmup=0)
     assert set(found["timings"]) == {"flash_wmma", "flash_mma", "auto"} and not found["wrong"]
     errors = [one["relative_error"] for one in found["timings"].values()]
     assert all(1e-4 < error < 2**-8 for error in errors) and found["dtype"] == "bfloat16"
     assert found["bytes"] == 2 * 4 * 2 * 140 * 24
-    compared = contests.compared_rows(140)
+    compared = contests.compared_queries(140)
     unseen = next(query for query in range(140) if query not in compared)
 
     def spoilt(self):
@@ -97,7 +98,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
 
     monkeypatch.setattr(contestants.Kernels, "output", spoilt)
     with pytest.raises(timing.TimingError, match="flash_wmma, elements that are finite: 24 of"):
-        suites.run_row(row, ("flash_wmma",), suite, iterations=2, warmup=0)
+        suite.run_row(row, ("flash_wmma",), iterations=2, warmup=0)
 
 
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):

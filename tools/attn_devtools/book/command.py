@@ -133,7 +133,7 @@ def contestants(page: book.Page) -> list[str]:
 
 
 def summary(page: book.Page) -> tuple[list[str], list[list[str]]]:
-    """Return heads and rows: a shape, our best and the peers' best with their times, the ratio."""
+    """Return heads and rows: a shape, the best of ours and of the peers, and the ratio."""
     heads = ["shape", "ours", "us", "best peer", "us", "times faster"]
     ours = [name for name in page.times if name not in page.peers]
     rows = []

@@ -65,7 +65,7 @@ class Page:
         )
 
     def with_best_peer(self, names: Iterable[str]) -> Times:
-        """Return the times of some contestants, and as BEST_PEER the shortest of the peers."""
+        """Return the times of some contestants, and as BEST_PEER the peers' shortest."""
         found = {name: self.times[name] for name in names}
         return found | ({BEST_PEER: self.best(sorted(self.peers))} if self.peers else {})
 

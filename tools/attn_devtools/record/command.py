@@ -21,14 +21,13 @@ from attn_course.cli.bench import REPEATS
 from attn_course.cli.bench import report as suite_report
 from attn_course.folders import child_environment
 from attn_course.measure import contestants as peers
-from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     RecordError,
     caption,
     newest_record,
 )
-from attn_course.measure.suites import SUITES, problems, run_suite
+from attn_course.measure.suites import SUITES, problems
 from attn_course.measure.timing import require_gpu
 
 from . import schema
@@ -53,10 +52,7 @@ class RecordKind:
 
 
 KINDS = {
-    **{
-        name: RecordKind(suite.about, "GPU", f"bench_{name}")
-        for name, suite in (*SUITES.items(), *LAYER_SUITES.items())
-    },
+    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
     "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
@@ -168,7 +164,7 @@ def execute(arguments) -> int:
 
 def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
     """Return the functions that take a record (quick -> record) and show it (record -> text)."""
-    if name in SUITES or name in LAYER_SUITES:
+    if name in SUITES:
         return partial(take_suite, name), suite_report
     # Imported here: no other command waits for these modules.
     from attn_course.lessons import lesson13_profile
@@ -197,8 +193,7 @@ def take_suite(name: str, quick: bool) -> dict:
     if not peers.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
-    run = run_layer_suite if name in LAYER_SUITES else run_suite
-    return run(name, quick=quick, **turns)
+    return SUITES[name].run(quick=quick, **turns)
 
 
 def fit(out: Path) -> int:
