@@ -1,15 +1,15 @@
 """Trials that read records of a GPU: times, bandwidths and profiles."""
 
 from attn_course.ladder.problem import Problem
+from attn_course.lessons import fused
 from attn_course.lessons.claims import COMPUTED, PRINTED, Evidence
-from attn_course.measure import experiments
 from attn_course.measure.hardware.devices import peak_of
-from attn_course.measure.records import caption, newest_record
+from attn_course.measure.records import caption, newest_record, row_of
 from attn_course.measure.roofline import attention_work
 
 from .claim import NotMeasured
 
-LARGE_HEADS = experiments.REPORT_SHAPES  # of the README and the log
+LARGE_HEADS = fused.REPORT_SHAPES  # of the README and the log
 # Times faster that they print for head dims 512, 2048, 4096, 8192.
 README_GAINS, LOG_GAINS = (1.91, 2.02, 1.48, 1.03), (1.12, 1.05, 1.00, 1.00)
 
@@ -72,20 +72,20 @@ def six_percent() -> list[Evidence]:
     us = {name: one["median_us"] for name, one in row["pipelines"].items()}
     alone = {name: one["median_us"] for name, one in row["kernels"].items()}
     scores = alone["01 scores"] / alone["02 scores, K tile [tx][ty]"]
-    fused = us["01 + 04"] / us["flash_fp32"]
+    single = us["01 + 04"] / us["flash_fp32"]
     return [
         Evidence("scores faster", scores, "times", source),
         Evidence("the whole faster", us["01 + 04"] / us["02 [tx][ty] + 04"], "times", source),
-        Evidence("the whole in one kernel", fused, "times faster", source),
+        Evidence("the whole in one kernel", single, "times faster", source),
     ]
 
 
 # -- the README and the log ------------------------------------------------------------------------
 def gains(before: str, after: str, printed: tuple[float, ...]) -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
+    found = record_of(fused.KIND, "experiments")
     evidence = []
     for shape, theirs in zip(LARGE_HEADS, printed, strict=True):
-        us = experiments.times(shape, found, None).median_us
+        us = fused.times(found, shape)
         d = shape[3]
         evidence.append(Evidence(f"d={d}", us[before] / us[after], "times faster", caption(found)))
         evidence.append(Evidence(f"d={d}, printed", theirs, "times faster", PRINTED))
@@ -94,7 +94,7 @@ def gains(before: str, after: str, printed: tuple[float, ...]) -> list[Evidence]
 
 def online_gains() -> list[Evidence]:
     """The gain from kernel 08 to 09, and how often the loop of online softmax runs there."""
-    blocks = max(experiments.online_blocks(shape[2]) for shape in LARGE_HEADS)
+    blocks = max(fused.online_blocks(shape[2]) for shape in LARGE_HEADS)
     return [
         Evidence("blocks of keys, at most", blocks, "", COMPUTED),
         *gains("rows_warp", "rows_online", README_GAINS),
@@ -103,11 +103,11 @@ def online_gains() -> list[Evidence]:
 
 def wider_gain_8192() -> list[Evidence]:
     """What more SMs give where the README gained 1.03 and named memory as the limit."""
-    found = record_of(experiments.KIND, "experiments")
-    us = experiments.times(LARGE_HEADS[3], found, None).median_us
+    found = record_of(fused.KIND, "experiments")
+    us = fused.times(found, LARGE_HEADS[3])
     work = attention_work(Problem(1, 16, 16, 8192))
     floor = work.floors_us(peak_of(found["gpu"]))["memory"]
-    blocks = experiments.row_of(found, LARGE_HEADS[3])["contestants"]["rows_online"]["blocks"]
+    blocks = row_of(found, LARGE_HEADS[3])["contestants"]["rows_online"]["blocks"]
     source, filled = caption(found), us["rows_online"] / us["rows_split"]
     return [
         Evidence("blocks", blocks, f"on {found['device']['sm_count']} SMs", source),
@@ -119,16 +119,16 @@ def wider_gain_8192() -> list[Evidence]:
 
 
 def no_half_gain() -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
-    us = experiments.times(LARGE_HEADS[1], found, None).median_us
+    found = record_of(fused.KIND, "experiments")
+    us = fused.times(found, LARGE_HEADS[1])
     loss = us["half2_tiles"] / us["rows_online"]
     return [Evidence("half2_tiles over kernel 09", loss, "times as long", caption(found))]
 
 
 def double_buffers() -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
-    row, source = experiments.row_of(found, LARGE_HEADS[1]), caption(found)
-    us = {name: one["median_us"] for name, one in row["contestants"].items()}
+    found = record_of(fused.KIND, "experiments")
+    row, source = row_of(found, LARGE_HEADS[1]), caption(found)
+    us = fused.times(found, LARGE_HEADS[1])
     loss = us["double_buffer_slices"] / us["rows_online"]
     return [
         Evidence("whole rows refused", "double_buffer_rows 64 keys" in row["refused"], "", source),

@@ -1,4 +1,4 @@
-"""The cost of a load at each level of memory, and of the score kernels' traffic in time.
+"""Lesson 03: the cost of a load at each level of memory, and of score kernels' traffic in time.
 
 Latency comes from chains of dependent loads, bandwidth from streams of independent ones
 (kernels/probes/memory_levels.cu); the score kernels are timed in turns, as graph replays. The
@@ -16,11 +16,10 @@ from attn_course import reference
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
-
-from ..contestants import Kernels, Part
-from ..contests import hold_contest
-from ..records import new_record
-from ..timing import capture, contest, require_gpu
+from attn_course.measure.contestants import Kernels, Part
+from attn_course.measure.contests import hold_contest
+from attn_course.measure.records import new_record
+from attn_course.measure.timing import capture, contest, require_gpu
 
 KIND = "memory_lesson"
 PROBES = "probes/memory_levels"
@@ -227,20 +226,6 @@ def record(quick: bool = False) -> dict:
     }
     files = {step(number).file for number, _ in score_variants().values()}
     return new_record(KIND, {PROBES, *files}, **device_sizes(), **parts)
-
-
-def report(record: dict) -> str:
-    """Return the times of the score kernels, the latencies and the bandwidths."""
-    lines = [
-        f"{one['name']:<28} {one['median_us']:8.2f} us, {one['p20_us']:.2f} to {one['p80_us']:.2f}"
-        for one in record["scores"]["timings"]
-    ]
-    lines += [
-        f"chain in {one['space']:<6} {one['bytes']:>13,} bytes  {one['clocks']:6.1f} clocks a load"
-        for one in record["latencies"]
-    ]
-    lines += [f"{one['level']:<6} {one['gb_per_s']:>9,.0f} GB/s" for one in record["bandwidths"]]
-    return "\n".join([*lines, f"clock {clock_mhz(record):.0f} MHz"])
 
 
 # -- for the lesson --------------------------------------------------------------------------------
