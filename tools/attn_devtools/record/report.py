@@ -5,7 +5,7 @@ from numbers import Real
 
 from attn_course.measure.records import RecordStamp
 
-ABOUT = {*RecordStamp.__annotations__, "sources", "device", "torch", "clocks", "shapes"}
+ABOUT = {*RecordStamp.__annotations__, "sources", "device", "torch", "shape", "shapes"}
 FACTS = ("registers", "blocks", "resident_blocks", "local_bytes", "gb_per_s")  # beside a time
 
 
