@@ -8,17 +8,17 @@ import pytest
 
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
+from attn_course.lessons import fused, lesson07_pipelines
+from attn_course.lessons import lesson03_memory as memory_levels
 from attn_course.measure import (
     contestants,
     contests,
-    experiments,
-    pipeline_times,
     suites,
     timing,
 )
-from attn_course.measure.hardware import memory_levels
 from attn_course.measure.timing import Replay
 from attn_devtools.record import tile_model
+from attn_devtools.record.report import report
 
 pytestmark = pytest.mark.system
 
@@ -101,29 +101,29 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
 
 
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
-    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=1)
+    found = fused.measure_shape(SHAPE, fused.VARIANTS, iterations=1)
     timed = found["contestants"]
-    assert {*timed, *found["refused"]} == set(experiments.VARIANTS) and not found["wrong"]
+    assert {*timed, *found["refused"]} == set(fused.VARIANTS) and not found["wrong"]
     assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
     shown = {name: one | {"resident_blocks": 1} for name, one in timed.items()}
     record = {"rows": [found | {"contestants": shown}], "tiles": found | {"contestants": shown}}
-    assert experiments.report(record).count("rows_atomic") == 2
+    assert report(record).count("rows_atomic") == 2
 
 
 def test_a_row_of_tiles(made_up_gpu):
     wanted = tile_model.variants(SHAPE, 33, Device())
     few = dict(list(wanted.items())[-3:])
-    found = experiments.measure_shape(SHAPE, few, keys=33, iterations=2)
+    found = fused.measure_shape(SHAPE, few, keys=33, iterations=2)
     assert list(found["contestants"]) == list(few) and not found["wrong"]
 
 
 def test_a_row_of_pipelines(made_up_gpu):
-    found = pipeline_times.measure_shape(SHAPE, 2)
-    names = {*pipeline_times.CHAINS, *pipeline_times.METHOD_NAMES}
+    found = lesson07_pipelines.measure_shape(SHAPE, 2)
+    names = {*lesson07_pipelines.CHAINS, *lesson07_pipelines.METHOD_NAMES}
     assert set(found["pipelines"]) == names and list(found["kernels"]) == list(
-        pipeline_times.KERNELS
+        lesson07_pipelines.KERNELS
     )
-    assert "05 softmax" in pipeline_times.report({"rows": [found]})
+    assert "05 softmax" in report({"rows": [found]})
 
 
 def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
