@@ -5,19 +5,21 @@ from numbers import Real
 
 from attn_course.measure.records import RecordStamp
 
-ABOUT = {*RecordStamp.__annotations__, "sources", "device", "torch", "shape", "shapes"}
+STAMP = {*RecordStamp.__annotations__, "sources", "device", "torch"}
+IN_TITLES = ("shape", "shapes")
 FACTS = ("registers", "blocks", "resident_blocks", "local_bytes", "gb_per_s")  # beside a time
 
 
 def report(record: dict) -> str:
     """Return the measurements of a record, under the rows and names that they belong to."""
-    return "\n".join(_lines(record, ""))
+    measured = {name: value for name, value in record.items() if name not in STAMP}
+    return "\n".join(_lines(measured, ""))
 
 
 def _lines(found: dict | list, indent: str) -> Iterator[str]:
     pairs = found.items() if isinstance(found, dict) else ((_title(one), one) for one in found)
     for name, value in pairs:
-        if name in ABOUT:
+        if name in IN_TITLES:
             continue
         said = _summary(value)
         if said is not None:
