@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope import Counters, InstructionEvent, Observer, RawModule, Tracer, observe
+from kernelscope import Counters, Observer, RawModule, Tracer, observe
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
@@ -26,6 +26,8 @@ from attn_course.measure import records
 from attn_course.measure.contestants import Kernels, Part
 from attn_course.measure.contests import Shape, hold_contest, shape_label
 from attn_course.measure.timing import ClockWatch, require_gpu
+
+from .lesson06_reductions import Tally
 
 KIND = "experiments"
 # (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.
@@ -120,26 +122,16 @@ def cluster_use(
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen, waits = Counters(), _ClusterWaits()
-    run(which, q, k, v, seen, waits, options=launch.options(options))
+    seen, tally = Counters(), Tally()
+    run(which, q, k, v, seen, tally, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
     totals = seen.totals
     return ClusterUse(
         prod(launch.grid),
         totals["global_load_sectors"],
         totals["cluster_shared_requests"],
-        waits.count // warps,
+        tally.warps["cluster waits"] // warps,
     )
-
-
-class _ClusterWaits(Observer):
-    """Count the waits of warps at a barrier of their cluster."""
-
-    count = 0
-
-    def instruction(self, event: InstructionEvent) -> None:
-        if event.instruction.opcode.startswith("barrier.cluster.wait"):
-            self.count += np.unique(event.lanes >> 5).size
 
 
 # -- traces ----------------------------------------------------------------------------------------

@@ -58,10 +58,6 @@ class Chase:
     nanoseconds: int
     steps: int
 
-    @property
-    def clocks_a_load(self) -> float:
-        return self.clocks / self.steps
-
 
 def _probe(entry: str, backend: str):
     return compiled(kernel_path(PROBES), entry=entry, backend=backend)
@@ -133,33 +129,28 @@ def small_numbers(count: int, xp=np):
 def latencies(sizes: Sequence[int] = SIZES) -> list[dict]:
     """Clocks a dependent load takes: shared memory, then global memory by the chain's size."""
     require_gpu()
-    order = random_order(SHARED_NODES)
-    found = [_latency("shared", 4 * SHARED_NODES, chase_shared(order, STEPS, STEPS))]
+    shared = chase_shared(random_order(SHARED_NODES), STEPS, STEPS)
+    walks = [("shared", 4 * SHARED_NODES, shared)]
     for size in sizes:
         order = random_order(size // NODE_BYTES)
-        walk = chase_global(order, min(len(order), 2 * STEPS), STEPS)
-        found.append(_latency("global", size, walk))
-    return found
-
-
-def _latency(space: str, size: int, walk: Chase) -> dict:
-    return {
-        "space": space,
-        "bytes": size,
-        "clocks": round(walk.clocks_a_load, 2),
-        "nanoseconds": round(walk.nanoseconds / walk.steps, 2),
-    }
+        walks.append(("global", size, chase_global(order, min(len(order), 2 * STEPS), STEPS)))
+    return [
+        {
+            "space": space,
+            "bytes": size,
+            "clocks": round(walk.clocks / walk.steps, 2),
+            "nanoseconds": round(walk.nanoseconds / walk.steps, 2),
+        }
+        for space, size, walk in walks
+    ]
 
 
 def device_sizes() -> dict[str, int]:
     """multiprocessors, and l2_bytes of the current device."""
     import cupy
 
-    attributes = cupy.cuda.Device().attributes
-    return {
-        "multiprocessors": attributes["MultiProcessorCount"],
-        "l2_bytes": attributes["L2CacheSize"],
-    }
+    found = cupy.cuda.Device().attributes
+    return {"multiprocessors": found["MultiProcessorCount"], "l2_bytes": found["L2CacheSize"]}
 
 
 def bandwidths(iterations: int = 15) -> list[dict]:

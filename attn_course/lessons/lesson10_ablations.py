@@ -1,7 +1,6 @@
 """Lesson 10: ablations (`clinic.ablations`) on the simulator, and their recorded times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from attn_course.clinic.ablations import Ablation, sources, variants
 from attn_course.measure import records
@@ -21,29 +20,21 @@ def variant(one: Ablation, q, k, v, *, options: Sequence[str] = (), **how) -> Ke
     return Kernels(one.label, [part_of(one, options)], q, k, v, **how)
 
 
-@dataclass(frozen=True)
-class Worth:
-    """An ablation's time over the full kernel's on one problem; above 1 the idea saves time.
+def worths(
+    found: dict, kernel: str, shape: Shape, causal: bool = False
+) -> dict[str, tuple[float, float, float]]:
+    """Return the worth of each of a kernel's ideas on a problem, as far as the record has it.
 
-    low, high: the 95 % interval. It holds 1 where the difference is within the samples' spread.
+    Its ablation's time over the full kernel's, above 1 where the idea saves time, and the ends of
+    the 95 % interval, which holds 1 where the difference is within the samples' spread.
     """
-
-    ratio: float
-    low: float
-    high: float
-
-
-def worths(found: dict, kernel: str, shape: Shape, causal: bool = False) -> dict[str, Worth]:
-    """Return the worth of each of a kernel's ideas on a problem, as far as the record has it."""
     timed = records.row_of(found, shape, causal=causal)["variants"]
-    if kernel not in timed:
-        return {}
     ratios = {
         name: timed[one.label]["over_whole"]
         for name, one in variants(kernel).items()
-        if name and one.label in timed
+        if name and kernel in timed and one.label in timed
     }
-    return {name: Worth(one["value"], one["low"], one["high"]) for name, one in ratios.items()}
+    return {name: (one["value"], one["low"], one["high"]) for name, one in ratios.items()}
 
 
 def caption(found: dict) -> str:

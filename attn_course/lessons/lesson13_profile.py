@@ -6,6 +6,7 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from kernelscope import Counters, observe
 from kernelscope.watch import LineLookups
@@ -59,10 +60,9 @@ def predict_target(target: Target) -> Predicted:
         target.run("simulator")
     totals, launch = seen.totals, target.launch
     shared = totals["shared_load_wavefronts"] + totals["shared_store_wavefronts"]
-    grid, block = launch.grid, launch.block
     registers = compiled_registers(target.file, launch.entry, target.options)
-    fits = occupancy(block[0] * block[1] * block[2], registers, shared_bytes(target))
-    return Predicted(totals, lookups.total + shared, grid[0] * grid[1] * grid[2], registers, fits)
+    fits = occupancy(prod(launch.block), registers, shared_bytes(target))
+    return Predicted(totals, lookups.total + shared, prod(launch.grid), registers, fits)
 
 
 def shared_bytes(target: Target) -> int:

@@ -218,7 +218,7 @@ def recorded(
     for record in filter(has, found):
         return record
     name = kind.removeprefix("bench_").removesuffix("_lesson")
-    raise RecordError(f"{root} has {no_record(name)}")
+    raise RecordError(f"record {name!r}, {root}: {no_record(name)}")
 
 
 def row_of(record: dict, shape: Iterable[int], **fields) -> dict:

@@ -33,7 +33,7 @@ def _title(one) -> str:
     """Return what a report calls an entry of a list: its label, its shape, or its first words."""
     if not isinstance(one, dict):
         return ""
-    words = [one[key] for key in ("label", "name", "level", "space") if key in one]
+    words = [str(one[key]) for key in ("label", "name", "level", "space") if key in one]
     if "shape" in one:
         words = [",".join(map(str, one["shape"])), *(["causal"] if one.get("causal") else [])]
     return " ".join(words) or ", ".join(f"{n} {v}" for n, v in one.items() if isinstance(v, Real))
@@ -52,6 +52,6 @@ def _summary(value) -> str | None:
         flat = numbers and all(isinstance(one, Real) for one in numbers.values())
         return ", ".join(f"{name} {one:,}" for name, one in numbers.items()) if flat else None
     if isinstance(value, list):
-        numbers = [one for one in value if isinstance(one, Real)]
+        numbers = value and all(isinstance(one, Real) for one in value)
         return f"{len(value)} values, {min(value):,g} to {max(value):,g}" if numbers else None
     return str(value)
