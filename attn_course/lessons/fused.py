@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 from kernelscope import Counters, Observer, RawModule, Tracer, observe
@@ -242,27 +241,6 @@ def tile_options(tile: tuple[int, int, int, int], d: int = 64) -> Options:
     names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
     given = (f"-D{name}={value}" for name, value in zip(names, tile, strict=True))
     return (f"-DD={d}", *given)
-
-
-class Placement(NamedTuple):
-    """Blocks of a launch, the SMs of the device, and how many of them have a block at most."""
-
-    blocks: int
-    busy_sms: int
-    sms: int
-
-
-def placement(name: str, shape: Shape, device: Device | None = None) -> Placement:
-    """Where a contestant's launch goes on a device, from the shapes alone; needs no GPU.
-
-    Raises:
-        KeyError: no such contestant.  ValueError: it does not take the shape.
-    """
-    file, options = VARIANTS[name]
-    b, h, n, d = shape
-    launch = step(file).launch(Problem(b * h, n, n, d, h, h), options, device)
-    blocks, sms = prod(launch.grid), (device or Device()).sm_count
-    return Placement(blocks, min(blocks, sms), sms)
 
 
 def online_blocks(m: int) -> int:

@@ -209,27 +209,10 @@ def test_only_the_asynchronous_kernel_multiplies_while_data_travels():
 
 
 # -- attempts beside the ladder, and recorded times ------------------------------------------------
-H200 = Device("an H200", (9, 0), 132, 227 * 1024)
-
-
 def test_every_experiment_and_single_kernel_takes_part():
     files = {file for file, _ in fused.VARIANTS.values()}
     assert {row.file for row in EXPERIMENTS} <= files
     assert {step(number).file for number in range(7, 13)} <= files
-
-
-def test_a_block_a_query_leaves_multiprocessors_idle_where_queries_are_few():
-    full, few = (fused.placement("rows_online", shape, H200) for shape in REPORT_SHAPES[::3])
-    assert (full.blocks, full.busy_sms) == (4 * 64, 132)
-    assert (few.blocks, few.busy_sms, few.sms) == (16, 16, 132)
-    assert fused.placement("multi_query", REPORT_SHAPES[0], H200).blocks * 4 == full.blocks
-
-
-def test_a_shape_that_a_contestant_does_not_take_is_refused():
-    with pytest.raises(ValueError, match="head dim 512"):
-        fused.placement("flash_fp32", REPORT_SHAPES[0])
-    with pytest.raises(KeyError):
-        fused.placement("rows_abacus", REPORT_SHAPES[0])
 
 
 @pytest.mark.parametrize(("keys", "count"), [(16, 1), (64, 1), (65, 2), (200, 4)])

@@ -8,16 +8,17 @@ import pytest
 
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
-from attn_course.lessons import fused, lesson07_pipelines
+from attn_course.lessons import fused, lesson05_timing, lesson07_pipelines
 from attn_course.lessons import lesson03_memory as memory_levels
 from attn_course.measure import (
     contestants,
     contests,
+    records,
     suites,
     timing,
 )
 from attn_course.measure.timing import Replay
-from attn_devtools.record import tile_model
+from attn_devtools.record import ablation_times, schema, tile_model
 from attn_devtools.record.report import report
 
 pytestmark = pytest.mark.system
@@ -134,3 +135,36 @@ def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
     with pytest.raises(RuntimeError, match="elements are wrong"):
         memory_levels.score_times(2)
+
+
+# -- whole records ---------------------------------------------------------------------------------
+def stored_rows(module) -> dict:
+    """Return name of a function of the module -> its result, as a stored record has it."""
+    stored = records.newest_record(module.KIND)
+    if module is memory_levels:
+        parts = {"score_times": "scores", "latencies": "latencies", "bandwidths": "bandwidths"}
+        sizes = {name: stored[name] for name in ("multiprocessors", "l2_bytes")}
+        return {"device_sizes": sizes} | {name: stored[part] for name, part in parts.items()}
+    row = stored["rows"][0]
+    return {"measure_shape": row, "measure": row, "compile_parts": 0}
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    "module",
+    [fused, memory_levels, lesson07_pipelines, ablation_times],
+    ids=lambda module: module.KIND,
+)
+def test_a_record_of_stored_rows_fits_its_schema(module, quick, made_up_gpu, monkeypatch):
+    identity = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9"}
+    launch = records.newest_record("timing_lesson")["experiments"]["empty_launch"]
+    monkeypatch.setattr(records, "gpu_identity", lambda: identity)
+    monkeypatch.setattr(lesson05_timing, "empty_launch", lambda repeats: launch)
+    known = {"require_gpu": None, "current_device": Device("H200", (9, 0), 132, 232448)}
+    for name, value in (known | stored_rows(module)).items():
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
+    found = module.record(quick=quick)
+    schema.check(found)
+    assert found["kind"] == module.KIND and found["gpu"] == "NVIDIA H200" and found["kernels"]
+    assert " us" in report(found) and not records.stale_kernels(found)
