@@ -15,6 +15,7 @@ DATA = {  # folder of the checkout -> the files of it that are shipped
     "exercises": ("*.md", "*.toml"),
     "docs": ("*.md", "*.png"),
     "kernelscope/docs": ("*.md",),
+    "kernelscope/results": ("*.json",),
 }
 
 

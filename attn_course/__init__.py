@@ -1,7 +1,8 @@
 """Attention kernels on a GPU and on a CPU: one CUDA C source for both."""
 
-from kernelscope import add_arch_comment, add_kernel_folder, hide_frames
+from kernelscope.errors import hide_frames
 from kernelscope.lazy import lazy
+from kernelscope.project import add_arch_comment, add_kernel_folder
 
 from .folders import PACKAGE, course_folder
 
@@ -18,7 +19,8 @@ _NAMES = {
 }
 _ENGINE = {
     "kernelscope": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module
-        asnumpy xp resolve_backend ArgumentError ArgumentWarning BackendError CompileError
-        CompilerFailedError CompilerMissingError KernelNotFoundError LaunchError""",
+        asnumpy xp resolve_backend ArgumentError BackendError CompileError LaunchError""",
+    "kernelscope.errors": """ArgumentWarning CompilerFailedError CompilerMissingError
+        KernelNotFoundError""",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES, _ENGINE)

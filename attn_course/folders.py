@@ -6,7 +6,10 @@ from pathlib import Path
 import kernelscope
 
 # setup.py copies these
-FOLDERS = ("kernels", "results", "notebooks", "exercises", "docs", "kernelscope/docs")
+FOLDERS = (
+    *("kernels", "results", "notebooks", "exercises", "docs"),
+    *("kernelscope/docs", "kernelscope/results"),
+)
 PACKAGE = Path(__file__).resolve().parent
 IMPORT_ROOT = PACKAGE.parent
 ENGINE = Path(kernelscope.__file__).resolve().parent

@@ -14,6 +14,11 @@
 // Limits:        one buffer each for K and V: a copy overlaps one product, not a whole step; rows
 //                that are not 16-byte aligned are copied 4 bytes at a time;
 //                ceil(n/BR) <= 65535
+// Read:          first the diff to 11: all lines but the copies and their barriers repeat
+//                those of 11 on purpose, so the diff is this step alone. Then the include files:
+//                async_copy.cuh, which is new here; register_tile.cuh and online_softmax.cuh, the
+//                two products and the softmax of the loop; output.cuh, the end of a row; last
+//                parts.cuh, for KEY_WARPS > 1, and long_rows.cuh, for SPAN > 0
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros

@@ -13,6 +13,8 @@
 //                conflicts
 // Limits:        weights are rounded to 16 bits before they meet V; rows that are not 16-byte
 //                aligned are copied 2 bytes at a time, with conflicts; ceil(n/BR) <= 65535
+// Long:          The two products, the softmax between them and the output work on the same
+//                registers: a function for each would take them all and hide which it changes.
 
 #ifndef BFLOAT16
 #define BFLOAT16 1  // elements are 1: bfloat16, 0: half

@@ -12,6 +12,8 @@
 // Limits:        the matrix unit cuts sums off where fp32 rounds them, so no sum is longer than a
 //                tile; inf in q, k or v becomes NaN; rows that are not 16-byte aligned are copied
 //                4 bytes at a time; ceil(n/BR) <= 65535
+// Long:          Split and mma_split() are the idea of this file, so they stand here, beside the
+//                two products that use them, and not in an include file.
 
 #ifndef D
 #define D 64  // floats of the head dim that a tile holds; those past d are zeros

@@ -15,6 +15,8 @@
 //                the one block whose slice it is in; CLUSTER SMs work on a tile of rows
 // Limits:        two cluster barriers a key tile, in which every block waits for the slowest;
 //                ceil(n/BR) <= 65535
+// Long:          The owner's softmax stands between the two cluster barriers of a tile, so that its
+//                stores into other blocks are read beside the barriers that order them.
 
 #ifndef CLUSTER
 #define CLUSTER 8  // blocks that share a tile of rows: each has a slice of the head dim

@@ -11,7 +11,7 @@ from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.judgement import PROPERTIES
 
 from . import sets
-from .points import unpaid
+from .points import ungraded_properties
 from .sets import ProblemSet, SetCell
 
 SCHEMA = 3  # of nbgrader's metadata
@@ -157,5 +157,5 @@ def _meaning(problem: Exercise, name: str) -> str:
     kind, _, counter = name.partition(": ")
     if counter:
         return f"the goal of `{counter}` is reached"
-    more = f", and no failure of: {', '.join(unpaid(problem))}"
-    return PROPERTIES[kind] + (more if kind == "agrees" and unpaid(problem) else "")
+    more = f", and no failure of: {', '.join(ungraded_properties(problem))}"
+    return PROPERTIES[kind] + (more if kind == "agrees" and ungraded_properties(problem) else "")

@@ -136,7 +136,7 @@ def _lost(name: str, most: int, reason: str) -> PropertyPoints:
     return PropertyPoints(name, 0, most, reason)
 
 
-def unpaid(problem: Exercise) -> tuple[str, ...]:
+def ungraded_properties(problem: Exercise) -> tuple[str, ...]:
     """Return the properties without points of their own, for which `agrees` stands."""
     return tuple(name for name in SAFE if name not in problem.points)
 
@@ -144,7 +144,7 @@ def unpaid(problem: Exercise) -> tuple[str, ...]:
 def _row(problem: Exercise, name: str, outcomes: Sequence[CaseOutcome]) -> PropertyPoints:
     most = problem.points[name]
     for outcome in outcomes:
-        if failure := _against(name, outcome, unpaid(problem)):
+        if failure := _against(name, outcome, ungraded_properties(problem)):
             return _failed(name, most, failure, outcome, failure.message)
     for outcome in outcomes if name != "agrees" else ():
         if failure := outcome.without_method:
@@ -162,10 +162,10 @@ def _failed(
     return PropertyPoints(name, 0, most, reason, *where)
 
 
-def _against(name: str, outcome: CaseOutcome, unpaid: tuple[str, ...]) -> Failure | None:
+def _against(name: str, outcome: CaseOutcome, ungraded: tuple[str, ...]) -> Failure | None:
     """Return what keeps a property from holding in a case."""
     if name == "agrees":
-        return outcome.failed("agrees", "in bounds", *unpaid)
+        return outcome.failed("agrees", "in bounds", *ungraded)
     if name == "counters" or name.startswith(GOAL):
         counter = name.removeprefix(GOAL)
         for failure in outcome.failures:

@@ -4,7 +4,8 @@ and every wrong one loses those of the property that it is rejected for.
 
 from dataclasses import dataclass
 
-from kernelscope import CompileError, CompilerFailedError
+from kernelscope import CompileError
+from kernelscope.errors import CompilerFailedError
 
 from attn_course.exercises.examination import compiled
 from attn_course.exercises.exercise import Exercise, Solution

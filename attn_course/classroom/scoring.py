@@ -8,14 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from kernelscope import (
-    CompileError,
-    CompilerFailedError,
-    Kernel,
-    KernelNotFoundError,
-    ParseError,
-    ShownBriefly,
-)
+from kernelscope import CompileError, Kernel, ShownBriefly
+from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise

@@ -18,11 +18,12 @@ from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
 from attn_course.figures import table
+from attn_course.folders import course_folder
 from attn_course.ladder.call import call_steps
 from attn_course.ladder.steps import Problem, step
-from attn_course.measure.records import CPU_FOLDER, RESULTS_FOLDER
+from attn_course.measure.records import CPU_FOLDER
 
-NUMBA_RECORD = RESULTS_FOLDER / CPU_FOLDER / "numba_simulator.json"
+NUMBA_RECORD = course_folder("kernelscope/results") / CPU_FOLDER / "numba_simulator.json"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope import ShownBriefly, with_headers
+from kernelscope import ShownBriefly
+from kernelscope.compile import with_headers
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 

@@ -11,20 +11,22 @@ import numpy as np
 from kernelscope import (
     ArgumentError,
     CompileError,
-    CompilerFailedError,
     Counters,
     Kernel,
-    KernelNotFoundError,
     LaunchError,
-    MemoryFault,
-    OutOfTime,
-    ParseError,
     RawModule,
     Sanitizer,
     SimulatorError,
     allow_shared,
     call_budget,
     observe,
+)
+from kernelscope.errors import (
+    CompilerFailedError,
+    KernelNotFoundError,
+    MemoryFault,
+    OutOfTime,
+    ParseError,
 )
 from kernelscope.watch import Finding
 

@@ -168,7 +168,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         if kind in others:
             others[kind].append(_other(name, kind, called, body, solution))
         elif title not in (*_ONCE, *_OPTIONAL):
-            raise ExerciseError(f"{name}: a section {title!r} is none of an exercise's")
+            raise ExerciseError(f"{name}: unknown section {title!r}")
     return Exercise(
         name=name,
         **head,

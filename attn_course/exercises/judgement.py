@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 from textwrap import wrap
 
-from kernelscope import lines_of
+from kernelscope.ptx import lines_of
 
 # Property -> what it says of the learner's kernel, in the order in which a failure is told.
 PROPERTIES = {
@@ -13,7 +13,7 @@ PROPERTIES = {
     "finishes": "every thread reaches the end",
     "in bounds": "no access outside an array, none misaligned",
     "barriers": "every barrier is reached by all threads that it waits for",
-    "no race": "no two threads use one element without an order, one of them writing",
+    "no race": "no unsynchronized conflicting accesses (at least one a write) to one element",
     "initialised": "no value is read that nothing has written",
     "agrees": "the result agrees with float64",
     "counters": "the counters reach the goal",

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from kernelscope import LaunchError, MemoryFault, RawModule
+from kernelscope import LaunchError, RawModule
+from kernelscope.errors import MemoryFault
 from kernelscope.watch import Finding
 
 from attn_course.figures.clinic import wrong_elements

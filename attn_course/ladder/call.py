@@ -11,15 +11,8 @@ from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from kernelscope import (
-    Kernel,
-    RawModule,
-    allow_shared,
-    array_module,
-    file_stamp,
-    resolve_backend,
-    with_headers,
-)
+from kernelscope import Kernel, RawModule, allow_shared, array_module, resolve_backend
+from kernelscope.compile import file_stamp, with_headers
 
 from .choose import current_device
 from .headers import checked_options

@@ -36,6 +36,8 @@ class Header:
     needs: str
     expect: str
     limits: str
+    read: str = ""  # in which order to read the file's includes
+    long: str = ""  # why the file has more lines than tests/house allows
     outcome: str = ""  # experiments only: what was reported of the attempt, and what to look at
 
 

@@ -45,7 +45,7 @@ METHODS: dict[str, tuple[int, ...]] = {
 AUTO = "auto"  # the method that choose() names
 DEFAULT = "tiled"
 LOOK_AGAIN_S = 1.0
-MOST_READY = 256  # forms of calls that are kept
+MOST_CACHED = 256  # forms of calls that are kept
 # What a method can be asked for beyond q, k and v, by the kernel parameter that does it.
 OPTIONS = {
     "causal": "a causal mask",
@@ -149,10 +149,10 @@ class Request(msgspec.Struct, frozen=True, eq=False):
             arrays["lse"] = xp.empty(self.q.shape[:3], np.float32)
         return arrays
 
-    def ready(self) -> tuple["Ready | None", tuple | None]:
-        """Return what is ready for such requests, and what tells them from others.
+    def cached(self) -> tuple["CachedCall | None", tuple | None]:
+        """Return the kept call of such requests, if any, and the form that they share.
 
-        The latter is all that the checks and launches depend on but addresses; None: a request
+        The form is all that the checks and launches depend on but addresses; None: a request
         that is not kept, since something is wrong with it.
         """
         try:
@@ -170,7 +170,7 @@ class Request(msgspec.Struct, frozen=True, eq=False):
                 None if self.bias is None else _array_form(self.bias),
                 None if self.out is None else _array_form(self.out),
             )
-            return _ready.get(form), form
+            return _cached.get(form), form
         except (AttributeError, TypeError, ValueError):
             return None, None  # the checks say what is wrong
 
@@ -224,15 +224,15 @@ def attention(
     request = Request(
         q, k, v, method, causal, scale, resolve_backend(backend), bias, return_lse, out, options
     )
-    ready, form = request.ready()
-    if ready is not None and ready.is_current():
-        call = ready.call_for(request)
+    cached, form = request.cached()
+    if cached is not None and cached.is_current():
+        call = cached.call_for(request)
         call.run()
     else:
         call = request.call()
         call.run()
         if form is not None:
-            _keep(form, Ready(call))
+            _keep(form, CachedCall(call))
     arrays = call.arrays
     return (arrays["out"], arrays["lse"]) if return_lse else arrays["out"]
 
@@ -351,7 +351,7 @@ def check_dtype(method: str, dtype: str) -> None:
 
 
 # -- requests of a form seen before ----------------------------------------------------------------
-class Ready:
+class CachedCall:
     """The launches of a call, kept without its arrays for requests of the same form."""
 
     def __init__(self, call: Call):
@@ -379,10 +379,10 @@ class Ready:
         return call
 
 
-_ready: dict[tuple, Ready] = {}
+_cached: dict[tuple, CachedCall] = {}
 
 
-def _keep(form: tuple, ready: Ready) -> None:
-    while len(_ready) >= MOST_READY:
-        _ready.pop(next(iter(_ready)), None)  # the oldest
-    _ready[form] = ready
+def _keep(form: tuple, call: CachedCall) -> None:
+    while len(_cached) >= MOST_CACHED:
+        _cached.pop(next(iter(_cached)), None)  # the oldest
+    _cached[form] = call

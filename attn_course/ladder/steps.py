@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelscope import file_stamp
+from kernelscope.compile import file_stamp
 
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 

@@ -2,7 +2,8 @@
 
 Latency comes from chains of dependent loads, bandwidth from streams of independent ones
 (kernels/probes/memory_levels.cu); the score kernels are timed in turns, as graph replays. The
-probes also run on the simulator, which checks what they read; their clocks are a GPU's matter.
+probes also run on the simulator, which checks what they read; their timings are meaningful only on
+a GPU.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,8 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
-from kernelscope import GraphLaunch, array_module, asnumpy
+from kernelscope import array_module, asnumpy
+from kernelscope.module import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
 from attn_course.ladder.call import call_steps, kernel_of

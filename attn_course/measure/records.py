@@ -19,13 +19,8 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 import msgspec
-from kernelscope import (
-    ShownBriefly,
-    closure_hash,
-    file_stamp,
-    include_closure,
-    resolve_backend,
-)
+from kernelscope import ShownBriefly, resolve_backend
+from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
 from msgspec import Meta
 

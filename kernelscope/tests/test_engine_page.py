@@ -1,10 +1,11 @@
-"""docs/engine.md: its Python runs, and its commands."""
+"""docs/engine.md: its Python runs, and its commands; its table of settings is complete."""
 
 import re
 from pathlib import Path
 
 import pytest
 from kernelscope.cli.main import main
+from kernelscope.settings import ALIASES
 
 ENGINE = (Path(__file__).resolve().parents[1] / "docs" / "engine.md").read_text(encoding="utf-8")
 
@@ -39,3 +40,7 @@ def test_the_commands_of_the_engine_page_run(in_folder, capsys):
         program, *arguments = command.split()
         assert program == "kernelscope" and main(arguments) == 0, command
     assert (in_folder / "trace.html").is_file()
+
+
+def test_every_setting_is_in_the_table():
+    assert set(re.findall(r"^\| `(KERNELSCOPE_\w+)`", ENGINE, re.MULTILINE)) == set(ALIASES)

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from attn_course.cli import bench, main, profile
+from attn_course.folders import course_folder
 from attn_course.measure import records
 from attn_devtools.record import command as record
 from attn_devtools.record import schema
 from attn_devtools.record.schema import SCHEMAS
 
-STORED = {path.stem: path for path in (records.RESULTS_FOLDER / "h200").glob("*.json")}
+FOLDERS = (records.RESULTS_FOLDER, course_folder("kernelscope/results"))
+STORED = {path.stem: path for folder in FOLDERS for path in folder.glob("h200/*.json")}
 SUITE = STORED["bench_seeds_fp32"]
 DAMAGES = {
     "empty": lambda text: b"",

@@ -14,7 +14,7 @@ DEFECTS = {
     "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
         "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
     ),
-    "none of an exercise's": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
+    "unknown section 'Remark'": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
     "two sections 'Hint'": TEXT + "\n## Hint\n",
     "Rejected for: PROPERTY": TEXT.replace("Rejected for: in bounds", "Rejected for: style", 1),
     "holds 0 fences": TEXT.replace("```c++", "```cpp"),

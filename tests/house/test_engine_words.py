@@ -10,8 +10,11 @@ WORDS = re.compile(
     r"(?i)attn|attention|softmax|flash|\bladder|\blessons?\b|\blearners?\b|\bcourses?\b|classroom"
     r"|\bexercises?\b|\bassignments?\b|\bstudents?\b|\bteachers?\b|layer ?norm|transformer"
 )
-# The names that variables of the environment had before.
-ALIASES = {"src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_")}
+# The names that variables of the environment had before; the name of another simulator.
+ALIASES = {
+    "src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_"),
+    "README.md": re.compile(r"FlashGPU-Sim"),
+}
 
 
 def words_of(text: str) -> list[str]:

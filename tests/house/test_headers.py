@@ -55,7 +55,19 @@ def test_pointers_have_shapes_and_barriers_say_what_would_break(path):
         assert re.search(r"// \([\w, .*+/]+\)", line), line
     for line in path.read_text().splitlines():
         assert "__syncthreads()" not in line or "// barrier:" in line, line
-    assert len(path.read_text().splitlines()) <= (120 if path.stem == "10_flash_rows" else 235)
+
+
+def test_the_textbook_kernel_is_short():
+    assert len(headers.kernel_path("10_flash_rows").read_text().splitlines()) <= 120
+
+
+def test_an_order_of_reading_names_every_include():
+    ordered = [path for path in ALL_FILES if headers.read_header(path).read]
+    assert ordered
+    for path in ordered:
+        named = re.findall(r"\w+\.cuh", headers.read_header(path).read)
+        includes = re.findall(r'^#include "include/(.+)"', path.read_text(), re.MULTILINE)
+        assert sorted(named) == sorted(includes), path.name
 
 
 @pytest.mark.parametrize("step", LADDER, ids=lambda step: step.file)

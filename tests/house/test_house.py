@@ -7,10 +7,13 @@ import sys
 import tomllib
 from collections import defaultdict
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
-import kernelscope.watch
+import kernelscope
 import pytest
+
+from attn_course.ladder.headers import FIELDS, read_header
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ROOT / "attn_course"
@@ -59,6 +62,9 @@ FACES = (
 WATCHERS = tuple(
     f"kernelscope.{name}" for name in ("events", "addresses", "errors", "ptx", "watch")
 )
+# What the engine gives beside its first face. A stranger's first use needs no more than that one.
+ENGINE_FACES = ("errors", "watch", "module", "compile", "ptx", "project")
+MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
 CONFINED = {
     "matplotlib": ("attn_course.figures", "attn_course.reference.inputs"),
@@ -71,12 +77,8 @@ CONFINED = {
 }
 MOST_FILES = 12  # of a room, its face aside
 MOST_BASES = 2  # classes of ours that one class inherits from
-MOST_KERNEL_LINES = 200
-MORE_KERNEL_LINES = {
-    "14_flash_mma.cu": 220,
-    "15_flash_tf32x3.cu": 235,
-    "20_rows_split.cu": 215,
-}
+MOST_KERNEL_LINES = 200  # more where the header's field `Long` gives the reason
+SENTENCE = re.compile(r"[A-Z]\S*(?: \S+){6,}\.")  # of a reason: seven words or more
 
 
 def module_name(path: Path) -> str:
@@ -141,13 +143,22 @@ def course_violations(module: str, name: str) -> list[str]:
 
 
 def is_engine_face(name: str) -> bool:
-    """The engine, what it or its watchers give, parts of its commands, tools beside a GPU."""
+    """The engine, a public name of one of its faces, its commands, tools beside a GPU."""
     _, *parts = name.split(".")
     if not parts or parts[0] in ("cli", "differential", "landlock"):
         return True
-    if parts[0] == "watch":
-        return len(parts) == 1 or parts[1:] in [[one] for one in kernelscope.watch.__all__]
-    return parts in [[one] for one in kernelscope.__all__]
+    return name in engine_names() or parts in [[face] for face in ENGINE_FACES]
+
+
+@cache
+def engine_names() -> set[str]:
+    """Full names of what the faces of the engine give: their __all__, or all without a "_"."""
+    found = set()
+    for face in ("kernelscope", *(f"kernelscope.{name}" for name in ENGINE_FACES)):
+        names = vars(import_module(face))
+        given = names.get("__all__") or [name for name in names if name[0] != "_"]
+        found |= {f"{face}.{name}" for name in given}
+    return found
 
 
 def room_of(name: str) -> str:
@@ -253,6 +264,13 @@ def module_graph() -> dict[str, set[str]]:
     return graph
 
 
+def test_the_first_face_of_the_engine_is_short_and_all_of_them_keep_their_word():
+    assert len(kernelscope.__all__) <= MOST_FIRST_NAMES
+    for full in sorted(engine_names()):
+        face, _, name = full.rpartition(".")
+        assert hasattr(import_module(face), name), full
+
+
 def test_no_import_cycles():
     cycle = find_cycle(module_graph())
     assert not cycle, " -> ".join(cycle)
@@ -355,11 +373,38 @@ def test_watchers_read_nothing_of_the_machine_beyond_its_view():
         assert not found, f"{module_name(path)} reads {', '.join(found)}"
 
 
+def length_fault(text: str) -> str:
+    """What is wrong with the length of a kernel file or with its reason for it; else ""."""
+    lines, reason = len(text.splitlines()), read_header(text).long
+    if lines <= MOST_KERNEL_LINES:
+        return f"{lines} lines need no field Long" if reason else ""
+    if SENTENCE.fullmatch(reason):
+        return ""
+    most = MOST_KERNEL_LINES
+    return f"{lines} lines, and no field Long that says in a sentence why more than {most}"
+
+
 def test_kernels_are_read_in_one_sitting():
     for path in sorted((ROOT / "kernels").glob("*.cu")):
-        most = MORE_KERNEL_LINES.get(path.name, MOST_KERNEL_LINES)
-        lines = len(path.read_text().splitlines())
-        assert lines <= most, f"{path.name} has {lines} lines; {most} are allowed"
+        fault = length_fault(path.read_text())
+        assert not fault, f"{path.name}: {fault}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "fault"),
+    [
+        (200, "", ""),
+        (201, "", "no field Long"),
+        (201, "// Long: 201 lines\n", "in a sentence"),
+        (201, "// Long: Needed.\n", "in a sentence"),
+        (201, "// Long: A reason goes over\n//  two lines of the header.\n", ""),
+        (200, "// Long: The reason of a file that has become short.\n", "need no field"),
+    ],
+)
+def test_a_long_kernel_gives_its_reason(lines, reason, fault):
+    text = "".join(f"// {title}: text\n" for title in FIELDS) + reason
+    found = length_fault(text + "\n" * (lines - text.count("\n")))
+    assert fault in found if fault else not found
 
 
 # -- notebooks -------------------------------------------------------------------------------------
@@ -456,7 +501,7 @@ def test_kernels_know_nothing_of_python():
         ("attn_course.ladder.steps", "import matplotlib.pyplot as plt", "matplotlib"),
         ("attn_course.figures.matrices", "from attn_course.ladder import step", "only"),
         ("attn_course.figures.matrices", "import anywidget", "anywidget"),
-        ("attn_course.ladder.call", "from kernelscope.module import RawModule", "past the"),
+        ("attn_course.ladder.call", "from kernelscope.module.kernel import Kernel", "past the"),
         ("attn_course.cli.count", "from kernelscope.watch.counters import counters", "past the"),
         ("attn_course.ladder.call", "from attn_course import observe", "take it from its room"),
         ("attn_course.cli.run", "from attn_devtools.record import schema", "its authors"),
@@ -482,6 +527,7 @@ def test_the_rules_catch_a_wrong_import(module, source, word):
         ("attn_course.figures.matrices", "import matplotlib.pyplot as plt"),
         ("attn_course.ladder.call", "from kernelscope import RawModule"),
         ("attn_course.cli.count", "from kernelscope.watch import Counters, Finding"),
+        ("attn_course.cli.count", "from kernelscope.errors import Hang"),
         (
             "attn_course.cli.tour",
             "from attn_course.ladder import attention\nfrom . import a",

@@ -76,6 +76,7 @@ DATA = (
     | stored("exercises", ".md")
     | stored("docs", ".md")
     | stored("kernelscope/docs", ".md")
+    | stored("kernelscope/results", ".json")
 )
 
 
@@ -113,7 +114,8 @@ def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
         names = {f"kernelscope/{name.partition('/')[2]}" for name in archive.getnames()}
     kept = stored("kernelscope/src", ".py", ".js", ".css") | stored("kernelscope/tests", ".py")
     single = {f"kernelscope/{name}" for name in ("README.md", "LICENSE", "pyproject.toml")}
-    assert kept | single | stored("kernelscope/docs", ".md") <= names
+    data = stored("kernelscope/docs", "") | stored("kernelscope/results", ".json")
+    assert kept | single | data | stored("kernelscope/tools", ".py") <= names
     assert not [name for name in names if name.endswith(".pyc")]
 
 

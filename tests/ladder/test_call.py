@@ -22,8 +22,8 @@ SHAPE = (1, 2, 9, 20)
 
 
 @pytest.fixture(autouse=True)
-def nothing_ready(monkeypatch):
-    monkeypatch.setattr(methods, "_ready", {})
+def nothing_cached(monkeypatch):
+    monkeypatch.setattr(methods, "_cached", {})
 
 
 def arrays(gpu, shape=SHAPE, count=3):
@@ -93,14 +93,14 @@ def test_another_form_is_another_launch(gpu, change):
         asked["bias"] = gpu.array(asked["bias"])
     attention(*inputs, **asked)
     expected = gpu.log.pop()
-    methods._ready.clear()
+    methods._cached.clear()
     gpu.device = 0
     attention(*arrays(gpu), method="flash_async")  # the usual form is ready
     gpu.device = change.get("device", 0)
     attention(*inputs, **asked)
     found = gpu.log.pop()
     assert found[:2] == expected[:2] and found.shared_mem == expected.shared_mem
-    assert found.args[6:] == expected.args[6:] and len(methods._ready) == 2
+    assert found.args[6:] == expected.args[6:] and len(methods._cached) == 2
 
 
 def test_wrong_arrays_are_named_after_a_warm_call(gpu):
@@ -135,11 +135,11 @@ def test_observers_are_refused_on_a_warm_gpu(gpu):
 
 
 def test_the_number_of_forms_kept_is_bounded(gpu, monkeypatch):
-    monkeypatch.setattr(methods, "MOST_READY", 3)
+    monkeypatch.setattr(methods, "MOST_CACHED", 3)
     inputs = arrays(gpu)
     for scale in range(1, 8):
         attention(*inputs, method="flash_async", scale=scale)
-    assert len(methods._ready) == 3
+    assert len(methods._cached) == 3
 
 
 # -- edited kernels --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ failing case are a page beside it, made by the course's stepper.
 import html
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernelscope import lines_of
+from kernelscope.ptx import lines_of
 
 from attn_course.exercises.judgement import CONTEXT, PROPERTIES
 

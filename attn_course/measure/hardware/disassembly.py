@@ -12,7 +12,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import compile_cubin
+from kernelscope.compile import compile_cubin
 
 from attn_course.ladder.headers import kernel_path
 

@@ -9,7 +9,7 @@ import io
 import struct
 from dataclasses import dataclass
 
-from kernelscope import compile_cubin
+from kernelscope.compile import compile_cubin
 
 from attn_course.ladder.headers import kernel_path
 

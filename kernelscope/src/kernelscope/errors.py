@@ -105,7 +105,7 @@ class ArgumentError(ShownBriefly, TypeError):
 
 
 class ArgumentWarning(UserWarning):
-    """A kernel argument that CuPy passes without a word, of which the kernel reads other values."""
+    """CuPy would accept this argument silently, but the kernel will misread it."""
 
 
 class LaunchError(ShownBriefly, ValueError):

@@ -10,8 +10,8 @@ def lazy(
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return a package's __all__, __getattr__ and __dir__.
 
-    names: submodule -> the names that it gives to the package, apart by blanks. others: the same
-    for modules of other packages, by their full names.
+    names maps each submodule to the space-separated names it exports. others: the same for modules
+    of other packages, by their full names.
     """
     modules = {f"{package}.{home}": given for home, given in names.items()} | dict(others or {})
     homes = {name: home for home, given in modules.items() for name in given.split()}

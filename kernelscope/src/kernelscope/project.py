@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+__all__ = ["add_arch_comment", "add_kernel_folder"]
+
 _STRICT: dict[Path, bool] = {}  # folder -> whether its kernels' arguments are checked strictly
 _ARCH_FIELDS = ["kernelscope"]
 

@@ -218,6 +218,110 @@ def test_columns_that_change_come_first_and_long_lines_are_broken(browser, page)
     assert source.get_property("scrollWidth") <= source.get_property("clientWidth")
 
 
+# Left, right, upper and lower distance from the first changed cell to the edges of its box, inside
+# the names that stay; null where no cell has changed.
+DISTANCES = """
+const cell = document.querySelector(".acs-table td.acs-changed:not([hidden])");
+if (!cell) return null;
+const box = cell.closest(".acs-scroll"), view = box.getBoundingClientRect();
+const corner = box.querySelector("th").getBoundingClientRect(), r = cell.getBoundingClientRect();
+return [r.left - view.left - corner.width, view.left + box.clientWidth - r.right,
+        r.top - view.top - corner.height, view.top + box.clientHeight - r.bottom];
+"""
+# Text whose colour has too little contrast to what is behind it, as WCAG 2.1 measures contrast.
+FAINT = """
+const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+const luminance = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const colour = channels(getComputedStyle(e).backgroundColor);
+    if (colour.length < 4 || colour[3] === 1) return colour;
+  }
+  return [255, 255, 255];
+};
+const found = [];
+for (const e of document.querySelectorAll(".acs *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || !e.checkVisibility() || e.closest(":disabled")) continue;
+  let faded = 1;
+  for (let up = e; up; up = up.parentElement) faded *= getComputedStyle(up).opacity;
+  const [one, other] = [channels(getComputedStyle(e).color), behind(e)].map(luminance);
+  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  if (contrast < 4.5 || faded < 1) found.push([e.className, e.textContent.slice(0, 20), contrast]);
+}
+return found;
+"""
+
+
+def narrowed(browser, width):
+    """Give the page a width in pixels, as a telephone, a tablet or a screen has it."""
+    size = {"width": width, "height": 420, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+@pytest.fixture
+def any_width(browser):
+    yield lambda width: narrowed(browser, width)
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def many_variables(tmp_path_factory):
+    """A page whose table of variables is wider than its box, and changes at its far end."""
+    names = [f"variable_{letter}" for letter in "abcdefghijkl"]
+    lines = [f"  float {name} = x[threadIdx.x] * {i}.5f;" for i, name in enumerate(names)]
+    code = "\n".join(
+        [
+            'extern "C" __global__ void wide(float* x) {',
+            *lines,
+            "  if (threadIdx.x == 29) variable_l += 1.0f;",
+            f"  x[threadIdx.x] = {' + '.join(names)};",
+            "}",
+        ]
+    )
+    tracer = Tracer(block=(0, 0, 0))
+    with observe(tracer):
+        RawModule(code, backend="simulator").get_function("wide")(
+            (1,), (32,), (np.arange(1, 33, dtype=np.float32),)
+        )
+    path = tmp_path_factory.mktemp("wide") / "wide.html"
+    tracer.to_html(path)
+    return path
+
+
+@pytest.mark.parametrize("width", [390, 820, 1440])
+def test_what_changes_is_in_sight_at_every_step(browser, many_variables, any_width, width):
+    any_width(width)
+    root = opened(browser, many_variables)
+    seen = []
+    for _ in range(int(root.find_element(By.CSS_SELECTOR, ".acs-slider").get_attribute("max"))):
+        root.send_keys(Keys.ARROW_RIGHT)
+        seen.append(browser.execute_script(DISTANCES))
+    measured = [one for one in seen if one]
+    assert len(measured) >= 12
+    assert min(min(one) for one in measured) > -1
+    controls = root.find_element(By.CSS_SELECTOR, ".acs-controls")
+    browser.execute_script("document.querySelector('.acs-note').scrollIntoView()")
+    assert 0 <= controls.rect["y"] - browser.execute_script("return scrollY") < 60
+    looked(browser, f"wide-{width}")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_has_contrast(browser, page, theme):
+    feature = {"name": "prefers-color-scheme", "value": theme}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    root = opened(browser, page)
+    try:
+        for _ in range(6):
+            assert browser.execute_script(FAINT) == []
+            press(root, "step")
+            press(root, "step")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
 def test_small_arrays_in_global_memory_fill_as_they_are_used(browser, page):
     root = opened(browser, page)
     assert all("acs-empty" in kind for kind in grid(root, "q[1][4][4]")[1])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernelscope import CompilerFailedError, RawModule, Sanitizer, budget, observe
+from kernelscope import RawModule, Sanitizer, budget, observe
 from kernelscope.compile import CompileError, allowed, compile_ptx, default_arch
 from kernelscope.compile import nvrtc as compiler
-from kernelscope.errors import Hang, SimulatorError, TooLarge
+from kernelscope.errors import CompilerFailedError, Hang, SimulatorError, TooLarge
 from kernelscope.ptx.parser import ParseError, parse
 from kernelscope.translate.program import Program
 

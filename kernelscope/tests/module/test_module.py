@@ -360,7 +360,7 @@ def added(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "_STRICT", {})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "axpy.cu").write_text(AXPY)
-    kernelscope.add_kernel_folder(tmp_path / "mine", strict=True)
+    project.add_kernel_folder(tmp_path / "mine", strict=True)
     return tmp_path / "mine"
 
 
@@ -385,7 +385,7 @@ def test_an_added_folder_says_whether_arguments_are_checked_strictly(added):
     own = RawModule(path="mine/axpy.cu", backend="simulator")
     assert own.strict and own.get_function("axpy").strict
     assert not RawModule(path=own.path, backend="simulator", strict=False).strict
-    kernelscope.add_kernel_folder(added)
+    project.add_kernel_folder(added)
     assert not RawModule(path=own.path, backend="simulator").strict
 
 

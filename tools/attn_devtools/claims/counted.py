@@ -3,14 +3,9 @@
 import math
 
 import numpy as np
-from kernelscope import (
-    DEFAULT_SHARED_BYTES,
-    OPT_IN_SHARED_KIB,
-    Counters,
-    LaunchError,
-    compile_cubin,
-    observe,
-)
+from kernelscope import Counters, LaunchError, observe
+from kernelscope.compile import compile_cubin
+from kernelscope.module import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 
 from attn_course import reference
 from attn_course.clinic import BROKEN_FOLDER, examine

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import with_headers
+from kernelscope.compile import with_headers
 from kernelscope.differential import __main__ as differential
 from kernelscope.differential.bounds import max_ulp, ulps
 from kernelscope.differential.sections import SIMULATOR, guarded

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from kernelscope import bind
+from kernelscope.module import bind
 
 from attn_course import clinic
 from attn_course.clinic import Case, broken_kernels, clean_kernels

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Counters, Tracer, include_closure, keep, kept_path, observe, read_kept
+from kernelscope import Counters, Tracer, observe
+from kernelscope.compile import include_closure, keep, kept_path, read_kept
 from kernelscope.watch import Recording, fragment
 
 from attn_course.folders import ENGINE, PACKAGE
@@ -27,9 +28,10 @@ from attn_course.reference.inputs import mri_windows
 
 HEAD_DIM = 16
 HEADS = 6  # of a token, in the layers' kernels
-TRACED_TOKENS = (14, 70)  # queries and keys: the first row, and five rows, of the window's tokens
-TRACED_STEPS = 300
-MOST_PAGE_BYTES = 1_800_000  # of a stepper
+# Queries and keys of the steppers: the first row, and five rows, of the window's tokens; where that
+# takes more than MOST_STEPS, fewer.
+TRACED_TOKENS = ((14, 70), (8, 20))
+MOST_STEPS = 800
 _DEPENDS_ON = (ENGINE, *(PACKAGE / room for room in ("ladder", "layers", "reference")))
 
 
@@ -112,7 +114,6 @@ def _made(step: Step) -> KernelRun:
     with observe(Counters()) as seen:
         counted.call()
     recording, traced, stepper = _traced(step)
-    stopped = " first" if recording.truncated else ""
     return KernelRun(
         entry=counted.geometry.entry,
         shape=counted.shape,
@@ -121,24 +122,27 @@ def _made(step: Step) -> KernelRun:
         totals={name: count for name, count in seen.totals.items() if count},
         lines=seen.by_line._repr_html_(),
         verdict=_verdict(counted.oracle),
-        traced=f"The{stopped} {len(recording.frames)} steps of block (0, 0, 0), {traced}",
+        traced=f"The {len(recording.frames)} steps of block (0, 0, 0), {traced}",
         stepper=stepper,
     )
 
 
 def _traced(step: Step) -> tuple[Recording, str, str]:
-    """The steps of the first block, the shape, the stepper; fewer steps where it is too large."""
-    limit = TRACED_STEPS
-    while True:
-        run = _prepared(step, TRACED_TOKENS)
-        tracer = Tracer((0, 0, 0), kernel=run.geometry.entry, limit=limit)
+    """All steps of the first block, the shape, the stepper.
+
+    Raises:
+        RuntimeError: the block takes too many steps for a page.
+    """
+    for tokens in TRACED_TOKENS:
+        run = _prepared(step, tokens)
+        most = MOST_STEPS * (2 if tokens is TRACED_TOKENS[-1] else 1)
+        tracer = Tracer((0, 0, 0), kernel=run.geometry.entry, limit=most)
         with observe(tracer):
             run.call()
-        recording = tracer.recordings[0]
-        stepper = fragment([recording])
-        if len(stepper) <= MOST_PAGE_BYTES:
-            return recording, run.shape, stepper
-        limit = int(0.8 * len(recording.frames) * MOST_PAGE_BYTES / len(stepper))
+        (recording,) = tracer.recordings
+        if not recording.truncated:
+            return recording, run.shape, fragment([recording])
+    raise RuntimeError(f"{step.file}: a block takes more than {most} steps even of {tokens} tokens")
 
 
 def _prepared(step: Step, tokens: tuple[int, int] | None) -> _Run:

@@ -325,7 +325,9 @@ class Chunk:
 
 
 def is_of_the_machine(error: BaseException) -> bool:
-    """Was it raised in a module of the machine, and not by NumPy with the operands of a line?"""
+    """Return True if the simulator itself raised this, not NumPy evaluating a translated
+    instruction.
+    """
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     return os.path.dirname(files[-1]).startswith(_MACHINE)
 

@@ -1,6 +1,25 @@
 """CuPy's `RawModule` and `RawKernel`, on a GPU or on the simulator."""
 
 from ..errors import ArgumentError, ArgumentWarning, KernelNotFoundError, LaunchError
+from .arguments import bind
+from .graphs import GraphLaunch, capture_graph
 from .kernel import Kernel, allow_shared
+from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 from .raw_kernel import RawKernel
 from .raw_module import RawModule
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentWarning",
+    "DEFAULT_SHARED_BYTES",
+    "GraphLaunch",
+    "Kernel",
+    "KernelNotFoundError",
+    "LaunchError",
+    "OPT_IN_SHARED_KIB",
+    "RawKernel",
+    "RawModule",
+    "allow_shared",
+    "bind",
+    "capture_graph",
+]

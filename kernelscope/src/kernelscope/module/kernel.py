@@ -102,12 +102,12 @@ class Kernel(ModuleFacts):
         grid, block = check_geometry(
             self.name, grid, block, limits, self.max_threads_per_block, required, cluster
         )
-        if not self.surely_fits(shared_mem):
+        if not self.fits_without_opt_in(shared_mem):
             static, most = self.shared_size_bytes, self.max_dynamic_shared_size_bytes
             shared_mem = check_shared(self.name, shared_mem, static, most, limits)
         return grid, block, shared_mem
 
-    def surely_fits(self, shared_mem: int) -> bool:
+    def fits_without_opt_in(self, shared_mem: int) -> bool:
         """Return whether a launch may have so much dynamic shared memory, as far as is known
         without compiling anything.
         """
@@ -163,7 +163,7 @@ class SimulatorKernel(Kernel):
     def _check_observers(self, observers) -> None:
         """The simulator takes every observer."""
 
-    def surely_fits(self, shared_mem: int) -> bool:
+    def fits_without_opt_in(self, shared_mem: int) -> bool:
         """Return whether a launch may have so much dynamic shared memory, as far as is known
         without the optimised build.
         """

@@ -248,7 +248,7 @@ class RawModule:
         if self.backend == "gpu":
             return GpuKernel(self, name, entry, self._cupy.function(name))
         kernel = SimulatorKernel(self, name, entry)
-        if not kernel.surely_fits(0) and kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
+        if not kernel.fits_without_opt_in(0) and kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
             raise CompileError(
                 f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
                 f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "

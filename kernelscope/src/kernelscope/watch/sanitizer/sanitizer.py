@@ -21,13 +21,13 @@ from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming
 from .local_memory import LocalMemory
-from .natures import MEETINGS, Nature
 from .pointers import Bounds
 from .races.global_races import GlobalRaces
 from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
+from .traits import MEETINGS, InstructionTraits
 
 _ALL_LANES = (
     "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
@@ -74,10 +74,10 @@ class Sanitizer(Observer):
     It runs the debug build, where the optimiser has removed no access. A wrong access does not
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
     is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
-    votes. A lock or flag between blocks that is taken without a fence (or a block barrier) after it
-    orders on today's hardware more often than not, and never by the rules: a warning. Volatile
-    accesses are in no race with each other, for they may be flags; `races.flags` has the two
-    exceptions.
+    votes. Acquiring an inter-block lock without a following fence usually works on current GPUs,
+    but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
+    block barrier serves as the fence. Volatile accesses are in no race with each other, for they
+    may be flags; `races.flags` has the two exceptions.
     What it does not judge: a barrier that threads left the kernel before, as
     `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
     struct that is passed by value, in the function that gets it; volatile shared memory in a
@@ -96,7 +96,7 @@ class Sanitizer(Observer):
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
         self.launches = 0
-        self._natures: dict[int, tuple[object, Nature, str]] = {}  # by id
+        self._traits: dict[int, tuple[object, InstructionTraits, str]] = {}  # by id
         self._reset()
 
     def _reset(self) -> None:
@@ -158,43 +158,43 @@ class Sanitizer(Observer):
 
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
-        known = self._natures.get(id(instruction)) or self._learn(instruction)
+        known = self._traits.get(id(instruction)) or self._learn(instruction)
         return not known[1].plain
 
     def instruction(self, event: InstructionEvent) -> None:
-        known = self._natures.get(id(event.instruction)) or self._learn(event.instruction)
-        _, nature, header = known
+        known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)
+        _, traits, header = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
-        if nature.parameter:
+        if traits.parameter:
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or nature.meeting or nature.warp_barrier:
+        elif event.accesses or traits.meeting or traits.warp_barrier:
             calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
         self.found.line, self.found.header, self.found.event = self._last_line, header, event
         if event.accesses:
-            self._accesses(event, nature)
-        if nature.plain:
+            self._accesses(event, traits)
+        if traits.plain:
             return
-        if nature.meeting:
+        if traits.meeting:
             order = self._chunks[event.machine].order
             order.warp_sync(event.lanes, event.members, self._tick(), False)
-            self._check_members(event, nature)
-        elif nature.warp_barrier:
-            self._check_members(event, nature)
-        elif nature.block_fence and self._global is not None:
-            self._fence(event, nature, self._tick())
-        elif nature.arrive:
+            self._check_members(event, traits)
+        elif traits.warp_barrier:
+            self._check_members(event, traits)
+        elif traits.block_fence and self._global is not None:
+            self._fence(event, traits, self._tick())
+        elif traits.arrive:
             self._arrive(event)
-        elif nature.copy == "commit":
+        elif traits.copy == "commit":
             self._chunks[event.machine].shared.copies.commit(event.lanes)
-        elif nature.copy == "wait":
+        elif traits.copy == "wait":
             self._wait_for_copies(event)
-        elif nature.phase:
-            self._use_phase(event, nature.phase)
+        elif traits.phase:
+            self._use_phase(event, traits.phase)
 
     def _arrive(self, event: InstructionEvent) -> None:
         order, operands = self._chunks[event.machine].order, event.instruction.operands
@@ -222,18 +222,18 @@ class Sanitizer(Observer):
             state.shared.copies.follow(lanes, keys, self._tick())
         state.order.arrive_at_phase(lanes, keys, self._tick())
 
-    def _learn(self, instruction) -> tuple[object, Nature, str]:
+    def _learn(self, instruction) -> tuple[object, InstructionTraits, str]:
         """What an instruction is, and its place in a header that the kernel includes, or ""."""
         header = self._naming.launch.source.place_in_header(instruction.position)
-        nature = Nature.of(instruction, self._bounds.origins.values)
-        known = self._natures[id(instruction)] = (instruction, nature, header)
+        traits = InstructionTraits.of(instruction, self._bounds.origins.values)
+        known = self._traits[id(instruction)] = (instruction, traits, header)
         return known
 
     def _tick(self) -> int:
         self._lines.append(self._last_line)
         return len(self._lines) - 1
 
-    def _accesses(self, event: InstructionEvent, nature: Nature) -> None:
+    def _accesses(self, event: InstructionEvent, traits: InstructionTraits) -> None:
         state = self._chunks[event.machine]
         for access in event.accesses:
             if access.valid is not None:
@@ -246,18 +246,18 @@ class Sanitizer(Observer):
             if state.local.copied and access.kind == "store":
                 state.local.leave(access, event, self._last_line)
             time = self._tick()
-            if nature.block_fence and access.kind != "load":
-                self._fence(event, nature, time - 1)
+            if traits.block_fence and access.kind != "load":
+                self._fence(event, traits, time - 1)
             is_global = access.space == "global"
-            strong = nature.atomic or nature.volatile and (is_global or self._has_fences)
+            strong = traits.atomic or traits.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
-            context = Context(self._last_line, time, state.order, lanes, strong, nature, values)
+            context = Context(self._last_line, time, state.order, lanes, strong, traits, values)
             if strong:
                 self._publish(access, state, time)
             if is_global:
                 self._global.access(access, context)
-            elif nature.copy == "issue":
+            elif traits.copy == "issue":
                 state.shared.start_copy(access, context)
             else:
                 state.shared.access(access, context)
@@ -302,10 +302,10 @@ class Sanitizer(Observer):
             address = address | 1 << 62  # another memory than the global one
         state.order.publications.strong(access.lanes, address, time, writes)
 
-    def _fence(self, event: InstructionEvent, nature: Nature, time: int) -> None:
+    def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order
         order.publications.fence(event.lanes, time)
-        if nature.fence:
+        if traits.fence:
             self._global.publications.fence(event.lanes + order.first_lane, time)
 
     def _wait_for_copies(self, event: InstructionEvent) -> None:
@@ -314,7 +314,7 @@ class Sanitizer(Observer):
             newer = int(event.instruction.operands[0].value)
         self._chunks[event.machine].shared.copies.wait(event.lanes, newer, self._tick())
 
-    def _check_members(self, event: InstructionEvent, nature: Nature) -> None:
+    def _check_members(self, event: InstructionEvent, traits: InstructionTraits) -> None:
         """The mask of a warp-level instruction."""
         instruction, members = event.instruction, event.members
         if members is None and instruction.operands:
@@ -327,7 +327,7 @@ class Sanitizer(Observer):
         if not mine.all():
             self._report_mask(event, event.lanes[~mine])
         self._chunks[event.machine].exits.meeting(event, members, self._last_line)
-        if nature.shuffle:
+        if traits.shuffle:
             self._check_shuffle(event, members)
 
     def _report_mask(self, event: InstructionEvent, lanes: np.ndarray) -> None:

@@ -66,11 +66,18 @@ _PAGE = """<!DOCTYPE html>
 <title>{title}</title>
 <style>
 body {{ margin: 0; padding: 18px; background: #eef1f4; font-family: system-ui, sans-serif; }}
+h1, p {{ max-width: 1180px; margin: 0 auto .6rem; }}
+h1 {{ font-size: 1.25rem; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #0d1013; color: #e6ebf0; }} }}
 .acs {{ margin: 0 auto; }}
 </style>
 </head>
 <body>
+<h1>{title}</h1>
+<p>Each step is one source line of one thread block, as the simulator ran it: its threads'
+variables, what they read and wrote, and how the memory served them. The arrow keys step, space
+plays, b goes to the next barrier, f to the next finding; a click on a line goes to its next
+step.</p>
 {body}
 </body>
 </html>

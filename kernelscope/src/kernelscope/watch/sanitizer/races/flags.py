@@ -8,7 +8,7 @@ where one of them computes what it writes from what it has read (`x = x + 1`).
 
 import numpy as np
 
-from ..natures import Nature
+from ..traits import InstructionTraits
 from .shadow import FIRST, LANE_MASK, Shadow, Touch, lane_of, time_of
 
 
@@ -26,10 +26,10 @@ class Flags:
     def block_of(self, stamps: np.ndarray) -> np.ndarray:
         return lane_of(stamps) // self.per_block
 
-    def read(self, touch: Touch, nature: Nature, time: int) -> None:
-        if nature.updates:
+    def read(self, touch: Touch, traits: InstructionTraits, time: int) -> None:
+        if traits.updates:
             self.shadow.mark("updater", touch)
-        if not nature.decides:
+        if not traits.decides:
             return
         writer = self.shadow.writer[touch.unit]
         others = (writer >= FIRST) & ((writer ^ touch.stamp) & LANE_MASK != 0)

@@ -14,7 +14,7 @@ import numpy as np
 from kernelscope.events import Access
 
 from ..findings import Finding, Naming, key_of
-from ..natures import Nature
+from ..traits import InstructionTraits
 from .flags import Flags
 from .ordering import ChunkOrder
 from .shadow import FIRST, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
@@ -70,7 +70,7 @@ class Context:
     order: ChunkOrder
     lanes: LaneStamps
     strong: bool
-    nature: Nature
+    traits: InstructionTraits
     values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
 
 
@@ -122,8 +122,8 @@ class SharedState:
             return
         agreed = self.agreeing_readers(writer, touch) if self.agreed else None
         self.check("RAW", writer, touch, access, context, agreed)
-        if context.nature.decides or context.nature.updates:
-            self.flags.read(touch, context.nature, context.time)
+        if context.traits.decides or context.traits.updates:
+            self.flags.read(touch, context.traits, context.time)
         if touch.strong:
             return
         if agreed is None or not agreed.any():
@@ -134,13 +134,13 @@ class SharedState:
     def update(self, touch: Touch, writer, access: Access, context: Context) -> None:
         """An atomic operation."""
         self.check("WAW", writer, touch, access, context)
-        if context.nature.swap:
+        if context.traits.swap:
             self.swaps.add(context.time)
         else:
             self.check_readers(touch, access, context)
         self.check_scope(writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
-        if context.nature.narrow:
+        if context.traits.narrow:
             self.shadow.mark("narrow", touch)
             winner = self.shadow.writer[touch.unit]
             apart = self.flags.block_of(winner) != self.flags.block_of(touch.stamp)
@@ -176,7 +176,7 @@ class SharedState:
         # Beside a lost update it is no comfort that both wrote one value.
         same = same[~np.isin(touch.unit[same], lost)] if same.size else same
         self.report("WAW", "same", same, writer, touch, access, context)
-        flag = touch.strong and context.nature.volatile
+        flag = touch.strong and context.traits.volatile
         if flag:
             self.check_flag(writer, touch, access, context)
         elif touch.strong:
@@ -265,10 +265,10 @@ class SharedState:
 
     def check_scope(self, prior, touch: Touch, access: Access, context: Context) -> None:
         """A strong write after another block's, one of them with the scope of a block."""
-        if self.space != "global" or not (context.nature.narrow or "narrow" in self.shadow.marks):
+        if self.space != "global" or not (context.traits.narrow or "narrow" in self.shadow.marks):
             return
         strong = (prior >= FIRST) & (prior & STRONG != 0)
-        narrow = (prior == self.shadow.marked("narrow", touch.unit)) | context.nature.narrow
+        narrow = (prior == self.shadow.marked("narrow", touch.unit)) | context.traits.narrow
         apart = self.flags.block_of(prior) != self.flags.block_of(touch.stamp)
         places = self.unordered(np.nonzero(strong & narrow & apart)[0], prior, touch, context)
         self.report("WAW", "narrow", places, prior, touch, access, context)

@@ -504,7 +504,6 @@ class Stepper {
       if (mine.some((thread) => changed(name, thread))) chip.classList.add("acs-changed");
       chips.push(chip);
     }
-    this.uniform.replaceChildren(...chips);
     for (const [thread, cells] of this.cells) {
       this.rows.get(thread).classList.toggle("acs-idle", !active.has(thread));
       cells.forEach((cell, i) => {
@@ -528,17 +527,32 @@ class Stepper {
         cells[i].classList.toggle("acs-changed", marked.has(thread) && cells[i].textContent !== "");
       }
     });
-    const first = this.heads.find((head, i) => !head.hidden && frame.variables[this.names[i]]);
-    if (first) this.reveal(first);
+    const none = make("span", "acs-quiet", "None has a value yet; each appears when it is set.");
+    const empty = !chips.length && !present.some(Boolean);
+    this.uniform.replaceChildren(...(empty ? [none] : chips));
+    this.table.parentNode.hidden = !present.some(Boolean);
+    this.reveal(this.table.querySelector("td.acs-changed:not([hidden])"));
   }
 
-  // Scroll the table sideways to a column that has changed, where it is out of sight.
-  reveal(head) {
+  // Scroll the table to a cell that has changed, where it is out of sight: below the names of the
+  // variables and beside those of the threads, which stay.
+  reveal(cell) {
+    if (!cell) return;
     const box = this.table.parentNode;
-    const left = head.offsetLeft - this.heads[0].offsetLeft;
-    const right = head.offsetLeft + head.offsetWidth;
-    if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth;
-    else if (left < box.scrollLeft) box.scrollLeft = left;
+    const view = box.getBoundingClientRect();
+    const corner = this.table.querySelector("th").getBoundingClientRect();
+    const { left, right, top, bottom } = cell.getBoundingClientRect();
+    const free = {
+      left: view.left + corner.width,
+      right: view.left + box.clientWidth,
+      top: view.top + corner.height,
+      bottom: view.top + box.clientHeight,
+    };
+    if (left < free.left) box.scrollLeft -= free.left - left;
+    else if (right > free.right)
+      box.scrollLeft += Math.min(right - free.right, left - free.left);
+    if (top < free.top) box.scrollTop -= free.top - top;
+    else if (bottom > free.bottom) box.scrollTop += bottom - free.bottom;
   }
 
   drawStrips(frame) {

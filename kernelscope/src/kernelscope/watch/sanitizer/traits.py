@@ -12,7 +12,7 @@ MEETINGS = ("shfl.sync", "vote.sync", "match.", "redux.sync", "elect.sync")
 
 
 @dataclass(frozen=True)
-class Nature:
+class InstructionTraits:
     """The properties of an instruction that matter here, read from its opcode once."""
 
     parameter: bool  # ld.param and st.param: call arguments, nobody else's business
@@ -38,7 +38,7 @@ class Nature:
         return not (wait or self.block_fence or self.copy)
 
     @classmethod
-    def of(cls, instruction, values: Values) -> Nature:
+    def of(cls, instruction, values: Values) -> InstructionTraits:
         opcode = instruction.opcode
         parts = opcode.split(".")
         root = parts[0]

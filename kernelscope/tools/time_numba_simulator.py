@@ -1,10 +1,10 @@
-"""Times Numba's CUDA simulator on the tiled score kernel and records it under results/cpu/.
+"""Times Numba's CUDA simulator on tiled matrix products and records it under results/cpu/.
 
     python3 -m venv /tmp/numba && /tmp/numba/bin/pip install numba
-    /tmp/numba/bin/python tools/time_numba_simulator.py
+    /tmp/numba/bin/python kernelscope/tools/time_numba_simulator.py
 
-`attn-course bench` shows the course's own simulator beside this record. Numba is not a dependency
-of the course, so this runs in an environment of its own.
+The simulator of this package is timed on the same kernel elsewhere. Numba is no dependency of it,
+so this runs in an environment of its own.
 """
 
 import json
@@ -27,7 +27,7 @@ RECORD = Path(__file__).resolve().parent.parent / "results" / "cpu" / "numba_sim
 
 @cuda.jit
 def scores_tiled(query, key, scores, width):
-    """scores (n, n) = query (n, width) key^T, the tiles of kernels/02_scores_tiled.cu."""
+    """scores (n, n) = query (n, width) key^T, the tiles of tests/kernels/scores_tiled.cu."""
     tile_query = cuda.shared.array((TILE, TILE), dtype=float32)
     tile_key = cuda.shared.array((TILE, TILE), dtype=float32)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y

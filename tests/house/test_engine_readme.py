@@ -1,0 +1,52 @@
+"""The figures of the engine's README that stand in records of the course."""
+
+import json
+from pathlib import Path
+
+import readme_tables
+
+PROSE = " ".join((readme_tables.ROOT / "kernelscope" / "README.md").read_text("utf-8").split())
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_values():
+    sections = read(readme_tables.GPU_RECORDS / "differential.json")["sections"]
+    opcodes, kernels = sections["opcodes"], sections["random_kernels"]
+    bounded = sum("documented" in item for item in opcodes["items"])
+    agree, count = opcodes["agree"] - bounded, opcodes["count"] - bounded
+    assert f"{agree:,} of {count:,} exact PTX opcodes" in PROSE
+    assert f"{kernels['agree']:,} of {kernels['count']:,} random kernels agree" in PROSE
+    assert f"{bounded} approximate opcodes are within" in PROSE
+
+
+def test_counters():
+    record = read(readme_tables.GPU_RECORDS / "counters.json")
+    cases = [*record["cases"], *record["probes"]]
+    verdicts = [both["verdict"] for case in cases for both in case["counters"].values()]
+    equal, count = verdicts.count("equal"), len(verdicts)
+    assert not record["missed"]
+    assert f"{equal:,} of {count:,} counts equal Nsight Compute's" in PROSE
+    assert f"the other {count - equal} differ for a reason" in PROSE
+
+
+def test_sanitizer():
+    record = read(readme_tables.GPU_RECORDS / "sanitizer.json")
+    verdicts = [one["verdict"] for one in record["broken"]]
+    neither = verdicts.count("same: neither, the numbers are wrong")
+    assert f"over {len(verdicts)} broken kernels, {verdicts.count('same')} have the same" in PROSE
+    assert f"{verdicts.count('other means')} shows by other means" in PROSE
+    assert f"{verdicts.count('only ours')} are found here alone, and {neither} are wrong" in PROSE
+    assert f"{len(record['alarms'])} false alarms over {len(record['clean'])} clean" in PROSE
+
+
+def test_speed():
+    numba = read(readme_tables.ENGINE_RECORDS / "cpu" / "numba_simulator.json")
+    ours = read(readme_tables.SPEED_RECORD)
+    assert ours["machine"].startswith(numba["machine"])
+    rates = [case["lane_instructions_per_second"] / 1e6 for case in ours["cases"]]
+    assert f"{min(rates):,.0f} to {max(rates):,.0f} million lane-instructions" in PROSE
+    (same,) = [case for case in ours["cases"] if case["shape"] == [1, 128, 64]]
+    assert f"{same['seconds']:.3f} s where Numba's took {numba['seconds']:.3g} s" in PROSE
