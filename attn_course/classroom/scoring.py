@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from kernelscope import CompileError, Kernel, ShownBriefly
-from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
+from kernelscope import CompileError, Kernel
+from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError, UserError
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
@@ -19,7 +19,7 @@ from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
 APART_SECONDS = 120.0  # of the process that `score_apart` starts
 
 
-class NotScored(ShownBriefly, RuntimeError):
+class NotScored(UserError, RuntimeError):
     """An answer of which the examining process said nothing: it crashed or took too long."""
 
 

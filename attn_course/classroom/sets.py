@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ASSIGNMENTS, Exercise, problem_names, read_exercise
 
@@ -26,7 +26,7 @@ STATEMENT, NUMPY, SOLUTION, CHECK, TEST, BONUS, TEXT, SETUP = (
 )
 
 
-class ProblemSetError(ShownBriefly, ValueError):
+class ProblemSetError(UserError, ValueError):
     """A problem set that does not exist; the message names those that do."""
 
 

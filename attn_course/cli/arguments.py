@@ -10,6 +10,7 @@ import numpy as np
 from kernelscope import Observer, observe
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call, call_options
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.headers import kernel_path
@@ -67,7 +68,7 @@ def output_folder(text: str) -> Path:
     """A folder to write into, refused before the work where files could not be made in it."""
     try:
         require_writable(Path(text))
-    except ValueError as error:
+    except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return Path(text)
 
@@ -76,16 +77,16 @@ def require_writable(folder: Path) -> None:
     """Check that files can be made in a folder; one that is missing is made later.
 
     Raises:
-        ValueError: they cannot; the message names the place and the reason.
+        InputError: they cannot; the message names the place and the reason.
     """
     places = (folder, *folder.absolute().parents)
     place = next(one for one in places if one.exists() or one.is_symlink())
     if not place.is_dir():
-        raise ValueError(f"{str(place)!r} is not a folder: choose another")
+        raise InputError(f"{str(place)!r} is not a folder: choose another")
     try:
         try_to_write(place)
     except OSError as error:
-        raise ValueError(f"cannot write to {str(place)!r}: {error.strerror}") from None
+        raise InputError(f"cannot write to {str(place)!r}: {error.strerror}") from None
 
 
 def ladder_step(text: str) -> int:
@@ -233,11 +234,11 @@ def is_own(arguments: argparse.Namespace, of_methods: Sequence[str] = ()) -> boo
     wrong = [f"--{one.replace('_', '-')}" for one in _out_of_place(arguments, own, of_methods)]
     if wrong:
         kind = "a method of attention()" if own else "a kernel file, which ends in .cu"
-        raise ValueError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
+        raise InputError(f"{', '.join(wrong)}: only for {kind}; {name!r} is none")
     if own and not Path(name).is_file():
         with suppress(FileNotFoundError):
             path = kernel_path(name)
-            raise ValueError(
+            raise InputError(
                 f"no kernel file {name!r}; a kernel of the course is named by its file: {path}"
             )
     arguments.file = name

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kernelscope import resolve_backend
 from kernelscope.cli.arguments import natural, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.figures import table
@@ -88,25 +89,25 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
     if arguments.suite == SIMULATOR and arguments.methods:
-        raise ValueError(
+        raise InputError(
             "--methods chooses what a suite times: name the suite before it, as in "
             "attn-course bench seeds_fp32 --methods tiled flash_fp32"
         )
     if arguments.suite == SIMULATOR and arguments.recorded:
-        raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
+        raise InputError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
     if arguments.suite in (*LAYER_SUITES, ALL) and arguments.methods:
-        raise ValueError(
+        raise InputError(
             f"--methods chooses methods of attention() for one suite of them; "
             f"{arguments.suite} is none"
         )
     if arguments.methods and arguments.recorded:
-        raise ValueError(
+        raise InputError(
             "--methods chooses what is timed; --recorded shows all that was: leave one"
         )
     if arguments.methods and arguments.suite in SUITES:
         contestants(SUITES[arguments.suite], arguments.methods)  # refuses unknown names
         if resolve_backend() != "gpu":
-            raise ValueError(
+            raise InputError(
                 "--methods chooses what is timed, and there is no GPU here: leave it, and the "
                 "records are shown"
             )

@@ -11,6 +11,7 @@ from kernelscope.cli import check as of_file
 from kernelscope.cli.arguments import printer, write_json
 from kernelscope.cli.check import Checked, errors_in, findings_record
 from kernelscope.cli.options import call_options
+from kernelscope.errors import InputError, MissingFileError
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, clean_step, examine, read_broken
@@ -93,7 +94,7 @@ def kernel_file(name: str) -> Path | None:
                 return path.resolve()
     if not is_path:
         return None
-    raise FileNotFoundError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
+    raise MissingFileError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
 
 
 def is_known(path: Path) -> bool:
@@ -115,7 +116,7 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
         problem = Problem(batch * heads, tokens, arguments.kv_length or tokens, d)
         case = Case(problem, causal=arguments.causal)
     elif arguments.causal or arguments.kv_length:
-        raise ValueError(
+        raise InputError(
             "--causal and --kv-length need --shape here: without it a broken kernel "
             f"runs at its own case, {read_broken(path).case.problem}"
         )
@@ -126,7 +127,7 @@ def check_file(path: Path, arguments) -> tuple[list[Checked], Comparison | None]
 def check_layers(steps: list[Step], arguments) -> tuple[list[Checked], Comparison]:
     """Each kernel of a file of the layers, on B x L tokens of width H * D."""
     if arguments.causal or arguments.kv_length or arguments.dtype not in (None, "float32"):
-        raise ValueError(
+        raise InputError(
             f"{steps[0].file} is no attention, and computes in float32: --causal, --kv-length and "
             "--dtype do not go with it"
         )

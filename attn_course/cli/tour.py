@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from kernelscope import resolve_backend
 from kernelscope.cli.arguments import add_backend, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course import figures as plots
@@ -23,6 +24,7 @@ from .arguments import launch_cells, output_folder, verdict_record
 
 HEADS = "step|computes|grid|block|shared bytes|largest error|relative|seconds|float64".split("|")
 QUICK = {"heads": 2, "head_dim": 16}
+MOST_WINDOWS = (data.SLICE_SHAPE[0] // data.SPAN) * (data.SLICE_SHAPE[1] // data.SPAN)
 HEADS_DRAWN = 5
 
 
@@ -56,6 +58,8 @@ def execute(arguments) -> int:
     """0 where every step and method agrees with float64, else 1."""
     backend = resolve_backend(arguments.backend)
     count = arguments.windows or (1 if arguments.quick else 2)
+    if count > MOST_WINDOWS:
+        raise InputError(f"--windows is {count}; the slice has {MOST_WINDOWS}")
     windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
     announce = printer(arguments.json)
     announce(

@@ -7,6 +7,7 @@ from kernelscope import BackendError, Tracer
 from kernelscope.cli import trace as of_file
 from kernelscope.cli.arguments import write_json
 from kernelscope.cli.trace import add_recording, show
+from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, steps_of
 
@@ -41,7 +42,7 @@ def execute(arguments) -> int:
         message = f"{work.method} has no kernel {arguments.kernel!r}"
         if work.method != AUTO:
             message += f"; it has {', '.join(step.entry for step in steps_of(work.method))}"
-        raise ValueError(message)
+        raise InputError(message)
     show(tracer, work.method, judged.message, arguments)
     recordings = [recording.plain() for recording in tracer.recordings]
     write_json(arguments.json, observed_record(work, judged) | {"recordings": recordings})

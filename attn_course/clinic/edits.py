@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope import ShownBriefly
 from kernelscope.compile import with_headers
+from kernelscope.errors import UserError
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 
 
-class EditError(ShownBriefly, ValueError):
+class EditError(UserError, ValueError):
     """An edit that does not fit the text; names the kernel and the edit."""
 
 

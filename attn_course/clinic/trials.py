@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from kernelscope import (
-    Sanitizer,
-    array_module,
-    observe,
-    resolve_backend,
-)
+from kernelscope import Sanitizer, array_module, observe, resolve_backend
 from kernelscope.watch import Finding
 
 from attn_course import reference

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope.errors import InputError
 from kernelscope.watch import NAMES as COUNTERS
 
 from attn_course import reference
@@ -44,7 +45,7 @@ class Goal:
     def __post_init__(self):
         if self.counter not in goal_names():
             known = ", ".join(goal_names())
-            raise ValueError(f"no counter {self.counter!r}; the counters are: {known}")
+            raise InputError(f"no counter {self.counter!r}; the counters are: {known}")
 
     @property
     def bound(self) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from kernelscope import Kernel, RawModule, allow_shared, array_module, resolve_backend
 from kernelscope.compile import file_stamp, with_headers
+from kernelscope.errors import InputError
 
 from .choose import current_device
 from .headers import checked_options
@@ -242,7 +243,7 @@ def _launch(step: Step, call: Call, heads: slice | None, options: tuple[str, ...
     if heads is not None:
         problem = replace(problem, bh=heads.stop - heads.start, heads=1, kv_heads=1)
     if problem.bh * problem.n > MAX_ROWS:
-        raise ValueError(
+        raise InputError(
             f"{problem.bh} heads of {problem.n} queries: the kernels count {MAX_ROWS} rows at most"
         )
     geometry = step.launch(problem, options, current_device(call.backend))

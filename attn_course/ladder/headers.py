@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
+from kernelscope.errors import InputError, InputTypeError, MissingFileError, UserError
+
 from attn_course.folders import course_folder
 
 KERNEL_FOLDER = course_folder("kernels")
@@ -21,7 +23,7 @@ _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
 
 
-class HeaderError(ValueError):
+class HeaderError(UserError, ValueError):
     """A kernel file whose header comment does not have the fixed fields."""
 
 
@@ -152,7 +154,7 @@ def chosen_constants(
         name, _, value = option.removeprefix("-D").partition("=")
         if option.startswith("-D") and name in defaults:
             if not _NUMBER.fullmatch(value):
-                raise ValueError(
+                raise InputError(
                     f"option {option!r}: {name} is an integer, 0 or more; "
                     f"its default is -D{name}={defaults[name]}"
                 )
@@ -170,15 +172,17 @@ def checked_options(options: Iterable[str], constants: Mapping[str, int]) -> tup
         ValueError: a name that is no constant of these kernels; the message lists those there are.
     """
     if isinstance(options, str):
-        raise TypeError(f"options is a sequence of strings, not one string: pass ({options!r},)")
+        raise InputTypeError(
+            f"options is a sequence of strings, not one string: pass ({options!r},)"
+        )
     options = tuple(options)
     for option in options:
         if option == "-D" or option.startswith(("--define-macro", "-D ")):
-            raise ValueError(f"option {option!r}: write name and value in one, as -DNAME=value")
+            raise InputError(f"option {option!r}: write name and value in one, as -DNAME=value")
         name = option.removeprefix("-D").partition("=")[0]
         if option.startswith("-D") and name not in constants:
             known = ", ".join(f"{name}={default}" for name, default in constants.items())
-            raise ValueError(
+            raise InputError(
                 f"option {option!r}: these kernels have no constant {name}; "
                 + (f"theirs, with the defaults, are {known}" if known else "they have none")
             )
@@ -197,5 +201,5 @@ def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
     path = folder / (name if name.endswith((".cu", ".cuh")) else f"{name}.cu")
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
-        raise FileNotFoundError(f"no kernel {name!r} in {folder}; there are: {known}")
+        raise MissingFileError(f"no kernel {name!r} in {folder}; there are: {known}")
     return path

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelscope.compile import file_stamp
+from kernelscope.errors import InputError, UnknownNameError
 
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
@@ -135,7 +136,7 @@ def _launch(
         zeros = " and ".join(name for name, value in chosen.items() if value == 0)
         if not zeros:
             raise
-        raise ValueError(f"{row.entry} cannot be launched with {zeros} = 0") from None
+        raise InputError(f"{row.entry} cannot be launched with {zeros} = 0") from None
     return replace(geometry, constants=MappingProxyType(chosen))
 
 
@@ -361,4 +362,6 @@ def step(which: int | str) -> Step:
     for row in EXPERIMENTS:
         if which in (row.file, row.entry):
             return row
-    raise KeyError(f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}")
+    raise UnknownNameError(
+        f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}"
+    )

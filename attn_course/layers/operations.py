@@ -5,6 +5,7 @@ from numbers import Real
 
 import numpy as np
 from kernelscope import array_module, resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 
@@ -88,7 +89,7 @@ def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backen
     if residual is not None:
         check_floats("residual", residual, xp)
         if residual.shape != x.shape:
-            raise ValueError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
+            raise InputError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
     y, total = xp.empty_like(x), xp.empty_like(x) if return_sum else None
     add_layer_norm(
         launches, x, y, gamma, beta, eps, residual=residual, bias=bias, total=total, options=options
@@ -260,7 +261,7 @@ def add_mlp(
 def check_approximate(approximate: str) -> str:
     """Return the approximation of GELU. ValueError: an unknown one."""
     if approximate not in tuple(APPROXIMATIONS):  # what has no hash is refused as well
-        raise ValueError(
+        raise InputError(
             f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
         )
     return approximate
@@ -273,14 +274,14 @@ def check_eps(eps) -> np.float32:
         TypeError: not a number.  ValueError: negative, or not finite in float32.
     """
     if not isinstance(eps, Real):
-        raise TypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
+        raise InputTypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
     try:
         with np.errstate(over="ignore"):
             found = np.float32(eps)
     except OverflowError:  # an int beyond any float
         found = np.float32(np.inf)
     if not 0 <= found < np.inf:
-        raise ValueError(
+        raise InputError(
             f"eps is {eps}: it is added to a variance, so pass a finite number of 0 or more, "
             "such as 1e-5"
         )
@@ -292,7 +293,7 @@ def check_integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is {value!r}, a {type(value).__name__}: pass an int, such as 4"
         ) from None
 
@@ -301,7 +302,7 @@ def check_rows(x, xp) -> None:
     """Refuse an x that is not (..., width) float32."""
     check_floats("x", x, xp)
     if not x.ndim:
-        raise ValueError("x has shape (), not (..., width): it needs an axis to work along")
+        raise InputError("x has shape (), not (..., width): it needs an axis to work along")
 
 
 def check_vector(name: str, vector, width: int, xp) -> None:
@@ -310,7 +311,7 @@ def check_vector(name: str, vector, width: int, xp) -> None:
         return
     check_floats(name, vector, xp)
     if vector.shape != (width,):
-        raise ValueError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
+        raise InputError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
 
 
 def check_matrix(name: str, matrix, shape: tuple[int | str, int | str], xp) -> None:
@@ -319,7 +320,7 @@ def check_matrix(name: str, matrix, shape: tuple[int | str, int | str], xp) -> N
     pairs = zip(matrix.shape, shape, strict=False)
     if matrix.ndim != 2 or any(isinstance(want, int) and want != found for found, want in pairs):
         wanted = ", ".join(map(str, shape))
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {matrix.shape}, not ({wanted}): matrices act from the right, so "
             "pass the transpose of a weight of torch.nn.Linear"
         )

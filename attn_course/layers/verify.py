@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.steps import Step
@@ -86,7 +87,7 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
         inputs = {"x": np.ascontiguousarray(by_head), "token": None}
         numbers, expected = cut | {"parts": 1}, {"out": x.astype(np.float64)}
     else:
-        raise ValueError(f"{step.file} is no kernel of the layers")
+        raise InputError(f"{step.file} is no kernel of the layers")
     return LayerCase(rows, inputs, numbers, expected)
 
 

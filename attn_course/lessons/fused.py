@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 from kernelscope import Counters, Observer, RawModule, Tracer, observe
+from kernelscope.errors import InputError
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
@@ -190,7 +191,7 @@ def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
     )
     start = next((at for at, line in enumerate(new) if line.startswith("    for (int key0")), None)
     if start is None:
-        raise ValueError(f"{after} has no loop over key0")
+        raise InputError(f"{after} has no loop over key0")
     stop = new.index("    }", start)
     code = next(at for at, line in enumerate(new) if line and not line.startswith("//"))
     changes = difflib.SequenceMatcher(None, old, new).get_opcodes()

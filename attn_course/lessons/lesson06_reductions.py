@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from kernelscope import Counters, InstructionEvent, Observer, observe
+from kernelscope.errors import InputError
 from kernelscope.watch import Recording
 
 from attn_course.ladder.call import run_steps
@@ -109,5 +110,5 @@ def exchange(recording: Recording, function: str) -> Exchange:
             rows.append(now.copy())
             offsets += [one for one in offset["values"][:1] if one and one < WARP]
     if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
-        raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
+        raise InputError(f"the trace of {recording.kernel} has no whole call of {function}")
     return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))

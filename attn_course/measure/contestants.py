@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope import array_module, asnumpy
+from kernelscope.errors import UnknownNameError, UserError
 from kernelscope.module import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
@@ -198,11 +199,11 @@ EAGER = "torch_eager"  # softmax(q @ k.T * scale) @ v, an operation at a time
 PEERS = (*BACKENDS, EAGER)
 
 
-class PeersMissing(ImportError):
+class PeersMissing(UserError, ImportError):
     """PyTorch is not installed, or sees no GPU; says how to install it."""
 
 
-class PeerRefuses(RuntimeError):
+class PeerRefuses(UserError, RuntimeError):
     """A backend does not take these inputs; the message is PyTorch's own reason."""
 
 
@@ -320,7 +321,7 @@ class Peer(TorchCall):
 
     def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
         if name not in PEERS:
-            raise KeyError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
+            raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
         call = self._eager if name == EAGER else self._attend
         super().__init__(name, call, TOLERANCES[q.dtype.name])
         torch = torch_module()

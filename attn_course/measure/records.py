@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 import msgspec
-from kernelscope import ShownBriefly, resolve_backend
+from kernelscope import resolve_backend
 from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
+from kernelscope.errors import UnknownNameError, UserError
 from msgspec import Meta
 
 from attn_course.folders import checkout, course_folder
@@ -47,7 +48,7 @@ class RecordStamp(TypedDict):
     kernels: dict[str, str]
 
 
-class RecordError(ShownBriefly, ValueError):
+class RecordError(UserError, ValueError):
     """A results file that is no record, or a record that is missing; names it and the remedy."""
 
 
@@ -220,13 +221,13 @@ def row_of(record: dict, shape: Iterable[int], **fields) -> dict:
     """Return the row of a record about one shape whose fields, such as causal, have these values.
 
     Raises:
-        KeyError: it has none.
+        UnknownNameError: it has none.
     """
     for row in (*record["rows"], *filter(None, [record.get("tiles")])):
         if tuple(row["shape"]) == tuple(shape) and fields.items() <= row.items():
             return row
     said = "".join(f", {name} {value}" for name, value in fields.items())
-    raise KeyError(f"no row of shape {tuple(shape)}{said} in this record")
+    raise UnknownNameError(f"no row of shape {tuple(shape)}{said} in this record")
 
 
 def medians_us(timings: Mapping[str, dict]) -> dict[str, float]:

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from math import prod
 
+from kernelscope.errors import UnknownNameError
+
 from attn_course.ladder.methods import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
 from attn_course.reference.dtypes import HALVES
@@ -60,7 +62,9 @@ class Work:
         """
         rate = peak.tensor_tflops if dtype in HALVES else peak.fp32_tflops
         if not rate:
-            raise KeyError(f"the rate of {peak.name} with {dtype} is not in the table of GPUs")
+            raise UnknownNameError(
+                f"the rate of {peak.name} with {dtype} is not in the table of GPUs"
+            )
         return {
             "memory": self.bytes / (peak.memory_gbps * 1e9) * 1e6,
             "arithmetic": self.operations / (rate * 1e12) * 1e6,

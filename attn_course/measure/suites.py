@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from kernelscope.errors import InputError
+
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
 
@@ -280,7 +282,7 @@ def contestants(suite: Suite, chosen: Iterable[str] | None = None) -> tuple[str,
     chosen = tuple(dict.fromkeys(chosen))
     for name in chosen:
         if name not in known:
-            raise ValueError(f"no method or peer {name!r}; there are: {', '.join(known)}")
+            raise InputError(f"no method or peer {name!r}; there are: {', '.join(known)}")
     return chosen
 
 

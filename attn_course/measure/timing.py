@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 from kernelscope import capture_graph, resolve_backend
+from kernelscope.errors import InputError, UserError
 from msgspec import Meta
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
@@ -38,7 +39,7 @@ extern "C" __global__ void hold(long long cycles)
 """
 
 
-class TimingError(RuntimeError):
+class TimingError(UserError, RuntimeError):
     """The request cannot be timed on this machine; the message gives an alternative."""
 
 
@@ -231,7 +232,7 @@ def contest(
         raise TimingError("a contest needs at least one contestant and one iteration")
     several = [name for name, replay in replays.items() if flush_l2 and replay.calls != 1]
     if several:
-        raise ValueError(f"flush_l2 needs graphs of one call: {several[0]} has more")
+        raise InputError(f"flush_l2 needs graphs of one call: {several[0]} has more")
     clock = clock or GpuClock(flush_l2)
     samples: dict[str, list[float]] = {name: [] for name in replays}
     before = clocks()
@@ -259,7 +260,7 @@ def measure(
         TimingError: no GPU.  ValueError: an unknown way.
     """
     if how not in HOW:
-        raise ValueError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
+        raise InputError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
     require_gpu()
     if how in REPLAYS:
         replay = capture(call, GRAPH_CALLS if how == "graph" else 1)

@@ -34,6 +34,16 @@ def test_a_wrong_file_is_refused_by_name(message):
     assert message in str(raised.value) and "add_ten" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("def setup(", "{}\n\n\ndef setup("), ("    ", "    {}\n    ")]
+)
+def test_an_error_of_the_specification_names_its_line(old, new):
+    before, setup, after = TEXT.partition("def setup(")
+    text = (setup + after).replace(old, new.format("x, y = (1, 2, 3)"), 1)
+    with pytest.raises(ExerciseError, match="add_ten: .* ValueError: .*, at `x, y = .1, 2, 3.`"):
+        _ = parse_exercise("add_ten", before + text).setups
+
+
 def test_a_diff_becomes_edits_hunk_by_hunk():
     diff = " a\n-b\n+c\n@@\n-d\n"
     assert edits_of(diff) == [("a\nb\n", "a\nc\n"), ("d\n", "")]

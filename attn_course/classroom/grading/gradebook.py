@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from ..sets import SetCell, problem_set
 from .grader import WELL
@@ -25,7 +25,7 @@ HEADS = {
 }
 
 
-class GradebookError(ShownBriefly, ValueError):
+class GradebookError(UserError, ValueError):
     """A gradebook that cannot be written."""
 
 

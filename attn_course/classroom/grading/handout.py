@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 _HIDDEN = re.compile(
     r"^[^\n]*BEGIN HIDDEN TESTS[^\n]*\n.*?^[^\n]*END HIDDEN TESTS[^\n]*\n?",
@@ -18,7 +18,7 @@ _HIDDEN = re.compile(
 _MAGIC = re.compile(r"\s*%%cuda[ \t]+(\w+)[ \t]*(?:\n|\Z)")
 
 
-class HandoutError(ShownBriefly, ValueError):
+class HandoutError(UserError, ValueError):
     """A problem set that cannot be graded; names the notebook and the cell."""
 
 

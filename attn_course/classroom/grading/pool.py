@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from .confined.sandbox import stop_all
 from .grader import Task, grade
@@ -16,7 +16,7 @@ RETRIES = 3  # of a submission whose worker is gone
 _log = logging.getLogger(__name__)
 
 
-class ClusterError(ShownBriefly, RuntimeError):
+class ClusterError(UserError, RuntimeError):
     """A Dask cluster that can not be used."""
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import shorten
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, PACKAGE
 
@@ -50,7 +50,7 @@ class JudgeError(SandboxError):
     """The judge does not work on this machine: it can grade nobody."""
 
 
-class NotJudged(ShownBriefly, RuntimeError):
+class NotJudged(UserError, RuntimeError):
     """A text on which the judge ends each time, and not on the reference: the teacher decides."""
 
 

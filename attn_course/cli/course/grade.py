@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from kernelscope.cli.arguments import natural, output_file, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
@@ -88,7 +89,7 @@ def execute(arguments) -> int:
     if arguments.own:
         return grade_self(arguments.own, arguments.folder, arguments.json)
     if arguments.folder is None:
-        raise ValueError("name the folder of the submissions, or a problem set: --self ps1")
+        raise InputError("name the folder of the submissions, or a problem set: --self ps1")
     quiet = arguments.json == Path("-")
 
     def follow(graded, count):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import MissingFileError
 
 from attn_course.classroom.gpu_bonus import timed
 from attn_course.classroom.grading.confined.reading import Unreadable, read
@@ -58,7 +59,7 @@ def own_notebook(chosen: ProblemSet) -> Path:
     copy = WorkingCopy.here() or WorkingCopy(Path.cwd() / WORK)
     path = copy.folder / FOLDER / f"{chosen.name}.ipynb"
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"there is no {path}: name your notebook, or make your working copy with "
             "`attn-course lessons`"
         )

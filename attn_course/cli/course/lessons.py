@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from kernelscope.cli.arguments import write_json
+from kernelscope.errors import InputError
 
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
@@ -68,7 +69,7 @@ def _chosen(name: str, found: list[Lesson]) -> str:
     for one in names:
         if name == one or f"{name:0>2}" == one.split("_")[0]:
             return one
-    raise ValueError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
+    raise InputError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
 
 
 def lab_environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 from kernelscope import array_module
+from kernelscope.errors import UserError
 
 from attn_course.folders import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled
@@ -80,7 +81,7 @@ _RETRIES = 8
 NO_NCU = "ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit"
 
 
-class ProfilerError(RuntimeError):
+class ProfilerError(UserError, RuntimeError):
     """ncu is missing, not allowed to read the counters, or did not profile what was asked."""
 
 

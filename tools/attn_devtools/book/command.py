@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import InputError
 
 from attn_course import figures
 from attn_course.cli.arguments import output_folder
@@ -39,7 +40,7 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """Run `book`; 0, or 1 where there is no record at all."""
     if not arguments.records.is_dir():
-        raise NotADirectoryError(f"--records {arguments.records}: there is no such folder")
+        raise InputError(f"--records {arguments.records}: there is no such folder")
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     lines, drawn, missing = ["# The benchmark book", ""], [], []

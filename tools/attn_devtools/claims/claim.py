@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelscope.errors import UserError
+
 from attn_course.lessons.claims import FILE, SOURCES, Evidence, Tried
 from attn_course.measure.records import RESULTS_FOLDER
 
 
-class NotMeasured(LookupError):
+class NotMeasured(UserError, LookupError):
     """The record that a trial needs is not there; names the command that takes it."""
 
 

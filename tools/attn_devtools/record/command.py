@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kernelscope import gpu_count
 from kernelscope.cli.arguments import positive
+from kernelscope.errors import InputError
 
 from attn_course.cli import simulator_speed
 from attn_course.cli.arguments import output_folder, require_writable
@@ -154,10 +155,10 @@ def execute(arguments) -> int:
     chosen = (ON_A_GPU if name == ALL else (name,) for name in arguments.names)
     names = list(dict.fromkeys(chain.from_iterable(chosen)))
     if arguments.quick and not arguments.out:
-        raise ValueError("--quick measures too little for results/: name a folder with --out")
+        raise InputError("--quick measures too little for results/: name a folder with --out")
     if arguments.fit:
         if names != ["tiles"]:
-            raise ValueError("--fit is for tiles alone: attn-course record tiles --fit")
+            raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
     require_writable(out)
     if len(names) > 1:

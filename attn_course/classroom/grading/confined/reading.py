@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
+from kernelscope.errors import UserError
+
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
 
 MOST_CELLS = 1000
@@ -25,7 +27,7 @@ REPLY = 3
 _SET_ID = re.compile(r"(ps\d+)[-_]")  # of a grade_id: the set that its cell is of
 
 
-class Unreadable(ValueError):
+class Unreadable(UserError, ValueError):
     """A submission that is no notebook; the message says why."""
 
 

@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import ShownBriefly, landlock
+from kernelscope import landlock
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
 
@@ -44,7 +45,7 @@ _running: set[subprocess.Popen] = set()
 _lock = threading.Lock()
 
 
-class SandboxError(ShownBriefly, RuntimeError):
+class SandboxError(UserError, RuntimeError):
     """The sandbox itself does not work; not the fault of what was to run in it."""
 
 
