@@ -21,7 +21,7 @@ from functools import cached_property
 
 from kernelscope.errors import UserError
 
-from attn_course.clinic.edits import Edit, EditError, edited
+from attn_course.clinic.edits import EditError, edited, edits_of
 from attn_course.folders import course_folder
 from attn_course.lessons.study_minutes import exercise_minutes
 
@@ -282,18 +282,6 @@ def _other(name: str, kind: str, called: str, body: str, solution: str) -> Solut
     except EditError as error:
         raise ExerciseError(str(error)) from None
     return Solution(called, text, rejected_for, earns)
-
-
-def edits_of(diff: str) -> list[Edit]:
-    """Return the edits of a diff: hunks apart by lines `@@`; lines begin with "-", "+" or " "."""
-    edits = []
-    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
-        lines = hunk.splitlines()
-        old = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
-        new = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
-        if lines:
-            edits.append((old, new))
-    return edits
 
 
 def _code_of(source: str) -> str:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from attn_course.exercises.exercise import FOLDER, ExerciseError, edits_of, parse_exercise
+from attn_course.clinic.edits import edits_of
+from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
 
 TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
 DEFECTS = {

@@ -8,18 +8,19 @@ import pytest
 
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import Device
+from attn_course.lessons import fused, lesson05_timing, lesson07_pipelines
+from attn_course.lessons import lesson03_memory as memory_levels
 from attn_course.measure import (
     contestants,
     contests,
-    experiments,
-    pipeline_times,
+    records,
     timing,
 )
-from attn_course.measure.hardware import memory_levels
 from attn_course.measure.suites import attention
 from attn_course.measure.suites.attention import PIPELINES, AttentionSuite, SuiteRow
 from attn_course.measure.timing import Replay
-from attn_devtools.record import tile_model
+from attn_devtools.record import ablation_times, schema, tile_model
+from attn_devtools.record.report import report
 
 pytestmark = pytest.mark.system
 
@@ -102,29 +103,29 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
 
 
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
-    found = experiments.measure_shape(SHAPE, experiments.VARIANTS, iterations=1)
+    found = fused.measure_shape(SHAPE, fused.VARIANTS, iterations=1)
     timed = found["contestants"]
-    assert {*timed, *found["refused"]} == set(experiments.VARIANTS) and not found["wrong"]
+    assert {*timed, *found["refused"]} == set(fused.VARIANTS) and not found["wrong"]
     assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
     shown = {name: one | {"resident_blocks": 1} for name, one in timed.items()}
     record = {"rows": [found | {"contestants": shown}], "tiles": found | {"contestants": shown}}
-    assert experiments.report(record).count("rows_atomic") == 2
+    assert report(record).count("rows_atomic") == 2
 
 
 def test_a_row_of_tiles(made_up_gpu):
     wanted = tile_model.variants(SHAPE, 33, Device())
     few = dict(list(wanted.items())[-3:])
-    found = experiments.measure_shape(SHAPE, few, keys=33, iterations=2)
+    found = fused.measure_shape(SHAPE, few, keys=33, iterations=2)
     assert list(found["contestants"]) == list(few) and not found["wrong"]
 
 
 def test_a_row_of_pipelines(made_up_gpu):
-    found = pipeline_times.measure_shape(SHAPE, 2)
-    names = {*pipeline_times.CHAINS, *pipeline_times.METHOD_NAMES}
+    found = lesson07_pipelines.measure_shape(SHAPE, 2)
+    names = {*lesson07_pipelines.CHAINS, *lesson07_pipelines.METHOD_NAMES}
     assert set(found["pipelines"]) == names and list(found["kernels"]) == list(
-        pipeline_times.KERNELS
+        lesson07_pipelines.KERNELS
     )
-    assert "05 softmax" in pipeline_times.report({"rows": [found]})
+    assert "05 softmax" in report({"rows": [found]})
 
 
 def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
@@ -135,3 +136,36 @@ def test_times_of_the_score_kernels(made_up_gpu, monkeypatch):
     monkeypatch.setattr(memory_levels, "_expected_scores", lambda q, k, v, causal: wrong)
     with pytest.raises(RuntimeError, match="elements are wrong"):
         memory_levels.score_times(2)
+
+
+# -- whole records ---------------------------------------------------------------------------------
+def stored_rows(module) -> dict:
+    """Return name of a function of the module -> its result, as a stored record has it."""
+    stored = records.newest_record(module.KIND)
+    if module is memory_levels:
+        parts = {"score_times": "scores", "latencies": "latencies", "bandwidths": "bandwidths"}
+        sizes = {name: stored[name] for name in ("multiprocessors", "l2_bytes")}
+        return {"device_sizes": sizes} | {name: stored[part] for name, part in parts.items()}
+    row = stored["rows"][0]
+    return {"measure_shape": row, "measure": row, "compile_parts": 0}
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize(
+    "module",
+    [fused, memory_levels, lesson07_pipelines, ablation_times],
+    ids=lambda module: module.KIND,
+)
+def test_a_record_of_stored_rows_fits_its_schema(module, quick, made_up_gpu, monkeypatch):
+    identity = {"gpu": "NVIDIA H200", "driver": "1", "cuda": "12.9"}
+    launch = records.newest_record("timing_lesson")["experiments"]["empty_launch"]
+    monkeypatch.setattr(records, "gpu_identity", lambda: identity)
+    monkeypatch.setattr(lesson05_timing, "empty_launch", lambda repeats: launch)
+    known = {"require_gpu": None, "current_device": Device("H200", (9, 0), 132, 232448)}
+    for name, value in (known | stored_rows(module)).items():
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
+    found = module.record(quick=quick)
+    schema.check(found)
+    assert found["kind"] == module.KIND and found["gpu"] == "NVIDIA H200" and found["kernels"]
+    assert " us" in report(found) and not records.stale_kernels(found)

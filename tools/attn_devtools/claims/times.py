@@ -48,23 +48,6 @@ def record(quick: bool = False) -> dict:
     return new_record(KIND, (PROBES,), torch=peers.torch_version(), **found)
 
 
-def report(found: dict) -> str:
-    """Return the medians of a record, a line each."""
-    lines = []
-    for one in found["reductions"]:
-        lines += [
-            f"{one['blocks']:5} blocks  {name:12} {timing['median_us'] * 1000 / one['rounds']:8.1f}"
-            " ns a reduction"
-            for name, timing in one["timings"].items()
-        ]
-    for one in found["handles"]:
-        lines += [
-            f"MLP {one['shape']}  {name:20} {timing['median_us']:10.1f} us"
-            for name, timing in one["timings"].items()
-        ]
-    return "\n".join(lines)
-
-
 # -- reductions ------------------------------------------------------------------------------------
 def expected(x: np.ndarray, what: str, rounds: int) -> np.ndarray:
     """Return the totals of kernels/probes/reductions.cu in float64; x: (blocks, THREADS)."""

@@ -167,24 +167,23 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
     if name in SUITES:
         return partial(take_suite, name), suite_report
     # Imported here: no other command waits for these modules.
-    from attn_course.lessons import lesson13_profile
-    from attn_course.measure import ablations, experiments, first_calls, pipeline_times
-    from attn_course.measure.hardware import memory_levels
+    from attn_course.lessons import fused, lesson03_memory, lesson05_timing, lesson07_pipelines
     from attn_devtools.claims import times as claim_times
 
-    from . import tile_model
+    from . import ablation_times, profile_metrics, tile_model
+    from .report import report
 
     homes = {
-        "ablations": ablations,
+        "ablations": ablation_times,
         "claims": claim_times,
-        "experiments": experiments,
-        "memory": memory_levels,
-        "pipeline": pipeline_times,
-        "profile": lesson13_profile,
+        "experiments": fused,
+        "memory": lesson03_memory,
+        "pipeline": lesson07_pipelines,
+        "profile": profile_metrics,
         "tiles": tile_model,
-        "timing": first_calls,
+        "timing": lesson05_timing,
     }
-    return homes[name].record, homes[name].report
+    return homes[name].record, getattr(homes[name], "report", report)
 
 
 def take_suite(name: str, quick: bool) -> dict:

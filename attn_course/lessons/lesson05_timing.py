@@ -1,7 +1,6 @@
-"""Experiments of the lesson on timing: one a function, plain data as its result.
+"""Lesson 05: experiments about timing, one a function, plain data as its result.
 
-On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the record that
-`attn-course record timing` has made. Times are microseconds.
+Times are microseconds.
 """
 
 import json
@@ -9,22 +8,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from kernelscope import gpu_count, resolve_backend
+from kernelscope import gpu_count
 
 from attn_course.folders import child_environment
 from attn_course.ladder.methods import attention, pick, problem_of
-from attn_course.reference.inputs import seeded_qkv
-
-from . import contestants as peers
-from . import records
-from .contestants import ours
-from .suites.attention import BLOCK_SHAPES
-from .timing import (
+from attn_course.measure import contestants as peers
+from attn_course.measure import records
+from attn_course.measure.contestants import ours
+from attn_course.measure.suites.attention import BLOCK_SHAPES
+from attn_course.measure.timing import (
+    GRAPH_CALLS,
     HOW,
     REPLAYS,
     ClockWatch,
@@ -39,6 +37,7 @@ from .timing import (
     measure,
     require_gpu,
 )
+from attn_course.reference.inputs import seeded_qkv
 
 KIND = "timing_lesson"
 # The shapes of the report that the lesson examines, in the order in which it timed them.
@@ -55,45 +54,30 @@ class Measurement:
 
     data: dict
     caption: str
-    live: bool
 
 
 def measured(name: str, root=records.RESULTS_FOLDER) -> Measurement:
-    """An experiment, run now on a GPU, or read from the newest record where there is none.
+    """Return an experiment, run now on a GPU, or read from the newest record that has it.
 
     Raises:
-        KeyError: no such experiment. RecordError: no GPU and no record.
+        RecordError: no GPU and no record of it.
     """
-    experiment = EXPERIMENTS[name]
-    if resolve_backend() == "gpu":
-        where = records.gpu_identity()
-        return Measurement(experiment(), f"measured now on {where['gpu']}", True)
-    found = [one for one in records.records(KIND, root) if name in one["experiments"]]
-    if not found:
-        raise records.RecordError(
-            f"no GPU here, and no record of {name!r} in {root}: run `attn-course record timing` "
-            "on a machine with a GPU"
-        )
-    return Measurement(found[0]["experiments"][name], records.caption(found[0]), False)
+    found = records.recorded(
+        KIND, partial(record, names=(name,)), root, lambda one: name in one["experiments"]
+    )
+    return Measurement(found["experiments"][name], records.caption(found))
 
 
-def record(quick: bool = False) -> dict:
-    """Return a record of every experiment; quick: of the empty launch alone.
+def record(quick: bool = False, names: Iterable[str] | None = None) -> dict:
+    """Return a record of experiments, all where `names` is None; quick: of the empty launch alone.
 
     Raises:
         TimingError: no GPU.
     """
     require_gpu()
-    names = ["empty_launch"] if quick else list(EXPERIMENTS)
+    names = ["empty_launch"] if quick else names or EXPERIMENTS
     found = {name: EXPERIMENTS[name]() for name in names}
     return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
-
-
-def report(found: dict) -> str:
-    """Return the launch times of a record, and the names of its experiments."""
-    launch = found["experiments"]["empty_launch"]["timings"]
-    times = ", ".join(f"{how} {one['median_us']:.2f} us" for how, one in launch.items())
-    return f"experiments: {', '.join(found['experiments'])}\nempty launch: {times}"
 
 
 def _inputs(shape) -> list:
@@ -117,7 +101,7 @@ def first_calls_in_a_process(count: int = 20) -> dict:
     require_gpu()
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
-            [sys.executable, "-m", "attn_course.measure.first_calls", str(count)],
+            [sys.executable, "-m", __spec__.name, str(count)],
             capture_output=True,
             text=True,
             timeout=300,
@@ -146,30 +130,28 @@ def _first_calls(count: int) -> dict:
 def ways(iterations: int = 200) -> dict:
     """The same work on the same inputs, timed in each of timing.HOW: name -> how -> record."""
     q, k, v = _inputs(SHAPE)
-    found: dict[str, dict] = {}
-    for name in (OUR_METHOD, "auto"):
-        one = ours(name, q, k, v)
-        from_python = partial(attention, q, k, v, name)
-        calls = {how: one.call if how in REPLAYS else from_python for how in HOW}
-        found[name] = {
-            how: measure(name, call, how, iterations=iterations).record()
-            for how, call in calls.items()
-        }
+    found = {
+        name: _in_every_way(ours(name, q, k, v), partial(attention, q, k, v, name), iterations)
+        for name in (OUR_METHOD, "auto")
+    }
     for name in (peers.EAGER, "torch_efficient") if peers.available() else ():
-        found[name] = _ways_of_a_peer(name, (q, k, v), iterations)
+        peer, from_python = peers.Peer(name, q, k, v), peers.caller(name, q, k, v)
+        found[name] = _in_every_way(peer, from_python, iterations)
     picked = pick("auto", problem_of(q, k), "gpu")
     return {"shape": SHAPE, "auto_picks": picked, "timings": found}
 
 
-def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
-    peer = peers.Peer(name, *inputs)
-    call = peers.caller(name, *inputs)
-    plain = [how for how in HOW if how not in REPLAYS]
-    found = {how: measure(name, call, how, iterations=iterations).record() for how in plain}
-    many, one = peer.capture(), peer.capture(1)
-    for how, replay in (("graph", many), ("single", one), ("cold", one)):
-        taken = contest({name: replay}, iterations=iterations, flush_l2=how == "cold")
-        found[how] = replace(taken.timings[name], how=how).record()
+def _in_every_way(one, from_python: Callable[[], object], iterations: int) -> dict[str, dict]:
+    """one: a contestant, for graphs; from_python: the same as a program calls it."""
+    found = {}
+    for how in HOW:
+        if how in REPLAYS:
+            replay = one.capture(GRAPH_CALLS if how == "graph" else 1)
+            taken = contest({one.name: replay}, iterations=iterations, flush_l2=how == "cold")
+            timing = replace(taken.timings[one.name], how=how)
+        else:
+            timing = measure(one.name, from_python, how, iterations=iterations)
+        found[how] = timing.record()
     return found
 
 
