@@ -160,7 +160,7 @@ def lessons(folder: str = "notebooks/") -> str:
 
 # -- measured on a GPU -----------------------------------------------------------------------------
 def bench() -> str:
-    """`auto` against the best of all peers, every row of the suites."""
+    """`auto` against the best of all baselines, every row of the suites."""
     parts = []
     for suite in ("seeds_fp32", "long_fp32", "long_bf16"):
         path = GPU_RECORDS / f"bench_{suite}.json"
@@ -211,7 +211,7 @@ def other_gpus() -> str:
 def methods() -> str:
     """Every method at each shape of the suite `ladder`: time, rate, speed beside the best, error.
 
-    Peers stand among the methods, slowest first.
+    Baselines stand among the methods, slowest first.
     """
     path = GPU_RECORDS / "bench_ladder.json"
     if not path.is_file():
@@ -241,7 +241,7 @@ def method_time_row(name: str, timing: dict, best_us: float | None) -> str:
 
 
 def bench_row(row: dict, rival: str) -> str:
-    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best."""
+    """`auto` beside the best baseline, eager attention included, and FLASH or SDPA's best."""
     ours, best = row["timings"]["auto"]["median_us"], row["best_peer"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_peer"]["value"]
     if rival == FLASH:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from attn_course.figures import table
 from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
-from attn_course.measure import contestants as peers
+from attn_course.measure import candidates
 from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import attention_work
@@ -80,7 +80,7 @@ def add(parsers) -> None:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)",
+        help=f"of: {', '.join((*METHODS, AUTO, *candidates.BASELINES))} (default: all)",
     )
     add_records(parser, "there is a GPU")
 
@@ -120,7 +120,7 @@ def check_options(arguments) -> None:
         raise InputError(
             "--methods chooses what is timed; --recorded shows all that was: leave one"
         )
-    SUITES[suite].contestants(arguments.methods)  # refuses unknown names
+    SUITES[suite].candidates(arguments.methods)  # refuses unknown names
     if resolve_backend() != "gpu":
         raise InputError(
             "--methods chooses what is timed, and there is no GPU here: leave it, and the "
@@ -137,7 +137,7 @@ def results_of(suite: Suite, arguments) -> tuple[list[dict], str, list[str]]:
             return found, f"recorded results, {why}", []
         return [], f"no record of {suite.name} in {arguments.results}, and none taken: {why}", []
     require_writable(arguments.results)
-    if arguments.methods is None and not peers.available():
+    if arguments.methods is None and not candidates.available():
         tqdm.write(
             "no PyTorch with CUDA here: timing the course's methods alone "
             "(pip install -e '.[peers]' adds the peers)",
@@ -163,7 +163,7 @@ def report(record: dict) -> str:
 
 
 def attention_tables(record: dict) -> list[str]:
-    """auto against its best peer, all times and rates, and pipelines kernel by kernel."""
+    """auto against its best baseline, all times and rates, and pipelines kernel by kernel."""
     tables = [
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
         "medians of graph replays in turns, us a call\n"
@@ -171,9 +171,9 @@ def attention_tables(record: dict) -> list[str]:
         + "\n"
         + STANDING_LEGEND,
         "All methods and peers, us a call\n"
-        + contestants_table(record, lambda one: f"{one['median_us']:.2f}"),
+        + candidates_table(record, lambda one: f"{one['median_us']:.2f}"),
         "All methods and peers, TFLOP/s and relative error to float64\n"
-        + contestants_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}"),
+        + candidates_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}"),
     ]
     if any(row.get("kernels") for row in record["rows"]):
         tables.append("A pipeline kernel by kernel\n" + kernel_table(record))
@@ -181,7 +181,7 @@ def attention_tables(record: dict) -> list[str]:
 
 
 def layer_tables(record: dict) -> list[str]:
-    """All times, rates and errors, ours against the best peer."""
+    """All times, rates and errors, ours against the best baseline."""
     rows = [
         [
             row["label"],
@@ -243,7 +243,7 @@ def standing_table(record: dict) -> str:
 
 
 def rival_cells(row: dict, key: str) -> list[str]:
-    """Name, time, ratio and interval of the best backend or peer; '-' where there is none."""
+    """Name, time, ratio and interval of the best backend or baseline; '-' where there is none."""
     best, ratio = row[f"best_{key}"], row.get(f"ratio_{key}")
     if not best or not ratio:
         return ["-"] * 4
@@ -261,8 +261,8 @@ def floor_cell(record: dict, row: dict, time_us: float) -> str:
         return "-"
 
 
-def contestants_table(record: dict, cell: Callable[[dict], str]) -> str:
-    """Problems down, contestants across; `cell` of each timing."""
+def candidates_table(record: dict, cell: Callable[[dict], str]) -> str:
+    """Problems down, candidates across; `cell` of each timing."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["timings"]))
     rows = [
         [
@@ -288,7 +288,7 @@ def kernel_table(record: dict) -> str:
 
 
 def absent(record: dict) -> list[str]:
-    """One line for each reason why contestants were not timed, with the rows it holds for."""
+    """One line for each reason why candidates were not timed, with the rows it holds for."""
     names: dict[str, dict[str, list[str]]] = {}  # reason -> name -> rows
     for row in record["rows"]:
         for why in ("refused", "skipped", "wrong"):

@@ -123,15 +123,15 @@ def times_by_shape(
     title: str = "",
     rows: str = "(B, H, L, D)",
 ) -> Figure:
-    """Draw a row of dots a shape, one dot a contestant, time on a logarithmic axis.
+    """Draw a row of dots a shape, one dot a candidate, time on a logarithmic axis.
 
-    times: contestant -> microseconds, None where it did not run.  rows: what the shapes are of.
+    times: candidate -> microseconds, None where it did not run.  rows: what the shapes are of.
     """
-    style.require_rows(times, len(shapes), "every contestant needs a time, or None, for each shape")
+    style.require_rows(times, len(shapes), "every candidate needs a time, or None, for each shape")
     width = 5.6 + _text_width(shapes)
     figure, axes = style.new_axes(width, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
     for number, (name, row, colour, mark) in enumerate(style.coloured(times)):
-        # Contestants stand below each other within a row: equal times would hide one another.
+        # Candidates stand below each other within a row: equal times would hide one another.
         places = np.arange(len(shapes)) + (number - (len(times) - 1) / 2) / (len(times) + 2)
         axes.scatter(_numbers(row), places, s=42, color=colour, marker=mark, label=name, zorder=2)
     style.rows_of_bars(axes, shapes)
@@ -145,12 +145,12 @@ def times_by_shape(
     return figure
 
 
-# -- the benchmark book: numbers by shape and contestant ------------------------------------------
-Values = Mapping[str, Sequence[float | None]]  # contestant -> a number a shape, None where absent
+# -- the benchmark book: numbers by shape and candidate -------------------------------------------
+Values = Mapping[str, Sequence[float | None]]  # candidate -> a number a shape, None where absent
 
 
 def _check(shapes: Sequence[str], values: Values) -> None:
-    message = "every contestant needs a number, or None, for each shape"
+    message = "every candidate needs a number, or None, for each shape"
     style.require(bool(shapes), message)
     style.require_rows(values, len(shapes), message)
 
@@ -175,12 +175,12 @@ def _numbers(row: Sequence[float | None]) -> list[float]:
 def ratios(
     shapes: Sequence[str], values: Values, *, to: str, source: str, title: str = ""
 ) -> Figure:
-    """Draw how many times faster each contestant is than `to`, a group of bars a shape.
+    """Draw how many times faster each candidate is than `to`, a group of bars a shape.
 
-    values: contestant -> ratios, above 1 where it is faster.
+    values: candidate -> ratios, above 1 where it is faster.
 
     Raises:
-        ValueError: no shape, no contestant, or rows of another length.
+        ValueError: no shape, no candidate, or rows of another length.
     """
     _check(shapes, values)
     width = 7 + _text_width(shapes)
@@ -245,7 +245,7 @@ def scaling(
 ) -> Figure:
     """Draw time against the size of a problem, a panel a size; both axes logarithmic.
 
-    panels: name of the size -> (its values in order, contestant -> microseconds).
+    panels: name of the size -> (its values in order, candidate -> microseconds).
 
     Raises:
         ValueError: no panel, or rows of another length than its sizes.

@@ -23,8 +23,8 @@ from attn_course.ladder.problem import Device, ceil_div
 from attn_course.ladder.steps import EXPERIMENTS, Problem, step
 from attn_course.ladder.tiles import parsed_label
 from attn_course.measure import records
-from attn_course.measure.contestants import Kernels, Part
-from attn_course.measure.contests import Shape, hold_contest, shape_label
+from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
+from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.timing import ClockWatch, require_gpu
 
 from .lesson06_reductions import Tally
@@ -219,7 +219,7 @@ def largest_dim(which: str, budget: int, options: Sequence[str] = (), step_of: i
 
 # -- attempts beside the ladder --------------------------------------------------------------------
 Options = tuple[str, ...]
-Variants = Mapping[str, tuple[str, Options]]  # contestant -> (file, compiler options)
+Variants = Mapping[str, tuple[str, Options]]  # candidate -> (file, compiler options)
 
 
 def _variants() -> dict[str, tuple[str, Options]]:
@@ -276,7 +276,7 @@ def measure_shape(
 ) -> dict:
     """Return the row of one shape: all variants, checked, then timed in turns. keys: n if None."""
     makers = {name: partial(Kernels, name, [Part(*part)]) for name, part in variants.items()}
-    result = hold_contest(shape, makers, keys=keys, iterations=iterations)
+    result = run_benchmark(shape, makers, keys=keys, iterations=iterations)
     return {
         "shape": shape,
         "refused": result.entrants.refused,
@@ -287,16 +287,16 @@ def measure_shape(
 
 # -- recorded times --------------------------------------------------------------------------------
 def times(record: dict, shape: Shape, **fields) -> dict[str, float]:
-    """Return contestant -> median microseconds at a shape; fields and KeyError: as of row_of.
+    """Return candidate -> median microseconds at a shape; fields and KeyError: as of row_of.
 
-    Contestants of one record were timed in turns, so their ratios compare.
+    Candidates of one record were timed in turns, so their ratios compare.
     """
     row = records.row_of(record, shape, **fields)
     return records.medians_us(row["timings" if "timings" in row else "contestants"])
 
 
 def time_table(record: dict, names: Sequence[str]) -> str:
-    """Return the medians at REPORT_SHAPES, a row a contestant, a column a shape, with a caption."""
+    """Return the medians at REPORT_SHAPES, a row a candidate, a column a shape, with a caption."""
     columns = [times(record, shape) for shape in REPORT_SHAPES]
     rows = [(name, *(f"{us[name]:.1f}" if name in us else "-" for us in columns)) for name in names]
     heads = ("recorded medians, us", *map(shape_label, REPORT_SHAPES))

@@ -17,8 +17,8 @@ from attn_course import reference
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
-from attn_course.measure.contestants import Kernels, Part
-from attn_course.measure.contests import hold_contest
+from attn_course.measure.benchmarks import run_benchmark
+from attn_course.measure.candidates import Kernels, Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import capture, contest, require_gpu
 
@@ -193,7 +193,7 @@ def score_times(iterations: int = 60) -> dict:
     """Times of every score variant at SHAPE, in turns, each result checked against float64."""
     require_gpu()
     makers = {name: partial(Kernels, name, [Part(*p)]) for name, p in score_variants().items()}
-    result = hold_contest(
+    result = run_benchmark(
         SHAPE, makers, iterations=iterations, warmup=10, expected=_expected_scores
     )
     if result.entrants.wrong or result.entrants.refused:

@@ -17,9 +17,8 @@ from kernelscope import gpu_count
 
 from attn_course.folders import child_environment
 from attn_course.ladder.methods import attention, pick, problem_of
-from attn_course.measure import contestants as peers
-from attn_course.measure import records
-from attn_course.measure.contestants import ours
+from attn_course.measure import candidates, records
+from attn_course.measure.candidates import ours
 from attn_course.measure.suites.attention import BLOCK_SHAPES
 from attn_course.measure.timing import (
     GRAPH_CALLS,
@@ -77,7 +76,7 @@ def record(quick: bool = False, names: Iterable[str] | None = None) -> dict:
     require_gpu()
     names = ["empty_launch"] if quick else names or EXPERIMENTS
     found = {name: EXPERIMENTS[name]() for name in names}
-    return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
+    return records.new_record(KIND, FILES, torch=candidates.torch_version(), experiments=found)
 
 
 def _inputs(shape) -> list:
@@ -114,13 +113,13 @@ def first_calls_in_a_process(count: int = 20) -> dict:
 
 def _first_calls(count: int) -> dict:
     """Runs in the fresh process."""
-    names = [OUR_METHOD, *([peers.EAGER] if peers.available() else [])]
+    names = [OUR_METHOD, *([candidates.EAGER] if candidates.available() else [])]
     found: dict = {"shapes": REPORT_SHAPES, "calls": {name: [] for name in names}}
     for shape in REPORT_SHAPES:
         q, k, v = _inputs(shape)
         calls = {OUR_METHOD: partial(attention, q, k, v, OUR_METHOD)}
-        if peers.EAGER in names:
-            calls[peers.EAGER] = peers.caller(peers.EAGER, q, k, v)
+        if candidates.EAGER in names:
+            calls[candidates.EAGER] = candidates.caller(candidates.EAGER, q, k, v)
         for name in names:
             found["calls"][name].append(_rounded(first_calls(calls[name], count)))
     return found
@@ -134,15 +133,15 @@ def ways(iterations: int = 200) -> dict:
         name: _in_every_way(ours(name, q, k, v), partial(attention, q, k, v, name), iterations)
         for name in (OUR_METHOD, "auto")
     }
-    for name in (peers.EAGER, "torch_efficient") if peers.available() else ():
-        peer, from_python = peers.Peer(name, q, k, v), peers.caller(name, q, k, v)
-        found[name] = _in_every_way(peer, from_python, iterations)
+    for name in (candidates.EAGER, "torch_efficient") if candidates.available() else ():
+        baseline, from_python = candidates.Baseline(name, q, k, v), candidates.caller(name, q, k, v)
+        found[name] = _in_every_way(baseline, from_python, iterations)
     picked = pick("auto", problem_of(q, k), "gpu")
     return {"shape": SHAPE, "auto_picks": picked, "timings": found}
 
 
 def _in_every_way(one, from_python: Callable[[], object], iterations: int) -> dict[str, dict]:
-    """one: a contestant, for graphs; from_python: the same as a program calls it."""
+    """one: a candidate, for graphs; from_python: the same as a program calls it."""
     found = {}
     for how in HOW:
         if how in REPLAYS:
@@ -230,7 +229,7 @@ def clocks_under_load(seconds: float = 3.0, rest: float = 2.0, block: int = 20) 
 
 
 def same_against_itself(iterations: int = 150, rest: float = 2.0) -> dict:
-    """One graph as two contestants: first one after the other, then in turns. The truth is 1."""
+    """One graph as two candidates: first one after the other, then in turns. The truth is 1."""
     replay, clock = _long_kernel()
     time.sleep(rest)
     separate = []

@@ -6,9 +6,9 @@ from functools import partial
 
 from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
-from attn_course.measure import contestants, records
-from attn_course.measure.contestants import Kernels, Part, ours
-from attn_course.measure.contests import Shape, hold_contest, time_parts
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import Shape, run_benchmark, time_parts
+from attn_course.measure.candidates import Kernels, Part, ours
 from attn_course.measure.suites import SUITES
 from attn_course.measure.timing import ClockWatch, require_gpu
 from attn_course.reference.inputs import seeded_qkv
@@ -56,7 +56,7 @@ def record(quick: bool = False, iterations: int = 40) -> dict:
     return records.new_record(
         KIND,
         SUITES["seeds_fp32"].files((*METHODS, AUTO)),
-        torch=contestants.torch_version(),
+        torch=candidates.torch_version(),
         iterations=iterations,
         clocks=watch.record(),
         empty_launch=lesson05_timing.empty_launch(repeats=15),
@@ -65,10 +65,10 @@ def record(quick: bool = False, iterations: int = 40) -> dict:
 
 
 def makers() -> dict:
-    """Return all contestants of a shape: name -> function of q, k, v that makes it."""
+    """Return all candidates of a shape: name -> function of q, k, v that makes it."""
     found: dict = {name: partial(ours, name) for name in METHOD_NAMES}
-    if contestants.available():
-        found |= {name: partial(contestants.Peer, name) for name in contestants.PEERS}
+    if candidates.available():
+        found |= {name: partial(candidates.Baseline, name) for name in candidates.BASELINES}
     chains = CHAINS | {_SMALL: ("01 scores", "04 softmax and output, 32 threads a block")}
     for name, kernels in chains.items():
         found[name] = partial(Kernels, name, [Part(*KERNELS[one]) for one in kernels])
@@ -76,16 +76,16 @@ def makers() -> dict:
 
 
 def measure_shape(shape: Shape, iterations: int) -> dict:
-    """Check and time one shape: its pipelines, methods and peers in turns, then each kernel alone.
+    """Check and time one shape: pipelines, methods and baselines in turns, then each kernel alone.
 
     Raises:
         TimingError: no GPU.  AssertionError: an output of ours does not agree with float64.
     """
     import cupy
 
-    result = hold_contest(shape, makers(), iterations=iterations, warmup=10)
+    result = run_benchmark(shape, makers(), iterations=iterations, warmup=10)
     entrants, measured = result.entrants, result.measured
-    if wrong := [text for name, text in entrants.wrong.items() if name not in contestants.PEERS]:
+    if wrong := [text for name, text in entrants.wrong.items() if name not in candidates.BASELINES]:
         raise AssertionError("; ".join(wrong))
     timings = {name: one.record() for name, one in measured.timings.items() if name != _SMALL}
     inputs = [cupy.asarray(array) for array in seeded_qkv(shape)]
@@ -108,7 +108,7 @@ def measure_shape(shape: Shape, iterations: int) -> dict:
 class PipelineTimes:
     """Medians at one shape, microseconds by graph replay.
 
-    pipelines: CHAINS, methods and peers; kernels: names of KERNELS. interval: of the gain from
+    pipelines: CHAINS, methods and baselines; kernels: names of KERNELS. interval: of the gain from
     01 + 04 to 02 [tx][ty] + 04. nothing_us: an empty kernel. source: where and when they were
     taken; short: the same in a few words, for figures. sm_mhz: the median clock; None: not read.
     """
@@ -134,7 +134,7 @@ class PipelineTimes:
 
     def best_peer(self) -> str | None:
         """The fastest of PyTorch's ways, where any was measured."""
-        there = [name for name in contestants.PEERS if name in self.pipelines]
+        there = [name for name in candidates.BASELINES if name in self.pipelines]
         return min(there, key=self.pipelines.get, default=None)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from attn_course.clinic.ablations import Ablation, sources, variants
 from attn_course.measure import records
-from attn_course.measure.contestants import Kernels, Part
-from attn_course.measure.contests import Shape
+from attn_course.measure.benchmarks import Shape
+from attn_course.measure.candidates import Kernels, Part
 
 KIND = "ablations"
 

@@ -1,10 +1,10 @@
-"""How fast: timing, contests, records, and models of what the hardware allows."""
+"""How fast: timing, benchmarks, records, and models of what the hardware allows."""
 
 from kernelscope.lazy import lazy
 
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
-    "contestants": "Kernels Part",
+    "candidates": "Kernels Part",
     "records": "caption newest_record recorded row_of times_on_each_gpu",
     "roofline": "attention_work method_work step_work tflops",
     "hardware.devices": "MULTIPROCESSORS peak_of",

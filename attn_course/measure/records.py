@@ -173,16 +173,16 @@ def newest_of_each_gpu(kind: str, root: Path = RESULTS_FOLDER) -> dict[str, dict
 
 
 def times_on_each_gpu(
-    suite: str, contestant: str, root: Path = RESULTS_FOLDER
+    suite: str, candidate: str, root: Path = RESULTS_FOLDER
 ) -> dict[str, dict[str, float]]:
-    """Return label of a row -> GPU -> microseconds of a contestant, from each GPU's newest record.
+    """Return label of a row -> GPU -> microseconds of a candidate, from each GPU's newest record.
 
-    A row has the GPUs on which the contestant ran; rows of fewer than two GPUs are left out.
+    A row has the GPUs on which the candidate ran; rows of fewer than two GPUs are left out.
     """
     times: dict[str, dict[str, float]] = {}
     for gpu, record in newest_of_each_gpu(f"bench_{suite}", root).items():
         for row in record["rows"]:
-            if timing := row["timings"].get(contestant):
+            if timing := row["timings"].get(candidate):
                 times.setdefault(row["label"], {})[gpu] = timing["median_us"]
     return {label: found for label, found in times.items() if len(found) > 1}
 
@@ -231,7 +231,7 @@ def row_of(record: dict, shape: Iterable[int], **fields) -> dict:
 
 
 def medians_us(timings: Mapping[str, dict]) -> dict[str, float]:
-    """Return contestant -> its median time in microseconds."""
+    """Return candidate -> its median time in microseconds."""
     return {name: one["median_us"] for name, one in timings.items()}
 
 

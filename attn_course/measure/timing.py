@@ -1,7 +1,7 @@
 """GPU timing that can be believed: CUDA graph replays in turns, medians with their spread.
 
-A launch from Python costs some microseconds, more than a small kernel runs. So each contestant's
-calls are captured into a CUDA graph, and the replays of all contestants take turns: a clock that
+A launch from Python costs some microseconds, more than a small kernel runs. So each candidate's
+calls are captured into a CUDA graph, and the replays of all candidates take turns: a clock that
 drifts, or a neighbour on the machine, then hits all of them alike.
 The simulator's speed says nothing about a GPU's: everything here refuses to time it.
 """
@@ -52,7 +52,7 @@ class Replay(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one contestant, microseconds a call.
+    """Times of one candidate, microseconds a call.
 
     samples_us: in the order taken, calls of a replay divided out. how: "graph" (of GRAPH_CALLS
     calls), "single" (a graph of one call), "cold" (the same, L2 cache flushed before it), "events"
@@ -123,7 +123,7 @@ def bootstrap_ratio(ours: Timing, theirs: Timing, *, draws: int = 2000, seed: in
 
 @dataclass
 class Contest:
-    """Timings of contestants measured in turns, in one run, on one GPU."""
+    """Timings of candidates measured in turns, in one run, on one GPU."""
 
     timings: dict[str, Timing] = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
@@ -213,7 +213,7 @@ def contest(
     flush_l2: bool = False,
     clock=None,
 ) -> Contest:
-    """Time contestants in turns on one stream.
+    """Time candidates in turns on one stream.
 
     Args:
         replays: name -> what to launch, and how many calls it stands for.
@@ -228,7 +228,7 @@ def contest(
     """
     replays = {name: Replay(*replay) for name, replay in replays.items()}
     if not replays or iterations < 1:
-        raise TimingError("a contest needs at least one contestant and one iteration")
+        raise TimingError("a contest needs at least one candidate and one iteration")
     several = [name for name, replay in replays.items() if flush_l2 and replay.calls != 1]
     if several:
         raise InputError(f"flush_l2 needs graphs of one call: {several[0]} has more")

@@ -12,8 +12,8 @@ from attn_course.clinic.ablations import ABLATIONS, Ablation, all_variants, vari
 from attn_course.clinic.edits import EditError, edited
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons import lesson10_ablations as lesson
-from attn_course.measure import contestants, contests, records
-from attn_course.measure.contests import float64_attention
+from attn_course.measure import benchmarks, candidates, records
+from attn_course.measure.benchmarks import float64_attention
 from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
@@ -192,7 +192,7 @@ def test_all_that_is_timed_is_compiled_beforehand():
 
 
 class Clock:
-    """Runs what it times; a launch lasts as long as its contestant's name says."""
+    """Runs what it times; a launch lasts as long as its candidate's name says."""
 
     def __init__(self, lasts):
         self.lasts = lasts
@@ -208,9 +208,9 @@ class Clock:
 @pytest.fixture
 def simulated(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
-    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(contests, "ESTIMATES", 1)
+    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
 
 
 def measured(clock, causal=True):

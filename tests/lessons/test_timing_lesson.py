@@ -60,8 +60,8 @@ def test_a_quick_record_is_of_the_empty_launch(made_up_gpu, monkeypatch):
     assert set(found["kernels"]) == {f"{file}.cu" for file in lesson05_timing.FILES}
 
 
-def test_a_contestant_is_timed_in_every_way(monkeypatch):
-    """Ours and a peer take the same path: graphs of their own, and calls from Python."""
+def test_a_candidate_is_timed_in_every_way(monkeypatch):
+    """Ours and a baseline take the same path: graphs of their own, and calls from Python."""
     captured, flushed = [], []
 
     def contest(replays, iterations, flush_l2):

@@ -7,7 +7,7 @@ import pytest
 from record_harness import stamped
 
 from attn_course.cli import bench, main
-from attn_course.measure import contestants, contests, records, timing
+from attn_course.measure import benchmarks, candidates, records, timing
 from attn_course.measure.suites import LAYER_SUITES, layers
 from attn_course.measure.suites.layers import LayerRow
 from attn_course.measure.timing import Replay
@@ -34,17 +34,17 @@ class Clock:
 
 @pytest.fixture
 def made_up_gpu(monkeypatch, no_gpu):
-    monkeypatch.setattr(contests, "array_module", lambda backend: np)
-    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(contests, "ESTIMATES", 1)
-    for module in (contests, timing):
+    monkeypatch.setattr(benchmarks, "array_module", lambda backend: np)
+    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
+    for module in (benchmarks, timing):
         monkeypatch.setattr(module, "require_gpu", lambda: None)
     monkeypatch.setattr(timing, "clocks", lambda: {})
-    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
 
 
 def row_record(kind: str, wrong=()) -> dict:
-    """A row's record without peers, which need PyTorch and a GPU."""
+    """A row's record without baselines, which need PyTorch and a GPU."""
     suite = LAYER_SUITES["block" if kind == "swin" else kind]
     makers, expected = suite.problem(ROWS[kind])
     ours = {name: make for name, make in makers.items() if not name.startswith("torch")}
@@ -70,7 +70,7 @@ def test_a_row(kind, made_up_gpu):
 
 
 def test_a_wrong_layer_is_not_timed(made_up_gpu):
-    with pytest.raises(timing.TimingError, match="no contestant is left: layer_norm.*are wrong"):
+    with pytest.raises(timing.TimingError, match="no candidate is left: layer_norm.*are wrong"):
         row_record("layernorm", wrong=True)
 
 
@@ -99,14 +99,14 @@ def test_a_nan_in_a_row_that_is_not_compared_shows(made_up_gpu, monkeypatch):
     monkeypatch.setattr(layers, "ROWS_CHECKED", 1)
     assert len(layers.sampled_rows(np.ones((2, 3, 40)))) == 1
     assert row_record("layernorm")["wrong"] == {}
-    output = contestants.Planned.output
+    output = candidates.Planned.output
 
     def spoilt(self):
         out = output(self).copy()
         out[0, 0, 1] = np.nan
         return out
 
-    monkeypatch.setattr(contestants.Planned, "output", spoilt)
+    monkeypatch.setattr(candidates.Planned, "output", spoilt)
     with pytest.raises(timing.TimingError, match="layer_norm, elements that are finite: 1 of 240"):
         row_record("layernorm")
 
@@ -120,7 +120,7 @@ def test_the_rows_are_those_of_the_reports():
 
 
 def test_recorded_layers_hold_what_is_claimed_of_them():
-    """Each stored record: all rows, every timed output checked, a peer in each row."""
+    """Each stored record: all rows, every timed output checked, a baseline in each row."""
     for name, suite in LAYER_SUITES.items():
         for record in records.records(f"bench_{name}"):
             assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]

@@ -11,8 +11,8 @@ from attn_course.ladder.steps import Device
 from attn_course.lessons import fused, lesson05_timing, lesson07_pipelines
 from attn_course.lessons import lesson03_memory as memory_levels
 from attn_course.measure import (
-    contestants,
-    contests,
+    benchmarks,
+    candidates,
     records,
     timing,
 )
@@ -39,20 +39,20 @@ class Clock:
 @pytest.fixture
 def made_up_gpu(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
-    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(contestants, "available", lambda: False)
+    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(candidates, "available", lambda: False)
     for name, value in {
         "array_module": lambda backend: np,
         "GpuClock": Clock,
         "calls_for": lambda call_us: 1,
         "ESTIMATES": 1,
     }.items():
-        monkeypatch.setattr(contests, name, value)
-    for module in (contests, timing, memory_levels):
+        monkeypatch.setattr(benchmarks, name, value)
+    for module in (benchmarks, timing, memory_levels):
         monkeypatch.setattr(module, "require_gpu", lambda: None)
     monkeypatch.setattr(timing, "clocks", lambda: {})
     monkeypatch.setattr(
-        contestants, "pick", lambda method, p, backend: METHODS_OF.get(method, method)
+        candidates, "pick", lambda method, p, backend: METHODS_OF.get(method, method)
     )
     monkeypatch.setattr(attention, "pick", lambda *_: "rows_online")
     monkeypatch.setattr(cupy, "asarray", np.asarray)
@@ -64,7 +64,7 @@ METHODS_OF = {"auto": "rows_online"}
 def test_a_row_of_a_suite(made_up_gpu):
     row = SuiteRow(SHAPE, pipelines=True)
     suite = AttentionSuite("small", "", (row,), all_methods=True)
-    found = suite.run_row(row, suite.contestants(), iterations=1, warmup=0)
+    found = suite.run_row(row, suite.candidates(), iterations=1, warmup=0)
     methods = {method for method in METHODS if "float32" in dtypes_of(method)}
     assert set(found["timings"]) == {*methods, "auto", *PIPELINES} and not found["wrong"]
     assert {name: len(parts) for name, parts in found["kernels"].items()} == {
@@ -84,12 +84,12 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     row = SuiteRow((1, 2, 140, 24), causal=True)
     monkeypatch.setattr(attention, "pick", lambda *_: "flash_mma")
     monkeypatch.setitem(METHODS_OF, "auto", "flash_mma")
-    found = suite.run_row(row, suite.contestants(), iterations=2, warmup=0)
+    found = suite.run_row(row, suite.candidates(), iterations=2, warmup=0)
     assert set(found["timings"]) == {"flash_wmma", "flash_mma", "auto"} and not found["wrong"]
     errors = [one["relative_error"] for one in found["timings"].values()]
     assert all(1e-4 < error < 2**-8 for error in errors) and found["dtype"] == "bfloat16"
     assert found["bytes"] == 2 * 4 * 2 * 140 * 24
-    compared = contests.compared_queries(140)
+    compared = benchmarks.compared_queries(140)
     unseen = next(query for query in range(140) if query not in compared)
 
     def spoilt(self):
@@ -97,7 +97,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
         out[0, 0, unseen] = np.nan
         return out
 
-    monkeypatch.setattr(contestants.Kernels, "output", spoilt)
+    monkeypatch.setattr(candidates.Kernels, "output", spoilt)
     with pytest.raises(timing.TimingError, match="flash_wmma, elements that are finite: 24 of"):
         suite.run_row(row, ("flash_wmma",), iterations=2, warmup=0)
 

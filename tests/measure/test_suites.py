@@ -9,9 +9,8 @@ from record_harness import NOT_TIMED, stamped
 
 from attn_course.cli import bench, main
 from attn_course.ladder.methods import METHODS, dtypes_of
-from attn_course.measure import contestants as peers
-from attn_course.measure import records
-from attn_course.measure.contests import ContestResult, Entrants
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import BenchmarkResult, Entrants
 from attn_course.measure.suites import ATTENTION_SUITES as SUITES
 from attn_course.measure.suites import Suite, attention, problems, suite
 from attn_course.measure.suites.attention import AttentionSuite, SuiteRow
@@ -20,7 +19,7 @@ from attn_course.reference.dtypes import TOLERANCES
 
 
 def field_of(**times) -> Entrants:
-    return Entrants(contestants={name: name for name in times}, call_us=dict(times))
+    return Entrants(candidates={name: name for name in times}, call_us=dict(times))
 
 
 # -- the suites ------------------------------------------------------------------------------------
@@ -53,22 +52,22 @@ def test_suites_hold_the_shapes_they_are_about():
     assert all(np.prod(row.shape[:3]) <= 2**18 for suite in SUITES.values() for row in suite.rows)
 
 
-def test_contestants(monkeypatch):
+def test_candidates(monkeypatch):
     full, halves = SUITES["seeds_fp32"], SUITES["long_bf16"]
     methods = tuple(method for method in METHODS if "float32" in dtypes_of(method))
-    monkeypatch.setattr(peers, "available", lambda: True)
-    assert full.contestants() == (*methods, "auto", *peers.PEERS)
+    monkeypatch.setattr(candidates, "available", lambda: True)
+    assert full.candidates() == (*methods, "auto", *candidates.BASELINES)
     fast = ("torch_flash", "torch_cudnn", "torch_efficient")
-    assert halves.contestants() == ("flash_wmma", "flash_mma", "auto", *fast)
-    monkeypatch.setattr(peers, "available", lambda: False)
-    assert full.contestants() == (*methods, "auto")
-    assert halves.contestants() == ("flash_wmma", "flash_mma", "auto")
-    assert full.contestants(["auto", "naive", "auto"]) == ("auto", "naive")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto", *fast)
+    monkeypatch.setattr(candidates, "available", lambda: False)
+    assert full.candidates() == (*methods, "auto")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto")
+    assert full.candidates(["auto", "naive", "auto"]) == ("auto", "naive")
     with pytest.raises(ValueError, match="abacus.*naive.*torch_math"):
-        full.contestants(["abacus"])
+        full.candidates(["abacus"])
 
 
-def test_a_record_names_the_files_its_contestants_are_made_of():
+def test_a_record_names_the_files_its_candidates_are_made_of():
     small = AttentionSuite("small", "", (SuiteRow((1, 1, 4, 4)),))
     assert small.files(["naive", "torch_math"]) == [
         "01_scores_naive",
@@ -92,8 +91,8 @@ def test_methods_far_slower_than_the_best_peer_are_left_out():
     found = field_of(naive=201.0, tiled=199.0, auto=1e6, torch_math=30.0, torch_efficient=10.0)
     attention.leave_out_slow(found)
     assert list(found.skipped) == ["naive"] and "201 us" in found.skipped["naive"]
-    assert set(found.contestants) == {"tiled", "auto", "torch_math", "torch_efficient"}
-    assert set(found.call_us) == set(found.contestants)
+    assert set(found.candidates) == {"tiled", "auto", "torch_math", "torch_efficient"}
+    assert set(found.call_us) == set(found.candidates)
 
 
 def test_a_row_keeps_slow_methods_that_it_names():
@@ -122,7 +121,7 @@ ROW = SuiteRow((2, 3, 100, 64))
 
 @pytest.fixture
 def record_of(monkeypatch):
-    """The function of contestants' medians that returns a row's record; auto takes "tiled"."""
+    """The function of candidates' medians that returns a row's record; auto takes "tiled"."""
     monkeypatch.setattr(attention, "pick", lambda *_: "tiled")
     found = Entrants(
         skipped={"naive": "999 us a call, more than 20 times the best peer"},
@@ -131,8 +130,8 @@ def record_of(monkeypatch):
 
     def record(**medians) -> dict:
         right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
-        result = ContestResult(found, measured(**medians), right, 9)
-        monkeypatch.setattr(suite, "hold_contest", lambda shape, **how: result)
+        result = BenchmarkResult(found, measured(**medians), right, 9)
+        monkeypatch.setattr(suite, "run_benchmark", lambda shape, **how: result)
         return AttentionSuite("one", "", (ROW,)).run_row(ROW, ())
 
     return record
@@ -215,7 +214,9 @@ def test_recorded_suites_hold_what_is_claimed_of_them():
                 allowed = TOLERANCES[tested.dtype]
                 assert all(one["relative_error"] < allowed for one in row["timings"].values())
                 best = min(
-                    one["median_us"] for name, one in row["timings"].items() if name in peers.PEERS
+                    one["median_us"]
+                    for name, one in row["timings"].items()
+                    if name in candidates.BASELINES
                 )
                 assert row["timings"][row["best_peer"]]["median_us"] == best
                 ratio = row["ratio_peer"]

@@ -41,7 +41,7 @@ def lasting(name, *lengths):
 
 
 # -- the contest -----------------------------------------------------------------------------------
-def test_contestants_take_turns_and_warm_up_turns_do_not_count():
+def test_candidates_take_turns_and_warm_up_turns_do_not_count():
     clock = FakeClock()
     found = timing.contest(
         {"a": timing.Replay(lasting("a", 900.0, 800.0, 40.0), 20), "b": (lasting("b", 9.0), 1)},

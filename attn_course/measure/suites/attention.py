@@ -8,11 +8,10 @@ from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
-from attn_course.measure import contestants
-from attn_course.measure.contestants import BACKENDS, PEERS, Kernels, Part, Peer, ours
-from attn_course.measure.contests import (
+from attn_course.measure import candidates
+from attn_course.measure.benchmarks import (
     ROW_SECONDS,
-    ContestResult,
+    BenchmarkResult,
     Entrants,
     Shape,
     compared_queries,
@@ -20,15 +19,16 @@ from attn_course.measure.contests import (
     shape_label,
     time_parts,
 )
+from attn_course.measure.candidates import BACKENDS, BASELINES, Baseline, Kernels, Part, ours
 from attn_course.measure.roofline import attention_work, tflops
 from attn_course.measure.timing import Contest
 
 from .suite import Suite
 
-TOO_SLOW = 20.0  # a method slower than this many times the best peer is checked and not timed
+TOO_SLOW = 20.0  # a method slower than this many times the best baseline is checked and not timed
 AUTO_MARGIN = 1.1  # auto may take this many times the best of our methods
 
-# Contestants beyond the methods of attention(): the two pipelines of a well-known report whose
+# Candidates beyond the methods of attention(): the two pipelines of a well-known report whose
 # tiled scores made the whole only a little faster, and the same with the slow half fixed too.
 PIPELINES: dict[str, tuple[Part, ...]] = {
     "scores_naive+serial": (Part(1), Part(4)),
@@ -61,8 +61,8 @@ class SuiteRow:
 class AttentionSuite(Suite):
     """Problems of attention().
 
-    all_methods: time methods that are far slower than the peers as well. dtype: of the inputs.
-    names: the contestants, None: every method, auto and every peer. sampled: a sample of the
+    all_methods: time methods that are far slower than the baselines as well. dtype: of the inputs.
+    names: the candidates, None: every method, auto and every baseline. sampled: a sample of the
     queries is checked against float64, not all. row_seconds: of samples.
     """
 
@@ -73,17 +73,17 @@ class AttentionSuite(Suite):
     sampled: bool = False
     row_seconds: float = ROW_SECONDS
 
-    def contestants(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return the names to run: those chosen, else all; peers only where PyTorch is.
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return the names to run: those chosen, else all; baselines only where PyTorch is.
 
         Raises:
             ValueError: an unknown name; lists those there are.
         """
         if chosen is None:
-            names = self.names or (*self._able(), AUTO, *PEERS)
-            torch = contestants.available()
-            return tuple(name for name in names if torch or name not in PEERS)
-        known = (*METHODS, AUTO, *PEERS)
+            names = self.names or (*self._able(), AUTO, *BASELINES)
+            torch = candidates.available()
+            return tuple(name for name in names if torch or name not in BASELINES)
+        known = (*METHODS, AUTO, *BASELINES)
         for name in (chosen := tuple(dict.fromkeys(chosen))):
             if name not in known:
                 raise InputError(f"no method or peer {name!r}; there are: {', '.join(known)}")
@@ -94,7 +94,7 @@ class AttentionSuite(Suite):
         return [name for name in METHODS if self.dtype in dtypes_of(name)]
 
     def files(self, names: Sequence[str]) -> list[str]:
-        """Return the files that these contestants, and the pipelines of the rows, are made of."""
+        """Return the files that these candidates, and the pipelines of the rows, are made of."""
         methods = {*names, *(self._able() if AUTO in names else ())} & set(METHODS)
         found = {step.file for name in methods for step in steps_of(name)}
         if any(row.pipelines for row in self.rows):
@@ -102,9 +102,9 @@ class AttentionSuite(Suite):
         return sorted(found)
 
     def benchmark(self, row: SuiteRow, names: Sequence[str]) -> dict:
-        """Return the arguments of hold_contest() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row, beside its shape."""
         makers: dict[str, Callable] = {
-            name: partial(Peer if name in PEERS else ours, name, causal=row.causal)
+            name: partial(Baseline if name in BASELINES else ours, name, causal=row.causal)
             for name in names
         }
         if row.pipelines:
@@ -119,8 +119,8 @@ class AttentionSuite(Suite):
             "leave_out": partial(leave_out_slow, kept=METHODS if self.all_methods else row.kept),
         }
 
-    def standing(self, row: SuiteRow, result: ContestResult) -> dict:
-        """Return the rates of all, and auto against the best of ours and of the peers."""
+    def standing(self, row: SuiteRow, result: BenchmarkResult) -> dict:
+        """Return the rates of all, and auto against the best of ours and of the baselines."""
         b, h, n, d = row.shape
         problem = Problem(b * h, n, n, d, h, h, row.causal, dtype=self.dtype)
         work = attention_work(problem)
@@ -139,7 +139,7 @@ class AttentionSuite(Suite):
         if row.pipelines:
             record["kernels"] = {
                 name: _kernel_times(one, result.turns)
-                for name, one in result.entrants.contestants.items()
+                for name, one in result.entrants.candidates.items()
                 if name in PIPELINES
             }
         return record | auto_standing(result.measured, problem)
@@ -233,11 +233,11 @@ def sampled_queries(out):
 
 
 def leave_out_slow(found: Entrants, kept: Collection[str] = ()) -> None:
-    """Move methods far slower than the best peer to `skipped`.
+    """Move methods far slower than the best baseline to `skipped`.
 
-    Without peers, the best of ours is the measure. kept: methods that stay.
+    Without baselines, the best of ours is the measure. kept: methods that stay.
     """
-    rivals = [t for name, t in found.call_us.items() if name in PEERS]
+    rivals = [t for name, t in found.call_us.items() if name in BASELINES]
     best = min(rivals or found.call_us.values(), default=0.0)
     for name, call_us in list(found.call_us.items()):
         if name in METHODS and name not in kept and call_us > TOO_SLOW * best:
@@ -253,9 +253,9 @@ def _kernel_times(one: Kernels, turns: int) -> list[dict]:
 def auto_standing(measured: Contest, problem: Problem) -> dict:
     """auto against PyTorch (with intervals) and against the best of our own methods.
 
-    best_peer is the fastest of all peers, best_backend that of scaled_dot_product_attention.
+    best_peer is the fastest of all baselines, best_backend that of scaled_dot_product_attention.
     """
-    groups = {"best_peer": PEERS, "best_backend": BACKENDS, "best_method": METHODS}
+    groups = {"best_peer": BASELINES, "best_backend": BACKENDS, "best_method": METHODS}
     found: dict = {key: measured.fastest(names) for key, names in groups.items()}
     if AUTO not in measured.timings:
         return found

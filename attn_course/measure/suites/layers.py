@@ -18,10 +18,9 @@ from attn_course import reference
 from attn_course.ladder.methods import METHODS, steps_of
 from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
-from attn_course.measure import contestants as peers
-from attn_course.measure import records
-from attn_course.measure.contestants import Planned, TorchCall
-from attn_course.measure.contests import ContestResult
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import BenchmarkResult
+from attn_course.measure.candidates import Planned, TorchCall
 
 from .suite import Suite
 from .torch_layers import encoder_layer, swin_stage, tensors, torch_state
@@ -74,7 +73,7 @@ class LayerRow:
 class LayerSuite(Suite):
     """Problems of one layer.
 
-    problem: row -> contestants, and the function of their float64 result.  kernels: the files that
+    problem: row -> candidates, and the function of their float64 result.  kernels: the files that
     the layer may run.
     """
 
@@ -82,8 +81,8 @@ class LayerSuite(Suite):
     problem: Callable[[LayerRow], tuple[Makers, Callable]]
     kernels: tuple[str, ...]
 
-    def contestants(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return no names: a row's problem has its contestants. ValueError: some are chosen."""
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return no names: a row's problem has its candidates. ValueError: some are chosen."""
         if chosen:
             raise InputError(f"{self.name} times a layer, and methods are those of attention()")
         return ()
@@ -93,7 +92,7 @@ class LayerSuite(Suite):
         return sorted(self.kernels)
 
     def benchmark(self, row: LayerRow, names: Sequence[str]) -> dict:
-        """Return the arguments of hold_contest() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row, beside its shape."""
         makers, expected = self.problem(row)
         return {
             "makers": makers,
@@ -102,10 +101,10 @@ class LayerSuite(Suite):
             "sample": sampled_rows,
         }
 
-    def standing(self, row: LayerRow, result: ContestResult) -> dict:
+    def standing(self, row: LayerRow, result: BenchmarkResult) -> dict:
         """Return the least work, ours against the best of PyTorch's, and what ours launch."""
         measured, plans = result.measured, {}
-        for name, one in result.entrants.contestants.items():
+        for name, one in result.entrants.candidates.items():
             if isinstance(one, Planned):
                 plans[name] = one.plan
         best = measured.fastest(name for name in measured.timings if name not in plans)
@@ -169,7 +168,7 @@ def _layer_norm_problem(row: LayerRow) -> tuple[Makers, Callable]:
         return Planned(layer_norm.plan(x, **vectors, eps=EPS), NORM_RELATIVE)
 
     def theirs(x):
-        torch, vectors = peers.torch_module(), tensors(host)
+        torch, vectors = candidates.torch_module(), tensors(host)
         norm, tensor = torch.nn.functional.layer_norm, torch.from_dlpack(x)
         call = partial(norm, tensor, (width,), vectors["gamma"], vectors["beta"], EPS)
         return TorchCall(call, NORM_RELATIVE)
@@ -188,7 +187,7 @@ def _gelu_problem(row: LayerRow) -> tuple[Makers, Callable]:
         return Planned(bias_gelu.plan(x, vector, row.approximate), GELU_RELATIVE)
 
     def theirs(x):
-        torch, vector = peers.torch_module(), tensors({"bias": bias})["bias"]
+        torch, vector = candidates.torch_module(), tensors({"bias": bias})["bias"]
         gelu = partial(torch.nn.functional.gelu, approximate=row.approximate)
         tensor = torch.from_dlpack(x)
         return TorchCall(lambda: gelu(tensor + vector))
@@ -208,7 +207,7 @@ def _mlp_problem(row: LayerRow) -> tuple[Makers, Callable]:
         return Planned(mlp.plan(x, **_on_device(host), precision=precision), OURS[precision])
 
     def theirs(x):
-        torch, state = peers.torch_module(), tensors(torch_state(weights))
+        torch, state = candidates.torch_module(), tensors(torch_state(weights))
         linear, gelu = torch.nn.functional.linear, torch.nn.functional.gelu
         first, second = (
             (state[f"linear{number}.weight"], state[f"linear{number}.bias"]) for number in "12"
@@ -229,7 +228,7 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
     weights = seeded_weights(row, 3)
 
     def ours(precision, x):
-        if peers.available():  # as a layer of PyTorch is taken over
+        if candidates.available():  # as a layer of PyTorch is taken over
             state = encoder_layer(weights, row.heads).state_dict()
             block = TransformerBlock.from_torch_state(state, row.heads, precision=precision)
         else:
@@ -238,7 +237,7 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
 
     def theirs(fast, x):
         """TransformerEncoderLayer, by its fused inference path or by its separate operations."""
-        torch = peers.torch_module()
+        torch = candidates.torch_module()
         layer, tensor = encoder_layer(weights, row.heads), torch.from_dlpack(x)
 
         def call():
@@ -269,7 +268,7 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
         return Planned(stage.plan(x), BLOCK_RELATIVE)
 
     def theirs(x):
-        torch = peers.torch_module()
+        torch = candidates.torch_module()
         states = [tensors(torch_state(one)) for one in weights]
         masks = []
         for one, shift in zip(weights, shifts, strict=True):

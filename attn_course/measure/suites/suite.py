@@ -1,13 +1,12 @@
-"""A suite: problems on which contestants are timed in turns, and the record of a run."""
+"""A suite: problems on which candidates are timed in turns, and the record of a run."""
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from attn_course.measure import contestants as peers
-from attn_course.measure import records
-from attn_course.measure.contests import ContestResult, hold_contest
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
 from attn_course.measure.timing import ClockWatch, require_gpu
 
 
@@ -20,19 +19,19 @@ class Suite(ABC):
     rows: tuple
 
     @abstractmethod
-    def contestants(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return the names to run: those chosen, else all. ValueError: a name that is none."""
 
     @abstractmethod
     def files(self, names: Sequence[str]) -> list[str]:
-        """Return the kernel files that these contestants may run."""
+        """Return the kernel files that these candidates may run."""
 
     @abstractmethod
     def benchmark(self, row, names: Sequence[str]) -> dict:
-        """Return the arguments of hold_contest() for a row, beside its shape."""
+        """Return the arguments of run_benchmark() for a row, beside its shape."""
 
     @abstractmethod
-    def standing(self, row, result: ContestResult) -> dict:
+    def standing(self, row, result: BenchmarkResult) -> dict:
         """Return the fields of a row's record that this kind of suite has alone."""
 
     def rules(self) -> dict:
@@ -40,8 +39,8 @@ class Suite(ABC):
         return {}
 
     def run_row(self, row, names: Sequence[str], **how) -> dict:
-        """Check and time one row; return its record. how: as of hold_contest()."""
-        result = hold_contest(row.shape, **self.benchmark(row, names), **how)
+        """Check and time one row; return its record. how: as of run_benchmark()."""
+        result = run_benchmark(row.shape, **self.benchmark(row, names), **how)
         fields = {
             "label": row.label,
             "shape": row.shape,
@@ -64,14 +63,14 @@ class Suite(ABC):
     ) -> dict:
         """Run the suite and return its record (see :mod:`..records`).
 
-        chosen: names of contestants; None: all.  quick: the first row alone.  progress: wraps the
+        chosen: names of candidates; None: all.  quick: the first row alone.  progress: wraps the
         rows, as tqdm does.
 
         Raises:
-            ValueError: no such contestant. TimingError: no GPU.
+            ValueError: no such candidate. TimingError: no GPU.
         """
         require_gpu()
-        names, start = self.contestants(chosen), time.perf_counter()
+        names, start = self.candidates(chosen), time.perf_counter()
         with ClockWatch() as watch:
             rows = [
                 self.run_row(row, names, iterations=iterations, warmup=warmup)
@@ -82,7 +81,7 @@ class Suite(ABC):
             self.files(names),
             suite=self.name,
             about=self.about,
-            torch=peers.torch_version(),
+            torch=candidates.torch_version(),
             iterations=iterations,
             warmup=warmup,
             clocks=watch.record(),

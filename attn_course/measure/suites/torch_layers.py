@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from attn_course.layers.transformer import TORCH_MATRICES
-from attn_course.measure.contestants import torch_module
+from attn_course.measure.candidates import torch_module
 
 
 def tensors(arrays: Mapping[str, np.ndarray]) -> dict:

@@ -23,7 +23,7 @@ def record_of(kind: str) -> dict:
 
 
 def bench_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, dict], str]:
-    """Return contestant -> timing at a shape of a suite without a mask, and the caption."""
+    """Return candidate -> timing at a shape of a suite without a mask, and the caption."""
     found = record_of(f"bench_{suite}")
     for row in found["rows"]:
         if tuple(row["shape"]) == shape and not row.get("causal"):
@@ -32,7 +32,7 @@ def bench_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, dict], str]
 
 
 def suite_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, float], str]:
-    """Return contestant -> median microseconds, as :func:`bench_row`."""
+    """Return candidate -> median microseconds, as :func:`bench_row`."""
     timings, source = bench_row(suite, shape)
     return {name: one["median_us"] for name, one in timings.items()}, source
 

@@ -7,8 +7,8 @@ from attn_course.clinic.ablations import all_variants, sources
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons.lesson10_ablations import KIND, part_of, variant
-from attn_course.measure.contestants import Part, compile_parts
-from attn_course.measure.contests import Shape, hold_contest
+from attn_course.measure.benchmarks import Shape, run_benchmark
+from attn_course.measure.candidates import Part, compile_parts
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
 
@@ -65,7 +65,7 @@ def measure(
         label: partial(variant, one, causal=causal, backend=backend)
         for label, one in variants.items()
     }
-    result = hold_contest(
+    result = run_benchmark(
         shape, makers, causal=causal, iterations=iterations, backend=backend, clock=clock
     )
     facts = result.facts()

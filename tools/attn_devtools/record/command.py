@@ -20,7 +20,7 @@ from attn_course.cli.arguments import output_folder, require_writable
 from attn_course.cli.bench import REPEATS
 from attn_course.cli.bench import report as suite_report
 from attn_course.folders import child_environment
-from attn_course.measure import contestants as peers
+from attn_course.measure import candidates
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     RecordError,
@@ -189,7 +189,7 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
 def take_suite(name: str, quick: bool) -> dict:
     """Return the record of a suite."""
     require_gpu()
-    if not peers.available():
+    if not candidates.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
     return SUITES[name].run(quick=quick, **turns)

@@ -1,6 +1,6 @@
 """The driver of every timing contest: who takes part, who is right, and how long each takes.
 
-A contest is one problem. All contestants get the same inputs; each output is checked against
+A contest is one problem. All candidates get the same inputs; each output is checked against
 float64 before anything is timed; then their CUDA graphs take turns on one stream (:mod:`.timing`).
 """
 
@@ -17,11 +17,11 @@ from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
-from .contestants import Kernels, PeerRefuses
+from .candidates import BaselineRefuses, Kernels
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
 
 Shape = tuple[int, ...]  # of attention: (B, H, L, D)
-ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
+ROW_SECONDS = 3.0  # of samples; benchmarks of slow candidates take fewer turns
 FEWEST_TURNS = 10
 ESTIMATES = 3  # samples before the contest; the shortest counts
 END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
@@ -61,26 +61,26 @@ def compared_queries(n: int) -> np.ndarray:
 
 @dataclass
 class Entrants:
-    """Contestants of a problem, and the ones that do not take part: name -> reason.
+    """Candidates of a problem, and the ones that do not take part: name -> reason.
 
     call_us: estimated microseconds of a call.
     """
 
-    contestants: dict[str, object] = field(default_factory=dict)
+    candidates: dict[str, object] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     call_us: dict[str, float] = field(default_factory=dict)
 
     def drop(self, name: str, into: dict[str, str], reason: str) -> None:
-        """Take a contestant out, with the reason."""
+        """Take a candidate out, with the reason."""
         into[name] = reason
-        self.contestants.pop(name, None)
+        self.candidates.pop(name, None)
         self.call_us.pop(name, None)
 
 
 @dataclass
-class ContestResult:
+class BenchmarkResult:
     """A contest after its end: entrants, their times, the comparisons with float64, the turns."""
 
     entrants: Entrants
@@ -89,23 +89,23 @@ class ContestResult:
     turns: int
 
     def record(self, name: str) -> dict:
-        """Return the times and the relative error of one contestant, as a record keeps them."""
+        """Return the times and the relative error of one candidate, as a record keeps them."""
         error = self.verdicts[name].relative_error
         return self.measured.timings[name].record() | {"relative_error": error}
 
     def records(self) -> dict[str, dict]:
-        """Return `record` of every contestant that was timed."""
+        """Return `record` of every candidate that was timed."""
         return {name: self.record(name) for name in self.measured.timings}
 
     def facts(self) -> dict[str, dict]:
-        """Return `record` and what its launch occupies, of every contestant that was timed."""
+        """Return `record` and what its launch occupies, of every candidate that was timed."""
         return {
-            name: one | self.entrants.contestants[name].facts()
+            name: one | self.entrants.candidates[name].facts()
             for name, one in self.records().items()
         }
 
 
-def hold_contest(
+def run_benchmark(
     shape: Shape,
     makers: Mapping[str, Callable],
     *,
@@ -121,14 +121,14 @@ def hold_contest(
     leave_out: Callable[[Entrants], None] = lambda entrants: None,
     backend: str = "gpu",
     clock=None,
-) -> ContestResult:
-    """Check and time all contestants on one problem.
+) -> BenchmarkResult:
+    """Check and time all candidates on one problem.
 
     Args:
         shape: (B, H, n, d).  keys: keys and values, n where None.
-        makers: name -> function of the inputs that returns a contestant: an object with try_call,
-            capture, poison, output and relative, as Contestant and Peer. What it refuses with
-            ValueError, BackendError or PeerRefuses does not take part.
+        makers: name -> function of the inputs that returns a candidate: an object with try_call,
+            capture, poison, output and relative, as Candidate and Baseline. What it refuses with
+            ValueError, BackendError or BaselineRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
         dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
@@ -140,33 +140,33 @@ def hold_contest(
         clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
 
     Raises:
-        TimingError: no GPU, or no contestant left.
+        TimingError: no GPU, or no candidate left.
     """
     host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
     on_device = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
     entrants = gather(makers, on_device)
-    for name, one in entrants.contestants.items():
+    for name, one in entrants.candidates.items():
         entrants.call_us[name] = estimate_us(clock, one.capture)
     leave_out(entrants)
     replays = {
         name: one.capture(calls_for(entrants.call_us[name]))
-        for name, one in entrants.contestants.items()
+        for name, one in entrants.candidates.items()
     }
     verdicts = check(entrants, replays, expected(*host, causal=causal), clock, sample)
-    replays = {name: replays[name] for name in entrants.contestants}
+    replays = {name: replays[name] for name in entrants.candidates}
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(shape, causal)}: no contestant is left: {reasons}")
+        raise TimingError(f"{shape_label(shape, causal)}: no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,
         row_seconds,
     )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
-    return ContestResult(entrants, measured, verdicts, turns)
+    return BenchmarkResult(entrants, measured, verdicts, turns)
 
 
 def _on_device(array: np.ndarray, xp):
@@ -177,16 +177,16 @@ def _on_device(array: np.ndarray, xp):
 
 
 def gather(makers: Mapping[str, Callable], inputs: Sequence) -> Entrants:
-    """Make every contestant that takes the inputs, and call each once."""
+    """Make every candidate that takes the inputs, and call each once."""
     found = Entrants()
     for name, make in makers.items():
         try:
             one = make(*inputs)
             one.try_call()
-        except (PeerRefuses, BackendError, ValueError) as error:
+        except (BaselineRefuses, BackendError, ValueError) as error:
             found.refused[name] = str(error)
         else:
-            found.contestants[name] = one
+            found.candidates[name] = one
     return found
 
 
@@ -211,16 +211,16 @@ def check(
     clock,
     sample: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> dict[str, Comparison]:
-    """Poison every output, replay every graph, compare; a wrong contestant is dropped."""
+    """Poison every output, replay every graph, compare; a wrong candidate is dropped."""
     outputs = {}
-    for name, one in entrants.contestants.items():
+    for name, one in entrants.candidates.items():
         one.poison()
         clock.synchronize()
         clock.time_us(replays[name].launch)  # waits for the replay
         outputs[name] = one.output()
 
     def judge(name: str) -> Comparison:
-        found, relative = outputs[name], entrants.contestants[name].relative
+        found, relative = outputs[name], entrants.candidates[name].relative
         if sample is None:
             return compare(found, expected, name=name, relative=relative)
         finite = np.isfinite(found)
@@ -237,7 +237,7 @@ def check(
 
 
 def time_parts(one: Kernels, labels: Sequence[str], iterations: int, clock=None) -> dict[str, dict]:
-    """Time each kernel of a contestant alone, in turns, on whatever the buffers hold.
+    """Time each kernel of a candidate alone, in turns, on whatever the buffers hold.
 
     Returns label -> record of its times.
 

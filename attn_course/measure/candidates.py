@@ -1,8 +1,8 @@
-"""Contestants of a timing contest: kernels of the course, and PyTorch's attention.
+"""Candidates of a timing contest: kernels of the course, and PyTorch's attention.
 
 Both run on given inputs, are captured into a CUDA graph, and replay on CuPy's current stream, so
 they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when one of
-its contestants is first asked for. TF32 is off: float32 means float32.
+them is first asked for. TF32 is off: float32 means float32.
 """
 
 import math
@@ -36,7 +36,7 @@ from .timing import GRAPH_CALLS, Replay, capture, require_gpu
 
 # -- kernels of the course -------------------------------------------------------------------------
 class Part(NamedTuple):
-    """One kernel of a contestant.
+    """One kernel of a candidate.
 
     step: a ladder step's number, entry point or file; an experiment's file.
     options: compiler options, which win over the tuning.
@@ -64,7 +64,7 @@ class Part(NamedTuple):
         return self.row.launch(problem, self.options, device)
 
 
-class Contestant:
+class Candidate:
     """Work of the course on given inputs.
 
     Attributes:
@@ -94,7 +94,7 @@ class Contestant:
         return asnumpy(self.out)
 
 
-class Planned(Contestant):
+class Planned(Candidate):
     """A layer of the course. relative: the relative error to float64 that is allowed."""
 
     def __init__(self, plan: LayerPlan, relative: float):
@@ -102,7 +102,7 @@ class Planned(Contestant):
         self.call = plan.launches.run
 
 
-class Kernels(Contestant):
+class Kernels(Candidate):
     """Kernels that run one after the other on given inputs.
 
     Everything is made beforehand (buffers, launches, arguments), because a CUDA graph must not
@@ -185,7 +185,7 @@ class Kernels(Contestant):
 
 
 def ours(method: str, q, k, v, causal: bool = False) -> Kernels:
-    """Return a method of attention() as a contestant. ValueError: it does not take the problem."""
+    """Return a method of attention() as a candidate. ValueError: it does not take the problem."""
     problem = problem_of(q, k, causal)
     chosen = pick(method, problem, "gpu")
     check_options(chosen, problem)
@@ -221,14 +221,14 @@ BACKENDS = {
     "torch_cudnn": "CUDNN_ATTENTION",
 }
 EAGER = "torch_eager"  # softmax(q @ k.T * scale) @ v, an operation at a time
-PEERS = (*BACKENDS, EAGER)
+BASELINES = (*BACKENDS, EAGER)
 
 
-class PeersMissing(UserError, ImportError):
+class BaselinesMissing(UserError, ImportError):
     """PyTorch is not installed, or sees no GPU; says how to install it."""
 
 
-class PeerRefuses(UserError, RuntimeError):
+class BaselineRefuses(UserError, RuntimeError):
     """A backend does not take these inputs; the message is PyTorch's own reason."""
 
 
@@ -236,17 +236,19 @@ def torch_module():
     """PyTorch with full float32 matrix products (for the whole process).
 
     Raises:
-        PeersMissing: it is not installed, or sees no GPU.
+        BaselinesMissing: it is not installed, or sees no GPU.
     """
     try:
         import torch
     except ImportError as error:
-        raise PeersMissing(
+        raise BaselinesMissing(
             "PyTorch is not installed: pip install 'attn-course[peers]' (from the project's "
             "folder: pip install -e '.[peers]') to time the kernels against it"
         ) from error
     if not torch.cuda.is_available():
-        raise PeersMissing(f"PyTorch {torch.__version__} sees no GPU: install one built for CUDA")
+        raise BaselinesMissing(
+            f"PyTorch {torch.__version__} sees no GPU: install one built for CUDA"
+        )
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     return torch
@@ -256,20 +258,20 @@ def available() -> bool:
     """Whether torch_module() would succeed."""
     try:
         torch_module()
-    except PeersMissing:
+    except BaselinesMissing:
         return False
     return True
 
 
 class TorchCall:
-    """A call of PyTorch as a contestant.
+    """A call of PyTorch as a candidate.
 
     Args:
         call: runs once on PyTorch's current stream and returns a tensor.
         relative: the relative error to float64 that is allowed.
 
     Raises:
-        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does
+        BaselinesMissing: no PyTorch. TimingError: no GPU.  BaselineRefuses, of a call: PyTorch does
             not take the inputs.
     """
 
@@ -285,12 +287,12 @@ class TorchCall:
             return self._call()
 
     def try_call(self) -> None:
-        """Run once, then in a CUDA graph. PeerRefuses: PyTorch does not take one of them."""
+        """Run once, then in a CUDA graph. BaselineRefuses: PyTorch does not take one of them."""
         self._call_and_wait()
         try:
             self.capture(1)
         except RuntimeError as error:
-            raise PeerRefuses(f"no CUDA graph: {refusal(str(error), [])}") from None
+            raise BaselineRefuses(f"no CUDA graph: {refusal(str(error), [])}") from None
 
     def _call_and_wait(self) -> None:
         torch = torch_module()
@@ -300,7 +302,9 @@ class TorchCall:
                 self.call()
                 torch.cuda.synchronize()
             except RuntimeError as error:
-                raise PeerRefuses(refusal(str(error), [str(one.message) for one in said])) from None
+                raise BaselineRefuses(
+                    refusal(str(error), [str(one.message) for one in said])
+                ) from None
 
     def capture(self, calls: int = GRAPH_CALLS) -> Replay:
         """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream."""
@@ -334,22 +338,22 @@ class TorchCall:
         self._graph_output.fill_(math.nan)
 
 
-class Peer(TorchCall):
-    """One of PEERS on given inputs.
+class Baseline(TorchCall):
+    """One of BASELINES on given inputs.
 
     Args:
-        name: one of PEERS.
+        name: one of BASELINES.
         q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
         causal: query i sees key j only where j <= i; n == m.
 
     Raises:
-        KeyError: an unknown name.  PeersMissing: no PyTorch.
-        PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
+        KeyError: an unknown name.  BaselinesMissing: no PyTorch.
+        BaselineRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
     def __init__(self, name: str, q, k, v, *, causal: bool = False):
-        if name not in PEERS:
-            raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
+        if name not in BASELINES:
+            raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(BASELINES)}")
         call = self._eager if name == EAGER else partial(self._attend, BACKENDS[name])
         super().__init__(call, TOLERANCES[q.dtype.name])
         torch = torch_module()
@@ -409,17 +413,17 @@ def torch_version() -> str:
     """'2.11.0 (CUDA 13.0)', or '' where PyTorch is missing."""
     try:
         torch = torch_module()
-    except PeersMissing:
+    except BaselinesMissing:
         return ""
     return f"{torch.__version__.partition('+')[0]} (CUDA {torch.version.cuda})"
 
 
 def caller(name: str, q, k, v, **options) -> Callable[[], object]:
-    """A peer's call on CuPy's current stream, for timing what Python's launch adds."""
-    peer = Peer(name, q, k, v, **options)
+    """A baseline's call on CuPy's current stream, for timing what Python's launch adds."""
+    baseline = Baseline(name, q, k, v, **options)
 
     def call() -> None:
         with cupy_stream():
-            peer.call()
+            baseline.call()
 
     return call
