@@ -28,7 +28,7 @@ from attn_course.measure.records import (
     no_record,
     read_record,
 )
-from attn_course.measure.suites import LAYER_SUITES, SUITES
+from attn_devtools.bench import LAYER_SUITES, SUITES
 from attn_devtools.book import ATTENTION
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges

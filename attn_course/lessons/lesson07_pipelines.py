@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from attn_course.ladder.methods import AUTO, METHODS
+from attn_course.ladder.methods import AUTO, METHODS, steps_of
 from attn_course.ladder.steps import Problem
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import Shape, run_benchmark, time_parts
 from attn_course.measure.candidates import Kernels, Part, ours
-from attn_course.measure.suites import SUITES
 from attn_course.measure.timing import ClockWatch, require_gpu
 from attn_course.reference.inputs import seeded_qkv
 
@@ -55,7 +54,7 @@ def record(quick: bool = False, iterations: int = 40) -> dict:
         rows = [measure_shape(shape, iterations) for shape in shapes]
     return records.new_record(
         KIND,
-        SUITES["seeds_fp32"].files((*METHODS, AUTO)),
+        {row.file for name in METHODS for row in steps_of(name)},
         torch=candidates.torch_version(),
         iterations=iterations,
         clocks=watch.record(),

@@ -5,12 +5,11 @@ from kernelscope.lazy import lazy
 _NAMES = {
     "timing": "Replay Timing TimingError bootstrap_ratio contest require_gpu",
     "candidates": "Kernels Part",
-    "records": "caption newest_record recorded row_of times_on_each_gpu",
+    "records": "caption newest_record recorded row_of layer_times times_on_each_gpu",
     "roofline": "attention_work method_work step_work tflops",
     "hardware.devices": "MULTIPROCESSORS peak_of",
     "hardware.disassembly": "count_operations machine_code",
     "hardware.occupancy": "compiled_registers occupancy",
     "hardware.nsight": "COUNTER_METRICS SPEED_METRICS STALL_METRICS Target ncu_command",
-    "suites.layers": "layer_times",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

@@ -172,6 +172,24 @@ def newest_of_each_gpu(kind: str, root: Path = RESULTS_FOLDER) -> dict[str, dict
     return found
 
 
+def layer_times(name: str, root: Path = RESULTS_FOLDER) -> str:
+    """Return the recorded times of a suite, a line each, or how to make the record."""
+    found = newest_record(f"bench_{name}", root)
+    if found is None:
+        return no_record(name)
+    lines = [caption(found)]
+    for row in found["rows"]:
+        lines.append(row["label"])
+        for one, timing in row["timings"].items():
+            ratio = row["ratios"].get(one)
+            text = (
+                f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
+            )
+            faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
+            lines.append(text + faster)
+    return "\n".join(lines)
+
+
 def times_on_each_gpu(
     suite: str, candidate: str, root: Path = RESULTS_FOLDER
 ) -> dict[str, dict[str, float]]:

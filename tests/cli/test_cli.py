@@ -13,13 +13,14 @@ from kernelscope.cli.arguments import finite
 
 import attn_course
 from attn_course import reference
-from attn_course.cli import __main__, course, main, run, simulator_speed, tour
+from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
+from attn_devtools.bench import simulator_speed
 from attn_devtools.record import command as record
 
 pytestmark = pytest.mark.system

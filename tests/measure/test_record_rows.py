@@ -16,9 +16,9 @@ from attn_course.measure import (
     records,
     timing,
 )
-from attn_course.measure.suites import attention
-from attn_course.measure.suites.attention import PIPELINES, AttentionSuite, SuiteRow
 from attn_course.measure.timing import Replay
+from attn_devtools.bench import attention
+from attn_devtools.bench.attention import PIPELINES, AttentionSuite, SuiteRow
 from attn_devtools.record import ablation_times, schema, tile_model
 from attn_devtools.record.report import report
 

@@ -15,10 +15,7 @@ from kernelscope import gpu_count
 from kernelscope.cli.arguments import positive
 from kernelscope.errors import InputError
 
-from attn_course.cli import simulator_speed
 from attn_course.cli.arguments import output_folder, require_writable
-from attn_course.cli.bench import REPEATS
-from attn_course.cli.bench import report as suite_report
 from attn_course.folders import child_environment
 from attn_course.measure import candidates
 from attn_course.measure.records import (
@@ -27,8 +24,10 @@ from attn_course.measure.records import (
     caption,
     newest_record,
 )
-from attn_course.measure.suites import SUITES, problems
 from attn_course.measure.timing import require_gpu
+from attn_devtools.bench import SUITES, problems, simulator_speed
+from attn_devtools.bench.command import REPEATS
+from attn_devtools.bench.command import report as suite_report
 
 from . import schema
 

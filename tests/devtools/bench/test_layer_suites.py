@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from record_harness import stamped
 
-from attn_course.cli import bench, main
+from attn_course.cli import main
 from attn_course.measure import benchmarks, candidates, records, timing
-from attn_course.measure.suites import LAYER_SUITES, layers
-from attn_course.measure.suites.layers import LayerRow
 from attn_course.measure.timing import Replay
+from attn_devtools.bench import LAYER_SUITES, layers
+from attn_devtools.bench import command as bench
+from attn_devtools.bench.layers import LayerRow
 from attn_devtools.record import schema
 from attn_devtools.record.command import faults_of
 

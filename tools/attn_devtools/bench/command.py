@@ -13,6 +13,7 @@ from kernelscope.cli.arguments import natural, positive, printer, write_json
 from kernelscope.errors import InputError
 from tqdm import tqdm
 
+from attn_course.cli.arguments import add_records, require_writable
 from attn_course.figures import table
 from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
@@ -20,11 +21,9 @@ from attn_course.measure import candidates
 from attn_course.measure.hardware.devices import peak_of
 from attn_course.measure.records import caption, records, write_record
 from attn_course.measure.roofline import attention_work
-from attn_course.measure.suites import LAYER_SUITES, SUITES, Suite, problems
-from attn_course.measure.suites.attention import AUTO_MARGIN
 
-from . import simulator_speed
-from .arguments import add_records, require_writable
+from . import LAYER_SUITES, SUITES, Suite, problems, simulator_speed
+from .attention import AUTO_MARGIN
 
 SIMULATOR = "simulator"
 ALL = "all"

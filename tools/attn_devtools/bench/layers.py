@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 from kernelscope import array_module
@@ -18,7 +17,7 @@ from attn_course import reference
 from attn_course.ladder.methods import METHODS, steps_of
 from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
-from attn_course.measure import candidates, records
+from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult
 from attn_course.measure.candidates import Planned, TorchCall
 
@@ -344,22 +343,3 @@ def work_of(row: LayerRow) -> dict[str, int]:
     rows = int(np.prod(row.shape[:-1]))
     inner = 2 * width * row.hidden + (4 * width * width if row.heads else 0)
     return {"operations": 2 * rows * inner * row.blocks, "bytes": 2 * 4 * rows * width}
-
-
-# -- reading a record ------------------------------------------------------------------------------
-def layer_times(name: str, root: Path = records.RESULTS_FOLDER) -> str:
-    """Return the recorded times of a suite, a line each, or how to make the record."""
-    found = records.newest_record(f"bench_{name}", root)
-    if found is None:
-        return records.no_record(name)
-    lines = [records.caption(found)]
-    for row in found["rows"]:
-        lines.append(row["label"])
-        for one, timing in row["timings"].items():
-            ratio = row["ratios"].get(one)
-            text = (
-                f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
-            )
-            faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
-            lines.append(text + faster)
-    return "\n".join(lines)

@@ -8,6 +8,7 @@ from kernelscope.errors import InputError
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
+from attn_course.lessons.lesson05_timing import REPORT_SHAPES as BLOCK_SHAPES
 from attn_course.measure import candidates
 from attn_course.measure.benchmarks import (
     ROW_SECONDS,
@@ -154,15 +155,6 @@ class AttentionSuite(Suite):
         return {"dtype": self.dtype, "rules": rules}
 
 
-BLOCK_SHAPES = (
-    (1, 1, 128, 64),
-    (4, 1, 128, 64),
-    (8, 1, 128, 64),
-    (4, 1, 256, 64),
-    (4, 1, 512, 64),
-    (4, 1, 128, 128),
-    (8, 1, 256, 64),
-)
 _LARGE_D = ((1, 4, 64, 512), (1, 4, 64, 2048), (1, 4, 64, 4096), (1, 1, 16, 8192))
 ATTENTION_SUITES = {
     suite.name: suite

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from record_harness import NOT_TIMED, stamped
 
-from attn_course.cli import bench, main
+from attn_course.cli import main
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.measure import candidates, records
 from attn_course.measure.benchmarks import BenchmarkResult, Entrants
-from attn_course.measure.suites import ATTENTION_SUITES as SUITES
-from attn_course.measure.suites import Suite, attention, problems, suite
-from attn_course.measure.suites.attention import AttentionSuite, SuiteRow
 from attn_course.measure.timing import Contest, Timing
 from attn_course.reference.dtypes import TOLERANCES
+from attn_devtools.bench import ATTENTION_SUITES as SUITES
+from attn_devtools.bench import Suite, attention, problems, suite
+from attn_devtools.bench import command as bench
+from attn_devtools.bench.attention import AttentionSuite, SuiteRow
 
 
 def field_of(**times) -> Entrants:
