@@ -304,7 +304,7 @@ def _exact(record: dict) -> tuple[int, int]:
 
 
 def matrices_line() -> str:
-    record = read_record(ENGINE_RECORDS / "h200" / "differential_matrices.json")
+    record = read_record(ENGINE_RECORDS / "h200" / "differential.json")
     found = record["sections"]["matrices"]
     sums = sum(item.get("sums", 0) for item in found["items"])
     return (

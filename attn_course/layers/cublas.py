@@ -2,7 +2,9 @@
 
 CuPy has no binding of cuBLASLt, so its C interface is called through ctypes. Names, numbers and
 structures are those of cublasLt.h
-(https://docs.nvidia.com/cuda/cublas/index.html#using-the-cublaslt-api).
+(https://docs.nvidia.com/cuda/cublas/index.html#using-the-cublaslt-api). nvmath-python 1.0.0 was tried
+on an H200: in CUDA graphs 1.00 to 1.07 times this time for large products, 1.6 times for one of 392 x
+96 x 288; 29 to 55 us a call from Python, here 8 to 32; a plan that was captured could not be freed.
 """
 
 import ctypes

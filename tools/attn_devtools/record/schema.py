@@ -385,7 +385,6 @@ SCHEMAS: dict[str, type] = {
     "counters": CountersRecord,
     "sanitizer": SanitizerRecord,
     "differential": DifferentialRecord,
-    "differential_matrices": DifferentialRecord,  # of that one section
 }
 
 
