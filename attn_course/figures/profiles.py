@@ -32,22 +32,23 @@ def count_ratios(
     style.require(paired, "every predicted count needs a measured one, both positive")
     figure, axes = style.new_axes(7.6, 1.2 + 0.34 * len(filled))
     axes.axvline(1, color=style.GREY, lw=1, zorder=1)
-    highest = 1.0
+    lowest = highest = 1.0
     for place, (predicted, measured) in enumerate(filled.values()):
         ratios = np.array(measured, float) / np.array(predicted, float)
         spread = 0.22 * np.linspace(-1, 1, len(ratios)) if len(ratios) > 1 else 0.0
         colours = [style.BLUE if ratio == 1 else style.RED for ratio in ratios]
         rows = np.full(len(ratios), float(place)) + spread
         axes.scatter(ratios, rows, s=20, c=colours, alpha=0.7, zorder=2, linewidth=0)
-        highest = max(highest, ratios.max())
+        lowest, highest = min(lowest, ratios.min()), max(highest, ratios.max())
     for place, (predicted, measured) in enumerate(filled.values()):
         equal = sum(a == b for a, b in zip(predicted, measured, strict=True))
         text = f"{equal} of {len(predicted)} at 1"
         style.note(axes, text, (highest, place), (10, 0), va="center")
     style.rows_of_bars(axes, list(filled))
     axes.set(title=title, xscale="log", xlabel=style.with_source("hardware / simulator", source))
-    ticks = [tick for tick in (0.5, 0.7, 1, 1.5, 2, 3, 5, 8) if tick <= 1.05 * highest]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ticks = [2.0**power for power in range(-12, 13, 2 if highest > 16 * lowest else 1)]
+    ticks = [tick for tick in ticks if lowest / 1.05 <= tick <= 1.05 * highest]
+    axes.set_xticks(ticks, [f"{tick:g}" if tick >= 1 else f"1/{1 / tick:g}" for tick in ticks])
     axes.minorticks_off()
     return figure
 

@@ -2,9 +2,10 @@
 
 CuPy has no binding of cuBLASLt, so its C interface is called through ctypes. Names, numbers and
 structures are those of cublasLt.h
-(https://docs.nvidia.com/cuda/cublas/index.html#using-the-cublaslt-api). nvmath-python 1.0.0 was tried
-on an H200: in CUDA graphs 1.00 to 1.07 times this time for large products, 1.6 times for one of 392 x
-96 x 288; 29 to 55 us a call from Python, here 8 to 32; a plan that was captured could not be freed.
+(https://docs.nvidia.com/cuda/cublas/index.html#using-the-cublaslt-api). nvmath-python 1.0.0 was
+tried on an H200: in CUDA graphs 1.00 to 1.07 times this time, for one small product, of 392 x 96 x
+288 numbers, 1.6 times; 29 to 55 us a call from Python, here 8 to 32; a captured plan could not be
+freed.
 """
 
 import ctypes
