@@ -27,7 +27,9 @@ from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
+from .registers import Registers
 from .traits import MEETINGS, InstructionTraits
+from .unassigned import Plan, plan_of
 
 _ALL_LANES = (
     "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
@@ -43,11 +45,12 @@ def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int], plan: Plan):
         lanes = machine.block_count * naming.per_block
         self.order = ChunkOrder(machine)
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
+        self.registers = Registers(machine, lanes, naming, plan, self.local)
         self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
@@ -128,6 +131,7 @@ class Sanitizer(Observer):
         self._reset()
         self.launches += 1
         self._naming, self._bounds = Naming(launch, self.found), Bounds(launch)
+        self._plan = plan_of(launch.source, launch.kernel)
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
@@ -146,7 +150,7 @@ class Sanitizer(Observer):
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             image = machine.memory("global")
             self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
-        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines)
+        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines, self._plan)
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
@@ -159,25 +163,31 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
         known = self._traits.get(id(instruction)) or self._learn(instruction)
-        return not known[1].plain
+        return not known[1].plain or self._plan.has(instruction)
 
     def instruction(self, event: InstructionEvent) -> None:
         known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)
         _, traits, header = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
-        if traits.parameter:
+        followed = self._plan and self._plan.has(event.instruction)
+        if traits.parameter and not followed:
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or traits.meeting or traits.warp_barrier:
+        elif event.accesses or traits.meeting or traits.warp_barrier or followed:
             calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
         self.found.line, self.found.header, self.found.event = self._last_line, header, event
-        if event.accesses:
+        registers = self._chunks[event.machine].registers if followed else None
+        if registers is not None:
+            registers.use(event, self._last_line)
+        if event.accesses and not traits.parameter:
             self._accesses(event, traits)
-        if traits.plain:
+        if registers is not None:
+            registers.follow(event, self._last_line)
+        if traits.plain or traits.parameter:
             return
         if traits.meeting:
             order = self._chunks[event.machine].order
