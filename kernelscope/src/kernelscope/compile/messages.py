@@ -15,6 +15,8 @@ _HEAD = re.compile(
 _MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 _UNSET = re.compile(r'variable "([^"]+)" is used before its value is set')
+_OPERATOR_BEFORE = re.compile(r"([-+*/%<>!~^|&\[]|\b(if|while|switch)\s*\()\s*$")
+_OPERATOR_AFTER = re.compile(r"\s*([-+*/%<>^|&?\[]|[!=]=)")
 
 MAX_SHOWN = 5
 MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
@@ -109,16 +111,25 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
     return found
 
 
-def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str], ...]:
-    """Return (line, variable) of the source where the compiler warns that a variable is used
-    before its value is set.
+def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, bool], ...]:
+    """Return (line, variable, is it an operand?) of the source where the compiler warns that a
+    variable is used before its value is set. A mere copy, an argument or `return` is no operand.
     """
     found = []
     for warning in parse_log(log, source, name) if "value is set" in log else ():
         unset = _UNSET.fullmatch(warning.message)
         if unset and os.path.basename(warning.file) == os.path.basename(name):
-            found.append((warning.line, unset[1]))
+            found.append((warning.line, unset[1], _is_operand(unset[1], warning.snippet)))
     return tuple(found)
+
+
+def _is_operand(variable: str, snippet: tuple[str, ...]) -> bool:
+    """Does an operator, a subscript or a condition take the variable above the caret?"""
+    text, caret = snippet[0] if snippet else "", snippet[-1].find("^") if snippet else -1
+    if caret < 0 or not text.startswith(variable, caret):
+        return False
+    before, after = text[:caret], text[caret + len(variable) :]
+    return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(after))
 
 
 def describe_failure(

@@ -107,7 +107,7 @@ class RegisterNames:
 
         The compiler warns of it; else it is in no place, and the line names it.
         """
-        warned = {name for at, name in self.source.unset_uses if at == line}
+        warned = {name for at, name, _ in self.source.unset_uses if at == line}
         nowhere = self.unplaced[function.name]
         known = (*nowhere, *self.placed[function.name])
         there = {one.name: one for one in known if one.name in warned and one.line <= line}

@@ -17,7 +17,7 @@ class Registers:
 
     A copy of a missing value is missing too, also through a shuffle, a parameter or local memory.
     The use of one is reported: in arithmetic, a comparison, an address, or a store to memory that
-    others may read. Later uses of the same register are not reported again.
+    others may read. Later uses of the same variable are not reported again.
     """
 
     def __init__(self, machine: MachineView, lanes: int, naming: Naming, plan: Plan, local):
@@ -25,14 +25,15 @@ class Registers:
         self.local: LocalMemory = local
         self.names = RegisterNames(naming.launch.source)
         self.written: dict[tuple[CallSite, str], np.ndarray] = {}  # (lanes,) bool each
-        self.told: dict[Named, np.ndarray] = {}  # (lanes,) bool: whose use was reported
+        self.told: dict[object, np.ndarray] = {}  # (lanes,) bool: whose use was reported
         self.missing: dict[int, np.ndarray] = {}  # the same of parameters, by their first byte
 
     def use(self, event: InstructionEvent, line: int) -> None:
         """Report the values that an instruction of the plan, at a line of the source, needs."""
         folded = self.plan.folded.get(id(event.instruction))
         for name, type_, declared, used in folded or ():
-            self.report(event, Named(name, type_, declared), event.lanes, used)
+            named = Named(name, type_, declared)
+            self.report(event, named, named, event.lanes, used)
         step = self.plan.steps.get(id(event.instruction))
         if step is None or not (step.uses or step.forgets):
             return
@@ -93,22 +94,20 @@ class Registers:
     # -- uses -----------------------------------------------------------------------------------
     def need(self, event: InstructionEvent, site: CallSite, name: str, lanes, line: int) -> None:
         """Some lanes need the value of a register."""
-        written = self.of(site, name)
-        known = written[lanes]
+        known = self.of(site, name)[lanes]
         if np.count_nonzero(known) < known.size:
-            lanes = lanes[~known]
-            written[lanes] = True  # once is enough
-            self.report(event, self.names.find(event.instruction, site, name, line), lanes, line)
+            named = self.names.find(event.instruction, site, name, line)
+            key = named if named.variable else (site, name)
+            self.report(event, named, key, lanes[~known], line)
 
-    def report(self, event: InstructionEvent, named: Named, lanes: np.ndarray, line: int) -> None:
-        """Report a variable once for each lane."""
+    def report(self, event, named: Named, key, lanes: np.ndarray, line: int) -> None:
+        """Report a value that some lanes lack, once for each lane and `key`."""
         others = event.lanes.size - lanes.size
-        if named.variable:
-            told = self.told.setdefault(named, np.zeros(self.lanes, bool))
-            lanes = lanes[~told[lanes]]
-            told[lanes] = True
+        told = self.told.setdefault(key, np.zeros(self.lanes, bool))
+        lanes = lanes[~told[lanes]]
         if not lanes.size:
             return
+        told[lanes] = True
         every = lanes + self.machine.first_lane
         said = f"{self.naming.who(every[0])} reads {named.name}, which it has not set"
         said += f"; {others} other threads have" if others else ""

@@ -235,20 +235,24 @@ class Unassigned:
         }
 
     def find_folded(self, source: SourceModule, function: Function, plan: Plan) -> None:
-        """Variables that are never set, by the compiler's warnings, and are in no register.
+        """Uses that the compiler has replaced by a constant: `float s; o[t] = s + 1;` stores a NaN.
 
-        The compiler computes with them once and for all: `float s; o[t] = s + 1;` stores a NaN. The
-        first instruction of the line stands for the use; of a later one where none is left of it.
+        It warns of them, and by its debug information the variable is nowhere yet. The first
+        instruction of the line stands for the use; of a later one where none is left of it.
         """
         if not source.unset_uses or not function.body:
             return
-        lost = {one.name: one for one in unplaced_variables(source, function.name)}
-        for line, name in source.unset_uses if lost else ():
+        end = source.own_line(function.body[-1])
+        declared = (*unplaced_variables(source, function.name), *variables(source, function.name))
+        for line, name, operand in source.unset_uses:
+            named = [one for one in declared if one.name == name and one.line <= line <= end]
             after = [one for one in function.body if source.own_line(one) >= line]
-            last = source.own_line(function.body[-1])
-            if name in lost and lost[name].line <= line <= last:
-                first = min(after, key=lambda one: (source.own_line(one), one.index))
-                found = (name, lost[name].type, lost[name].line, line)
+            if not (operand and named and after):
+                continue
+            first = min(after, key=lambda one: (source.own_line(one), one.index))
+            here = [one for one in after if source.own_line(one) == source.own_line(first)]
+            if not any(one.place_at(other.index) for one in named for other in here):
+                found = (name, named[0].type, named[0].line, line)
                 plan.folded.setdefault(id(first), []).append(found)
 
 
