@@ -6,6 +6,7 @@ import re
 
 from ..errors import CompileError, CompilerFailedError, Diagnostic
 from ..ptx.source_module import lines_of
+from ..ptx.unset_names import is_operand
 from .includes import cuda_major, package_name
 
 _HEAD = re.compile(
@@ -15,8 +16,6 @@ _HEAD = re.compile(
 _MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 _UNSET = re.compile(r'variable "([^"]+)" is used before its value is set')
-_OPERATOR_BEFORE = re.compile(r"([-+*/%<>!~^|&\[]|\b(if|while|switch)\s*\()\s*$")
-_OPERATOR_AFTER = re.compile(r"\s*([-+*/%<>^|&?\[]|[!=]=)")
 
 MAX_SHOWN = 5
 MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
@@ -124,12 +123,11 @@ def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, bool],
 
 
 def _is_operand(variable: str, snippet: tuple[str, ...]) -> bool:
-    """Does an operator, a subscript or a condition take the variable above the caret?"""
-    text, caret = snippet[0] if snippet else "", snippet[-1].find("^") if snippet else -1
-    if caret < 0 or not text.startswith(variable, caret):
+    """Does an operator take the variable above the caret?"""
+    caret = snippet[-1].find("^") if len(snippet) > 1 else -1
+    if caret < 0 or not snippet[0].startswith(variable, caret):
         return False
-    before, after = text[:caret], text[caret + len(variable) :]
-    return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(after))
+    return is_operand(snippet[0], caret, caret + len(variable))
 
 
 def describe_failure(

@@ -45,12 +45,12 @@ def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, machine: MachineView, naming: Naming, lines: list[int], plan: Plan):
+    def __init__(self, machine: MachineView, naming: Naming, lines: list[int], plan: Plan | None):
         lanes = machine.block_count * naming.per_block
         self.order = ChunkOrder(machine)
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
-        self.registers = Registers(machine, lanes, naming, plan, self.local)
+        self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
         self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
@@ -131,7 +131,7 @@ class Sanitizer(Observer):
         self._reset()
         self.launches += 1
         self._naming, self._bounds = Naming(launch, self.found), Bounds(launch)
-        self._plan = plan_of(launch.source, launch.kernel)
+        self._plan = plan_of(launch.source, launch.kernel) or None
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
@@ -163,14 +163,14 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
         known = self._traits.get(id(instruction)) or self._learn(instruction)
-        return not known[1].plain or self._plan.has(instruction)
+        return not known[1].plain or self._plan is not None and self._plan.has(instruction)
 
     def instruction(self, event: InstructionEvent) -> None:
         known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)
         _, traits, header = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
-        followed = self._plan and self._plan.has(event.instruction)
+        followed = self._plan is not None and self._plan.has(event.instruction)
         if traits.parameter and not followed:
             return
         if event.line:

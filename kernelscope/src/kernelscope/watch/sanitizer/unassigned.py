@@ -3,7 +3,7 @@
 In a debug build each local scalar of the source is in registers, and the compiler keeps a register
 that no statement sets on some path: `float s; if (t < 16) s = x[t]; o[t] = s;` becomes
 
-    @%p2 bra AFTER; ld.f32 %f1, [%rd5]; mov.f32 %f5, %f1; AFTER: mov.f32 %f2, %f5; st.f32 [%rd8], %f2;
+    @%p2 bra JOIN; ld.f32 %f1, [%rd5]; mov.f32 %f5, %f1; JOIN: mov.f32 %f2, %f5; st.f32 [%rd8], %f2;
 
 where %f5 has no value in half of the threads. Liveness finds such registers: what is live at the
 beginning of a function may be read before it is written. Copies of it are followed, through calls
@@ -28,6 +28,7 @@ from kernelscope.ptx.syntax import (
     Symbol,
     Vector,
 )
+from kernelscope.ptx.unset_names import uses_without_value
 
 _ENDS = ("bra", "brx", "ret", "exit", "trap")
 _INTEGERS = {f"{sign}{width}" for sign in "sub" for width in (8, 16, 32, 64)}
@@ -87,7 +88,8 @@ def effect(instruction: Instruction, function: Function) -> Step:
     kind = _kind(parts, operands, function)
     if kind == "plain":
         reads, writes = reads_and_writes(instruction)
-        return Step(function, kind, tuple(writes), (), tuple(reads))
+        in_order = dict.fromkeys((*_used(operands), *guard))
+        return Step(function, kind, tuple(writes), (), tuple(n for n in in_order if n in reads))
     if kind in ("store", "pass"):
         uses = tuple(registers_in(operands[0]))
         return Step(function, kind, (), _names(operands[1]), uses + guard)
@@ -221,7 +223,9 @@ class Unassigned:
                     queue += [n for n in symbols_in(instruction.operands) if n in functions]
         pointed = {name for v in self.module.variables.values() for _, name in v.relocations}
         for name in pointed & functions.keys() - found.keys():
-            found |= {one.name: one for one in self.reached(name)} if functions[name].defined else {}
+            found |= (
+                {one.name: one for one in self.reached(name)} if functions[name].defined else {}
+            )
         return list(found.values())
 
     def own_roots(self, source: SourceModule, function: Function) -> set[str]:
@@ -237,17 +241,20 @@ class Unassigned:
     def find_folded(self, source: SourceModule, function: Function, plan: Plan) -> None:
         """Uses that the compiler has replaced by a constant: `float s; o[t] = s + 1;` stores a NaN.
 
-        It warns of them, and by its debug information the variable is nowhere yet. The first
-        instruction of the line stands for the use; of a later one where none is left of it.
+        It warns of them where no loop is around, or no statement sets the variable at all; and by
+        the debug information the variable is nowhere yet. The first instruction of the line stands
+        for the use; of a later one where none is left of it.
         """
-        if not source.unset_uses or not function.body:
-            return
-        end = source.own_line(function.body[-1])
-        declared = (*unplaced_variables(source, function.name), *variables(source, function.name))
-        for line, name, operand in source.unset_uses:
+        end = source.own_line(function.body[-1]) if function.body else 0
+        lost = unplaced_variables(source, function.name) if end else ()
+        uses = {(line, name) for line, name, operand in source.unset_uses if operand and end}
+        for one in lost:
+            uses |= set(uses_without_value(source.source_lines, one.name, one.line, end))
+        declared = (*lost, *variables(source, function.name)) if uses else ()
+        for line, name in sorted(uses):
             named = [one for one in declared if one.name == name and one.line <= line <= end]
             after = [one for one in function.body if source.own_line(one) >= line]
-            if not (operand and named and after):
+            if not (named and after):
                 continue
             first = min(after, key=lambda one: (source.own_line(one), one.index))
             here = [one for one in after if source.own_line(one) == source.own_line(first)]
