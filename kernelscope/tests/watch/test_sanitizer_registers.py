@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from kernelscope.module import RawModule
 from kernelscope.watch import Sanitizer
-from kernelscope.watch.sanitizer.unassigned import plan_of
+from kernelscope.watch.sanitizer.unset.unassigned import plan_of
 from watch_harness import kernels, launch, run
 
 HEAD = """struct Pair { int x, y; };

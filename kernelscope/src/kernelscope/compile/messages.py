@@ -6,7 +6,6 @@ import re
 
 from ..errors import CompileError, CompilerFailedError, Diagnostic
 from ..ptx.source_module import lines_of
-from ..ptx.unset_names import is_operand
 from .includes import cuda_major, package_name
 
 _HEAD = re.compile(
@@ -110,24 +109,16 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
     return found
 
 
-def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, bool], ...]:
-    """Return (line, variable, is it an operand?) of the source where the compiler warns that a
-    variable is used before its value is set. A mere copy, an argument or `return` is no operand.
+def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, int], ...]:
+    """Return (line, variable, column from 0) of each place in the source where the compiler warns
+    that a variable is used before its value is set.
     """
     found = []
     for warning in parse_log(log, source, name) if "value is set" in log else ():
         unset = _UNSET.fullmatch(warning.message)
-        if unset and os.path.basename(warning.file) == os.path.basename(name):
-            found.append((warning.line, unset[1], _is_operand(unset[1], warning.snippet)))
+        if unset and os.path.basename(warning.file) == os.path.basename(name) and warning.snippet:
+            found.append((warning.line, unset[1], warning.snippet[-1].find("^")))
     return tuple(found)
-
-
-def _is_operand(variable: str, snippet: tuple[str, ...]) -> bool:
-    """Does an operator take the variable above the caret?"""
-    caret = snippet[-1].find("^") if len(snippet) > 1 else -1
-    if caret < 0 or not snippet[0].startswith(variable, caret):
-        return False
-    return is_operand(snippet[0], caret, caret + len(variable))
 
 
 def describe_failure(

@@ -20,8 +20,8 @@ class SourceModule:
 
     module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
     given it; options: the compiler's; headers: (name, text) of the headers that the source
-    includes, CUDA's own aside; unset_uses: (line, variable, is it an operand?) of the source where
-    the compiler warned that a variable is used before its value is set.
+    includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
+    compiler warned that a variable is used before its value is set.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class SourceModule:
         source_name: str,
         options=(),
         headers=(),
-        unset_uses: tuple[tuple[int, str, bool], ...] = (),
+        unset_uses: tuple[tuple[int, str, int], ...] = (),
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)

@@ -33,7 +33,7 @@ class Program(SourceModule):
         build: str = "optimised",
         options: tuple[str, ...] = (),
         headers: tuple[tuple[str, str], ...] = (),
-        unset_uses: tuple[tuple[int, str, bool], ...] = (),
+        unset_uses: tuple[tuple[int, str, int], ...] = (),
         memory: ModuleMemory | None = None,
     ):
         super().__init__(parse(ptx), source, source_name, options, headers, unset_uses)

@@ -27,9 +27,9 @@ from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
-from .registers import Registers
 from .traits import MEETINGS, InstructionTraits
-from .unassigned import Plan, plan_of
+from .unset.registers import Registers
+from .unset.unassigned import RegisterPlan, plan_of
 
 _ALL_LANES = (
     "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
@@ -45,7 +45,9 @@ def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, machine: MachineView, naming: Naming, lines: list[int], plan: Plan | None):
+    def __init__(
+        self, machine: MachineView, naming: Naming, lines: list[int], plan: RegisterPlan | None
+    ):
         lanes = machine.block_count * naming.per_block
         self.order = ChunkOrder(machine)
         self.shared = SharedRaces(machine, naming, lines)
@@ -64,8 +66,9 @@ class _ChunkState:
 
 
 class Sanitizer(Observer):
-    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote, races in
-    shared and global memory, barriers that not all threads reach, and illegal launches.
+    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote and of local
+    variables that the thread has not set, races in shared and global memory, barriers that not all
+    threads reach, and illegal launches.
 
         with observe(Sanitizer(uninitialised=("out",))) as report:
             kernel(grid, block, args)
@@ -81,10 +84,11 @@ class Sanitizer(Observer):
     but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
     block barrier serves as the fence. Volatile accesses are in no race with each other, for they
     may be flags; `races.flags` has the two exceptions.
-    What it does not judge: a barrier that threads left the kernel before, as
-    `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
-    struct that is passed by value, in the function that gets it; volatile shared memory in a
-    program with a fence, taken for flags; bulk copies. `pointers` says which
+    What it does not judge: an unset local variable that the compiler has replaced by a constant,
+    where neither its warnings nor the source tell; what printf prints; a barrier that threads left
+    the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
+    headers; members of a struct that is passed by value, in the function that gets it; volatile
+    shared memory in a program with a fence, taken for flags; bulk copies. `pointers` says which
     accesses that leave their array are found inside shared and local memory. In global memory an
     index finds nothing but its own array for 32 MiB around it.
 

@@ -12,12 +12,14 @@ _OPERATOR_AFTER = re.compile(r"\s*([-+*/%<>^|&?\[]|[!=]=)")
 _COMMENT = re.compile(r"//.*|/\*.*?\*/|\"(\\.|[^\"])*\"")
 
 
-def is_operand(line: str, start: int, end: int) -> bool:
-    """Does an operator, a subscript or a condition take the variable at line[start:end]?
+def is_operand(line: str, name: str, start: int) -> bool:
+    """Does an operator, a subscript or a condition take the variable at line[start:]?
 
     A copy, an argument or a returned value is no operand.
     """
-    return bool(_OPERATOR_BEFORE.search(line[:start]) or _OPERATOR_AFTER.match(line[end:]))
+    end = start + len(name)
+    operator = _OPERATOR_BEFORE.search(line[:start]) or _OPERATOR_AFTER.match(line[end:])
+    return line[start:end] == name and bool(operator)
 
 
 def uses_without_value(
@@ -26,7 +28,7 @@ def uses_without_value(
     """Yield (line, name) of each line up to `end` where a variable is an operand.
 
     declared: the line of its declaration; lines count from 1. Nothing where the declaration gives
-    it a value, or where anything up to `end` may set it: an assignment, an address, a call.
+    it a value, or where anything up to `end` may set it: a new value, an address, a call.
     """
     texts = [_COMMENT.sub(" ", text) for text in lines[declared - 1 : end]]
     word = rf"(?<![\w.])(?<!->){re.escape(name)}\b"
@@ -39,5 +41,5 @@ def uses_without_value(
     if any(re.search(f"{sets}|{passed}|asm", text) for text in rest):
         return
     for at, text in enumerate(rest):
-        if any(is_operand(text, m.start(), m.end()) for m in re.finditer(word, text)):
+        if any(is_operand(text, name, m.start()) for m in re.finditer(word, text)):
             yield declared + at, name

@@ -28,7 +28,8 @@ from kernelscope.ptx.syntax import (
     Symbol,
     Vector,
 )
-from kernelscope.ptx.unset_names import uses_without_value
+
+from .source_text import is_operand, uses_without_value
 
 _ENDS = ("bra", "brx", "ret", "exit", "trap")
 _INTEGERS = {f"{sign}{width}" for sign in "sub" for width in (8, 16, 32, 64)}
@@ -37,7 +38,7 @@ Formal = tuple[str, str]  # a function and one of its parameters or results
 
 
 @dataclass(frozen=True)
-class Step:
+class Effect:
     """The effect of one instruction on the tracked registers of its function.
 
     kind: "plain", which gives its results a value; "copy", "select" (of two) or "shuffle", whose
@@ -56,14 +57,14 @@ class Step:
 
 
 @dataclass
-class Plan:
+class RegisterPlan:
     """What to watch in a kernel: steps by the id of their instruction.
 
     folded: id of an instruction -> (name, type, line of the declaration, line of the use) of
     variables without any value, where the compiler may have put a constant.
     """
 
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, Effect] = field(default_factory=dict)
     folded: dict[int, list[tuple[str, str, int, int]]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -81,25 +82,25 @@ def _names(operand) -> tuple[str | None, ...]:
     return tuple(one.name if isinstance(one, Register) else None for one in items)
 
 
-def effect(instruction: Instruction, function: Function) -> Step:
-    """Return the Step of an instruction, all registers taken for tracked."""
+def effect(instruction: Instruction, function: Function) -> Effect:
+    """Return the Effect of an instruction, all registers taken for tracked."""
     operands, parts = instruction.operands, instruction.opcode.split(".")
     guard = (instruction.guard.name,) if instruction.guard is not None else ()
     kind = _kind(parts, operands, function)
     if kind == "plain":
         reads, writes = reads_and_writes(instruction)
         in_order = dict.fromkeys((*_used(operands), *guard))
-        return Step(function, kind, tuple(writes), (), tuple(n for n in in_order if n in reads))
+        return Effect(function, kind, tuple(writes), (), tuple(n for n in in_order if n in reads))
     if kind in ("store", "pass"):
         uses = tuple(registers_in(operands[0]))
-        return Step(function, kind, (), _names(operands[1]), uses + guard)
+        return Effect(function, kind, (), _names(operands[1]), uses + guard)
     if kind == "shuffle":
         first = operands[0].first if isinstance(operands[0], Pair) else operands[0]
         results = tuple(registers_in(first))
-        return Step(function, kind, results, _names(operands[1]), _used(operands[2:]) + guard)
+        return Effect(function, kind, results, _names(operands[1]), _used(operands[2:]) + guard)
     sources = () if kind == "load" else tuple(name for o in operands[1:3] for name in _names(o))
     uses = _used(operands[3:]) + guard if kind == "select" else guard
-    return Step(function, kind, _names(operands[0]), sources, uses)
+    return Effect(function, kind, _names(operands[0]), sources, uses)
 
 
 def _used(operands: tuple) -> tuple[str, ...]:
@@ -184,10 +185,10 @@ class Unassigned:
 
     def __init__(self, source: SourceModule):
         self.module = source.module
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, RegisterPlan] = {}
         self.roots: dict[str, set[str]] = {}  # by function
 
-    def plan(self, source: SourceModule, kernel: str) -> Plan:
+    def plan(self, source: SourceModule, kernel: str) -> RegisterPlan:
         """Return what to watch in a kernel; nothing in a build without debug information.
 
         An optimised build reads registers without a value where the source does not: it moves
@@ -195,15 +196,15 @@ class Unassigned:
         """
         if kernel not in self.plans:
             debug = source.dwarf is not None and source.module.debug
-            self.plans[kernel] = self.make(source, kernel) if debug else Plan()
+            self.plans[kernel] = self.make(source, kernel) if debug else RegisterPlan()
         return self.plans[kernel]
 
-    def make(self, source: SourceModule, kernel: str) -> Plan:
+    def make(self, source: SourceModule, kernel: str) -> RegisterPlan:
         functions = self.reached(kernel)
         for function in functions:
             if function.name not in self.roots:
                 self.roots[function.name] = self.own_roots(source, function)
-        plan = Plan()
+        plan = RegisterPlan()
         if any(self.roots[function.name] for function in functions):
             _Tracking(source, functions, self.roots, plan).run()
         for function in functions:
@@ -238,7 +239,7 @@ class Unassigned:
             if source.own_line(instruction) or source.place_in_header(instruction.position)
         }
 
-    def find_folded(self, source: SourceModule, function: Function, plan: Plan) -> None:
+    def find_folded(self, source: SourceModule, function: Function, plan: RegisterPlan) -> None:
         """Uses that the compiler has replaced by a constant: `float s; o[t] = s + 1;` stores a NaN.
 
         It warns of them where no loop is around, or no statement sets the variable at all; and by
@@ -247,7 +248,11 @@ class Unassigned:
         """
         end = source.own_line(function.body[-1]) if function.body else 0
         lost = unplaced_variables(source, function.name) if end else ()
-        uses = {(line, name) for line, name, operand in source.unset_uses if operand and end}
+        uses = {
+            (line, name)
+            for line, name, column in source.unset_uses
+            if line <= end and is_operand(source.source_lines[line - 1], name, column)
+        }
         for one in lost:
             uses |= set(uses_without_value(source.source_lines, one.name, one.line, end))
         declared = (*lost, *variables(source, function.name)) if uses else ()
@@ -271,7 +276,7 @@ class _Tracking:
         source: SourceModule,
         functions: list[Function],
         roots: dict[str, set[str]],
-        plan: Plan,
+        plan: RegisterPlan,
     ):
         self.source, self.functions, self.plan = source, functions, plan
         self.tracked = {one.name: set(roots[one.name]) for one in functions}
@@ -315,7 +320,7 @@ class _Tracking:
             for instruction, step in self.effects[function.name]:
                 self.add(instruction, step, known, forgets.get(instruction.index, ()))
 
-    def formal(self, instruction: Instruction, step: Step) -> Formal:
+    def formal(self, instruction: Instruction, step: Effect) -> Formal:
         """The parameter or result that an instruction loads or passes."""
         place = _base(instruction.operands[1 if step.kind == "load" else 0])
         return self.passed[step.function.name].get(place, ("", ""))
@@ -360,7 +365,7 @@ class _Tracking:
             found[0] = tracked
         return {index: tuple(sorted(names)) for index, names in found.items()}
 
-    def add(self, instruction: Instruction, step: Step, known: set[str], forgets) -> None:
+    def add(self, instruction: Instruction, step: Effect, known: set[str], forgets) -> None:
         """Add an instruction's step to the plan, if it matters."""
         tracked, kind = self.tracked[step.function.name], step.kind
         results = tuple(name for name in step.results if name in tracked)
@@ -382,7 +387,7 @@ class _Tracking:
             sources = ()
         passes = kind == "pass" and sources
         if results or uses or forgets or passes or kind == "store" and sources:
-            found = Step(step.function, kind, results, sources, uses, forgets)
+            found = Effect(step.function, kind, results, sources, uses, forgets)
             self.plan.steps[id(instruction)] = found
 
 
@@ -405,8 +410,8 @@ def _begins_once(function: Function, first: int, end: int) -> bool:
 _KNOWN: WeakKeyDictionary[SourceModule, Unassigned] = WeakKeyDictionary()
 
 
-def plan_of(source: SourceModule, kernel: str) -> Plan:
-    """Return the Plan of a kernel, which its launches share."""
+def plan_of(source: SourceModule, kernel: str) -> RegisterPlan:
+    """Return the RegisterPlan of a kernel, which its launches share."""
     if source not in _KNOWN:
         _KNOWN[source] = Unassigned(source)
     return _KNOWN[source].plan(source, kernel)

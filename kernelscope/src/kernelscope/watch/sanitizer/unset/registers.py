@@ -3,11 +3,11 @@
 import numpy as np
 from kernelscope.events import Access, CallSite, InstructionEvent, MachineView
 
-from .elements import Element
-from .findings import Naming
-from .local_memory import LocalMemory
-from .register_names import Named, RegisterNames
-from .unassigned import Plan, Step
+from ..elements import Element
+from ..findings import Naming
+from ..local_memory import LocalMemory
+from .names import Named, RegisterNames
+from .unassigned import Effect, RegisterPlan
 
 _ANYWHERE = "give the variable a value where it is declared"
 
@@ -20,7 +20,7 @@ class Registers:
     others may read. Later uses of the same variable are not reported again.
     """
 
-    def __init__(self, machine: MachineView, lanes: int, naming: Naming, plan: Plan, local):
+    def __init__(self, machine: MachineView, lanes: int, naming: Naming, plan: RegisterPlan, local):
         self.machine, self.naming, self.plan, self.lanes = machine, naming, plan, lanes
         self.local: LocalMemory = local
         self.names = RegisterNames(naming.launch.source)
@@ -71,17 +71,17 @@ class Registers:
             found = self.written[site, name] = np.zeros(self.lanes, bool)
         return found
 
-    def known(self, event: InstructionEvent, site: CallSite, step: Step):
+    def known(self, event: InstructionEvent, site: CallSite, step: Effect):
         """(lanes,) bool or one: does the result of an instruction have a value?"""
         lanes = event.lanes
         if step.kind == "plain":
             return True
         parts = [True if name is None else self.of(site, name) for name in step.sources]
         if step.kind == "shuffle":
-            source = self.machine.shuffle_sources
-            if source is None or source.size != lanes.size or parts[0] is True:
+            senders = self.machine.shuffle_sources
+            if senders is None or senders.size != lanes.size or parts[0] is True:
                 return True
-            return parts[0][lanes & ~31 | source]
+            return parts[0][lanes & ~31 | senders]
         values = [part if part is True else part[lanes] for part in parts]
         if step.kind == "select":
             chosen = self.machine.operand(
@@ -117,7 +117,7 @@ class Registers:
         self.naming.report("uninitialised-read", line, said, every, where, remedy=remedy)
 
     # -- memory ---------------------------------------------------------------------------------
-    def store(self, event: InstructionEvent, site: CallSite, step: Step, line: int) -> None:
+    def store(self, event: InstructionEvent, site: CallSite, step: Effect, line: int) -> None:
         """A store: a copy where it goes to local memory, a use elsewhere."""
         for number, name in enumerate(step.sources):
             if name is None:
@@ -132,7 +132,7 @@ class Registers:
                 else:
                     self.need(event, site, name, lanes, line)
 
-    def pass_on(self, event: InstructionEvent, site: CallSite, step: Step) -> None:
+    def pass_on(self, event: InstructionEvent, site: CallSite, step: Effect) -> None:
         """Arguments of a call, or the result of a function."""
         for (first, lanes), name in zip(_places(event, step.sources), step.sources, strict=True):
             if name is not None:
@@ -145,7 +145,7 @@ class Registers:
                 self.missing[first] = np.zeros(self.lanes, bool)
             self.missing[first][lanes] = unknown
 
-    def load(self, event: InstructionEvent, site: CallSite, step: Step) -> None:
+    def load(self, event: InstructionEvent, site: CallSite, step: Effect) -> None:
         """The parameters of a function, or what one has returned."""
         for (first, lanes), name in zip(_places(event, step.results), step.results, strict=True):
             if name:
