@@ -299,6 +299,21 @@ def test_a_use_that_the_compiler_has_folded_is_found(text, line):
     assert (found.kind, found.line_text) == ("uninitialised-read", text.splitlines()[line - 1])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "constexpr int K = 5; for (int i = 0; i < K; ++i) b[t] += a[i + K];",
+        "constexpr int K{5};\nb[t] = a[t] * K;",
+        "const int k = 3, j = k; b[t] = k; b[t] = k * j;",
+        "int v; // v * 3 is not computed\nb[t] = t;",
+        "int v;\nif (sizeof(v) == 4) b[t] = sizeof(v) + 1;",
+        "int v; auto set = [&] { v = 3; }; set();\nb[t] = v + 1;",
+    ],
+)
+def test_a_constant_is_a_value(text):
+    assert findings(text) == []
+
+
 def test_a_variable_that_is_only_passed_on_is_not_folded():
     assert findings("int tag;\nb[t] = second(tag, t);") == []
     assert findings("int v, w = v;\nw = 3;\nb[t] = w;") == []

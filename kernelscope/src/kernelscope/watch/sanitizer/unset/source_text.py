@@ -32,10 +32,10 @@ def uses_without_value(
     """
     texts = [_COMMENT.sub(" ", text) for text in lines[declared - 1 : end]]
     word = rf"(?<![\w.])(?<!->){re.escape(name)}\b"
-    plain = re.search(rf"{word}\s*[,;]", texts[0]) if texts else None
+    plain = re.search(word, texts[0]) if texts else None
     sets = rf"{word}\s*([-+*/%&|^]|<<|>>)?=(?!=)|(\+\+|--|&)\s*{word}|{word}\s*(\+\+|--)"
     passed = rf"[(,]\s*{word}\s*[,)]"
-    if plain is None:
+    if plain is None or not re.match(r"\s*[,;]", texts[0][plain.end() :]):
         return
     rest = [texts[0][plain.end() :], *texts[1:]]
     if any(re.search(f"{sets}|{passed}|asm", text) for text in rest):
