@@ -362,6 +362,17 @@ def test_a_function_s_result_is_named():
     assert "the result of partly()" in found.message
 
 
+def test_a_function_behind_a_pointer_gets_the_values_that_it_is_given():
+    text = """int (*f)(int) = a[9] ? twice : (int (*)(int))0;
+    int v;
+    if (a[0]) v = twice(v);
+    v = 3;
+    b[t] = f(v) + twice(v);"""
+    assert findings(text) == []
+    (found,) = findings(text.replace("if (a[0]) v", "v"))
+    assert found.count == 64
+
+
 def test_a_store_to_shared_memory_is_a_use():
     shared = "__shared__ int s[64];\nint v;\nif (t < 9) v = t;\ns[t] = v;"
     (found,) = findings(shared)

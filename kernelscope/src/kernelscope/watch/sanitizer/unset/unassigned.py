@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from kernelscope.ptx.debug_names import unplaced_variables, variables
-from kernelscope.ptx.registers import reads_and_writes, registers_in, symbols_in
+from kernelscope.ptx.registers import (
+    followers,
+    live_at_entry,
+    reads_and_writes,
+    registers_in,
+    symbols_in,
+)
 from kernelscope.ptx.source_module import SourceModule
 from kernelscope.ptx.syntax import (
     Address,
@@ -31,10 +37,10 @@ from kernelscope.ptx.syntax import (
 
 from .source_text import is_operand, uses_without_value
 
-_ENDS = ("bra", "brx", "ret", "exit", "trap")
 _INTEGERS = {f"{sign}{width}" for sign in "sub" for width in (8, 16, 32, 64)}
 
 Formal = tuple[str, str]  # a function and one of its parameters or results
+_UNKNOWN: Formal = ("", "")  # of a function that is called through a pointer
 
 
 @dataclass(frozen=True)
@@ -109,16 +115,17 @@ def _used(operands: tuple) -> tuple[str, ...]:
 
 def _kind(parts: list[str], operands: tuple, function: Function) -> str:
     root = parts[0]
+    if len(operands) < 2:
+        return "plain"
     if root in ("mov", "cvta") or root == "cvt" and set(parts[-2:]) <= _INTEGERS:
         return "copy"
-    if root == "selp":
+    if root == "selp" and len(operands) == 4:
         return "select"
-    if root == "shfl" and len(operands) > 1:
+    if root == "shfl":
         return "shuffle"
-    if root == "ld" and "param" in parts and not function.is_entry:
-        return "load"
-    if root == "ld" and "param" in parts and _base(operands[1]) not in _formals(function):
-        return "load"
+    if root == "ld" and "param" in parts:
+        own = function.is_entry and _base(operands[1]) in _formals(function)
+        return "plain" if own else "load"
     if root == "st":
         return "pass" if "param" in parts else "store"
     return "plain"
@@ -132,51 +139,6 @@ def _base(address) -> str:
 
 def _formals(function: Function) -> set[str]:
     return {one.name for one in (*function.parameters, *function.returns)}
-
-
-# -- one function ----------------------------------------------------------------------------------
-def live_at_entry(function: Function) -> set[str]:
-    """Return the registers of a function that some path reads before it writes them."""
-    body, number = function.body, {name: at for at, name in enumerate(function.registers)}
-
-    def mask(names) -> int:
-        return sum(1 << number[name] for name in names if name in number)
-
-    starts = {0, *function.labels.values()}
-    starts |= {one.index + 1 for one in body if one.opcode.split(".", 1)[0] in _ENDS}
-    ordered = sorted(at for at in starts if at < len(body))
-    uses, kills, follows = {}, {}, {}
-    for start, end in zip(ordered, [*ordered[1:], len(body)], strict=True):
-        used = killed = 0
-        for instruction in body[start:end]:
-            reads, writes = reads_and_writes(instruction)
-            used |= mask(reads) & ~killed
-            if instruction.guard is None:
-                killed |= mask(writes)
-        uses[start], kills[start] = used, killed
-        follows[start] = _followers(body[end - 1], end, function)
-    live, changed = dict(uses), any(uses.values())
-    while changed:
-        changed = False
-        for start in reversed(ordered):
-            after = 0
-            for other in follows[start]:
-                after |= live.get(other, 0)
-            found = uses[start] | after & ~kills[start]
-            changed |= found != live[start]
-            live[start] = found
-    return {name for name, at in number.items() if live.get(0, 0) >> at & 1}
-
-
-def _followers(last: Instruction, end: int, function: Function) -> list[int]:
-    """The places that may run after the last instruction of a block."""
-    root, labels = last.opcode.split(".", 1)[0], function.labels
-    found = [end] if root not in _ENDS or last.guard is not None else []
-    if root == "bra":
-        found.append(labels.get(last.operands[0].name, end))
-    elif root == "brx":
-        found += [labels.get(name, end) for name in function.tables.get(last.operands[1].name, ())]
-    return found
 
 
 # -- all functions of a kernel ---------------------------------------------------------------------
@@ -213,7 +175,9 @@ class Unassigned:
 
     def reached(self, kernel: str) -> list[Function]:
         """The functions with a body that a kernel may run, by a name or by a pointer."""
-        found, queue, functions = {}, [kernel], self.module.functions
+        found, functions = {}, self.module.functions
+        pointed = {name for v in self.module.variables.values() for _, name in v.relocations}
+        queue = [kernel, *sorted(pointed & functions.keys())]
         while queue:
             function = functions[queue.pop()]
             if function.name in found or not function.defined:
@@ -222,11 +186,6 @@ class Unassigned:
             for instruction in function.body:
                 if instruction.opcode.startswith(("call", "mov")):
                     queue += [n for n in symbols_in(instruction.operands) if n in functions]
-        pointed = {name for v in self.module.variables.values() for _, name in v.relocations}
-        for name in pointed & functions.keys() - found.keys():
-            found |= (
-                {one.name: one for one in self.reached(name)} if functions[name].defined else {}
-            )
         return list(found.values())
 
     def own_roots(self, source: SourceModule, function: Function) -> set[str]:
@@ -291,10 +250,10 @@ class _Tracking:
         """
         found = {name: (function.name, name) for name in _formals(function)}
         for call in function.body:
-            if call.opcode.startswith("call"):
+            if call.opcode.startswith("call") and call.operands:
                 operands = list(call.operands)
                 results = operands.pop(0) if isinstance(operands[0], tuple) else ()
-                target = operands.pop(0)
+                target = operands.pop(0) if operands else None
                 arguments = operands[0] if operands and isinstance(operands[0], tuple) else ()
                 if isinstance(target, Symbol):
                     for at, one in enumerate(results):
@@ -323,7 +282,7 @@ class _Tracking:
     def formal(self, instruction: Instruction, step: Effect) -> Formal:
         """The parameter or result that an instruction loads or passes."""
         place = _base(instruction.operands[1 if step.kind == "load" else 0])
-        return self.passed[step.function.name].get(place, ("", ""))
+        return self.passed[step.function.name].get(place, _UNKNOWN)
 
     def follow(self, function: Function, known: set[str]) -> bool:
         """One round over a function; return whether anything new is tracked."""
@@ -375,7 +334,7 @@ class _Tracking:
             formal = self.formal(instruction, step)
             if formal[0] and formal[0] not in known:  # a function of the device: a use
                 kind, uses = "plain", uses + tuple(filter(None, sources))
-            elif formal not in self.formals:
+            elif formal not in self.formals and not (self.formals and formal == _UNKNOWN):
                 sources = ()
         elif kind == "load" and self.formal(instruction, step) not in self.formals:
             kind = "plain"
@@ -400,7 +359,7 @@ def _begins_once(function: Function, first: int, end: int) -> bool:
     body = function.body
     for instruction in body[first:end]:
         if instruction.opcode.split(".", 1)[0] in ("bra", "brx"):
-            for target in _followers(instruction, end, function):
+            for target in followers(instruction, end, function):
                 between = body[target:first]
                 if target <= first and not any(o.guard and o.opcode[:3] == "bra" for o in between):
                     return False
