@@ -9,7 +9,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 DATA = {  # folder of the checkout -> the files of it that are shipped
-    "kernels": ("*.cu", "*.cuh"),
+    "kernels": ("*.cu", "*.cuh", "*.toml"),
     "results": ("*.json",),
     "notebooks": ("*.ipynb", "glossary.md", "nbgrader_config.py"),
     "exercises": ("*.md", "*.toml"),

@@ -21,6 +21,6 @@ _ENGINE = {
     "kernelscope": """RawModule RawKernel observe Observer Counters Sanitizer Tracer array_module
         asnumpy xp resolve_backend ArgumentError BackendError CompileError LaunchError""",
     "kernelscope.errors": """ArgumentWarning CompilerFailedError CompilerMissingError
-        KernelNotFoundError""",
+        KernelNotFoundError UserError""",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES, _ENGINE)

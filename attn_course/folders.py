@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import kernelscope
+from kernelscope.errors import InputError
 
 # setup.py copies these
 FOLDERS = (
@@ -28,7 +29,7 @@ def home() -> Path:
 def course_folder(name: str) -> Path:
     """Return the folder of FOLDERS with this name, of this copy of the course."""
     if name not in FOLDERS:
-        raise ValueError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
+        raise InputError(f"{name!r} is no folder of the course: {', '.join(FOLDERS)}")
     return home() / name
 
 

@@ -20,8 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from attn_course.classroom.grading.class_run import grade_class
-from attn_course.classroom.grading.gradebook import GRADED, remarks_of, state_of, total
-from attn_course.classroom.grading.grader import WELL
+from attn_course.classroom.grading.store import GRADED, Result
 from attn_course.classroom.notebooks import released_notebook
 from attn_course.classroom.sets import problem_set
 
@@ -40,18 +39,16 @@ class Case:
         change: takes the solved notebook and the class's folder and changes the notebook; or it
             returns what stands in its place (see `write_class`). Or the name of another solution.
         points: -1: all; None: the submission is not readable.
-        remarks: kinds that must be among the remarks. limit: that ends the notebook; None
-            where it may or not. error: classes of which the notebook must raise one.
-        ended: how the notebook must end, in words of the result.
+        remarks: kinds that must be among the remarks.
+        held: of Python, which never runs here: how it ends where a test gives it to the sandbox
+            itself. A limit, "status N", or what it prints; one of these.
     """
 
     name: str
     change: Callable | str
     points: int | None = -1
     remarks: tuple[str, ...] = ()
-    limit: str | None = ""
-    error: tuple[str, ...] = ()
-    ended: str = ""
+    held: tuple[str, ...] = ("status 0",)
 
 
 def cell_of(notebook: dict, name: str) -> dict:
@@ -71,13 +68,21 @@ def code_cell(text: str, metadata: dict | None = None) -> dict:
     }
 
 
-def python(text: str) -> Callable:
-    """A change: one more cell, of Python, before all others."""
+@dataclass(frozen=True)
+class Python:
+    """A change: one more cell, of Python, before all others. It must never run, and tells if so."""
 
-    def change(notebook, folder):
-        notebook["cells"].insert(0, code_cell(text.replace("FOLDER", str(folder))))
+    text: str
 
-    return change
+    def __call__(self, notebook, folder):
+        told = f"open('FOLDER/{OUTSIDE}', 'a').close()\n{self.text}"
+        notebook["cells"].insert(0, code_cell(at(told, folder)))
+
+
+def at(text: str, folder: Path) -> str:
+    """Return a text that names a folder, and a listener which nobody may reach."""
+    port = str(listener().getsockname()[1])
+    return text.replace("FOLDER", str(folder)).replace("PORT", port)
 
 
 def kernel(text: str) -> Callable:
@@ -141,6 +146,18 @@ def trapped_outputs(notebook, folder):
             cell["outputs"] = [output, {"output_type": "nonsense"}, 7]
 
 
+def odd_outputs(notebook, folder):
+    """Errors among the stored outputs, and what only looks like them."""
+    deep: object = "x"
+    for _ in range(400):
+        deep = {"=1": [deep]}
+    error = {"output_type": "error", "ename": "<script>", "evalue": "=1"}
+    odd = {"output_type": "error", "ename": deep, "evalue": deep}
+    outputs = [1, None, {"output_type": "error"}, odd, {"output_type": deep}, *[error] * 900]
+    cell_of(notebook, TEST)["outputs"] = outputs
+    cell_of(notebook, PROBLEM)["outputs"] = "none"
+
+
 def scripted(notebook, folder):
     cell_of(notebook, PROBLEM)["source"] += "\n// </pre><script>alert(1)</script>\nthis is no CUDA"
     text = "raise ValueError('<script>alert(2)</script><img src=x onerror=alert(3)>')"
@@ -191,14 +208,6 @@ def many_remarks(notebook, folder):
     notebook["cells"] += [code_cell(text, other) for _ in range(900)]
 
 
-def calls(notebook, folder):
-    """Connect to the listener of this tool, and to a host that no listener of ours answers for."""
-    text = (
-        f"import socket\nsocket.create_connection(('127.0.0.1', {listener().getsockname()[1]}), 2)"
-    )
-    notebook["cells"].insert(0, code_cell(text))
-
-
 @cache
 def listener() -> socket.socket:
     """A server on this machine that no submission may reach."""
@@ -208,6 +217,7 @@ def listener() -> socket.socket:
 SOLVED = edit("", "")
 PIPE = "pipe"
 NO_FILE = ("PermissionError", "FileNotFoundError")  # refused, or not there at all
+CALLS = "import socket\nsocket.create_connection(('127.0.0.1', PORT), 2)"
 DAEMONS = f"""
 import os, sys, time
 if os.fork() == 0:
@@ -302,7 +312,7 @@ for _ in range(16):
 while True:
     pass
 """
-OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass"
+OWN_LIMIT = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 4))\nwhile True: pass"
 ABORTS = "__device__ int zeros[1 << 28] = {1};\n"  # NVRTC ends by SIGABRT in 1 GiB of memory
 END = "    // END SOLUTION"
 CASES = (
@@ -312,33 +322,27 @@ CASES = (
     Case("no_first_barrier", "no first barrier", 7),
     Case("swapped", "query and key swapped in the output", 5),
     Case("stub", kernel("// a comment\n" + problem_set(SET).problems[0].stub), 0),
-    Case("divides_by_zero", python("1 / 0"), error=("ZeroDivisionError",)),
-    Case("kills_itself", python("import os; os.kill(os.getpid(), 9)")),
-    Case("exits", python("import sys; sys.exit(3)"), error=("SystemExit",)),
-    Case("leaves", python("import os; os._exit(0)")),
-    Case("endless_python", python("while True: pass"), limit="time"),
-    Case("sleeps", python("import time; time.sleep(1e6)"), limit="time"),
-    Case("endless_cuda", kernel(ENDLESS), 0, limit=None),
-    Case("hundred_gigabytes", python("x = bytearray(100 << 30)"), error=("MemoryError",)),
+    Case("divides_by_zero", Python("1 / 0"), held=("ZeroDivisionError",)),
+    Case("kills_itself", Python("import os; os.kill(os.getpid(), 9)"), held=("status -9",)),
+    Case("exits", Python("import sys; sys.exit(3)"), held=("status 3",)),
+    Case("leaves", Python("import os; os._exit(0)")),
+    Case("endless_python", Python("while True: pass"), held=("time", "clock")),
+    Case("sleeps", Python("import time; time.sleep(1e6)"), held=("clock",)),
+    Case("endless_cuda", kernel(ENDLESS), 0),
+    Case("hundred_gigabytes", Python("x = bytearray(100 << 30)"), held=("MemoryError",)),
+    Case("hungry", Python("x = []\nwhile True: x.append(bytes(1 << 24) + b'1')"), held=("memory",)),
     Case(
-        "hungry",
-        python("x = []\nwhile True: x.append(bytes(1 << 24) + b'1')"),
-        limit="memory",
+        "prints_a_gigabyte", Python("for _ in range(1 << 20): print('x' * 1023)"), held=("output",)
     ),
-    Case(
-        "prints_a_gigabyte",
-        python("for _ in range(1 << 20): print('x' * 1023)"),
-        limit="output",
-    ),
-    Case("writes_outside", python(f"open('FOLDER/{OUTSIDE}', 'w')"), error=NO_FILE),
-    Case("reads_others", python("open('FOLDER/submitted/correct/ps1/ps1.ipynb')"), error=NO_FILE),
-    Case("opens_a_socket", calls, error=("PermissionError", "OSError", "ConnectionRefusedError")),
-    Case("forks", python(FORKS), limit="processes"),
-    Case("leaves_a_daemon", python(DAEMONS)),
-    Case("fills_the_disk", python(FILES), limit="files"),
-    Case("one_huge_file", python("open('x', 'wb').write(bytes(1 << 28))"), error=("OSError",)),
-    Case("forges_its_report", python(FORGED)),
-    Case("replaces_the_judge", python(REPLACED)),
+    Case("writes_outside", Python(f"open('FOLDER/{OUTSIDE}', 'w')"), held=NO_FILE),
+    Case("reads_others", Python("open('FOLDER/submitted/correct/ps1/ps1.ipynb')"), held=NO_FILE),
+    Case("opens_a_socket", Python(CALLS), held=("PermissionError",)),
+    Case("forks", Python(FORKS), held=("processes",)),
+    Case("leaves_a_daemon", Python(DAEMONS)),
+    Case("fills_the_disk", Python(FILES), held=("files",)),
+    Case("one_huge_file", Python("open('x', 'wb').write(bytes(1 << 28))"), held=("OSError",)),
+    Case("forges_its_report", Python(FORGED)),
+    Case("replaces_the_judge", Python(REPLACED)),
     Case("tampers", with_cell(TEST, source="print('4 of 4 points')"), remarks=("changed",)),
     Case("drops_a_test", without_cell, remarks=("missing",)),
     Case("doubles_a_test", doubled_cell, remarks=("duplicate",)),
@@ -348,6 +352,7 @@ CASES = (
         "unknown_id", with_metadata(TEST, grade_id="mine"), remarks=("unknown", "missing", "copied")
     ),
     Case("trapped_outputs", trapped_outputs),
+    Case("odd_outputs", odd_outputs, remarks=("output",)),
     Case("includes_a_file", edit('extern "C"', '#include "/etc/passwd"\nextern "C"'), 0),
     Case("wrong_kernel_name", edit("void scores(", "void score("), 0),
     Case("wrong_magic", edit(f"%%cuda {PROBLEM}", "%%cuda other"), remarks=("name",)),
@@ -376,14 +381,14 @@ CASES = (
     Case("odd_line_ends", edit("    float ", "    // \f \v \x1c \x85 \u2028 \r .\n    float ")),
     Case("crashes_the_compiler", edit('extern "C"', ABORTS + 'extern "C"'), None),
     Case("=cmd()", SOLVED),
-    # walls of the sandbox
-    Case("takes_segments", python(SEGMENTS), error=("PermissionError",)),
-    Case("removes_open_files", python(REMOVED), limit="files"),
-    Case("leaves_orphans", python(ORPHANS), ended=WELL),
-    Case("crowds", python(CROWD), limit="time"),
-    Case("crashes", python("import signal; signal.raise_signal(11)"), ended="signal 11"),
-    Case("alarms", python("import signal; signal.alarm(1); signal.pause()"), ended="signal 14"),
-    Case("limits_itself", python(OWN_LIMIT), ended="signal 24"),
+    # more Python that must never run
+    Case("takes_segments", Python(SEGMENTS), held=("PermissionError",)),
+    Case("removes_open_files", Python(REMOVED), held=("files",)),
+    Case("leaves_orphans", Python(ORPHANS)),
+    Case("crowds", Python(CROWD), held=("time", "clock")),
+    Case("crashes", Python("import signal; signal.raise_signal(11)"), held=("status -11",)),
+    Case("alarms", Python("import signal; signal.alarm(1); signal.pause()"), held=("status -14",)),
+    Case("limits_itself", Python(OWN_LIMIT), held=("status -24",)),
 )
 
 
@@ -432,29 +437,19 @@ def solution(name: str) -> str:
     return next(one.text for one in (*problem.correct, *problem.wrong) if one.name == name)
 
 
-def unexpected(case: Case, result: dict) -> list[str]:
+def unexpected(case: Case, result: Result) -> list[str]:
     """Return what differs from the outcome that a case must have."""
-    found = []
-    earned, possible = total(result)
     if case.points is None:
-        if state_of(result) == GRADED:
-            found.append(f"graded with {earned} points; it is not readable")
-        return found
-    if state_of(result) != GRADED:
-        return [f"{state_of(result)}: {remarks_of(result)}"]
-    if earned != (possible if case.points < 0 else case.points):
-        found.append(f"{earned} of {possible} points, not {case.points}")
-    kinds = {kind for kind, _, _ in remarks_of(result)}
+        told = f"graded with {result.earned} points; it is not readable"
+        return [told] if result.state == GRADED else []
+    if result.state != GRADED:
+        return [f"{result.state}: {result.all_remarks}"]
+    found = []
+    if result.earned != (result.possible if case.points < 0 else case.points):
+        found.append(f"{result.earned} of {result.possible} points, not {case.points}")
+    kinds = {one.kind for one in result.all_remarks}
     if missing := set(case.remarks) - kinds:
         found.append(f"no remark {missing}, but {kinds}")
-    notebook = result["notebook"]
-    if notebook and case.limit is not None and notebook["limit"] != case.limit:
-        found.append(f"the notebook's limit is {notebook['limit']!r}, not {case.limit!r}")
-    errors = {one["error"] for one in notebook.get("errors", ())}
-    if notebook and case.error and not errors & set(case.error):
-        found.append(f"none of {case.error} among the errors {errors}")
-    if notebook and case.ended not in notebook["ended"]:
-        found.append(f"the notebook {notebook['ended']}, not by {case.ended}")
     return found
 
 
@@ -499,16 +494,16 @@ def main() -> int:
     folder, started = arguments.folder.resolve(), time.monotonic()
     run = grade_class(folder, folder / "grades", jobs=arguments.jobs)
     seconds = time.monotonic() - started
-    results, wrong = {result["student"]: result for result in run.results}, 0
+    results, wrong = {result.student: result for result in run.results}, 0
     for case in cases:
         found = unexpected(case, results[case.name])
         wrong += bool(found)
         result = results[case.name]
         told = "; ".join(found) or "as expected"
-        print(f"{result.get('seconds', 0):7.1f} s  {case.name:20}  {told}")
+        print(f"{result.seconds:7.1f} s  {case.name:20}  {told}")
     left = traces(folder)
     print(*left, sep="\n")
-    slowest = max(result.get("seconds", 0) for result in run.results)
+    slowest = max(result.seconds for result in run.results)
     print(
         f"{len(cases)} submissions in {seconds:.0f} s, {arguments.jobs} at a time, the slowest in "
         f"{slowest:.1f} s; {wrong} not as expected"

@@ -21,7 +21,6 @@ from attn_course.ladder.steps import LADDER, Step
 from attn_course.layers import LAYERS
 from attn_course.lessons.working_copy import lessons as course_lessons
 from attn_course.measure import times_on_each_gpu
-from attn_course.measure.layers import LAYER_SUITES
 from attn_course.measure.records import (
     COURSE_GPU,
     RecordError,
@@ -29,7 +28,7 @@ from attn_course.measure.records import (
     no_record,
     read_record,
 )
-from attn_course.measure.suites import SUITES
+from attn_devtools.bench import LAYER_SUITES, SUITES
 from attn_devtools.book import ATTENTION
 from attn_devtools.record.schema import NumbaRecord, SpeedRecord, check
 from attn_devtools.site.published import badges
@@ -37,7 +36,6 @@ from attn_devtools.site.published import badges
 ROOT = Path(__file__).resolve().parent.parent
 SPEED_RECORD = ROOT / "results" / "cpu" / "simulator_speed.json"
 START = ROOT / "notebooks" / "00_start_here.ipynb"
-TIME = r"\*\*Time:\*\* (\d+) minutes(?:, and (\d+) for the exercises)?"
 GPU_RECORDS = ROOT / "results" / "h200"
 FLASH = "FLASH"  # of elements of 16 bits, PyTorch's kernel of the same instructions as ours
 # What the course runs in each suite.
@@ -162,7 +160,7 @@ def lessons(folder: str = "notebooks/") -> str:
 
 # -- measured on a GPU -----------------------------------------------------------------------------
 def bench() -> str:
-    """`auto` against the best of all peers, every row of the suites."""
+    """`auto` against the best of all baselines, every row of the suites."""
     parts = []
     for suite in ("seeds_fp32", "long_fp32", "long_bf16"):
         path = GPU_RECORDS / f"bench_{suite}.json"
@@ -211,9 +209,9 @@ def other_gpus() -> str:
 
 
 def methods() -> str:
-    """Every method at each shape of the suite `ladder`: time, rate, share of the best peer, error.
+    """Every method at each shape of the suite `ladder`: time, rate, speed beside the best, error.
 
-    Peers stand among the methods, slowest first.
+    Baselines stand among the methods, slowest first.
     """
     path = GPU_RECORDS / "bench_ladder.json"
     if not path.is_file():
@@ -243,7 +241,7 @@ def method_time_row(name: str, timing: dict, best_us: float | None) -> str:
 
 
 def bench_row(row: dict, rival: str) -> str:
-    """`auto` beside the best peer, eager attention included, and FLASH or SDPA's best backend."""
+    """`auto` beside the best baseline, eager attention included, and FLASH or SDPA's best."""
     ours, best = row["timings"]["auto"]["median_us"], row["best_peer"]
     theirs, ratio = row["timings"][best]["median_us"], row["ratio_peer"]["value"]
     if rival == FLASH:
@@ -306,7 +304,7 @@ def _exact(record: dict) -> tuple[int, int]:
 
 
 def matrices_line() -> str:
-    record = read_record(ENGINE_RECORDS / "h200" / "differential_matrices.json")
+    record = read_record(ENGINE_RECORDS / "h200" / "differential.json")
     found = record["sections"]["matrices"]
     sums = sum(item.get("sums", 0) for item in found["items"])
     return (
@@ -336,12 +334,7 @@ PATHS = {  # name -> numbers of its lessons, in this order
 
 def study_minutes() -> dict[str, tuple[int, int]]:
     """Return lesson -> minutes of its text and of its exercises, as its first cell states them."""
-    found = {}
-    for path in sorted(START.parent.glob("[0-9]*.ipynb")):
-        head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        text, exercises = re.search(TIME, head).groups(default="0")
-        found[path.stem] = (int(text), int(exercises))
-    return found
+    return {one.name: (one.minutes, one.exercise_minutes) for one in course_lessons()}
 
 
 def paths() -> str:

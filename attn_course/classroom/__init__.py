@@ -2,8 +2,8 @@
 
 A problem is an exercise with points (`exercises/assignments`). `sets` lists the problem sets and
 their cells, `notebooks` makes the notebooks, `points` turns examined cases into points, `scoring`
-examines an answer, here or in a process of its own, `gpu_bonus` times it on a GPU, `session` is the
-notebook's side (`earn`, `bonus`), `grading` grades a class.
+examines an answer, `gpu_bonus` times it on a GPU, `session` is the notebook's side (`earn`,
+`bonus`), `grading` grades a class.
 """
 
 from kernelscope.lazy import lazy
@@ -11,7 +11,7 @@ from kernelscope.lazy import lazy
 _NAMES = {
     "notebooks": "released_notebook source_notebook",
     "points": "Points PropertyPoints",
-    "scoring": "score score_apart",
+    "scoring": "score",
     "session": "earn bonus",
     "sets": "ProblemSet SetCell problem_set problem_set_names problem_sets",
 }

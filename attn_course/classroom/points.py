@@ -16,8 +16,8 @@ The rules, in the order in which they decide:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from attn_course.exercises.exercise import GOAL, Exercise
 from attn_course.exercises.judgement import Failure
@@ -94,18 +94,6 @@ class Points:
             if row.property == property:
                 return row
         raise KeyError(property)
-
-    def as_data(self) -> dict:
-        """Return plain data for JSON; from_data reads it again."""
-        return {"problem": self.problem, "rows": [asdict(row) for row in self.rows]}
-
-    @classmethod
-    def from_data(cls, data: Mapping) -> Points:
-        rows = []
-        for row in data["rows"]:
-            block = row["block"] and tuple(row["block"])
-            rows.append(PropertyPoints(**{**row, "block": block}))
-        return cls(data["problem"], tuple(rows))
 
 
 def nothing(problem: Exercise, reason: str, line: int = 0) -> Points:

@@ -4,15 +4,11 @@ and every wrong one loses those of the property that it is rejected for.
 
 from dataclasses import dataclass
 
-from kernelscope import CompileError
-from kernelscope.errors import CompilerFailedError
-
-from attn_course.exercises.examination import compiled
 from attn_course.exercises.exercise import Exercise, Solution
 from attn_course.exercises.proof import REFERENCE, STUB
 
-from .points import CaseOutcome, Points, nothing, points_of
-from .scoring import outcomes_of, score
+from .points import Points
+from .scoring import examined, score
 
 
 @dataclass(frozen=True)
@@ -64,20 +60,7 @@ def prove_problem(problem: Exercise) -> list[ProvenAnswer]:
 
 
 def _proven(problem: Exercise, one: Solution) -> ProvenAnswer:
-    try:
-        kernel = compiled(problem, one.text)
-    except CompilerFailedError:
-        raise
-    except CompileError as error:
-        points = nothing(problem, f"compiles: {error}")
-        return ProvenAnswer(problem.name, one.name, one.rejected_for, "compiles", points)
-    outcomes: list[CaseOutcome] = []
-    for outcome in outcomes_of(problem, kernel):
-        outcomes.append(outcome)
-        if outcome.failures and one.earns is None:
-            break
-    first = next((outcome for outcome in outcomes if outcome.failures), outcomes[-1])
+    points, first = examined(problem, one.text, whole=one.earns is not None)
     found = first.failures[0].property if first.failures else ""
-    points = points_of(problem, outcomes)
     about = (problem.name, one.name, one.rejected_for, found, points, first.hidden)
     return ProvenAnswer(*about, one.earns)

@@ -3,24 +3,16 @@
 Only the text is judged, by the course's own code on the simulator: no Python of a notebook runs.
 """
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from kernelscope import CompileError, Kernel, ShownBriefly
+from kernelscope import CompileError, Kernel
 from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
 
 from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise, ExerciseError, read_exercise
+from attn_course.exercises.judgement import Failure
 
 from .points import ENDS, STUB, CaseOutcome, Points, nothing, points_of
-
-APART_SECONDS = 120.0  # of the process that `score_apart` starts
-
-
-class NotScored(ShownBriefly, RuntimeError):
-    """An answer of which the examining process said nothing: it crashed or took too long."""
 
 
 def read_problem(name: str) -> Exercise:
@@ -41,13 +33,31 @@ def score(name: str, text: str, *, hidden: bool = True) -> Points:
     problem = read_problem(name)
     if problem.is_stub(text):
         return nothing(problem, STUB)
+    return examined(problem, text, hidden=hidden)[0]
+
+
+def examined(
+    problem: Exercise, text: str, *, hidden: bool = True, whole: bool = True
+) -> tuple[Points, CaseOutcome]:
+    """Return the points of a text, and the first case that fails, or the last one.
+
+    whole: False ends the examination with the first case that fails. Raises what `score` does.
+    """
     try:
         kernel = compiled(problem, text)
     except CompilerFailedError:
         raise
     except (CompileError, KernelNotFoundError, ParseError) as error:
-        return nothing(problem, f"compiles: {error}", getattr(error, "line", 0))
-    return points_of(problem, list(outcomes_of(problem, kernel, hidden=hidden)))
+        failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
+        outcomes = [CaseOutcome("", False, (failure,))]
+    else:
+        outcomes = []
+        for outcome in outcomes_of(problem, kernel, hidden=hidden):
+            outcomes.append(outcome)
+            if outcome.failures and not whole:
+                break
+    first = next((outcome for outcome in outcomes if outcome.failures), outcomes[-1])
+    return points_of(problem, outcomes), first
 
 
 def outcomes_of(problem: Exercise, kernel: Kernel, *, hidden: bool = True) -> Iterator[CaseOutcome]:
@@ -60,31 +70,3 @@ def outcomes_of(problem: Exercise, kernel: Kernel, *, hidden: bool = True) -> It
         yield outcome
         if outcome.failed(*ENDS):
             return
-
-
-def score_apart(
-    answers: Mapping[str, str],
-    *,
-    hidden: bool = True,
-    seconds: float = APART_SECONDS,
-    environment: Mapping[str, str] | None = None,
-) -> dict[str, Points]:
-    """Return problem -> points of a submission's answers, examined in a fresh process.
-
-    answers: problem -> text of its kernel. seconds: for all of them together. environment: of the
-    process; None is this process's own.
-    Raises NotScored where the process gives no points: it crashed or ran out of time.
-    """
-    task = json.dumps({"answers": dict(answers), "hidden": hidden})
-    command = [sys.executable, "-P", "-m", "attn_course.classroom.apart"]
-    try:
-        ended = subprocess.run(
-            command, input=task, capture_output=True, text=True, timeout=seconds, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        raise NotScored(f"the examination took longer than {seconds:g} s") from None
-    if ended.returncode:
-        last = ended.stderr.strip().splitlines()[-1:] or [f"exit status {ended.returncode}"]
-        raise NotScored(f"the examination ended early: {last[0]}")
-    found = json.loads(ended.stdout)
-    return {name: Points.from_data(data) for name, data in found.items()}

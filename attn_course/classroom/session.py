@@ -7,7 +7,7 @@ functions. Grades come from `scoring`, which judges the text of the kernels alon
 import os
 from functools import lru_cache
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
@@ -17,7 +17,7 @@ from .points import Points, PropertyPoints
 from .scoring import read_problem, score
 
 
-class NotEarned(ShownBriefly, AssertionError):
+class NotEarned(UserError, AssertionError):
     """A property that does not hold; the message says where."""
 
 

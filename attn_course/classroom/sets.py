@@ -9,24 +9,16 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ASSIGNMENTS, Exercise, problem_names, read_exercise
 
 SETS = ASSIGNMENTS / "sets.toml"
-STATEMENT, NUMPY, SOLUTION, CHECK, TEST, BONUS, TEXT, SETUP = (
-    "statement",
-    "numpy",
-    "solution",
-    "check",
-    "test",
-    "bonus",
-    "text",
-    "setup",
-)
+STATEMENT, NUMPY, SOLUTION, CHECK = "statement", "numpy", "solution", "check"
+TEST, BONUS, TEXT, SETUP = "test", "bonus", "text", "setup"
 
 
-class ProblemSetError(ShownBriefly, ValueError):
+class ProblemSetError(UserError, ValueError):
     """A problem set that does not exist; the message names those that do."""
 
 

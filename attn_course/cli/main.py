@@ -13,10 +13,10 @@ from kernelscope.cli.options import joined
 from attn_course import __version__
 from attn_course.folders import FOLDERS, home
 
-from . import bench, check, count, profile, run, tour, trace
+from . import check, count, profile, run, tour, trace
 from .course import exercises, grade, lessons
 
-COMMANDS = (tour, run, count, check, trace, profile, bench, lessons, exercises, grade)
+COMMANDS = (tour, run, count, check, trace, profile, lessons, exercises, grade)
 GROUP = "attn_course.commands"  # entry points: commands of other packages, such as the authors'
 
 

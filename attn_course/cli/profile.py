@@ -21,7 +21,7 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import add_records, ladder_step, require_writable, shape_argument
+from .arguments import add_records, add_shape, ladder_step, require_writable
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)
@@ -49,13 +49,7 @@ def add(parsers) -> None:
         metavar="STEP",
         help="ladder steps by number or name (default: 1 to 6, or all recorded)",
     )
-    parser.add_argument(
-        "--shape",
-        type=shape_argument,
-        default=SHAPE,
-        metavar="B,H,L,D",
-        help="to profile (default: 2,12,196,64)",
-    )
+    add_shape(parser, "the shape to profile (default: 2,12,196,64)", SHAPE)
     add_records(parser, "ncu could run")
 
 
@@ -158,23 +152,19 @@ def _value(case: dict, metric: str, show: Callable[[float], str]) -> str:
 
 
 def speed_table(cases: list[dict]) -> str:
-    heads = ["kernel", "time us", *SPEED_METRICS, *LAUNCH_METRICS]
-    rows = []
-    for case in cases:
-        percent = [_value(case, metric, "{:.1f}".format) for metric in SPEED_METRICS.values()]
-        launch = [_value(case, metric, "{:,.0f}".format) for metric in LAUNCH_METRICS.values()]
-        time = _value(case, TIME, lambda ns: f"{ns / 1000:.1f}")
-        rows.append([name_of(case), time, *percent, *launch])
-    return table(heads, rows, right=range(1, len(heads)))
+    shown = {"time us": (TIME, lambda ns: f"{ns / 1000:.1f}")}
+    shown |= {head: (metric, "{:.1f}".format) for head, metric in SPEED_METRICS.items()}
+    shown |= {head: (metric, "{:,.0f}".format) for head, metric in LAUNCH_METRICS.items()}
+    rows = [[name_of(one), *(_value(one, *cell) for cell in shown.values())] for one in cases]
+    return table(["kernel", *shown], rows, right=range(1, len(shown) + 1))
 
 
 def stall_table(cases: list[dict]) -> str:
-    heads = ["kernel", *(f"{i + 1}." for i in range(_TOP_STALLS))]
     rows = []
     for case in cases:
         cells = [f"{name} {cycles:.2f}" for name, cycles in stalls(case["metrics"])[:_TOP_STALLS]]
         rows.append([name_of(case), *cells, *["-"] * (_TOP_STALLS - len(cells))])
-    return table(heads, rows)
+    return table(["kernel", *(f"{i + 1}." for i in range(_TOP_STALLS))], rows)
 
 
 def counter_table(cases: list[dict]) -> str:

@@ -1,11 +1,13 @@
 """`attn-course tour`: every kernel of the course on the MRI windows, checked against float64."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from kernelscope import resolve_backend
 from kernelscope.cli.arguments import add_backend, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course import figures as plots
@@ -23,6 +25,7 @@ from .arguments import launch_cells, output_folder, verdict_record
 
 HEADS = "step|computes|grid|block|shared bytes|largest error|relative|seconds|float64".split("|")
 QUICK = {"heads": 2, "head_dim": 16}
+MOST_WINDOWS = (data.SLICE_SHAPE[0] // data.SPAN) * (data.SLICE_SHAPE[1] // data.SPAN)
 HEADS_DRAWN = 5
 
 
@@ -34,13 +37,8 @@ def add(parsers) -> None:
         "over windows of a brain MRI slice, checks each against float64, and writes figures. "
         "Exit status 1 when one disagrees.",
     )
-    parser.add_argument(
-        "--out",
-        type=output_folder,
-        default="tour",
-        metavar="FOLDER",
-        help="where the figures go (default: tour)",
-    )
+    places = {"type": output_folder, "default": "tour", "metavar": "FOLDER"}
+    parser.add_argument("--out", **places, help="where the figures go (default: tour)")
     parser.add_argument(
         "--windows", type=positive, help="windows of the slice, the batch (default 2; --quick: 1)"
     )
@@ -56,17 +54,17 @@ def execute(arguments) -> int:
     """0 where every step and method agrees with float64, else 1."""
     backend = resolve_backend(arguments.backend)
     count = arguments.windows or (1 if arguments.quick else 2)
+    if count > MOST_WINDOWS:
+        raise InputError(f"--windows is {count}; the slice has {MOST_WINDOWS}")
     windows = data.mri_windows(windows=count, **(QUICK if arguments.quick else {}))
-    announce = printer(arguments.json)
+    announce, count = printer(arguments.json), len(windows.window_origins)
     announce(
-        f"attention over {len(windows.window_origins)} window"
-        f"{'s' * (len(windows.window_origins) > 1)} of an MRI slice: "
+        f"attention over {count} window{'s' * (count > 1)} of an MRI slice: "
         f"(B, H, L, D) = {windows.q.shape}, float32, backend {backend}"
     )
     verdicts = judge(windows, backend)
     announce(table(HEADS, [cells for v in verdicts for cells in rows(v)], right=(4, 5, 6, 7)))
-    rounded = [f"{v.name} in {v.dtype}" for v in verdicts if v.dtype != "float32"]
-    if rounded:
+    if rounded := [f"{v.name} in {v.dtype}" for v in verdicts if v.dtype != "float32"]:
         announce(f"inputs rounded to 16 bits: {', '.join(rounded)}")
     for verdict in verdicts:
         if not verdict.agrees:
@@ -75,14 +73,8 @@ def execute(arguments) -> int:
         announce("seconds: time to simulate on this machine; it says nothing of a GPU")
     for path in write_figures(arguments.out, windows, verdicts):
         announce(f"figure: {path}")
-    write_json(
-        arguments.json,
-        {
-            "shape": windows.q.shape,
-            "backend": backend,
-            "steps": [verdict_record(verdict) for verdict in verdicts],
-        },
-    )
+    steps = [verdict_record(verdict) for verdict in verdicts]
+    write_json(arguments.json, {"shape": windows.q.shape, "backend": backend, "steps": steps})
     agreeing = sum(verdict.agrees for verdict in verdicts)
     announce(f"tour: {len(verdicts)} steps, {agreeing} agree with float64, backend {backend}")
     return 0 if agreeing == len(verdicts) else 1
@@ -93,30 +85,17 @@ def judge(windows: data.MriWindows, backend: str) -> list[Verdict]:
     flat = [array.reshape(-1, *array.shape[2:]) for array in (windows.q, windows.k, windows.v)]
     batch, heads, n, _ = windows.q.shape
     tokens = windows.q.swapaxes(1, 2).reshape(batch, n, -1)  # the heads of a token side by side
-    jobs = [
-        (step.file, lambda step=step: verify_step(step, *flat, backend=backend)) for step in LADDER
-    ]
-    jobs += [
-        (
-            layer_name(step),
-            lambda step=step: verify_layer(step, tokens, heads, backend=backend),
-        )
-        for step in LAYERS
-    ]
-    jobs += [
-        (
-            method,
-            lambda method=method: verify_method(
-                method, *in_dtype(windows, dtypes_of(method)[0]), backend=backend
-            ),
-        )
-        for method in METHODS
-    ]
+    jobs = {step.file: partial(verify_step, step, *flat) for step in LADDER}
+    jobs |= {layer_name(step): partial(verify_layer, step, tokens, heads) for step in LAYERS}
+    for method in METHODS:
+        given = in_dtype(windows, dtypes_of(method)[0])
+        jobs[method] = partial(verify_method, method, *given)
     verdicts = []
-    with tqdm(jobs, unit="step", file=sys.stderr, disable=None, leave=False) as progress:
+    how = {"unit": "step", "file": sys.stderr, "disable": None, "leave": False}
+    with tqdm(jobs.items(), **how) as progress:
         for name, job in progress:
             progress.set_description(name)
-            verdicts.append(job())
+            verdicts.append(job(backend=backend))
     return verdicts
 
 
@@ -172,11 +151,9 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
         scores, 32, highlight=(2, 3), title="scores of window 0, head 0, in tiles of 32"
     )
     figures["errors.png"] = error_figure(windows, verdicts)
-    paths = []
     for name, figure in figures.items():
         figure.savefig(folder / name)
-        paths.append(folder / name)
-    return paths
+    return [folder / name for name in figures]
 
 
 def telling_query(weights: np.ndarray) -> int:

@@ -1,15 +1,16 @@
 """Exact replacements in a kernel's text, for ablations and for the solutions of exercises."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernelscope import ShownBriefly
 from kernelscope.compile import with_headers
+from kernelscope.errors import UserError
 
 Edit = tuple[str, str]  # (text to replace, its replacement)
 
 
-class EditError(ShownBriefly, ValueError):
+class EditError(UserError, ValueError):
     """An edit that does not fit the text; names the kernel and the edit."""
 
 
@@ -37,3 +38,15 @@ def edited(text: str, edits: Edit | Sequence[Edit], name: str) -> str:
             raise EditError(f"{name}: {first!r} is {count} times in the source, not once")
         text = text.replace(old, new)
     return text
+
+
+def edits_of(diff: str) -> list[Edit]:
+    """Return the edits of a diff: hunks apart by lines `@@`; lines begin with "-", "+" or " "."""
+    edits = []
+    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
+        lines = hunk.splitlines()
+        old = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
+        new = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
+        if lines:
+            edits.append((old, new))
+    return edits

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.ladder.steps import Problem
@@ -23,7 +23,7 @@ _EXTENTS = {"BH": "bh", "n": "n", "m": "m", "d": "d"}
 _HEADS = ("heads", "kv_heads")  # of one element of the batch; 1 where a case does not say
 
 
-class ClinicError(ShownBriefly, ValueError):
+class ClinicError(UserError, ValueError):
     """A kernel file that the clinic cannot run; the message says what is missing."""
 
 

@@ -3,19 +3,15 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from kernelscope import (
-    Sanitizer,
-    array_module,
-    observe,
-    resolve_backend,
-)
+from kernelscope import Sanitizer, allow_shared, array_module, observe, resolve_backend
 from kernelscope.watch import Finding
 
 from attn_course import reference
-from attn_course.ladder.call import StepLaunch, kernel_for, kernel_of, numbers_of
+from attn_course.ladder.call import StepLaunch, kernel_of, numbers_of
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.steps import Device, Problem, Step
 from attn_course.ladder.verify import Arrays, Formula, Oracle
@@ -92,10 +88,9 @@ def prepare(
     grid = geometry.grid if case.grid is None else case.grid
     shared_bytes = geometry.shared_bytes if case.shared_bytes is None else case.shared_bytes
     geometry = replace(geometry, grid=grid, shared_bytes=shared_bytes)
-    if step.tune:
-        kernel = kernel_for(step, geometry, options, backend)
-    else:  # without leave to use more than 48 KB: a defect may be that nobody asked for it
-        kernel = kernel_of(step, geometry.entry, geometry.options(options), backend)
+    kernel = kernel_of(step, geometry.entry, geometry.options(options), backend)
+    if step.tune:  # others get no leave to use more than 48 KB: that may be the defect
+        allow_shared(kernel, geometry.shared_bytes)
     scale = 1 / math.sqrt(problem.d)
     numbers = numbers_of(replace(problem, causal=case.causal), scale)
     inputs = _make_inputs(step, case, seed)
@@ -143,19 +138,14 @@ def examine(
 # -- what a launch needs ---------------------------------------------------------------------------
 def _on_device(step: Step, case: Case, inputs: Arrays, poison: bool, xp) -> dict[str, object]:
     """Copies of the inputs, and the outputs, in the memory of the backend's arrays."""
-    adds = CLINIC_FORMULAS[step.computes].adds
+    fill = partial(poisoned, xp=xp) if poison else xp.empty
+    make = xp.zeros if CLINIC_FORMULAS[step.computes].adds else fill
     arrays = {name: xp.asarray(array.copy()) for name, array in inputs.items()}
     for name in step.writes:
         shape = (case.lengths[name],) if name in case.lengths else _shape(name, case.problem)
         if name not in arrays:
-            arrays[name] = _output(shape, case.problem.dtype_of(name), adds, poison, xp)
+            arrays[name] = make(shape, case.problem.dtype_of(name))
     return arrays
-
-
-def _output(shape: tuple[int, ...], dtype: np.dtype, zeros: bool, poison: bool, xp):
-    if zeros:
-        return xp.zeros(shape, dtype)
-    return poisoned(shape, dtype, xp) if poison else xp.empty(shape, dtype)
 
 
 def _shape(name: str, problem: Problem) -> tuple[int, ...]:

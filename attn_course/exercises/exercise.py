@@ -13,13 +13,15 @@ the learner writes; its stub is the solution without that region.
 
 import re
 import tomllib
+import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
-from attn_course.clinic.edits import Edit, EditError, edited
+from attn_course.clinic.edits import EditError, edited, edits_of
 from attn_course.folders import course_folder
 from attn_course.lessons.study_minutes import exercise_minutes
 
@@ -38,7 +40,7 @@ _OPTIONAL = ("Stub", "NumPy")
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-class ExerciseError(ShownBriefly, ValueError):
+class ExerciseError(UserError, ValueError):
     """An exercise that does not exist or whose file is wrong; names the file and the section."""
 
 
@@ -93,12 +95,31 @@ class Exercise:
     @cached_property
     def _names(self) -> dict[str, object]:
         names = dict(VOCABULARY)
-        text = f"{self.numpy}\n{self.specification}"
-        exec(compile(text, f"<specification of {self.name}>", "exec"), names)
+        with self._explaining():
+            exec(compile(self._program, f"<specification of {self.name}>", "exec"), names)
         return names
 
+    @property
+    def _program(self) -> str:
+        return f"{self.numpy}\n{self.specification}"
+
     def _setups(self, sizes: list[dict]) -> tuple[Setup, ...]:
-        return tuple(replace(self._names["setup"](**one), sizes=dict(one)) for one in sizes)
+        with self._explaining():
+            return tuple(replace(self._names["setup"](**one), sizes=dict(one)) for one in sizes)
+
+    @contextmanager
+    def _explaining(self):
+        """Make an error of the specification one that names it and its line."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            steps = traceback.extract_tb(error.__traceback__)
+            lines = [one.lineno for one in steps if one.filename.startswith("<specification of ")]
+            text = self._program.splitlines()[lines[-1] - 1].strip() if lines else "setup"
+            what = f"{type(error).__name__}: {error}"
+            raise ExerciseError(f"{self.name}: its specification: {what}, at `{text}`") from error
 
     @property
     def minutes(self) -> int:
@@ -261,18 +282,6 @@ def _other(name: str, kind: str, called: str, body: str, solution: str) -> Solut
     except EditError as error:
         raise ExerciseError(str(error)) from None
     return Solution(called, text, rejected_for, earns)
-
-
-def edits_of(diff: str) -> list[Edit]:
-    """Return the edits of a diff: hunks apart by lines `@@`; lines begin with "-", "+" or " "."""
-    edits = []
-    for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE):
-        lines = hunk.splitlines()
-        old = "".join(line[1:] + "\n" for line in lines if line[:1] != "+")
-        new = "".join(line[1:] + "\n" for line in lines if line[:1] != "-")
-        if lines:
-            edits.append((old, new))
-    return edits
 
 
 def _code_of(source: str) -> str:

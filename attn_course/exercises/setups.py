@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope.errors import InputError
 from kernelscope.watch import NAMES as COUNTERS
 
 from attn_course import reference
+from attn_course.ladder.problem import ceil_div
 from attn_course.reference.comparison import poisoned
 
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters
@@ -44,7 +46,7 @@ class Goal:
     def __post_init__(self):
         if self.counter not in goal_names():
             known = ", ".join(goal_names())
-            raise ValueError(f"no counter {self.counter!r}; the counters are: {known}")
+            raise InputError(f"no counter {self.counter!r}; the counters are: {known}")
 
     @property
     def bound(self) -> str:
@@ -72,16 +74,18 @@ class Goal:
     def missed(self, totals: Mapping[str, int]) -> str:
         """Return how the goal is missed, a sentence for a learner, or "" where it is reached."""
         own, found = totals[self.counter], self.counted(totals)
-        exact = "exactly" if self.least == self.most else ""
+        atomics = f"{found - own:,}" if found > own else ""
         if self.too_few(totals):
-            others = f" beside {found - own:,} by atomics" if found > own else ""
-            bound = f"{exact or 'at least'} {self.least:,}"
-            return f"{self.counter} is {own:,}{others}; the goal is {bound}: {self.why}"
-        if self.too_many(totals):
-            others = f", {found - own:,} of them by atomics" if found > own else ""
-            bound = f"{exact or 'at most'} {self.most:,}"
-            return f"{self.counter} is {found:,}{others}; the goal is {bound}: {self.why}"
-        return ""
+            count = f"{own:,} beside {atomics} by atomics" if atomics else f"{own:,}"
+            bound = f"at least {self.least:,}"
+        elif self.too_many(totals):
+            count = f"{found:,}, {atomics} of them by atomics" if atomics else f"{found:,}"
+            bound = f"at most {self.most:,}"
+        else:
+            return ""
+        if self.least == self.most:
+            bound = f"exactly {self.most:,}"
+        return f"{self.counter} is {count}; the goal is {bound}: {self.why}"
 
 
 def goal_names() -> tuple[str, ...]:
@@ -172,11 +176,6 @@ def normal(
 def output(*shape: int, dtype=np.float32) -> np.ndarray:
     """Return a poisoned array: an element that the kernel leaves out is found."""
     return poisoned(shape, dtype)
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Return a / b rounded up: blocks of b threads that cover a elements."""
-    return -(-a // b)
 
 
 VOCABULARY = {

@@ -10,8 +10,6 @@ from matplotlib.ticker import MaxNLocator
 
 from . import style
 
-_MARKS = "os^Dv<>P"
-
 
 @style.styled
 def bars(
@@ -33,8 +31,7 @@ def bars(
     """
     values = np.asarray(values, float)
     style.require(len(labels) == len(values) > 0, f"{len(labels)} labels for {len(values)} values")
-    figure = style.new_figure(7.2, 0.9 + 0.42 * len(values))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(7.2, 0.9 + 0.42 * len(values))
     colours = [style.BLUE if not emphasis or name in emphasis else style.PALE for name in labels]
     axes.barh(np.arange(len(values)), values, color=colours, height=0.66, zorder=2)
     style.write_values(axes, values, [_written(value) for value in values])
@@ -71,12 +68,10 @@ def curves(
     Raises:
         ValueError: no curve, or one of another length than x.
     """
-    complete = len(by_name) > 0 and all(len(y) == len(x) for y in by_name.values())
-    style.require(complete, f"curves need {len(x)} values each")
-    figure = style.new_figure(7.2, 3.4)
-    axes = figure.subplots()
-    for number, (name, y) in enumerate(by_name.items()):
-        axes.plot(x, y, label=name, color=style.PALETTE[number % len(style.PALETTE)], lw=2)
+    style.require_rows(by_name, len(x), f"curves need {len(x)} values each")
+    figure, axes = style.new_axes(7.2, 3.4)
+    for name, y, colour, _ in style.coloured(by_name):
+        axes.plot(x, y, label=name, color=colour, lw=2)
     style.chart(axes, title, *labels, log=log, legend="best" if len(by_name) > 1 else "")
     return figure
 
@@ -104,8 +99,7 @@ def error_profile(
     style.require(finite, "errors must be finite and not negative")
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
-    figure = style.new_figure(8.4, 4.2)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(8.4, 4.2)
     for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
         picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
         dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
@@ -129,21 +123,17 @@ def times_by_shape(
     title: str = "",
     rows: str = "(B, H, L, D)",
 ) -> Figure:
-    """Draw a row of dots a shape, one dot a contestant, time on a logarithmic axis.
+    """Draw a row of dots a shape, one dot a candidate, time on a logarithmic axis.
 
-    times: contestant -> microseconds, None where it did not run.  rows: what the shapes are of.
+    times: candidate -> microseconds, None where it did not run.  rows: what the shapes are of.
     """
-    complete = bool(times) and all(len(one) == len(shapes) for one in times.values())
-    style.require(complete, "every contestant needs a time, or None, for each shape")
+    style.require_rows(times, len(shapes), "every candidate needs a time, or None, for each shape")
     width = 5.6 + _text_width(shapes)
-    figure = style.new_figure(width, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
-    axes = figure.subplots()
-    for number, (name, row) in enumerate(times.items()):
-        # Contestants stand below each other within a row: equal times would hide one another.
-        step = (number - (len(times) - 1) / 2) / (len(times) + 2)
-        mark = {"color": style.PALETTE[number % len(style.PALETTE)], "marker": _MARKS[number % 8]}
-        places = np.arange(len(shapes)) + step
-        axes.scatter(_numbers(row), places, s=42, label=name, zorder=2, **mark)
+    figure, axes = style.new_axes(width, 1.2 + 0.16 * len(shapes) * (len(times) + 2))
+    for number, (name, row, colour, mark) in enumerate(style.coloured(times)):
+        # Candidates stand below each other within a row: equal times would hide one another.
+        places = np.arange(len(shapes)) + (number - (len(times) - 1) / 2) / (len(times) + 2)
+        axes.scatter(_numbers(row), places, s=42, color=colour, marker=mark, label=name, zorder=2)
     style.rows_of_bars(axes, shapes)
     for place in range(1, len(shapes)):
         axes.axhline(place - 0.5, color=style.GRID, lw=1, zorder=0)
@@ -155,13 +145,14 @@ def times_by_shape(
     return figure
 
 
-# -- the benchmark book: numbers by shape and contestant ------------------------------------------
-Values = Mapping[str, Sequence[float | None]]  # contestant -> a number a shape, None where absent
+# -- the benchmark book: numbers by shape and candidate -------------------------------------------
+Values = Mapping[str, Sequence[float | None]]  # candidate -> a number a shape, None where absent
 
 
 def _check(shapes: Sequence[str], values: Values) -> None:
-    complete = bool(shapes and values) and all(len(one) == len(shapes) for one in values.values())
-    style.require(complete, "every contestant needs a number, or None, for each shape")
+    message = "every candidate needs a number, or None, for each shape"
+    style.require(bool(shapes), message)
+    style.require_rows(values, len(shapes), message)
 
 
 def _frame(figure: Figure, title: str, source: str) -> None:
@@ -184,22 +175,20 @@ def _numbers(row: Sequence[float | None]) -> list[float]:
 def ratios(
     shapes: Sequence[str], values: Values, *, to: str, source: str, title: str = ""
 ) -> Figure:
-    """Draw how many times faster each contestant is than `to`, a group of bars a shape.
+    """Draw how many times faster each candidate is than `to`, a group of bars a shape.
 
-    values: contestant -> ratios, above 1 where it is faster.
+    values: candidate -> ratios, above 1 where it is faster.
 
     Raises:
-        ValueError: no shape, no contestant, or rows of another length.
+        ValueError: no shape, no candidate, or rows of another length.
     """
     _check(shapes, values)
     width = 7 + _text_width(shapes)
-    figure = style.new_figure(width, 1.4 + 0.17 * len(shapes) * (len(values) + 1))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(width, 1.4 + 0.17 * len(shapes) * (len(values) + 1))
     height = 0.8 / len(values)
-    for number, (name, row) in enumerate(values.items()):
+    for number, (name, row, colour, _) in enumerate(style.coloured(values)):
         places = np.arange(len(shapes)) + (number - (len(values) - 1) / 2) * height
         ends = np.array(_numbers(row))
-        colour = style.PALETTE[number % len(style.PALETTE)]
         # On a logarithmic axis only 1, no difference, is a place for a bar to start.
         axes.barh(places, ends - 1, height * 0.9, left=1, color=colour, label=name, zorder=2)
         for place, end in zip(places, ends, strict=True):
@@ -235,11 +224,9 @@ def rates(
     for values in panels.values():
         _check(shapes, values)
     width = 4 * len(panels) + 1.6 + _text_width(shapes)
-    figure = style.new_figure(width, 1.6 + 0.34 * len(shapes))
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, every = style.new_row(width, 1.6 + 0.34 * len(shapes), len(panels), sharey=True)
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
-        for number, (name, row) in enumerate(values.items()):
-            mark, colour = _MARKS[number % 8], style.PALETTE[number % len(style.PALETTE)]
+        for name, row, colour, mark in style.coloured(values):
             axes.plot(_numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
         found = [value for row in values.values() for value in row if value is not None]
         style.log_axis(axes, found)
@@ -258,19 +245,16 @@ def scaling(
 ) -> Figure:
     """Draw time against the size of a problem, a panel a size; both axes logarithmic.
 
-    panels: name of the size -> (its values in order, contestant -> microseconds).
+    panels: name of the size -> (its values in order, candidate -> microseconds).
 
     Raises:
         ValueError: no panel, or rows of another length than its sizes.
     """
     style.require(bool(panels), "there is no panel to draw")
-    figure = style.new_figure(4.2 * len(panels) + 1.6, 3.6)
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, every = style.new_row(4.2 * len(panels) + 1.6, 3.6, len(panels), sharey=True)
     for axes, (what, (sizes, values)) in zip(every, panels.items(), strict=True):
         _check([str(size) for size in sizes], values)
-        for number, (name, row) in enumerate(values.items()):
-            colour = style.PALETTE[number % len(style.PALETTE)]
-            mark = _MARKS[number % 8]
+        for name, row, colour, mark in style.coloured(values):
             axes.plot(sizes, _numbers(row), f"{mark}-", color=colour, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -296,8 +280,7 @@ def summary(heads: Sequence[str], rows: Sequence[Sequence[str]], *, source: str)
     style.require(complete, f"every row needs {len(heads)} cells")
     columns = zip(heads, *rows, strict=True)
     widths = [_text_width(column, size=9.5, weight="bold") + 0.3 for column in columns]
-    figure = style.new_figure(sum(widths) + 0.2, 0.34 * len(rows) + 0.9)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(sum(widths) + 0.2, 0.34 * len(rows) + 0.9)
     axes.axis("off")
     shares = [width / sum(widths) for width in widths]
     cells = {"cellText": [list(row) for row in rows], "colLabels": list(heads)}

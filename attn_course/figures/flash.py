@@ -77,8 +77,7 @@ def traffic_by_tile(
         scores: bytes loaded by separate kernels that store all scores.
     """
     style.require(len(on_chip) == len(counted) == len(formula) == len(labels), "lengths differ")
-    figure = style.new_figure(7.4, 4.4)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(7.4, 4.4)
     axes.plot(on_chip, formula, color=style.ORANGE, lw=2, label="formula", zorder=2)
     axes.scatter(on_chip, counted, color=style.BLUE, s=46, label="counted", zorder=3)
     for x, y, label in zip(on_chip, counted, labels, strict=True):
@@ -111,8 +110,7 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     n, m = visible.shape
     style.require(visited.shape == (-(-n // rows), -(-m // keys)), "visited does not fit the tiles")
     whole = np.kron(visited, np.ones((rows, keys), bool))[:n, :m]
-    figure = style.new_figure(5.6, 4.2)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(5.6, 4.2)
     shade = np.where(whole & visible, 2, np.where(whole, 1, 0))
     axes.imshow(
         shade, cmap=_three_shades(), vmin=0, vmax=2, interpolation="nearest", extent=(0, m, n, 0)
@@ -189,8 +187,7 @@ def flights(runs: Mapping[str, tuple[Sequence[tuple[int, int]], np.ndarray, int]
         instructions in all.
     """
     style.require(len(runs) > 0, "there is no run")
-    figure = style.new_figure(8.2, 1.6 + 1.25 * len(runs))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(8.2, 1.6 + 1.25 * len(runs))
     ticks, names = [], []
     for number, (name, (travel, products, _)) in enumerate(runs.items()):
         y = 3 * number
@@ -228,10 +225,9 @@ def shared_budget(
     needs: kernel -> bytes, one for each of dims.  limits: architecture -> bytes.
     """
     style.require(all(len(one) == len(dims) for one in needs.values()), "lengths differ")
-    figure = style.new_figure(7.6, 4.4)
-    axes = figure.subplots()
-    for number, (name, values) in enumerate(needs.items()):
-        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=style.PALETTE[number])
+    figure, axes = style.new_axes(7.6, 4.4)
+    for name, values, colour, _ in style.coloured(needs):
+        axes.plot(dims, values, marker="o", ms=4, lw=2, label=name, color=colour)
     for name, value in limits.items():
         axes.axhline(value, color=style.INK, lw=1, ls=style.DASHED)
         how = {"fontsize": 8.5, "va": "center", "transform": axes.get_yaxis_transform()}

@@ -211,9 +211,10 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
         row, column: the block's first query and first key.
         tile: threads a side of the block.
     """
-    lines = []
+    lines, labels = [], []
     for number, step in enumerate(steps):
         start = number * tile
+        labels.append(f"step {number}\ni = {start}..{start + tile - 1}")
         lines.append(
             [
                 Matrix(q, "q", "", "query", (row, start, tile, tile)),
@@ -226,10 +227,6 @@ def tile_steps(q, k, steps: Sequence[dict], *, row: int, column: int, tile: int)
                 Matrix(step["score"], "score", "added on" if number else "registers", "score"),
             ]
         )
-    labels = [
-        f"step {number}\ni = {number * tile}..{number * tile + tile - 1}"
-        for number in range(len(steps))
-    ]
     return matrix_lines(lines, labels=labels, cell_inches=0.42)
 
 
@@ -261,8 +258,7 @@ def tile_grid(
     inside = highlight is None or (0 <= highlight[0] < down and 0 <= highlight[1] < across)
     style.require(inside, f"tile {highlight} is not among {down} x {across}")
     size = max(3.2, min(6.5, 0.55 * max(down, across) * tile))
-    figure = style.new_figure(size * across / max(down, across) + 1.2, size)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(size * across / max(down, across) + 1.2, size)
     drawn = axes.imshow(values, cmap="YlGnBu", interpolation="nearest")
     _draw_tile_borders(axes, (rows, columns), (down, across), tile)
     if values.size <= 144:
@@ -294,12 +290,13 @@ def _draw_tile_borders(
     for number in range(across + 1):
         axes.plot((number * tile - 0.5,) * 2, (-0.5, down * tile - 0.5), color=style.INK, lw=1.1)
     outside = {"facecolor": style.EMPTY, "edgecolor": style.PALE, "hatch": "////", "linewidth": 0}
-    past_columns, past_rows = across * tile - columns, down * tile - rows
-    if past_columns:
-        corner = (columns - 0.5, -0.5)
-        axes.add_patch(Rectangle(corner, past_columns, down * tile, zorder=0.5, **outside))
-    if past_rows:
-        axes.add_patch(Rectangle((-0.5, rows - 0.5), columns, past_rows, zorder=0.5, **outside))
+    wide, high = across * tile, down * tile
+    for x, y, width, height in (
+        (columns, 0, wide - columns, high),
+        (0, rows, columns, high - rows),
+    ):
+        if width and height:
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), width, height, zorder=0.5, **outside))
 
 
 @style.styled
@@ -321,10 +318,9 @@ def fragment_maps(
     style.require(paired, "each matrix needs a lane and a register for every element")
     shapes = [lanes.shape for lanes, _ in arrays.values()]
     most = max(int(registers.max()) for _, registers in arrays.values())
-    width = sum(columns for _, columns in shapes)
-    figure = style.new_figure(0.6 + 0.27 * width + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0])
     widths = [columns for _, columns in shapes]
-    panels = figure.subplots(1, len(shapes), squeeze=False, width_ratios=widths)[0]
+    size = 0.6 + 0.27 * sum(widths) + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0]
+    figure, panels = style.new_row(*size, len(shapes), width_ratios=widths)
     for axes, (name, (lanes, registers)) in zip(panels, arrays.items(), strict=True):
         _draw_lanes_of(axes, lanes, registers, lane)
         axes.set_title(name, fontsize=9.5)
@@ -332,8 +328,7 @@ def fragment_maps(
     samples = [Rectangle((0, 0), 1, 1, facecolor=_tint_of(number)) for number in range(most + 1)]
     names = [f"register {number}" for number in range(most + 1)]
     figure.legend(samples, names, loc="outside lower left", ncols=4, frameon=False, fontsize=9)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=12)
+    style.headline(figure, title)
     return figure
 
 
@@ -345,17 +340,12 @@ def _draw_lanes_of(
     axes: Axes, lanes: np.ndarray, registers: np.ndarray, outlined: int | None
 ) -> None:
     """A matrix of lane numbers, coloured by register; one lane's elements outlined."""
-    rows, columns = lanes.shape
     for (row, column), number in np.ndenumerate(lanes):
         face = _tint_of(int(registers[row, column]))
-        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.8)
-        axes.add_patch(cell)
         bold = {"fontweight": "bold"} if number == outlined else {}
-        style.centred(axes, column + 0.5, row + 0.5, f"{int(number)}", fontsize=7, **bold)
+        style.draw_cell(axes, row, column, face, f"{int(number)}", 0.8, fontsize=7, **bold)
         if number == outlined:
             border = {"fill": False, "edgecolor": style.INK, "lw": 1.8, "zorder": 4}
             axes.add_patch(Rectangle((column, row), 1, 1, **border))
-    axes.set(xlim=(0, columns), ylim=(rows, 0), xlabel="column")
-    axes.set_xticks(np.arange(0, columns, 2) + 0.5, range(0, columns, 2))
-    axes.set_yticks(np.arange(0, rows, 2) + 0.5, range(0, rows, 2))
-    style.frameless(axes, 8)
+    axes.set_xlabel("column")
+    style.cell_axes(axes, lanes.shape, (2, 2))

@@ -32,8 +32,12 @@ def sector_maps(
     style.require(len(shape) == 2, f"a map has two dimensions, not {shape}")
     possible = all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values())
     style.require(possible, f"a sector has {SECTOR_BYTES} bytes")
-    figure = style.new_figure(0.75 + len(arrays) * (0.38 * shape[1] + 0.45), 1.2 + 0.17 * shape[0])
-    panels = figure.subplots(1, len(arrays), squeeze=False, sharey=True)[0]
+    figure, panels = style.new_row(
+        0.75 + len(arrays) * (0.38 * shape[1] + 0.45),
+        1.2 + 0.17 * shape[0],
+        len(arrays),
+        sharey=True,
+    )
     for axes, (name, used) in zip(panels, arrays.items(), strict=True):
         _draw_sectors(axes, used)
         touched, asked = int((used > 0).sum()), int(used.sum())
@@ -51,15 +55,9 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         full = count == SECTOR_BYTES
         share = 0.25 + 0.75 * count / SECTOR_BYTES
         face = style.EMPTY if count == 0 else style.mixed(style.BLUE if full else style.RED, share)
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=1))
-        if count:
-            ink = {"color": style.ink_on(face), "fontsize": 6.5}
-            style.centred(axes, column + 0.5, row + 0.5, f"{int(count)}", **ink)
-    rows, columns = used.shape
-    axes.set(xlim=(0, columns), ylim=(rows, 0))
-    axes.set_xticks(np.arange(columns) + 0.5, range(columns))
-    axes.set_yticks(np.arange(0, rows, 4) + 0.5, range(0, rows, 4))
-    style.frameless(axes, 8)
+        text, ink = f"{int(count)}" if count else "", style.ink_on(face)
+        style.draw_cell(axes, row, column, face, text, 1, color=ink, fontsize=6.5)
+    style.cell_axes(axes, used.shape, (4, 1))
 
 
 @style.styled
@@ -81,8 +79,7 @@ def bank_maps(
         style.require(len(lanes) == len(address) > 0, "lanes and addresses go together")
         whole = size % 4 == 0 and not (np.asarray(address) % 4).any()
         style.require(whole, "whole words are drawn")
-    figure = style.new_figure(0.5 + 4.6 * len(accesses), 4.9)
-    panels = figure.subplots(1, len(accesses), squeeze=False)[0]
+    figure, panels = style.new_row(0.5 + 4.6 * len(accesses), 4.9, len(accesses))
     for axes, (name, access) in zip(panels, accesses.items(), strict=True):
         worst = _draw_banks(axes, *access)
         words = "one word a bank" if worst == 1 else f"up to {worst} words of one bank"
@@ -106,14 +103,8 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     for word, lane in owner.items():
         column, row = word % BANKS, (word - start) // BANKS
         face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
-        cell = Rectangle((column, row), 1, 1, facecolor=face, edgecolor=style.PAPER, lw=0.4)
-        axes.add_patch(cell)
-        style.centred(axes, column + 0.5, row + 0.5, str(lane), fontsize=6)
-    axes.set(xlim=(0, BANKS), ylim=(rows, 0))
-    axes.set_xticks(np.arange(0, BANKS, 4) + 0.5, range(0, BANKS, 4))
-    step = max(1, rows // 8)
-    axes.set_yticks(np.arange(0, rows, step) + 0.5, range(0, rows, step))
-    style.frameless(axes, 8)
+        style.draw_cell(axes, row, column, face, str(lane), 0.4, fontsize=6)
+    style.cell_axes(axes, (rows, BANKS), (max(1, rows // 8), 4))
     return int(load.max())
 
 
@@ -138,22 +129,15 @@ def passes_and_times(
     Raises:
         ValueError: lengths that differ.
     """
-    counts = {name: np.asarray(values, float) for name, values in parts.items()}
-    complete = bool(counts) and all(len(values) == len(labels) for values in counts.values())
-    style.require(complete, "one count a kernel in every part")
+    style.require_rows(parts, len(labels), "one count a kernel in every part")
     style.require(times_us is None or len(times_us) == len(labels), "one time a kernel")
     panels = 1 if times_us is None else 2
-    figure = style.new_figure(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels))
-    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
-    places, left = np.arange(len(labels)), np.zeros(len(labels))
+    figure, axes = style.new_row(2.0 + 3.6 * panels, 1.25 + 0.36 * len(labels), panels, sharey=True)
     colours = (style.BLUE, style.ORANGE, style.GREEN, style.GREY)
-    for (name, values), colour in zip(counts.items(), colours, strict=False):
-        axes[0].barh(places, values, left=left, color=colour, label=name, height=0.66, zorder=2)
-        left = left + values
-    _finish_panel(axes[0], labels, left, passes_unit)
+    _finish_panel(axes[0], labels, style.stack_bars(axes[0], parts, colours), passes_unit)
     axes[0].legend(frameon=False, fontsize=8.5, loc="lower right")
     if times_us is not None:
-        axes[1].barh(places, times_us, color=style.GREY, height=0.66, zorder=2)
+        axes[1].barh(range(len(labels)), times_us, color=style.GREY, height=0.66, zorder=2)
         times = np.asarray(times_us, float)
         _finish_panel(axes[1], None, times, style.with_source("time, us", source))
     style.headline(figure, title)
@@ -192,8 +176,7 @@ def latency_by_size(
     """
     style.require(len(sizes) == len(clocks) > 0, f"{len(sizes)} sizes, {len(clocks)} latencies")
     style.require(min(sizes) > 0 and min(clocks) > 0, "sizes and latencies are positive")
-    figure = style.new_figure(7.4, 3.7)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(7.4, 3.7)
     axes.plot(sizes, clocks, "o-", color=style.BLUE, lw=2, ms=4.5, zorder=3, label="global memory")
     if shared_clocks is not None:
         axes.axhline(shared_clocks, color=style.ORANGE, lw=2, label="shared memory")

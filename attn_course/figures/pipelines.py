@@ -25,23 +25,14 @@ def amdahl(
     Raises:
         ValueError: no share, or one that is out of range.
     """
-    style.require(
-        len(shares) > 0 and all(0 <= one < 1 for one in shares.values()),
-        "shares must be at least 0 and below 1",
-    )
+    possible = len(shares) > 0 and all(0 <= one < 1 for one in shares.values())
+    style.require(possible, "shares must be at least 0 and below 1")
     most = 100.0  # the largest factor of the part
     factors = np.geomspace(1, most, 200)
-    figure = style.new_figure(7.6, 4.0)
-    axes = figure.subplots()
-    for colour, (name, share) in zip(style.PALETTE, shares.items(), strict=False):
-        limit = 1 / (1 - share)
-        axes.plot(
-            factors,
-            1 / (1 - share + share / factors),
-            color=colour,
-            lw=2.2,
-            label=f"{name}: {100 * share:.1f} % of the time",
-        )
+    figure, axes = style.new_axes(7.6, 4.0)
+    for name, share, colour, _ in style.coloured(shares):
+        limit, label = 1 / (1 - share), f"{name}: {100 * share:.1f} % of the time"
+        axes.plot(factors, 1 / (1 - share + share / factors), color=colour, lw=2.2, label=label)
         axes.axhline(limit, color=colour, lw=1, ls=style.DASHED)
         how = {"ha": "right", "va": "bottom", "color": colour}
         style.note(axes, f"limit {limit:.3g}", (most, limit), (-2, 3), **how)
@@ -75,13 +66,10 @@ def shares(
         ValueError: no pipeline, or one without time.
     """
     totals = {name: sum(parts.values()) for name, parts in chains.items()}
-    style.require(
-        len(chains) > 0 and min(totals.values()) > 0, "every pipeline needs parts with time"
-    )
+    style.require(min(totals.values(), default=0) > 0, "every pipeline needs parts with time")
     names = list(dict.fromkeys(part for parts in chains.values() for part in parts))
     colours = dict(zip(names, style.PALETTE, strict=False))
-    figure = style.new_figure(8.6, 1.5 + 0.52 * len(chains))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(8.6, 1.5 + 0.52 * len(chains))
     for place, (name, parts) in enumerate(chains.items()):
         _draw_shares(axes, place, parts, colours)
         digits = 0 if totals[name] >= 100 else 1
@@ -138,28 +126,20 @@ def roofline(
         ValueError: no point or no level, a roof of a point that there is not, or a number that is
             not positive.
     """
-    style.require(
-        len(points) > 0 and all(x > 0 and y > 0 for x, y in points.values()),
-        "every point needs a positive intensity and rate",
-    )
-    style.require(
-        len(gbps) > 0 and min(gbps.values()) > 0, "every level of memory needs a positive rate"
-    )
+    positive = min((min(point) for point in points.values()), default=0) > 0
+    style.require(positive, "every point needs a positive intensity and rate")
+    first = next(iter(gbps.values()), 0)
+    style.require(min(gbps.values(), default=0) > 0, "every level of memory needs a positive rate")
     others = others or {}
     own = {name: rate for rate, names in others.values() for name in names}
-    style.require(
-        own.keys() <= points.keys() and all(rate > 0 for rate, _ in others.values()),
-        "every other roof needs a positive rate and points that are drawn",
-    )
-    first = next(iter(gbps.values()))
+    drawn = own.keys() <= points.keys() and all(rate > 0 for rate, _ in others.values())
+    style.require(drawn, "every other roof needs a positive rate and points that are drawn")
     highest = max([tflops, *(rate for rate, _ in others.values())])
     ridge = highest * 1e3 / min(gbps.values())
     xs = [x for x, _ in points.values()]
     low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
-    figure = style.new_figure(
-        9.8 if others else 8.2, max(4.6, 2 + 0.22 * (len(points) + len(gbps)))
-    )
-    axes = figure.subplots()
+    height = max(4.6, 2 + 0.22 * (len(points) + len(gbps)))
+    figure, axes = style.new_axes(9.8 if others else 8.2, height)
     x = np.geomspace(low, high, 300)
     for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
         line = {"color": style.INK, "lw": 2, "ls": dash, "label": f"{name}: {rate:,.0f} GB/s"}
@@ -202,12 +182,11 @@ def time_by_work(
     Raises:
         ValueError: no series, or one that is not positive.
     """
-    every = [(x, y) for one in series.values() for x, y in one.items()]
-    positive = len(every) > 0 and min(min(pair) for pair in every) > 0
+    every = [pair for one in series.values() for pair in one.items()]
+    positive = min(map(min, every), default=0) > 0
     style.require(positive, "every series needs positive work and time")
-    least, most = min(x for x, _ in every), max(x for x, _ in every)
-    figure = style.new_figure(7.8, 4.4)
-    axes = figure.subplots()
+    least, most = min(every)[0], max(every)[0]
+    figure, axes = style.new_axes(7.8, 4.4)
     for colour, mark, (name, one) in zip(style.PALETTE, "os^Dv", series.items(), strict=False):
         axes.plot(*zip(*sorted(one.items()), strict=True), mark, color=colour, ms=7, label=name)
     reach = np.array([least / 1.6, most * 1.6])

@@ -30,8 +30,7 @@ def count_ratios(
     style.require(bool(filled), "no counts to draw")
     paired = all(len(a) == len(b) and min(*a, *b) > 0 for a, b in filled.values())
     style.require(paired, "every predicted count needs a measured one, both positive")
-    figure = style.new_figure(7.6, 1.2 + 0.34 * len(filled))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(7.6, 1.2 + 0.34 * len(filled))
     axes.axvline(1, color=style.GREY, lw=1, zorder=1)
     highest = 1.0
     for place, (predicted, measured) in enumerate(filled.values()):
@@ -66,11 +65,9 @@ def percentages(
     Raises:
         ValueError: a column of another length.
     """
-    complete = bool(values) and all(len(one) == len(rows) for one in values.values())
-    style.require(complete, "every column needs one value a row")
+    style.require_rows(values, len(rows), "every column needs one value a row")
     grid = np.array([list(one) for one in values.values()], float).T
-    figure = style.new_figure(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
-    axes = figure.subplots()
+    figure, axes = style.new_axes(3.0 + 1.15 * grid.shape[1], 1.3 + 0.36 * grid.shape[0])
     image = axes.imshow(np.nan_to_num(grid), cmap="Blues", vmin=0, vmax=110, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         text = "-" if np.isnan(value) else f"{value:.0f}"
@@ -106,17 +103,12 @@ def stacked(
     style.require(len(parts) == len(rows) > 0 and any(parts), "every row needs its parts")
     names = list(dict.fromkeys(name for one in parts for name, length in one.items() if length))
     names.sort(key=lambda name: -max(one.get(name, 0) for one in parts))
-    figure = style.new_figure(8.4, 1.5 + 0.4 * len(rows))
-    axes = figure.subplots()
-    left, colours = np.zeros(len(rows)), (*style.PALETTE, style.PALE)
-    for number, name in enumerate(names):
-        lengths = np.array([one.get(name, 0) for one in parts], float)
-        bar = {"color": colours[number % len(colours)], "height": 0.66, "zorder": 2}
-        axes.barh(range(len(rows)), lengths, left=left, label=name, **bar)
-        left += lengths
-    style.write_values(axes, left, [f"{value:.1f}" for value in left])
+    figure, axes = style.new_axes(8.4, 1.5 + 0.4 * len(rows))
+    lengths = {name: [one.get(name, 0) for one in parts] for name in names}
+    ends = style.stack_bars(axes, lengths, (*style.PALETTE, style.PALE))
+    style.write_values(axes, ends, [f"{value:.1f}" for value in ends])
     style.rows_of_bars(axes, rows)
-    axes.set_xlim(0, left.max() * 1.12 or 1)
+    axes.set_xlim(0, ends.max() * 1.12 or 1)
     axes.set(title=title, xlabel=style.with_source(unit, source))
     figure.legend(frameon=False, loc="outside right upper", fontsize=9)
     return figure

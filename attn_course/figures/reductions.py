@@ -39,8 +39,7 @@ def butterfly(
     inside = all(0 < offset < lanes for offset in offsets)
     style.require(inside, f"offsets {offsets}: {lanes} lanes")
     marked = _way_to(lane, offsets, lanes) if lane is not None else values == values[-1]
-    figure = style.new_figure(11.2, 0.95 + 0.78 * len(values))
-    axes = figure.subplots()
+    figure, axes = style.new_axes(11.2, 0.95 + 0.78 * len(values))
     for row, offset in enumerate(offsets):
         _draw_exchange(axes, row, offset, marked[row : row + 2])
     _draw_lanes(axes, values, marked, written)
@@ -106,8 +105,7 @@ def float_orders(values: Sequence[float], keys: Mapping[str, np.ndarray]) -> Fig
     for name, found in keys.items():
         different = np.unique(found).size == values.size == len(found)
         style.require(different, f"{name}: {values.size} different integers are needed")
-    figure = style.new_figure(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size)
-    panels = figure.subplots(1, len(keys), squeeze=False)[0]
+    figure, panels = style.new_row(0.4 + 3.7 * len(keys), 0.9 + 0.34 * values.size, len(keys))
     for axes, (name, found) in zip(panels, keys.items(), strict=True):
         _draw_orders(axes, values, np.asarray(found))
         axes.set_title(name, fontsize=10)

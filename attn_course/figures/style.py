@@ -6,7 +6,7 @@ A figure function is decorated with :data:`styled` and makes its figure with :fu
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 
 import numpy as np
 from matplotlib import rc_context
@@ -19,6 +19,7 @@ from matplotlib.patches import Rectangle
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#5F6B76"
 PINK, SKY, OLIVE = "#CC79A7", "#56B4E9", "#8A7500"
 PALETTE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, OLIVE)
+MARKS = "os^Dv<>P"
 INK, PAPER = "#1F2933", "#FFFFFF"
 PALE, GRID, EMPTY = "#B8C2CC", "#E4E7EB", "#EEF1F4"  # not emphasised; grid lines; no data
 QUERY = "#7CF5FF"  # the box round a query token, on dark maps of weights
@@ -52,10 +53,27 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def require_rows(rows: Mapping[str, Sized], count: int, message: str) -> None:
+    """Raise ValueError unless there are rows, each of ``count`` values."""
+    require(bool(rows) and all(len(row) == count for row in rows.values()), message)
+
+
 # -- figures and axes ------------------------------------------------------------------------------
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of the given size in inches, laid out without overlaps."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure with a single panel, and its axes."""
+    figure = new_figure(width, height)
+    return figure, figure.subplots()
+
+
+def new_row(width: float, height: float, panels: int, **how) -> tuple[Figure, np.ndarray]:
+    """Return a figure with panels side by side, and their axes. how: of ``Figure.subplots``."""
+    figure = new_figure(width, height)
+    return figure, figure.subplots(1, panels, squeeze=False, **how)[0]
 
 
 class Described:
@@ -174,6 +192,25 @@ def legend_beside(axes: Axes, **style) -> None:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, **style)
 
 
+def coloured(series: Mapping[str, object]) -> Iterator[tuple[str, object, str, str]]:
+    """Yield each series with its name, a colour and a mark; after the last they start over."""
+    for number, (name, values) in enumerate(series.items()):
+        yield name, values, PALETTE[number % len(PALETTE)], MARKS[number % len(MARKS)]
+
+
+def stack_bars(
+    axes: Axes, parts: Mapping[str, Sequence[float]], colours: Sequence[str]
+) -> np.ndarray:
+    """Stack horizontal bars, a part after the other, one value a row; return the rows' ends."""
+    left = 0.0
+    for number, (name, lengths) in enumerate(parts.items()):
+        bar = {"color": colours[number % len(colours)], "height": 0.66, "zorder": 2}
+        lengths = np.asarray(lengths, float)
+        axes.barh(range(len(lengths)), lengths, left=left, label=name, **bar)
+        left = left + lengths
+    return left
+
+
 def chart(
     axes: Axes, title: str, x: str, y: str, *, source: str = "", log: bool = False, legend: str = ""
 ) -> None:
@@ -223,6 +260,23 @@ def centred(axes: Axes, x: float, y: float, text: str, **style) -> None:
 def outline(axes: Axes, row: float, column: float, height: float, width: float, **style) -> None:
     """Outline the cells (row, column) to (row + height, column + width) of an image."""
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), width, height, fill=False, **style))
+
+
+def draw_cell(axes: Axes, row: float, column: float, face, text: str, lw: float, **ink) -> None:
+    """Draw a filled cell whose corner is (row, column), and a text in it."""
+    box = {"facecolor": face, "edgecolor": PAPER, "lw": lw}
+    axes.add_patch(Rectangle((column, row), 1, 1, **box))
+    if text:
+        centred(axes, column + 0.5, row + 0.5, text, **ink)
+
+
+def cell_axes(axes: Axes, shape: tuple[int, int], every: tuple[int, int]) -> None:
+    """Set up axes of cells, row 0 on top. every: rows and columns from one tick to the next."""
+    (rows, columns), (down, across) = shape, every
+    axes.set(xlim=(0, columns), ylim=(rows, 0))
+    axes.set_xticks(np.arange(0, columns, across) + 0.5, range(0, columns, across))
+    axes.set_yticks(np.arange(0, rows, down) + 0.5, range(0, rows, down))
+    frameless(axes, 8)
 
 
 def mixed(colour: str, share: float) -> tuple[float, float, float]:

@@ -30,8 +30,7 @@ def calls_in_order(
         style.require(len(calls) == len(groups) > 0, found)
         timed = all(len(one) and min(one) > 0 for one in calls)
         style.require(timed, f"{name} has a group without calls, or a time that is not positive")
-    figure = style.new_figure(8.6, 3.9)
-    axes = figure.subplots()
+    figure, axes = style.new_axes(8.6, 3.9)
     for colour, (name, calls) in zip(style.PALETTE, series.items(), strict=False):
         starts = np.cumsum([0, *map(len, calls)])
         times = np.concatenate([np.asarray(one, float) for one in calls])

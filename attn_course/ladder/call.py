@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from kernelscope import Kernel, RawModule, allow_shared, array_module, resolve_backend
 from kernelscope.compile import file_stamp, with_headers
+from kernelscope.errors import InputError
 
 from .choose import current_device
 from .headers import checked_options
@@ -33,6 +34,7 @@ class StepLaunch:
         kernel: the compiled kernel.
         numbers: the arguments that are no arrays, by parameter name; see :func:`numbers_of`.
         heads: the heads of q on which it works; None: all.
+        checked: it has run; further runs are on arrays of the same dtypes and shapes.
     """
 
     step: Step
@@ -40,6 +42,7 @@ class StepLaunch:
     kernel: Kernel
     numbers: dict[str, object]
     heads: slice | None = None
+    checked: bool = False
 
     def arguments(self, arrays: Mapping[str, object]) -> tuple:
         """Return the kernel's arguments in its order, for arrays by name."""
@@ -53,17 +56,15 @@ class StepLaunch:
         self.numbers = {name: value for name, value in bound if name not in arrays}
 
     def run(self, arrays: Mapping[str, object]) -> None:
-        """Check the launch and run it. Raises ArgumentError or LaunchError."""
-        geometry, values = self.geometry, self.arguments(arrays)
-        self.kernel(geometry.grid, geometry.block, values, shared_mem=geometry.shared_bytes)
-
-    def run_again(self, arrays: Mapping[str, object]) -> None:
-        """Run the launch as an earlier :meth:`run` on arrays of the same dtypes and shapes did.
-
-        The numbers must be in the parameters' types: see :meth:`bind`.
-        """
-        geometry, values = self.geometry, self.arguments(arrays)
-        self.kernel.launch_again(geometry.grid, geometry.block, values, geometry.shared_bytes)
+        """Run the launch; the first run checks it. Raises ArgumentError or LaunchError."""
+        geometry = self.geometry
+        grid, block, shared_bytes = geometry.grid, geometry.block, geometry.shared_bytes
+        if self.checked:
+            self.kernel.launch_again(grid, block, self.arguments(arrays), shared_bytes)
+            return
+        self.bind(arrays)
+        self.kernel(grid, block, self.arguments(arrays), shared_mem=shared_bytes)
+        self.checked = True
 
 
 @dataclass(slots=True)
@@ -89,7 +90,6 @@ class Call:
     scratch: dict[str, tuple[int, ...]]
     method: str = ""
     reason: str = ""
-    checked: bool = False
 
     @property
     def tolerance(self) -> float:
@@ -98,15 +98,9 @@ class Call:
 
     def run(self) -> dict[str, object]:
         """Launch the kernels and return the arrays. The first run checks every launch."""
-        arrays = self.arrays
-        if self.checked:
-            for launch in self.launches:
-                launch.run_again(arrays)
-        else:
-            for launch in self.launches:
-                launch.run(arrays)
-            self.checked = True
-        return arrays
+        for launch in self.launches:
+            launch.run(self.arrays)
+        return self.arrays
 
     def on(self, arrays: dict[str, object]) -> "Call":
         """Return the same call on other arrays with the dtypes, shapes and order of the first."""
@@ -120,7 +114,6 @@ class Call:
             self.scratch,
             self.method,
             self.reason,
-            self.checked,
         )
 
     def _add_scratch(self, arrays: dict[str, object]) -> None:
@@ -213,12 +206,25 @@ def kernel_of(
     return _module_of_text(text, tuple(options), resolve_backend(backend)).get_function(entry)
 
 
-def kernel_for(
-    step: Step, geometry: Geometry, options: Sequence[str] = (), backend: str | None = None
-) -> Kernel:
-    """Return the step's kernel compiled for a geometry, with leave to use its shared memory."""
+def step_launch(
+    step: Step,
+    extents: Problem,
+    arrays: Mapping[str, object],
+    numbers: Mapping[str, object],
+    options: Sequence[str],
+    backend: str,
+    heads: slice | None = None,
+) -> StepLaunch:
+    """Return the launch of a step on arrays, with leave to use its shared memory.
+
+    extents: a Problem, or what else the step's geometry takes.  numbers, heads: as of StepLaunch.
+    """
+    geometry = step.launch(extents, options, current_device(backend))
     kernel = kernel_of(step, geometry.entry, geometry.options(options), backend)
-    return allow_shared(kernel, geometry.shared_bytes)
+    allow_shared(kernel, geometry.shared_bytes)
+    launch = StepLaunch(step, geometry, kernel, numbers, heads)
+    launch.bind(arrays)
+    return launch
 
 
 def _slices(steps: Sequence[Step], problem: Problem) -> list[slice | None]:
@@ -242,11 +248,8 @@ def _launch(step: Step, call: Call, heads: slice | None, options: tuple[str, ...
     if heads is not None:
         problem = replace(problem, bh=heads.stop - heads.start, heads=1, kv_heads=1)
     if problem.bh * problem.n > MAX_ROWS:
-        raise ValueError(
+        raise InputError(
             f"{problem.bh} heads of {problem.n} queries: the kernels count {MAX_ROWS} rows at most"
         )
-    geometry = step.launch(problem, options, current_device(call.backend))
-    kernel = kernel_for(step, geometry, options, call.backend)
-    launch = StepLaunch(step, geometry, kernel, numbers_of(problem, call.scale), heads)
-    launch.bind(call.arrays)
-    return launch
+    numbers = numbers_of(problem, call.scale)
+    return step_launch(step, problem, call.arrays, numbers, options, call.backend, heads)

@@ -1,6 +1,7 @@
 """Checks of the arrays of a call: each refusal names the argument and the remedy."""
 
 import numpy as np
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.reference.dtypes import DTYPES
 
@@ -16,22 +17,24 @@ def check_arrays(q, k, v, xp=np) -> None:
         _check_array(name, array, xp, tuple(DTYPES))
     for name, array in (("k", k), ("v", v)):
         if array.dtype != q.dtype:
-            raise TypeError(f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)")
+            raise InputTypeError(
+                f"{name} is {array.dtype}, q {q.dtype}: pass {name}.astype(q.dtype)"
+            )
     for name, array in (("k", k), ("v", v)):
         if array.shape[0] != q.shape[0] or array.shape[3] != q.shape[3]:
-            raise ValueError(
+            raise InputError(
                 f"{name} has shape {array.shape}, q {q.shape}: batch and head dimension must be "
                 "equal; cut or pad the arrays to match"
             )
         if q.shape[1] % array.shape[1]:
-            raise ValueError(
+            raise InputError(
                 f"{name} has shape {array.shape}, q {q.shape}: the heads of q must be a multiple "
                 f"of those of {name}; repeat or cut the heads"
             )
     if k.shape[1] != v.shape[1]:
-        raise ValueError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
+        raise InputError(f"k has {k.shape[1]} heads, v {v.shape[1]}: make them equal")
     if k.shape[2] != v.shape[2]:
-        raise ValueError(f"k has {k.shape[2]} keys, v {v.shape[2]} values: make them equal")
+        raise InputError(f"k has {k.shape[2]} keys, v {v.shape[2]} values: make them equal")
 
 
 def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
@@ -46,7 +49,7 @@ def check_bias(bias, q, k, xp=np) -> tuple[int, int]:
     (batch, heads, n), m = q.shape[:3], k.shape[2]
     extents = (1,) * (4 - bias.ndim) + bias.shape
     if extents[0] not in (1, batch) or extents[1] not in (1, heads) or extents[2:] != (n, m):
-        raise ValueError(
+        raise InputError(
             f"bias has shape {bias.shape}, the scores {(batch, heads, n, m)}: its last two extents "
             "must be those, batch and heads those or 1; for others pass a copy of "
             f"{xp.__name__}.broadcast_to(bias, {(batch, heads, n, m)})"
@@ -66,7 +69,7 @@ def check_output(out, inputs: dict, xp=np) -> None:
     q = inputs["q"]
     _check_array("out", out, xp, (q.dtype.name,))
     if out.shape != q.shape:
-        raise ValueError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
+        raise InputError(f"out has shape {out.shape}, q {q.shape}: they must be equal")
     check_overlap(out, inputs, xp)
 
 
@@ -76,7 +79,7 @@ def check_overlap(out, inputs: dict, xp=np) -> None:
     for name, array in inputs.items():
         first, last = _extent(array)
         if start < last and first < end:
-            raise ValueError(
+            raise InputError(
                 f"out shares memory with {name}: the kernels would overwrite what they still "
                 f"read; pass an array of its own, such as {xp.__name__}.empty_like(q)"
             )
@@ -93,7 +96,7 @@ def _check_array(name, array, xp, dtypes, dimensions=(4,)):
     check_floats(name, array, xp, dtypes)
     if array.ndim not in dimensions:
         form = "(B, H, L, D)" if dimensions == (4,) else "(n, m), (H, n, m) or (B, H, n, m)"
-        raise ValueError(f"{name} has shape {array.shape}, not {form}: reshape it")
+        raise InputError(f"{name} has shape {array.shape}, not {form}: reshape it")
 
 
 def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
@@ -107,26 +110,26 @@ def check_floats(name: str, array, xp=np, dtypes=("float32",)) -> None:
     """
     if not isinstance(array, xp.ndarray):
         convert = "cupy.asnumpy" if hasattr(array, "get") else f"{xp.__name__}.asarray"
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is {type(array).__module__}.{type(array).__name__}, this backend takes "
             f"{xp.__name__} arrays: pass {convert}({name})"
         )
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is a masked array, and kernels know no mask: pass {name}.filled(value)"
         )
     if array.dtype.name not in dtypes or not array.dtype.isnative:
         others = f" (nor {' or '.join(dtypes[1:])})" if len(dtypes) > 1 else ""
         module = "ml_dtypes" if dtypes[0] == "bfloat16" else "numpy"
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is {array.dtype}, not {dtypes[0]}{others}: "
             f"pass {name}.astype({module}.{dtypes[0]})"
         )
     if 0 in array.shape:
-        raise ValueError(f"{name} has shape {array.shape}: every extent must be at least 1")
+        raise InputError(f"{name} has shape {array.shape}: every extent must be at least 1")
     if not array.flags.c_contiguous:
-        raise ValueError(
+        raise InputError(
             f"{name} is not C-contiguous: pass {xp.__name__}.ascontiguousarray({name})"
         )
     if not getattr(array.flags, "aligned", True):
-        raise ValueError(f"{name} is not aligned to its elements: pass {name}.copy()")
+        raise InputError(f"{name} is not aligned to its elements: pass {name}.copy()")

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from kernelscope import resolve_backend
+from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import HALVES
 
@@ -85,12 +86,12 @@ def choose(problem: Problem, device: Device | None = None) -> tuple[str, str]:
 def _of_halves(problem: Problem, device: Device) -> tuple[str, str]:
     """For elements of 16 bits, which only the kernels of tensor cores take."""
     if problem.d > LARGEST_D:
-        raise ValueError(
+        raise InputError(
             f"no method takes {problem.dtype} with head dim {problem.d}, more than {LARGEST_D}: "
             "pass float32 arrays"
         )
     if device.capability < TENSOR_CORES:
-        raise ValueError(
+        raise InputError(
             f"the kernels that take {problem.dtype} need compute capability 8.0, {device.name} has "
             f"{device.capability[0]}.{device.capability[1]}: pass float32 arrays"
         )

@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 
+from kernelscope.errors import InputError, InputTypeError, MissingFileError, UserError
+
 from attn_course.folders import course_folder
 
 KERNEL_FOLDER = course_folder("kernels")
@@ -21,7 +23,7 @@ _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _GUARD = re.compile(r"^#ifndef\s+(\w+)", re.MULTILINE)
 
 
-class HeaderError(ValueError):
+class HeaderError(UserError, ValueError):
     """A kernel file whose header comment does not have the fixed fields."""
 
 
@@ -47,21 +49,15 @@ def field_title(attribute: str) -> str:
 
 
 # Titles as they stand in a file, and the attributes they become.
+ALL_FIELDS = {field_title(field.name): field.name for field in fields(Header)}
 FIELDS = {field_title(field.name): field.name for field in fields(Header) if field.default != ""}
-OPTIONAL_FIELDS = {
-    field_title(field.name): field.name for field in fields(Header) if field.default == ""
-}
-ALL_FIELDS = FIELDS | OPTIONAL_FIELDS
 
 
-def _text_and_origin(path_or_text: str | Path) -> tuple[str, str]:
-    """Source text and a name for messages. A string with a line break or ``//`` is source."""
+def _text_and_origin(path_or_text: Path | str) -> tuple[str, str]:
+    """Source text and a name for messages."""
     if isinstance(path_or_text, Path):
         return path_or_text.read_text(encoding="utf-8"), path_or_text.name
-    if "\n" in path_or_text or path_or_text.lstrip().startswith("//"):
-        return path_or_text, "the given source"
-    path = Path(path_or_text)
-    return path.read_text(encoding="utf-8"), path.name
+    return path_or_text, "the given source"
 
 
 def _header_fields(text: str, origin: str) -> dict[str, str]:
@@ -87,8 +83,8 @@ def _header_fields(text: str, origin: str) -> dict[str, str]:
     return found
 
 
-def read_header(path_or_text: str | Path) -> Header:
-    """Parse the header of a ``.cu`` file (a path) or of source text.
+def read_header(path_or_text: Path | str) -> Header:
+    """Parse the header of a ``.cu`` file (a Path) or of source text (a string).
 
     Raises:
         HeaderError: a field is missing, doubled, empty or out of order; the message names it.
@@ -108,7 +104,7 @@ def read_header(path_or_text: str | Path) -> Header:
     return Header(**{ALL_FIELDS[title]: value for title, value in found.items()})
 
 
-def read_constants(path_or_text: str | Path) -> dict[str, int]:
+def read_constants(path_or_text: Path | str) -> dict[str, int]:
     """Tunable constants and their defaults: each ``#ifndef NAME`` followed by ``#define NAME 32``.
 
     Raises:
@@ -133,26 +129,24 @@ def _read_constants(text: str, origin: str) -> dict[str, int]:
     return constants
 
 
-def chosen_constants(
-    defaults: Mapping[str, int], tuned: Mapping[str, int], options: Iterable[str]
-) -> dict[str, int]:
-    """Return the constants that are set: those tuned, and over them those in compiler options.
+def chosen_constants(defaults: Mapping[str, int], options: Iterable[str]) -> dict[str, int]:
+    """Return the constants that compiler options set.
 
     defaults: all constants of the file, as :func:`read_constants` finds them; ``-DNAME=value`` of
     another name is not a constant of the file and is left to the compiler.
 
-    >>> chosen_constants({"TILE": 16, "PAD": 1}, {"TILE": 32}, ("-DTILE=8", "-DOTHER"))
+    >>> chosen_constants({"TILE": 16, "PAD": 1}, ("-DTILE=8", "-DOTHER"))
     {'TILE': 8}
 
     Raises:
         ValueError: a constant of the file whose value is no integer, or below 0.
     """
-    chosen = dict(tuned)
+    chosen = {}
     for option in options:
         name, _, value = option.removeprefix("-D").partition("=")
         if option.startswith("-D") and name in defaults:
             if not _NUMBER.fullmatch(value):
-                raise ValueError(
+                raise InputError(
                     f"option {option!r}: {name} is an integer, 0 or more; "
                     f"its default is -D{name}={defaults[name]}"
                 )
@@ -170,15 +164,17 @@ def checked_options(options: Iterable[str], constants: Mapping[str, int]) -> tup
         ValueError: a name that is no constant of these kernels; the message lists those there are.
     """
     if isinstance(options, str):
-        raise TypeError(f"options is a sequence of strings, not one string: pass ({options!r},)")
+        raise InputTypeError(
+            f"options is a sequence of strings, not one string: pass ({options!r},)"
+        )
     options = tuple(options)
     for option in options:
         if option == "-D" or option.startswith(("--define-macro", "-D ")):
-            raise ValueError(f"option {option!r}: write name and value in one, as -DNAME=value")
+            raise InputError(f"option {option!r}: write name and value in one, as -DNAME=value")
         name = option.removeprefix("-D").partition("=")[0]
         if option.startswith("-D") and name not in constants:
             known = ", ".join(f"{name}={default}" for name, default in constants.items())
-            raise ValueError(
+            raise InputError(
                 f"option {option!r}: these kernels have no constant {name}; "
                 + (f"theirs, with the defaults, are {known}" if known else "they have none")
             )
@@ -197,5 +193,5 @@ def kernel_path(name: str, folder: Path = KERNEL_FOLDER) -> Path:
     path = folder / (name if name.endswith((".cu", ".cuh")) else f"{name}.cu")
     if not path.is_file():
         known = ", ".join(sorted(file.stem for file in folder.glob("*.cu"))) or "none"
-        raise FileNotFoundError(f"no kernel {name!r} in {folder}; there are: {known}")
+        raise MissingFileError(f"no kernel {name!r} in {folder}; there are: {known}")
     return path

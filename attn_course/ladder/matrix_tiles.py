@@ -8,6 +8,8 @@ The first of a list has to give it more blocks, where that was faster: docs/mma_
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kernelscope.errors import InputError
+
 from .problem import LARGEST_D, MAX_GRID_YZ, Device, Problem, ceil_div
 
 Constants = dict[str, int]
@@ -108,7 +110,7 @@ def matrix_config(entry: str, problem: Problem, device: Device) -> Constants:
     """Constants of a kernel. Raises ValueError where no tile fits the device."""
     found = matrix_candidates(entry, problem, device)
     if not found:
-        raise ValueError(
+        raise InputError(
             f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, "
             f"which has {device.shared_bytes // 1024} KB of shared memory a block and room for "
             f"{MAX_GRID_YZ} tiles of rows in a grid; use "

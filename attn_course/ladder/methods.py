@@ -18,7 +18,8 @@ from time import monotonic
 
 import msgspec
 import numpy as np
-from kernelscope import ShownBriefly, array_module, capture_graph, resolve_backend
+from kernelscope import array_module, capture_graph, resolve_backend
+from kernelscope.errors import UserError
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap
@@ -57,11 +58,11 @@ OPTIONS = {
 _log = logging.getLogger("attn_course.ladder.attention")
 
 
-class UnknownMethod(ShownBriefly, ValueError):
+class UnknownMethod(UserError, ValueError):
     """A method that attention() does not have; the message lists those it has."""
 
 
-class UnsupportedOption(ShownBriefly, ValueError):
+class UnsupportedOption(UserError, ValueError):
     """An option that the chosen method's kernels do not implement."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
+from kernelscope.errors import InputError
 
 from attn_course.reference.dtypes import DTYPES
 
@@ -103,7 +104,7 @@ class Geometry:
         limits = (MAX_GRID_X, MAX_GRID_YZ, MAX_GRID_YZ)
         for axis, extent, limit in zip("xyz", self.grid, limits, strict=True):
             if not 1 <= extent <= limit:
-                raise ValueError(
+                raise InputError(
                     f"{self.entry}: grid {axis} would be {extent}, a GPU takes 1 to {limit}; "
                     "use a larger TILE or split the batch"
                 )
@@ -126,4 +127,4 @@ def ceil_div(a: int, b: int) -> int:
 
 def refuse(entry: str, found: str, limit: str, remedy: str) -> NoReturn:
     """Raises the ValueError of an extent that a step can not hold."""
-    raise ValueError(f"{entry}: {found}, but it takes at most {limit}; use method {remedy}")
+    raise InputError(f"{entry}: {found}, but it takes at most {limit}; use method {remedy}")

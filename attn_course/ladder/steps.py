@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelscope.compile import file_stamp
+from kernelscope.errors import InputError, UnknownNameError
 
 from attn_course.reference.dtypes import HALVES, TOLERANCES
 
@@ -104,7 +105,7 @@ class Step:
     def constants(self, options: Sequence[str] = ()) -> dict[str, int]:
         """Return the file's ``#ifndef`` constants, as options ``-DNAME=value`` set them."""
         defaults = read_constants(self.path if self.text is None else self.text)
-        return defaults | chosen_constants(defaults, {}, options)
+        return defaults | chosen_constants(defaults, options)
 
     def launch(
         self, problem: Problem, options: Sequence[str] = (), device: Device | None = None
@@ -128,33 +129,27 @@ def _launch(
     """Step.launch(), worked out once for equal arguments."""
     defaults = row.constants()
     tuned = row.tune(problem, device) if row.tune else {}
-    chosen = chosen_constants(defaults, tuned, options)
+    chosen = {**tuned, **chosen_constants(defaults, options)}
     try:
         geometry = row.geometry(row.entry, problem, defaults | chosen)
     except ZeroDivisionError:
         zeros = " and ".join(name for name, value in chosen.items() if value == 0)
         if not zeros:
             raise
-        raise ValueError(f"{row.entry} cannot be launched with {zeros} = 0") from None
+        raise InputError(f"{row.entry} cannot be launched with {zeros} = 0") from None
     return replace(geometry, constants=MappingProxyType(chosen))
 
 
-def _tiles(entry, problem, tile, columns, side):
-    """A block of tile x tile threads for each tile of side x side elements of (BH, n, columns)."""
-    grid = (ceil_div(columns, side), ceil_div(problem.n, side), problem.bh)
-    return Geometry(entry, grid, (tile, tile, 1))
+def _tiles(columns: str, elements: int = 1) -> GeometryRule:
+    """TILE x TILE threads, each with elements x elements of (BH, n, columns)."""
 
+    def geometry(entry, problem, constants):
+        tile, extent = constants["TILE"], getattr(problem, columns)
+        side = elements * tile
+        grid = (ceil_div(extent, side), ceil_div(problem.n, side), problem.bh)
+        return Geometry(entry, grid, (tile, tile, 1))
 
-def _tiles_of_scores(entry, problem, constants):
-    return _tiles(entry, problem, constants["TILE"], problem.m, constants["TILE"])
-
-
-def _blocks_of_scores(entry, problem, constants):
-    return _tiles(entry, problem, constants["TILE"], problem.m, 4 * constants["TILE"])
-
-
-def _tiles_of_output(entry, problem, constants):
-    return _tiles(entry, problem, constants["TILE"], problem.d, constants["TILE"])
+    return geometry
 
 
 def _thread_a_row(entry, problem, constants):
@@ -169,14 +164,19 @@ def _warp_or_block_a_row(entry, problem, constants):
     return Geometry(entry, (ceil_div(rows, warps), 1, 1), (32, warps, 1))
 
 
-def _block_a_row(entry, problem, constants, floats):
-    threads = constants.get("THREADS") or 32 * constants["WARPS"]
-    return Geometry(entry, (problem.bh * problem.n, 1, 1), (threads, 1, 1), _whole_vectors(floats))
+def _block_a_row(floats: Callable[[Problem, Mapping[str, int]], int]) -> GeometryRule:
+    """A block for each QUERIES rows, or for each; `floats` says how many it keeps in shared memory.
 
+    The bytes are rounded up to four floats: ptxas may read four at once.
+    """
 
-def _whole_vectors(floats: int) -> int:
-    """Bytes of floats, rounded up to four of them: ptxas may read four at once."""
-    return 16 * ceil_div(floats, 4)
+    def geometry(entry, problem, constants):
+        tiles = ceil_div(problem.n, constants.get("QUERIES", 1))
+        threads = constants.get("THREADS") or 32 * constants["WARPS"]
+        shared_bytes = 16 * ceil_div(floats(problem, constants), 4)
+        return Geometry(entry, (problem.bh * tiles, 1, 1), (threads, 1, 1), shared_bytes)
+
+    return geometry
 
 
 def _scores_of_a_row(entry, problem, constants):
@@ -187,37 +187,7 @@ def _scores_of_a_row(entry, problem, constants):
             f"{ROW_KEYS}: a row's scores are in 48 KB of shared memory",
             "rows_online, which keeps no scores",
         )
-    return _block_a_row(entry, problem, constants, problem.m)
-
-
-def _output_of_a_row(entry, problem, constants):
-    return _block_a_row(entry, problem, constants, problem.d)
-
-
-def _query_tiles(entry, problem, constants, row_floats):
-    rows = constants["QUERIES"]
-    grid = (problem.bh * ceil_div(problem.n, rows), 1, 1)
-    shared_bytes = _whole_vectors(rows * row_floats)
-    return Geometry(entry, grid, (32 * constants["WARPS"], 1, 1), shared_bytes)
-
-
-def _output_tiles(entry, problem, constants):
-    return _query_tiles(entry, problem, constants, problem.d)
-
-
-def _score_tiles(entry, problem, constants):
-    return _query_tiles(entry, problem, constants, problem.m)
-
-
-def _replicated_queries(entry, problem, constants):
-    rows = constants["COPIES"] + constants["KEYS"]
-    floats = rows * (problem.d + constants["PAD"]) + problem.d
-    return _block_a_row(entry, problem, constants, floats)
-
-
-def _whole_rows_twice(entry, problem, constants):
-    floats = 4 * constants["KEYS"] * (problem.d + constants["PAD"]) + problem.d
-    return _block_a_row(entry, problem, constants, floats)
+    return _block_a_row(lambda p, c: p.m)(entry, problem, constants)
 
 
 def _grid_of_row_tiles(entry, problem, constants, rows):
@@ -309,9 +279,9 @@ def _of_matrices(number, file, dtypes) -> Step:
 
 
 LADDER = (
-    _step(1, "01_scores_naive", "s = q k^T", _SCORES, "s", _tiles_of_scores),
-    _step(2, "02_scores_tiled", "s = q k^T", _SCORES, "s", _tiles_of_scores),
-    _step(3, "03_scores_register_blocked", "s = q k^T", _SCORES, "s", _blocks_of_scores),
+    _step(1, "01_scores_naive", "s = q k^T", _SCORES, "s", _tiles("m")),
+    _step(2, "02_scores_tiled", "s = q k^T", _SCORES, "s", _tiles("m")),
+    _step(3, "03_scores_register_blocked", "s = q k^T", _SCORES, "s", _tiles("m", 4)),
     _step(
         4,
         "04_softmax_output_serial",
@@ -323,10 +293,10 @@ LADDER = (
     _step(
         5, "05_softmax_warp", "p = softmax(scale s)", "s p rows m scale", "p", _warp_or_block_a_row
     ),
-    _step(6, "06_output_tiled", "out = p v", "p v out n m d", "out", _tiles_of_output),
+    _step(6, "06_output_tiled", "out = p v", "p v out n m d", "out", _tiles("d")),
     _fused(7, "07_rows_atomic", _scores_of_a_row),
     _fused(8, "08_rows_warp", _scores_of_a_row),
-    _fused(9, "09_rows_online", _output_of_a_row),
+    _fused(9, "09_rows_online", _block_a_row(lambda p, c: p.d)),
     _fused(10, "10_flash_rows", _warp_a_row, row_config),
     _tiled(11, "11_flash_fp32", _flash),
     _tiled(12, "12_flash_async", _flash),
@@ -341,11 +311,24 @@ LADDER = (
 EXPERIMENTS = (
     _fused(8, "experiments/wide_vectors", _scores_of_a_row),
     _fused(8, "experiments/register_tile", _scores_of_a_row),
-    _fused(9, "experiments/multi_query", _output_tiles),
-    _fused(9, "experiments/half2_tiles", _score_tiles, relative=2e-3),
-    _fused(9, "experiments/replicated_queries", _replicated_queries),
-    _fused(9, "experiments/double_buffer_rows", _whole_rows_twice),
-    _fused(9, "experiments/double_buffer_slices", _output_of_a_row),
+    _fused(9, "experiments/multi_query", _block_a_row(lambda p, c: c["QUERIES"] * p.d)),
+    _fused(
+        9,
+        "experiments/half2_tiles",
+        _block_a_row(lambda p, c: c["QUERIES"] * p.m),
+        relative=2e-3,
+    ),
+    _fused(
+        9,
+        "experiments/replicated_queries",
+        _block_a_row(lambda p, c: (c["COPIES"] + c["KEYS"]) * (p.d + c["PAD"]) + p.d),
+    ),
+    _fused(
+        9,
+        "experiments/double_buffer_rows",
+        _block_a_row(lambda p, c: 4 * c["KEYS"] * (p.d + c["PAD"]) + p.d),
+    ),
+    _fused(9, "experiments/double_buffer_slices", _block_a_row(lambda p, c: p.d)),
 )
 
 
@@ -361,4 +344,6 @@ def step(which: int | str) -> Step:
     for row in EXPERIMENTS:
         if which in (row.file, row.entry):
             return row
-    raise KeyError(f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}")
+    raise UnknownNameError(
+        f"no step {which!r}; the ladder has {', '.join(row.file for row in LADDER)}"
+    )

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2, sqrt
 
+from kernelscope.errors import InputError
+
 from .problem import LARGEST_D, MAX_GRID_X, MAX_GRID_YZ, Device, Problem, ceil_div
 
 Constants = dict[str, int]
@@ -277,7 +279,7 @@ def tile_config(entry: str, problem: Problem, device: Device) -> Constants:
         c = dict(best[1])
         return c if entry == "rows_split" else _with_spans(c, problem.m)
     clusters = "clusters" if device.capability >= (9, 0) else "no clusters"
-    raise ValueError(
+    raise InputError(
         f"{entry}: {problem.n} queries of head dim {problem.d} fit no tile on {device.name}, which "
         f"has {device.shared_bytes // 1024} KB of shared memory a block, {clusters}, and room for "
         f"{MAX_GRID_YZ} tiles of rows in a grid; use method rows_online, which has no tiles"

@@ -195,8 +195,8 @@ def verify_step(step: Step, q, k, v, *, options: tuple[str, ...] = (), **how) ->
     The arguments and errors are those of :func:`step_call`.
     """
     call, oracle = step_call(step, q, k, v, options=options, **how)
-    _warm_up(call, options)
-    return verdict(step.file, call, call.launches, oracle, dtype=call.problem.dtype)
+    warm_up(call, options)
+    return verdict(step.file, call, oracle, dtype=call.problem.dtype)
 
 
 def verify_method(
@@ -220,27 +220,41 @@ def verify_method(
     """
     device = [array_module(backend).asarray(array) for array in (q, k, v)]
     call = Request(*device, method, causal, scale, backend).call()
-    _warm_up(call)
+    warm_up(call)
     expected = {"out": reference.attention(q, k, v, causal=causal, scale=scale)}
     oracle = Oracle({"out": call.arrays["out"]}, expected, call.tolerance, method)
     picked = f"{call.method}: {call.reason}" if call.reason else ""
-    return verdict(method, call, call.launches, oracle, picked=picked, dtype=call.problem.dtype)
+    return verdict(method, call, oracle, picked=picked, dtype=call.problem.dtype)
 
 
-def verdict(name: str, call, launches: Iterable[StepLaunch], oracle: Oracle, **more) -> Verdict:
+def verdict(name: str, call, oracle: Oracle, **more) -> Verdict:
     """Run a call once and return what it wrote, how long it took, and whether it agrees.
 
-    call: a Call, or another sequence of these launches with `run()` and `backend`.
+    call: a Call, or other launches with `run()`, `launches` and `backend`.
     more: `picked` and `dtype` of the verdict.
     """
     seconds = timed(call)
     outputs = {name: asnumpy(array) for name, array in oracle.written.items()}
-    records = tuple(map(launch_record, launches))
+    records = tuple(map(launch_record, call.launches))
     comparison = replace(oracle, written=outputs).judge()
     return Verdict(name, call.backend, records, comparison, seconds, outputs, **more)
 
 
-def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
+def timed(call) -> float:
+    """Return wall-clock seconds of `call.run()`, with the GPU idle before and after it.
+
+    call: a Call, or another sequence of launches with a `backend`.
+    """
+    xp = array_module(call.backend)
+    synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
+    synchronize()
+    start = time.perf_counter()
+    call.run()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
     """Run the call's kernels on a single element: they are loaded and decoded here, untimed."""
     xp, problem = array_module(call.backend), Problem(1, 1, 1, 1, dtype=call.problem.dtype)
     for launch in call.launches:
@@ -256,8 +270,9 @@ def _warm_up(call: Call, options: tuple[str, ...] = ()) -> None:
 
 def launch_record(launch: StepLaunch) -> LaunchRecord:
     """Return the facts of a launch."""
+    step = launch.step
     return LaunchRecord(
-        launch.step.file,
+        step.place.stem if step.place else step.file,
         launch.geometry.entry,
         launch.geometry.grid,
         launch.geometry.block,
@@ -268,17 +283,3 @@ def launch_record(launch: StepLaunch) -> LaunchRecord:
 def worst(comparisons: Iterable[Comparison]) -> Comparison:
     """Return the comparison that disagrees, else the one with the largest relative error."""
     return max(comparisons, key=lambda found: (not found.agrees, found.relative_error))
-
-
-def timed(call) -> float:
-    """Return wall-clock seconds of `call.run()`, with the GPU idle before and after it.
-
-    call: a Call, or another sequence of launches with a `backend`.
-    """
-    xp = array_module(call.backend)
-    synchronize = xp.cuda.Device().synchronize if call.backend == "gpu" else (lambda: None)
-    synchronize()
-    start = time.perf_counter()
-    call.run()
-    synchronize()
-    return time.perf_counter() - start

@@ -1,13 +1,12 @@
 """Launches in the order in which they run, on fixed arrays: what a layer is made of."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
 
-from attn_course.ladder.call import StepLaunch, kernel_for
-from attn_course.ladder.choose import current_device
+from attn_course.ladder.call import StepLaunch, step_launch
 from attn_course.ladder.headers import checked_options
 from attn_course.ladder.methods import Request
 from attn_course.ladder.steps import Step
@@ -22,12 +21,14 @@ class Launches:
     Attributes:
         backend: "gpu" or "simulator".
         calls: (name, function), one for each kernel, product or attention call.
+        launches: of the kernels among them.
     """
 
     def __init__(self, backend: str | None = None):
         self.backend = resolve_backend(backend)
         self.xp = array_module(self.backend)
         self.calls: list[tuple[str, Callable[[], object]]] = []
+        self.launches: list[StepLaunch] = []
         self._buffers: dict[tuple, object] = {}
 
     def buffer(self, name: str, *shape: int):
@@ -45,15 +46,17 @@ class Launches:
         numbers: Mapping[str, object],
         options: Sequence[str] = (),
     ) -> None:
-        """Append a kernel. arrays: by name, None where the kernel takes a null pointer."""
+        """Append a kernel.
+
+        arrays: by name, None where the kernel takes a null pointer.  numbers: its other arguments,
+        where they are not those of `extents`.
+        """
         given = {name: array for name, array in arrays.items() if array is not None}
-        absent = dict.fromkeys(name for name in arrays if name not in given)
+        numbers = {**dict.fromkeys(arrays), **extents.scalars(), **numbers}
         options = checked_options(options, step.constants())
-        geometry = step.launch(extents, options, current_device(self.backend))
-        kernel = kernel_for(step, geometry, options, self.backend)
-        launch = StepLaunch(step, geometry, kernel, {**absent, **numbers})
-        launch.bind(given)
-        self.calls.append((geometry.entry, _Checked(launch, given)))
+        launch = step_launch(step, extents, given, numbers, options, self.backend)
+        self.launches.append(launch)
+        self.calls.append((launch.geometry.entry, partial(launch.run, given)))
 
     def multiply(self, rows, matrix: WeightMatrix, out, *, bias=None, residual=None) -> None:
         """Append out = rows times a matrix + bias + residual.
@@ -82,17 +85,6 @@ class Launches:
             call()
 
 
-class _Checked:
-    """A kernel launch whose first run checks it."""
-
-    def __init__(self, launch: StepLaunch, arrays: dict):
-        self.launch, self.arrays, self._run = launch, arrays, launch.run
-
-    def __call__(self) -> None:
-        self._run(self.arrays)
-        self._run = self.launch.run_again
-
-
 class LayerPlan:
     """A layer on fixed arrays; ``plan()`` computes it again and returns ``plan.out``.
 
@@ -113,3 +105,23 @@ class LayerPlan:
     def __call__(self):
         self._run()
         return self.out
+
+
+def with_plan(prepare: Callable[..., tuple[Launches, object]]):
+    """Make a function that returns launches and their output one that runs them.
+
+    It gets `plan`, which takes the same arguments and returns a LayerPlan of them.
+    """
+
+    @wraps(prepare)
+    def layer(*arrays, **options):
+        launches, out = prepare(*arrays, **options)
+        launches.run()
+        return out
+
+    @wraps(prepare)
+    def plan(*arrays, **options) -> LayerPlan:
+        return LayerPlan(*prepare(*arrays, **options))
+
+    layer.plan = plan
+    return layer

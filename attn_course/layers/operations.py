@@ -4,17 +4,18 @@ import operator
 from numbers import Real
 
 import numpy as np
-from kernelscope import array_module, resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 
-from .launches import Launches, LayerPlan
+from .launches import Launches, with_plan
 from .products import WeightMatrix
 from .steps import BIAS_ADD, BIAS_GELU, LAYER_NORM, Rows
 
 APPROXIMATIONS = {"none": 0, "tanh": 1}  # of GELU, by PyTorch's names
 
 
+@with_plan
 def layer_norm(
     x,
     gamma=None,
@@ -31,6 +32,7 @@ def layer_norm(
 
     Sums are in float32: where the squared distances of a row's numbers from their mean add up to
     more than 3.4e38, the result is wrong, and may look sound. Distances up to 1e17 are safe.
+    ``layer_norm.plan`` prepares a call on these arrays and returns a LayerPlan.
 
     Args:
         x: (..., d) float32, C-contiguous, d at most 16384; NumPy arrays on the simulator, CuPy
@@ -47,39 +49,6 @@ def layer_norm(
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or extent, with the remedy.
     """
-    launches, y, total = _layer_norm_launches(
-        x, gamma, beta, eps, residual, bias, return_sum, backend, options
-    )
-    launches.run()
-    return (y, total) if return_sum else y
-
-
-def plan_layer_norm(
-    x,
-    gamma=None,
-    beta=None,
-    eps=1e-5,
-    *,
-    residual=None,
-    bias=None,
-    return_sum=False,
-    backend=None,
-    options=(),
-) -> LayerPlan:
-    """Prepare a call of layer_norm() on these arrays; also ``layer_norm.plan``.
-
-    ``plan()`` returns what layer_norm() does: with ``return_sum`` a pair.
-    """
-    launches, y, total = _layer_norm_launches(
-        x, gamma, beta, eps, residual, bias, return_sum, backend, options
-    )
-    return LayerPlan(launches, (y, total) if return_sum else y)
-
-
-layer_norm.plan = plan_layer_norm
-
-
-def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backend, options):
     launches = Launches(backend)
     xp = launches.xp
     check_rows(x, xp)
@@ -88,12 +57,12 @@ def _layer_norm_launches(x, gamma, beta, eps, residual, bias, return_sum, backen
     if residual is not None:
         check_floats("residual", residual, xp)
         if residual.shape != x.shape:
-            raise ValueError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
+            raise InputError(f"residual has shape {residual.shape}, x {x.shape}: make them equal")
     y, total = xp.empty_like(x), xp.empty_like(x) if return_sum else None
     add_layer_norm(
         launches, x, y, gamma, beta, eps, residual=residual, bias=bias, total=total, options=options
     )
-    return launches, y, total
+    return launches, (y, total) if return_sum else y
 
 
 def add_layer_norm(
@@ -114,16 +83,18 @@ def add_layer_norm(
     d = x.shape[-1]
     rows = x.size // d
     arrays = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
-    numbers = {"rows": rows, "d": d, "parts": parts, "eps": check_eps(eps)}
+    numbers = {"parts": parts, "eps": check_eps(eps)}
     launches.kernel(LAYER_NORM, Rows(rows, d), {**arrays, "sum": total, "y": y}, numbers, options)
 
 
+@with_plan
 def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
     """GELU of x + bias: t times the normal distribution function of t.
 
     The form by erf adds 1 to erf(t / sqrt(2)), so that the small results of very negative t lose
     their digits: the relative error is 2e-5 at t = -3 and 1 at -6, where the result is 0 and not
-    -6e-9. The form by tanh keeps them.
+    -6e-9. The form by tanh keeps them. ``bias_gelu.plan`` prepares a call on these arrays and
+    returns a LayerPlan.
 
     Args:
         x: (..., width) float32, as for layer_norm().  bias: (width,) or None.
@@ -135,20 +106,6 @@ def bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()):
     Raises:
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
     """
-    launches, out = _bias_gelu_launches(x, bias, approximate, backend, options)
-    launches.run()
-    return out
-
-
-def plan_bias_gelu(x, bias=None, approximate="none", *, backend=None, options=()) -> LayerPlan:
-    """Prepare a call of bias_gelu() on these arrays; also ``bias_gelu.plan``."""
-    return LayerPlan(*_bias_gelu_launches(x, bias, approximate, backend, options))
-
-
-bias_gelu.plan = plan_bias_gelu
-
-
-def _bias_gelu_launches(x, bias, approximate, backend, options):
     launches = Launches(backend)
     check_rows(x, launches.xp)
     check_vector("bias", bias, x.shape[-1], launches.xp)
@@ -161,26 +118,23 @@ def add_bias_gelu(launches: Launches, x, bias, out, approximate, parts=1, option
     """Append a GELU of rows x + bias to launches. out: (rows, parts*width)."""
     width = x.shape[-1]
     rows = x.size // width
-    numbers = {
-        "rows": rows,
-        "width": width,
-        "approximate": APPROXIMATIONS[check_approximate(approximate)],
-        "parts": parts,
-    }
+    numbers = {"approximate": APPROXIMATIONS[check_approximate(approximate)], "parts": parts}
     arrays = {"x": x, "bias": bias, "out": out}
     launches.kernel(BIAS_GELU, Rows(rows, width), arrays, numbers, options)
 
 
 def add_parts(launches: Launches, x, out, parts) -> None:
     """Append to launches: out (rows, parts*width) = the rows of x, cut into parts."""
-    rows, width = x.shape
     arrays = {"x": x, "residual": None, "bias": None, "out": out}
-    numbers = {"rows": rows, "width": width, "parts": parts}
-    launches.kernel(BIAS_ADD, Rows(rows, width), arrays, numbers)
+    launches.kernel(BIAS_ADD, Rows(*x.shape), arrays, {"parts": parts})
 
 
+@with_plan
 def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None):
     """gelu(x w_1 + b_1) w_2 + b_2, by cuBLAS and kernel 17; on the simulator NumPy multiplies.
+
+    ``mlp.plan`` prepares a call and returns a LayerPlan: the matrices are copied then; x and the
+    biases are read at each call.
 
     Args:
         x: (..., E) float32, as for layer_norm().
@@ -195,36 +149,16 @@ def mlp(x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=
         TypeError, ValueError: an argument's type, dtype, shape or value, with the remedy.
         BackendError: no cuBLAS on a GPU.
     """
-    launches, out = _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend)
-    launches.run()
-    return out
-
-
-def plan_mlp(
-    x, w_1, b_1, w_2, b_2, approximate="none", *, precision="fp32", backend=None
-) -> LayerPlan:
-    """Prepare a call of mlp() on these arrays; also ``mlp.plan``.
-
-    The matrices are copied here; x and the biases are read at each call.
-    """
-    return LayerPlan(*_mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend))
-
-
-mlp.plan = plan_mlp
-
-
-def _mlp_launches(x, w_1, b_1, w_2, b_2, approximate, precision, backend):
-    backend = resolve_backend(backend)
-    xp = array_module(backend)
+    launches = Launches(backend)
+    xp = launches.xp
     check_rows(x, xp)
     width = x.shape[-1]
     check_matrix("w_1", w_1, (width, "F"), xp)
     check_matrix("w_2", w_2, (w_1.shape[1], width), xp)
     check_vector("b_1", b_1, w_1.shape[1], xp)
     check_vector("b_2", b_2, width, xp)
-    first, second = (WeightMatrix(weights, precision, backend) for weights in (w_1, w_2))
-    launches, out = Launches(backend), xp.empty_like(x)
-    rows = x.reshape(-1, width)
+    first, second = (WeightMatrix(weights, precision, launches.backend) for weights in (w_1, w_2))
+    out, rows = xp.empty_like(x), x.reshape(-1, width)
     if first.parts > 1:
         cut = launches.buffer("cut", len(rows), first.parts * width)
         add_parts(launches, rows, cut, first.parts)
@@ -260,7 +194,7 @@ def add_mlp(
 def check_approximate(approximate: str) -> str:
     """Return the approximation of GELU. ValueError: an unknown one."""
     if approximate not in tuple(APPROXIMATIONS):  # what has no hash is refused as well
-        raise ValueError(
+        raise InputError(
             f"approximate is {approximate!r}; choose one of: {', '.join(APPROXIMATIONS)}"
         )
     return approximate
@@ -273,14 +207,14 @@ def check_eps(eps) -> np.float32:
         TypeError: not a number.  ValueError: negative, or not finite in float32.
     """
     if not isinstance(eps, Real):
-        raise TypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
+        raise InputTypeError(f"eps is {eps!r}, a {type(eps).__name__}: pass a number, such as 1e-5")
     try:
         with np.errstate(over="ignore"):
             found = np.float32(eps)
     except OverflowError:  # an int beyond any float
         found = np.float32(np.inf)
     if not 0 <= found < np.inf:
-        raise ValueError(
+        raise InputError(
             f"eps is {eps}: it is added to a variance, so pass a finite number of 0 or more, "
             "such as 1e-5"
         )
@@ -292,7 +226,7 @@ def check_integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is {value!r}, a {type(value).__name__}: pass an int, such as 4"
         ) from None
 
@@ -301,7 +235,7 @@ def check_rows(x, xp) -> None:
     """Refuse an x that is not (..., width) float32."""
     check_floats("x", x, xp)
     if not x.ndim:
-        raise ValueError("x has shape (), not (..., width): it needs an axis to work along")
+        raise InputError("x has shape (), not (..., width): it needs an axis to work along")
 
 
 def check_vector(name: str, vector, width: int, xp) -> None:
@@ -310,7 +244,7 @@ def check_vector(name: str, vector, width: int, xp) -> None:
         return
     check_floats(name, vector, xp)
     if vector.shape != (width,):
-        raise ValueError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
+        raise InputError(f"{name} has shape {vector.shape}, not {(width,)}: one number a column")
 
 
 def check_matrix(name: str, matrix, shape: tuple[int | str, int | str], xp) -> None:
@@ -319,7 +253,7 @@ def check_matrix(name: str, matrix, shape: tuple[int | str, int | str], xp) -> N
     pairs = zip(matrix.shape, shape, strict=False)
     if matrix.ndim != 2 or any(isinstance(want, int) and want != found for found, want in pairs):
         wanted = ", ".join(map(str, shape))
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {matrix.shape}, not ({wanted}): matrices act from the right, so "
             "pass the transpose of a weight of torch.nn.Linear"
         )

@@ -10,6 +10,7 @@ float64 and rounded once: BLAS adds in an order of the processor's, which float3
 
 import numpy as np
 from kernelscope import array_module
+from kernelscope.errors import InputError
 
 # Precision -> the parts into which the factors are cut.
 PRECISIONS = {"fp32": 1, "tf32x3": 3, "tf32": 1}
@@ -25,7 +26,7 @@ class WeightMatrix:
 
     def __init__(self, weights, precision: str = "fp32", backend: str | None = None):
         if precision not in tuple(PRECISIONS):  # what has no hash is refused as well
-            raise ValueError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
+            raise InputError(f"precision is {precision!r}; choose one of: {', '.join(PRECISIONS)}")
         xp = array_module(backend)
         self.precision, self.parts = precision, PRECISIONS[precision]
         weights = xp.array(weights, dtype=np.float32, order="C")

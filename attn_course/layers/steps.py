@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernelscope.errors import InputError
+
 from attn_course.ladder.problem import Device, Geometry, ceil_div
 from attn_course.ladder.steps import Step
 
@@ -21,6 +23,10 @@ class Rows:
     rows: int
     width: int
     dtype: str = "float32"
+
+    def scalars(self) -> dict[str, int]:
+        """The kernels' integer parameters by name, where a launch gives no others."""
+        return {"rows": self.rows, "width": self.width, "d": self.width, "parts": 1}
 
 
 def _quads(problem: Rows) -> int:
@@ -41,7 +47,7 @@ def _check_constants(entry: str, constants: Mapping[str, int]) -> None:
     """Refuse constants for which the kernel is not made."""
     for name, value in constants.items():
         if not 1 <= value <= MOST[name]:
-            raise ValueError(f"{entry}: {name} is {value}; it can be 1 to {MOST[name]}")
+            raise InputError(f"{entry}: {name} is {value}; it can be 1 to {MOST[name]}")
 
 
 def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> Geometry:
@@ -56,7 +62,7 @@ def _warp_or_block(entry: str, problem: Rows, constants: Mapping[str, int]) -> G
         if problem.width > WIDEST:
             held = f"holds {WIDEST} at most"
             remedy = "attn_course.reference.layer_norm computes it in float64"
-        raise ValueError(f"a row has {problem.width} numbers, and layernorm_block {held}: {remedy}")
+        raise InputError(f"a row has {problem.width} numbers, and layernorm_block {held}: {remedy}")
     return Geometry("layernorm_block", (problem.rows, 1, 1), (32, constants["WARPS"], 1))
 
 

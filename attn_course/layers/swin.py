@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from kernelscope import array_module, resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 
@@ -30,7 +31,7 @@ def window_tokens(height: int, width: int, side: int, shift: int = 0) -> np.ndar
         ValueError: extents that are no multiples of the window's side; a side below 1.
     """
     if side < 1 or height % side or width % side:
-        raise ValueError(
+        raise InputError(
             f"x has {height} x {width} tokens, no multiple of windows of {side} x {side}: crop it, "
             "pad it, or choose another side of 1 or more"
         )
@@ -73,7 +74,7 @@ def _check_table(table: np.ndarray, side: int, heads: int | str) -> None:
     distances = (2 * side - 1) ** 2
     fits = table.ndim == 2 and len(table) == distances and heads in ("heads", table.shape[1])
     if not fits:
-        raise ValueError(
+        raise InputError(
             f"{BIAS_TABLE} has shape {table.shape}, not ({distances}, {heads}): a row for each "
             f"distance of two tokens in windows of {side} x {side}"
         )
@@ -103,15 +104,15 @@ class SwinStage:
         **options,
     ):
         if "causal" in options:
-            raise ValueError("windows of an image have no causal order: leave causal out")
+            raise InputError("windows of an image have no causal order: leave causal out")
         if isinstance(weights, Mapping) or not isinstance(weights, Sequence):
-            raise TypeError(
+            raise InputTypeError(
                 f"weights is {type(weights).__name__}, not a sequence of mappings, one a block: "
                 "pass a list such as [weights_1, weights_2]"
             )
         heads, side = check_integer("heads", heads), check_integer("side", side)
         if not weights or side < 1:
-            raise ValueError(f"a stage of {len(weights)} blocks, side {side}: both are at least 1")
+            raise InputError(f"a stage of {len(weights)} blocks, side {side}: both are at least 1")
         self.backend, self.heads, self.side = resolve_backend(backend), heads, side
         self.blocks, self.tables = [], []
         for number, given in enumerate(weights):
@@ -130,7 +131,7 @@ class SwinStage:
             self.blocks.append(block)
             first, width = self.blocks[0].width, self.blocks[-1].width
             if width != first:
-                raise ValueError(
+                raise InputError(
                     f"weights[{number}] are of width {width}, weights[0] of width {first}: the "
                     "blocks of a stage have one width; make a stage for each"
                 )
@@ -149,7 +150,7 @@ class SwinStage:
         launches, width = Launches(self.backend), self.blocks[0].width
         check_floats("x", x, launches.xp)
         if x.ndim != 4 or x.shape[3] != width:
-            raise ValueError(f"x has shape {x.shape}, not (B, height, width, {width})")
+            raise InputError(f"x has shape {x.shape}, not (B, height, width, {width})")
         out = launches.xp.empty_like(x)
         source, target = x.reshape(-1, width), out.reshape(-1, width)
         for number, block in enumerate(self.blocks):

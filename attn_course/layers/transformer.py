@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope import resolve_backend
+from kernelscope.errors import InputError, InputTypeError
 
 from attn_course.ladder.checks import check_floats
 from attn_course.ladder.methods import AUTO, METHODS, UnsupportedDtype, dtypes_of
@@ -87,7 +88,7 @@ class TransformerBlock:
         host = _checked(weights)
         self.width, self.hidden_width = host["w_1"].shape
         if heads < 1 or self.width % heads:
-            raise ValueError(f"a width of {self.width} does not divide into {heads} heads")
+            raise InputError(f"a width of {self.width} does not divide into {heads} heads")
         launches = Launches(self.backend)
         put = launches.xp.asarray
         joined = np.concatenate([host["w_q"], host["w_k"], host["w_v"]], axis=1)  # (E, 3E)
@@ -127,7 +128,7 @@ class TransformerBlock:
         launches = Launches(self.backend)
         check_floats("x", x, launches.xp)
         if x.ndim != 3 or x.shape[2] != self.width:
-            raise ValueError(f"x has shape {x.shape}, not (B, L, {self.width})")
+            raise InputError(f"x has shape {x.shape}, not (B, L, {self.width})")
         grouping = Grouping(x.shape[0], self.heads, x.shape[1])
         out = launches.xp.empty_like(x)
         rows = (-1, self.width)
@@ -190,7 +191,7 @@ def host_array(array) -> np.ndarray:
 def host_weight(name: str, array) -> np.ndarray:
     """Return host_array(array). TypeError: not real numbers, or masked, by the weight's name."""
     if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array: pass its numbers, {name}.filled(value)")
+        raise InputTypeError(f"{name} is a masked array: pass its numbers, {name}.filled(value)")
     try:
         found = array if hasattr(array, "dtype") else np.asarray(array)
         kind = getattr(found.dtype, "kind", "f")  # PyTorch's dtypes have none
@@ -199,13 +200,13 @@ def host_weight(name: str, array) -> np.ndarray:
     except (TypeError, ValueError):
         pass  # said below, with the name
     what = f"an array of {array.dtype}" if hasattr(array, "dtype") else type(array).__name__
-    raise TypeError(f"{name} is {what}: pass an array of real numbers, such as float32")
+    raise InputTypeError(f"{name} is {what}: pass an array of real numbers, such as float32")
 
 
 def check_mapping(name: str, given, remedy: str) -> None:
     """Refuse weights that are no mapping of names to arrays."""
     if not isinstance(given, Mapping):
-        raise TypeError(
+        raise InputTypeError(
             f"{name} is {type(given).__name__}, not a mapping of names to arrays: {remedy}"
         )
 
@@ -229,7 +230,7 @@ def _checked(weights: Mapping[str, object]) -> dict[str, np.ndarray]:
     wrong = [f"lack {missing}"] * bool(missing)
     wrong += [f"have {unknown}, which no block has"] * bool(unknown)
     if wrong:
-        raise ValueError(
+        raise InputError(
             f"weights {' and '.join(wrong)}; there are {', '.join((*MATRICES, *VECTORS))}"
         )
     given = {name: array for name, array in weights.items() if array is not None}
@@ -257,7 +258,7 @@ def _joined_bias(host: Mapping[str, np.ndarray], put):
     return put(np.concatenate([zeros if bias is None else bias for bias in given]))
 
 
-_TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
+TORCH_MATRICES = {"o": "self_attn.out_proj", "1": "linear1", "2": "linear2"}
 
 
 def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
@@ -277,7 +278,7 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
         if joined is not None:
             parts = zip("qkv", np.split(joined, 3), strict=True)
             found |= {f"{kind[0]}_{name}": part.T for name, part in parts}
-    for name, key in _TORCH_MATRICES.items():
+    for name, key in TORCH_MATRICES.items():
         found[f"w_{name}"] = state[f"{key}.weight"].T
         found[f"b_{name}"] = state.get(f"{key}.bias")
     for number in "12":
@@ -289,13 +290,13 @@ def torch_weights(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
 def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
     """The arrays of a torch.nn.TransformerEncoderLayer's state on the host, of its shapes."""
     check_mapping("state_dict", state_dict, "pass what the layer's state_dict() returns")
-    needed = ["self_attn.in_proj_weight", *(f"{key}.weight" for key in _TORCH_MATRICES.values())]
+    needed = ["self_attn.in_proj_weight", *(f"{key}.weight" for key in TORCH_MATRICES.values())]
     needed += ["norm1.weight", "norm2.weight"]
     biases = [key.replace("weight", "bias") for key in needed]
     given = [key for key in biases if key in state_dict]
     for key in needed + biases * bool(given):
         if key not in state_dict:
-            raise ValueError(f"the state has no {key!r}: {_not_that_of_a_layer(state_dict, key)}")
+            raise InputError(f"the state has no {key!r}: {_not_that_of_a_layer(state_dict, key)}")
     first = host_weight("linear1.weight", state_dict["linear1.weight"])
     hidden, width = first.shape[0], first.shape[-1]
     shapes = {
@@ -309,11 +310,11 @@ def _checked_state(state_dict: Mapping[str, object]) -> dict[str, np.ndarray]:
         "linear2.bias": (width,),
     } | {f"norm{i}.{name}": (width,) for i in "12" for name in ("weight", "bias")}
     if unknown := sorted(set(state_dict) - set(shapes), key=str):
-        raise ValueError(f"the state has {unknown}, which no TransformerEncoderLayer has")
+        raise InputError(f"the state has {unknown}, which no TransformerEncoderLayer has")
     found = {key: host_weight(key, state_dict[key]) for key in shapes if key in state_dict}
     for key, array in found.items():
         if array.shape != shapes[key]:
-            raise ValueError(
+            raise InputError(
                 f"{key} has shape {array.shape}, not {shapes[key]}: linear1.weight has the shape "
                 f"{first.shape}, so that d_model is {width} and dim_feedforward {hidden}"
             )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.steps import Step
@@ -20,8 +21,8 @@ EPS = 1e-5  # of the layer norm
 class LayerCase:
     """The inputs of one launch, and what it must write.
 
-    inputs: array by the kernel's names, None for a null pointer.  numbers: its other arguments.
-    expected: the arrays that it writes, in float64.
+    inputs, numbers: arrays and other arguments by the kernel's names, as Launches.kernel() takes
+    them.  expected: the arrays that it writes, in float64.
     """
 
     rows: Rows
@@ -66,15 +67,14 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
     total = x.astype(np.float64) + residual + bias
     if step is LAYER_NORM:
         inputs = {"x": x, "residual": residual, "bias": bias, "gamma": gamma, "beta": beta}
-        numbers = {"rows": len(x), "d": width, "parts": 1, "eps": np.float32(EPS)}
+        numbers = {"eps": np.float32(EPS)}
         expected = {"y": reference.layer_norm(total, gamma, beta, eps=EPS), "sum": total}
     elif step is BIAS_GELU:
         inputs = {"x": x, "bias": bias}
-        numbers = {"rows": len(x), "width": width, "approximate": 0, "parts": 1}
+        numbers = {"approximate": 0}
         expected = {"out": reference.gelu(x.astype(np.float64) + bias)}
     elif step is BIAS_ADD:
-        inputs = {"x": x, "residual": residual, "bias": bias}
-        numbers = {"rows": len(x), "width": width, "parts": 1}
+        inputs, numbers = {"x": x, "residual": residual, "bias": bias}, {}
         expected = {"out": total}
     elif step is SPLIT_HEADS:
         qkv, wide = np.concatenate([x, 2 * x, 3 * x], axis=-1), vectors[:3].reshape(-1)
@@ -84,9 +84,9 @@ def layer_case(step: Step, tokens: np.ndarray, heads: int) -> LayerCase:
     elif step is MERGE_HEADS:
         by_head = x.reshape(apart)[:, :, 0].transpose(0, 2, 1, 3)  # (B, heads, n, d)
         inputs = {"x": np.ascontiguousarray(by_head), "token": None}
-        numbers, expected = cut | {"parts": 1}, {"out": x.astype(np.float64)}
+        numbers, expected = cut, {"out": x.astype(np.float64)}
     else:
-        raise ValueError(f"{step.file} is no kernel of the layers")
+        raise InputError(f"{step.file} is no kernel of the layers")
     return LayerCase(rows, inputs, numbers, expected)
 
 
@@ -107,4 +107,4 @@ def verify_layer(
     first.run()  # compiled and decoded here, untimed
     launches = Launches(backend)
     oracle = layer_case(step, tokens, heads).append(step, launches)
-    return verdict(layer_name(step), launches, [launches.calls[0][1].launch], oracle)
+    return verdict(layer_name(step), launches, oracle)

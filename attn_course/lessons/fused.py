@@ -1,20 +1,59 @@
-"""Fused kernels in lessons 08 to 10 and 15: runs, traces, shared memory and records."""
+"""Lessons 08 to 11 and 15: kernels of one launch, on the simulator and in records of their times.
+
+The record's shapes are those of a report that called online softmax its main gain and gave up
+several other attempts: each of them takes its turns beside the ladder's kernels.
+"""
 
 import difflib
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
-from kernelscope import Counters, InstructionEvent, Observer, RawModule, Tracer, observe
+from kernelscope import Counters, Observer, RawModule, Tracer, observe
+from kernelscope.errors import InputError
 
 from attn_course.figures import table
 from attn_course.ladder.call import compiled, run_steps
+from attn_course.ladder.choose import current_device
+from attn_course.ladder.methods import METHODS
 from attn_course.ladder.problem import Device, ceil_div
-from attn_course.ladder.steps import Problem, step
+from attn_course.ladder.steps import EXPERIMENTS, Problem, step
 from attn_course.ladder.tiles import parsed_label
-from attn_course.measure.contests import Shape, shape_label
-from attn_course.measure.experiments import RecordedTimes
+from attn_course.measure import records
+from attn_course.measure.benchmarks import Shape, run_benchmark, shape_label
+from attn_course.measure.candidates import Kernels, Part
+from attn_course.measure.timing import ClockWatch, require_gpu
+
+from .lesson06_reductions import Tally
+
+KIND = "experiments"
+# (B, H, L, D): the report's four, and one at which whole rows twice still fit into a block.
+REPORT_SHAPES: tuple[Shape, ...] = (
+    (1, 4, 64, 512),
+    (1, 4, 64, 2048),
+    (1, 4, 64, 4096),
+    (1, 1, 16, 8192),
+)
+SHAPES: tuple[Shape, ...] = (*REPORT_SHAPES, (1, 4, 64, 64))
+TILE_SHAPE: Shape = (4, 16, 2048, 64)
+# (ROWS, KEYS, ROW_WARPS, KEY_WARPS) of kernel 11, by query rows a block; the last has the rows of
+# the one before and half its keys.
+TILES = (
+    (1, 4, 1, 1),
+    (2, 4, 1, 1),
+    (4, 4, 1, 1),
+    (8, 4, 1, 1),
+    (8, 4, 2, 1),
+    (8, 4, 4, 1),
+    (8, 4, 8, 1),
+    (8, 2, 8, 1),
+)
+ROW_METHODS = """
+    rows_atomic rows_warp rows_online flash_rows flash_fp32 flash_async flash_split rows_split
+""".split()
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -83,26 +122,16 @@ def cluster_use(
     """
     (bh, n, d), m = q.shape, k.shape[1]
     launch = step(which).launch(Problem(bh, n, m, d), options, device)
-    seen, waits = Counters(), _ClusterWaits()
-    run(which, q, k, v, seen, waits, options=launch.options(options))
+    seen, tally = Counters(), Tally()
+    run(which, q, k, v, seen, tally, options=launch.options(options))
     warps = prod(launch.grid) * ceil_div(prod(launch.block), 32)
     totals = seen.totals
     return ClusterUse(
         prod(launch.grid),
         totals["global_load_sectors"],
         totals["cluster_shared_requests"],
-        waits.count // warps,
+        tally.warps["cluster waits"] // warps,
     )
-
-
-class _ClusterWaits(Observer):
-    """Count the waits of warps at a barrier of their cluster."""
-
-    count = 0
-
-    def instruction(self, event: InstructionEvent) -> None:
-        if event.instruction.opcode.startswith("barrier.cluster.wait"):
-            self.count += np.unique(event.lanes >> 5).size
 
 
 # -- traces ----------------------------------------------------------------------------------------
@@ -162,7 +191,7 @@ def loop_changes(before: str, after: str) -> tuple[int, list[str]]:
     )
     start = next((at for at, line in enumerate(new) if line.startswith("    for (int key0")), None)
     if start is None:
-        raise ValueError(f"{after} has no loop over key0")
+        raise InputError(f"{after} has no loop over key0")
     stop = new.index("    }", start)
     code = next(at for at, line in enumerate(new) if line and not line.startswith("//"))
     changes = difflib.SequenceMatcher(None, old, new).get_opcodes()
@@ -184,25 +213,94 @@ def shared_need(which: str, d: int, options: Sequence[str] = (), n: int = 64) ->
 
 def largest_dim(which: str, budget: int, options: Sequence[str] = (), step_of: int = 4) -> int:
     """Return the largest head dim, a multiple of step_of, whose block fits a budget in bytes."""
-    low, high = 0, 1 << 16
-    while high - low > step_of:
-        middle = (low + high) // 2 // step_of * step_of
-        fits = shared_need(which, middle, options) <= budget
-        low, high = (middle, high) if fits else (low, middle)
-    return low
+    dims = range(step_of, 1 << 16, step_of)
+    return step_of * bisect_right(dims, budget, key=lambda d: shared_need(which, d, options))
 
 
-# -- records ---------------------------------------------------------------------------------------
-def time_table(found: Mapping[Shape, RecordedTimes | None], names: Sequence[str]) -> str:
-    """Return the medians in microseconds, a row a contestant, a column a shape, with a caption."""
-    present = {shape: one for shape, one in found.items() if one is not None}
-    if not present:
-        return "no record of these times yet"
-    columns = [one.median_us for one in present.values()]
+# -- attempts beside the ladder --------------------------------------------------------------------
+Options = tuple[str, ...]
+Variants = Mapping[str, tuple[str, Options]]  # candidate -> (file, compiler options)
+
+
+def _variants() -> dict[str, tuple[str, Options]]:
+    rows = [*(step(METHODS[name][0]) for name in ROW_METHODS), *EXPERIMENTS]
+    found: dict[str, tuple[str, Options]] = {row.entry: (row.file, ()) for row in rows}
+    wide = found.pop("wide_vectors")[0]
+    for vectors in (4, 2):
+        found[f"wide_vectors {4 * vectors} floats"] = (wide, (f"-DVECTORS={vectors}",))
+    buffered = found.pop("double_buffer_rows")[0]
+    for keys in (64, 2):
+        found[f"double_buffer_rows {keys} keys"] = (buffered, (f"-DKEYS={keys}",))
+    return found
+
+
+VARIANTS = _variants()
+
+
+def tile_options(tile: tuple[int, int, int, int], d: int = 64) -> Options:
+    """Compiler options of kernels 11 and 12 for a tile and a padded head dim."""
+    names = ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS")
+    given = (f"-D{name}={value}" for name, value in zip(names, tile, strict=True))
+    return (f"-DD={d}", *given)
+
+
+def online_blocks(m: int) -> int:
+    """Blocks of keys that kernel 09 takes one after the other."""
+    return ceil_div(m, step("rows_online").constants()["KEYS"])
+
+
+def record(quick: bool = False) -> dict:
+    """Return a record of every shape and every tile; quick: of the first shape, in few turns.
+
+    Raises:
+        TimingError: no GPU.
+    """
+    require_gpu()
+    shapes, iterations = (SHAPES[:1], 5) if quick else (SHAPES, 40)
+    tiles = {str(tile): (step("flash_fp32").file, tile_options(tile)) for tile in TILES}
+    with ClockWatch() as watch:
+        rows = [measure_shape(shape, VARIANTS, iterations=iterations) for shape in shapes]
+        tile_row = measure_shape(TILE_SHAPE, tiles, iterations=min(iterations, 20))
+    return records.new_record(
+        KIND,
+        {file for file, _ in VARIANTS.values()},
+        device=asdict(current_device("gpu")),
+        rows=rows,
+        tiles=tile_row,
+        clocks=watch.record(),
+    )
+
+
+def measure_shape(
+    shape: Shape, variants: Variants, *, iterations: int = 40, keys: int | None = None
+) -> dict:
+    """Return the row of one shape: all variants, checked, then timed in turns. keys: n if None."""
+    makers = {name: partial(Kernels, name, [Part(*part)]) for name, part in variants.items()}
+    result = run_benchmark(shape, makers, keys=keys, iterations=iterations)
+    return {
+        "shape": shape,
+        "refused": result.entrants.refused,
+        "wrong": result.entrants.wrong,
+        "contestants": result.facts(),
+    }
+
+
+# -- recorded times --------------------------------------------------------------------------------
+def times(record: dict, shape: Shape, **fields) -> dict[str, float]:
+    """Return candidate -> median microseconds at a shape; fields and KeyError: as of row_of.
+
+    Candidates of one record were timed in turns, so their ratios compare.
+    """
+    row = records.row_of(record, shape, **fields)
+    return records.medians_us(row["timings" if "timings" in row else "contestants"])
+
+
+def time_table(record: dict, names: Sequence[str]) -> str:
+    """Return the medians at REPORT_SHAPES, a row a candidate, a column a shape, with a caption."""
+    columns = [times(record, shape) for shape in REPORT_SHAPES]
     rows = [(name, *(f"{us[name]:.1f}" if name in us else "-" for us in columns)) for name in names]
-    heads = ("recorded medians, us", *map(shape_label, present))
-    caption = next(iter(present.values())).caption
-    return f"{table(heads, rows, range(1, len(heads)))}\n{caption}"
+    heads = ("recorded medians, us", *map(shape_label, REPORT_SHAPES))
+    return f"{table(heads, rows, range(1, len(heads)))}\n{records.caption(record)}"
 
 
 def tile_times(record: dict, shape: Shape, keys: int) -> list[tuple[str, dict, int, float]]:
@@ -211,11 +309,8 @@ def tile_times(record: dict, shape: Shape, keys: int) -> list[tuple[str, dict, i
     Raises:
         KeyError: the record does not have the problem.
     """
-    rows = {(tuple(row["shape"]), row["keys"]): row for row in record["rows"]}
-    return [
-        (*parsed_label(name), one["blocks"], one["median_us"])
-        for name, one in rows[tuple(shape), keys]["contestants"].items()
-    ]
+    found = records.row_of(record, shape, keys=keys)["contestants"]
+    return [(*parsed_label(name), one["blocks"], one["median_us"]) for name, one in found.items()]
 
 
 def split_rows(record: dict, shape: Shape) -> dict[int, tuple[int, int, float]]:
@@ -239,12 +334,11 @@ def sharing(record: dict, shape: Shape, keys: int) -> dict[int, tuple[int, float
     Size 1 is kernel 12, larger ones are kernel 19. tile: ROWS x KEYS scores a thread, warps along
     the rows x warps along the keys. Different tiles differ in more than the sharing.
     """
-    best: dict[int, tuple[int, float, str]] = {}
-    for method, c, blocks, time in tile_times(record, shape, keys):
-        if method not in ("flash_async", "flash_split"):
-            continue
-        cluster = c.get("CLUSTER", 1)
-        if cluster not in best or time < best[cluster][1]:
-            tile = f"{c['ROWS']}x{c['KEYS']}, {c['ROW_WARPS']}x{c['KEY_WARPS']}"
-            best[cluster] = (blocks, time, tile)
+    found = [
+        one for one in tile_times(record, shape, keys) if one[0] in ("flash_async", "flash_split")
+    ]
+    best = {}
+    for _, c, blocks, time in sorted(found, key=lambda one: -one[3]):  # the fastest comes last
+        tile = f"{c['ROWS']}x{c['KEYS']}, {c['ROW_WARPS']}x{c['KEY_WARPS']}"
+        best[c.get("CLUSTER", 1)] = (blocks, time, tile)
     return dict(sorted(best.items()))

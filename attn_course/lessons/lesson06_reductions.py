@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from kernelscope import Counters, InstructionEvent, Launch, Observer, observe
+from kernelscope import Counters, InstructionEvent, Observer, observe
+from kernelscope.errors import InputError
 from kernelscope.watch import Recording
 
 from attn_course.ladder.call import run_steps
@@ -14,48 +15,35 @@ from attn_course.ladder.steps import step
 from .show import line_numbers
 
 WARP = 32
-# Counted instructions by the first part of the PTX opcode. atom returns the old value, red does
-# not; both update memory in one operation.
+# What the PTX opcodes of counted instructions begin with. atom returns the old value, red does not;
+# both update memory in one operation.
 KINDS = {
-    "shuffles": ("shfl",),
-    "atomics": ("atom", "red"),
-    "barriers": ("bar", "barrier"),
-    "exponentials": ("ex2",),
+    "shuffles": ("shfl.",),
+    "atomics": ("atom.", "red."),
+    "barriers": ("bar.", "barrier."),
+    "cluster waits": ("barrier.cluster.wait",),
 }
 
 
 class Tally(Observer):
-    """Counts the instructions of KINDS, and those of the warp that executes most.
+    """Counts the instructions of KINDS: warps once for each warp with an active lane, lanes once
+    for each active lane.
 
     with observe(Tally()) as tally:
         kernel(grid, block, args)
-    tally.warps["shuffles"]      # executed, once for each warp with an active lane
-    tally.lanes["atomics"]       # the same, once for each active lane
-    tally.longest_warp           # instructions of the busiest warp, added up over launches
+    tally.warps["shuffles"], tally.lanes["atomics"]
     """
 
     def __init__(self):
         super().__init__()
         self.warps: Counter[str] = Counter()
         self.lanes: Counter[str] = Counter()
-        self.longest_warp = 0
-        self._by_warp = np.zeros(0, np.int64)  # instructions of each warp of the launch
-        self._kinds = {first: kind for kind, firsts in KINDS.items() for first in firsts}
-
-    def launch_started(self, launch: Launch) -> None:
-        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
-        self._by_warp = np.zeros(blocks * launch.warps, np.int64)
 
     def instruction(self, event: InstructionEvent) -> None:
-        warps = event.active_warps
-        self._by_warp[warps + (event.machine.first_lane >> 5)] += 1
-        kind = self._kinds.get(event.instruction.opcode.split(".")[0])
-        if kind:
-            self.warps[kind] += warps.size
-            self.lanes[kind] += event.lanes.size
-
-    def launch_finished(self, launch: Launch) -> None:
-        self.longest_warp += int(self._by_warp.max(initial=0))
+        for kind, first in KINDS.items():
+            if event.instruction.opcode.startswith(first):
+                self.warps[kind] += event.active_warps.size
+                self.lanes[kind] += event.lanes.size
 
 
 @dataclass(frozen=True)
@@ -122,5 +110,5 @@ def exchange(recording: Recording, function: str) -> Exchange:
             rows.append(now.copy())
             offsets += [one for one in offset["values"][:1] if one and one < WARP]
     if not offsets or len(rows) <= len(offsets) or np.isnan(rows[0]).any():
-        raise ValueError(f"the trace of {recording.kernel} has no whole call of {function}")
+        raise InputError(f"the trace of {recording.kernel} has no whole call of {function}")
     return Exchange(tuple(offsets), np.array(rows[: len(offsets) + 1]))

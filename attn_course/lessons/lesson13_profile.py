@@ -6,24 +6,16 @@ hold cases with `label`, `kernel`, `file`, `problem`, `options`, `grid`, `block`
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from kernelscope import Counters, observe
 from kernelscope.watch import LineLookups
 
-from attn_course.figures import table
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.measure.hardware.nsight import (
-    PROFILING,
-    SPEED_METRICS,
-    TIME,
-    CopyTarget,
-    Target,
-    collect,
-    stalls,
-)
+from attn_course.measure.hardware.nsight import TIME, CopyTarget, Target
 from attn_course.measure.hardware.occupancy import Occupancy, compiled_registers, occupancy
-from attn_course.measure.records import is_current, new_record
+from attn_course.measure.records import is_current
 
 KIND = "profile_lesson"
 PROBLEM = (24, 196, 196, 64)  # (BH, n, m, d)
@@ -40,27 +32,9 @@ LARGE = {
     "11_flash_fp32": Target(11, LONG),
     "12_flash_async": Target(12, LONG),
 }
-EXTRA = (
-    "sm__throughput.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active",
-    "sm__cycles_active.avg",
-    "sm__cycles_elapsed.max",
-    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
-    "smsp__issue_active.avg.pct_of_peak_sustained_active",
-    "smsp__warps_eligible.avg.per_cycle_active",
-    "l1tex__t_sector_hit_rate.pct",
-    "lts__t_sector_hit_rate.pct",
-)
 # Metrics that ncu reports of every launch, unasked.
 LIMITS = tuple(
     f"launch__occupancy_limit_{what}" for what in ("warps", "blocks", "registers", "shared_mem")
-)
-UNASKED = (
-    *LIMITS,
-    "launch__sm_count",
-    "launch__waves_per_multiprocessor",
-    "launch__registers_per_thread",
-    "device__attribute_clock_rate",
 )
 
 
@@ -86,10 +60,9 @@ def predict_target(target: Target) -> Predicted:
         target.run("simulator")
     totals, launch = seen.totals, target.launch
     shared = totals["shared_load_wavefronts"] + totals["shared_store_wavefronts"]
-    grid, block = launch.grid, launch.block
     registers = compiled_registers(target.file, launch.entry, target.options)
-    fits = occupancy(block[0] * block[1] * block[2], registers, shared_bytes(target))
-    return Predicted(totals, lookups.total + shared, grid[0] * grid[1] * grid[2], registers, fits)
+    fits = occupancy(prod(launch.block), registers, shared_bytes(target))
+    return Predicted(totals, lookups.total + shared, prod(launch.grid), registers, fits)
 
 
 def shared_bytes(target: Target) -> int:
@@ -100,24 +73,9 @@ def shared_bytes(target: Target) -> int:
 
 
 # -- the hardware's side ---------------------------------------------------------------------------
-def record(quick: bool = False) -> dict:
-    """Return a record of kind KIND: ncu's metrics for every target; quick: for the first alone.
-
-    Needs a GPU and ncu.
-    """
-    targets = TARGETS[:1] if quick else (*TARGETS, *LARGE.values())
-    metrics = (*PROFILING, *EXTRA)
-    cases = []
-    for target, profile in zip(targets, collect(targets, metrics), strict=True):
-        kept = dict.fromkeys((*metrics, *UNASKED))
-        found = {name: profile.metrics[name] for name in kept if name in profile.metrics}
-        cases.append(profile.case(target) | {"label": target.label, "metrics": found})
-    return new_record(KIND, {case["file"] for case in cases}, cases=cases)
-
-
-def case_of(record: dict | None, target: Target | CopyTarget) -> dict | None:
+def case_of(record: dict, target: Target | CopyTarget) -> dict | None:
     """Return the record's case for a target; None where there is none, or it is stale."""
-    for case in record["cases"] if record else ():
+    for case in record["cases"]:
         launched = case["file"], tuple(case["problem"]), tuple(case["options"])
         same = launched == (f"{target.file}.cu", target.problem, target.options)
         if same and is_current(record, case["file"]):
@@ -125,7 +83,7 @@ def case_of(record: dict | None, target: Target | CopyTarget) -> dict | None:
     return None
 
 
-def metric(target: Target | CopyTarget, name: str, *records: dict | None) -> float | None:
+def metric(target: Target | CopyTarget, name: str, *records: dict) -> float | None:
     """Return a metric of a target's case from the first record that has it, or None."""
     for record in records:
         case = case_of(record, target)
@@ -134,19 +92,19 @@ def metric(target: Target | CopyTarget, name: str, *records: dict | None) -> flo
     return None
 
 
-def blocks_that_fit(target: Target, *records: dict | None) -> float | None:
+def blocks_that_fit(target: Target, *records: dict) -> float | None:
     """Return the blocks that fit a multiprocessor by ncu: the smallest of four limits, or None."""
     limits = [metric(target, name, *records) for name in LIMITS]
     return None if None in limits else min(limits)
 
 
-def time_us(record: dict | None, target: Target | CopyTarget) -> float | None:
+def time_us(record: dict, target: Target | CopyTarget) -> float | None:
     """Return the time of one launch under the profiler in microseconds, or None."""
     found = metric(target, TIME, record)
     return None if found is None else found / 1000
 
 
-def counted(record: dict | None, target: Target, counter: str) -> float | None:
+def counted(record: dict, target: Target, counter: str) -> float | None:
     """Return the hardware's count of one of our counters from a "counters" record, or None."""
     case = case_of(record, target)
     return None if case is None else case["counters"].get(counter, {}).get("hardware")
@@ -155,18 +113,3 @@ def counted(record: dict | None, target: Target, counter: str) -> float | None:
 def shown(value: float | None, form: str = ",.0f") -> str:
     """Return a number as text for a table, '-' for None."""
     return "-" if value is None else format(value, form)
-
-
-def report(record: dict) -> str:
-    """Return a record as a table: times, % of peak, and the two longest stalls."""
-    units = ("SM", "L1", "L2", "DRAM")
-    rows = []
-    named = {one.label: one for one in TARGETS}
-    for name, target in (named | {f"{name}, large": one for name, one in LARGE.items()}).items():
-        case = case_of(record, target)
-        longest = stalls(case["metrics"])[:2] if case else ()
-        percent = [shown(metric(target, SPEED_METRICS[unit], record)) for unit in units]
-        waits = ", ".join(f"{stall} {cycles:.1f}" for stall, cycles in longest)
-        rows.append((name, shown(time_us(record, target), ",.1f"), *percent, waits))
-    heads = ("kernel", "us", *units, "longest stalls, clocks an instruction")
-    return table(heads, rows, (1, 2, 3, 4, 5))

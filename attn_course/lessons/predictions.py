@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from attn_course.figures import table
 
@@ -20,7 +20,7 @@ Answer = float | int | str
 NO_ANSWER = "none yet"
 
 
-class PredictionError(ShownBriefly, ValueError):
+class PredictionError(UserError, ValueError):
     """A guess or an answer that does not fit its question, or a question that does not exist."""
 
 

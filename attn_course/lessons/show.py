@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from kernelscope import gpu_count, resolve_backend
+from kernelscope.errors import InputError
 
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
 
@@ -83,7 +84,7 @@ def line_numbers(kernel: str, start: str, end: str) -> range:
         for number in range(since, len(lines) + 1):
             if text in lines[number - 1]:
                 return number
-        raise ValueError(f"{kernel}: no line from {since} on holds {text!r}")
+        raise InputError(f"{kernel}: no line from {since} on holds {text!r}")
 
     first = find(start, 1)
     return range(first, find(end, first) + 1)

@@ -25,20 +25,22 @@ LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 GLOSSARY = "glossary.md"
 TEST_MARK = "# NBVAL_IGNORE_OUTPUT\n"  # at the head of cells whose stored output is not compared
-_MINUTES = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes")
+_TIME = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes(?:, and (\d+) for the exercises)?")
 _QUESTION = re.compile(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson of the course: file name without suffix, title, minutes without exercises.
+    """A lesson of the course: file name without suffix, title, minutes as its first cell has them.
 
-    exercises: the names of its exercises, in order; question: of the first cell, "" without one.
+    minutes: of its text; exercise_minutes: of its exercises; exercises: their names, in order;
+    question: of the first cell, "" without one.
     """
 
     name: str
     title: str
     minutes: int
+    exercise_minutes: int
     exercises: tuple[str, ...]
     question: str = ""
 
@@ -51,13 +53,14 @@ def lessons() -> list[Lesson]:
 def _lesson(path: Path) -> Lesson:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     head = "".join(cells[0]["source"])
-    minutes, question = _MINUTES.search(head), _QUESTION.search(head)
+    time, question = _TIME.search(head), _QUESTION.search(head)
+    minutes = time.groups(default="0") if time else ("0", "0")
     asked = " ".join(question[1].split()) if question else ""
     names = (cell["metadata"].get("exercise") for cell in cells)
     return Lesson(
         path.stem,
         head.splitlines()[0].removeprefix("# "),
-        int(minutes[1]) if minutes else 0,
+        *map(int, minutes),
         tuple(dict.fromkeys(name for name in names if name)),
         asked[:1].upper() + asked[1:],
     )

@@ -22,6 +22,7 @@ import msgspec
 from kernelscope import resolve_backend
 from kernelscope.compile import closure_hash, file_stamp, include_closure
 from kernelscope.differential.identity import checkout_commit, gpu_folder, gpu_identity
+from kernelscope.errors import UnknownNameError, UserError
 from msgspec import Meta
 
 from attn_course.folders import checkout, course_folder
@@ -47,8 +48,8 @@ class RecordStamp(TypedDict):
     kernels: dict[str, str]
 
 
-class RecordError(ValueError):
-    """A results file that is not a record; names the file and what is wrong."""
+class RecordError(UserError, ValueError):
+    """A results file that is no record, or a record that is missing; names it and the remedy."""
 
 
 def kernel_hash(file: str, folder: Path = KERNEL_FOLDER) -> str:
@@ -171,39 +172,90 @@ def newest_of_each_gpu(kind: str, root: Path = RESULTS_FOLDER) -> dict[str, dict
     return found
 
 
-_measured_now: dict[str, dict] = {}
+def layer_times(name: str, root: Path = RESULTS_FOLDER) -> str:
+    """Return the recorded times of a suite, a line each, or how to make the record."""
+    found = newest_record(f"bench_{name}", root)
+    if found is None:
+        return no_record(name)
+    lines = [caption(found)]
+    for row in found["rows"]:
+        lines.append(row["label"])
+        for one, timing in row["timings"].items():
+            ratio = row["ratios"].get(one)
+            text = (
+                f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
+            )
+            faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
+            lines.append(text + faster)
+    return "\n".join(lines)
 
 
-def measured_or_recorded(
-    kind: str, measure: Callable[[], dict], root: Path = RESULTS_FOLDER
-) -> dict | None:
-    """Return measure() on a GPU, once a process; elsewhere the newest record of the kind or None.
+def times_on_each_gpu(
+    suite: str, candidate: str, root: Path = RESULTS_FOLDER
+) -> dict[str, dict[str, float]]:
+    """Return label of a row -> GPU -> microseconds of a candidate, from each GPU's newest record.
 
-    A record that was measured now has the key "now".
+    A row has the GPUs on which the candidate ran; rows of fewer than two GPUs are left out.
     """
-    if resolve_backend() != "gpu":
-        return newest_record(kind, root)
-    if kind not in _measured_now:
-        _measured_now[kind] = measure() | {"now": True}
-    return _measured_now[kind]
+    times: dict[str, dict[str, float]] = {}
+    for gpu, record in newest_of_each_gpu(f"bench_{suite}", root).items():
+        for row in record["rows"]:
+            if timing := row["timings"].get(candidate):
+                times.setdefault(row["label"], {})[gpu] = timing["median_us"]
+    return {label: found for label, found in times.items() if len(found) > 1}
 
 
-def rows_of(record: dict, shape: Iterable[int]) -> list[dict]:
-    """Return the rows of a record about one shape."""
-    return [row for row in record["rows"] if tuple(row["shape"]) == tuple(shape)]
+_measured_now: dict[str, list[dict]] = {}
+
+
+def recorded(
+    kind: str,
+    measure: Callable[[], dict] | None = None,
+    root: Path = RESULTS_FOLDER,
+    has: Callable[[dict], bool] = lambda record: True,
+) -> dict:
+    """Return a record of a kind: measured now where there is a GPU, else the newest one in `root`.
+
+    measure: takes the record, once a process; None where no lesson measures it. A record that was
+    measured now has the key "now", and :func:`caption` says so.
+    has: whether a record has the part that is asked for.
+
+    Raises:
+        RecordError: there is no such record; names the command that takes one.
+    """
+    if measure and resolve_backend() == "gpu":
+        found = _measured_now.setdefault(kind, [])
+        if not any(map(has, found)):
+            found.append(measure() | {"now": True})
+    else:
+        found = records(kind, root)
+    for record in filter(has, found):
+        return record
+    name = kind.removeprefix("bench_").removesuffix("_lesson")
+    raise RecordError(f"record {name!r}, {root}: {no_record(name)}")
+
+
+def row_of(record: dict, shape: Iterable[int], **fields) -> dict:
+    """Return the row of a record about one shape whose fields, such as causal, have these values.
+
+    Raises:
+        UnknownNameError: it has none.
+    """
+    for row in (*record["rows"], *filter(None, [record.get("tiles")])):
+        if tuple(row["shape"]) == tuple(shape) and fields.items() <= row.items():
+            return row
+    said = "".join(f", {name} {value}" for name, value in fields.items())
+    raise UnknownNameError(f"no row of shape {tuple(shape)}{said} in this record")
 
 
 def medians_us(timings: Mapping[str, dict]) -> dict[str, float]:
-    """Return contestant -> its median time in microseconds."""
+    """Return candidate -> its median time in microseconds."""
     return {name: one["median_us"] for name, one in timings.items()}
 
 
-def no_record(name: str, needs: str = "") -> str:
+def no_record(name: str) -> str:
     """Return the sentence for a missing record: the command that makes one."""
-    return (
-        f"no record of it yet: on a machine with a GPU{needs}, `attn-course record {name}` makes "
-        "one"
-    )
+    return f"no record of it yet: on a machine with a GPU, `attn-course record {name}` makes one"
 
 
 # -- is a record still true? -----------------------------------------------------------------------

@@ -13,8 +13,11 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from math import prod
 
+from kernelscope.errors import UnknownNameError
+
 from attn_course.ladder.methods import steps_of
 from attn_course.ladder.steps import FUSED, Problem, Step
+from attn_course.ladder.verify import FORMULAS
 from attn_course.reference.dtypes import HALVES
 
 from .hardware.devices import Gpu
@@ -60,7 +63,9 @@ class Work:
         """
         rate = peak.tensor_tflops if dtype in HALVES else peak.fp32_tflops
         if not rate:
-            raise KeyError(f"the rate of {peak.name} with {dtype} is not in the table of GPUs")
+            raise UnknownNameError(
+                f"the rate of {peak.name} with {dtype} is not in the table of GPUs"
+            )
         return {
             "memory": self.bytes / (peak.memory_gbps * 1e9) * 1e6,
             "arithmetic": self.operations / (rate * 1e12) * 1e6,
@@ -86,14 +91,13 @@ def visible_pairs(n: int, m: int, causal: bool = False) -> int:
     return (first + last) * (last - first + 1) // 2
 
 
-# By what a step computes: the arrays it reads, how many matrix products of n x m x d it does, and
-# whether it takes the exponential of every score.
-_COSTS = {
-    "s = q k^T": (("q", "k"), 1, False),
-    "s = softmax(scale s), out = s v": (("s", "v"), 1, True),
-    "p = softmax(scale s)": (("s",), 0, True),
-    "out = p v": (("p", "v"), 1, False),
-    FUSED: (("q", "k", "v"), 2, True),
+# By what a step computes: how many matrix products of n x m x d it does.
+_PRODUCTS = {
+    "s = q k^T": 1,
+    "s = softmax(scale s), out = s v": 1,
+    "p = softmax(scale s)": 0,
+    "out = p v": 1,
+    FUSED: 2,
 }
 
 
@@ -102,12 +106,12 @@ def step_work(step: Step, problem: Problem) -> Work:
 
     Kernels of a separate softmax know no mask and compute every pair.
     """
-    reads, products, has_softmax = _COSTS[step.computes]
     causal = problem.causal and step.computes == FUSED
     pairs = problem.bh * visible_pairs(problem.n, problem.m, causal)
-    operations = 2 * products * pairs * problem.d
-    exponentials = pairs if has_softmax else 0
-    return Work(operations, exponentials, _bytes(reads, problem), _bytes(step.writes, problem), 1)
+    operations = 2 * _PRODUCTS[step.computes] * pairs * problem.d
+    exponentials = pairs if "softmax" in step.computes else 0
+    reads = _bytes(FORMULAS[step.computes].reads, problem)
+    return Work(operations, exponentials, reads, _bytes(step.writes, problem), 1)
 
 
 def attention_work(problem: Problem) -> Work:

@@ -1,7 +1,7 @@
-"""GPU timing that can be believed: CUDA graph replays in turns with a peer, medians with spread.
+"""GPU timing that can be believed: CUDA graph replays in turns, medians with their spread.
 
-A launch from Python costs some microseconds, more than a small kernel runs. So each contestant's
-calls are captured into a CUDA graph, and the replays of all contestants take turns: a clock that
+A launch from Python costs some microseconds, more than a small kernel runs. So each candidate's
+calls are captured into a CUDA graph, and the replays of all candidates take turns: a clock that
 drifts, or a neighbour on the machine, then hits all of them alike.
 The simulator's speed says nothing about a GPU's: everything here refuses to time it.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from kernelscope import capture_graph, resolve_backend
+from kernelscope.errors import InputError, UserError
 from msgspec import Meta
 
 GRAPH_CALLS = 20  # calls in one graph: a replay then lasts well past an event's resolution
@@ -38,7 +39,7 @@ extern "C" __global__ void hold(long long cycles)
 """
 
 
-class TimingError(RuntimeError):
+class TimingError(UserError, RuntimeError):
     """The request cannot be timed on this machine; the message gives an alternative."""
 
 
@@ -51,7 +52,7 @@ class Replay(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one contestant, microseconds a call.
+    """Times of one candidate, microseconds a call.
 
     samples_us: in the order taken, calls of a replay divided out. how: "graph" (of GRAPH_CALLS
     calls), "single" (a graph of one call), "cold" (the same, L2 cache flushed before it), "events"
@@ -122,7 +123,7 @@ def bootstrap_ratio(ours: Timing, theirs: Timing, *, draws: int = 2000, seed: in
 
 @dataclass
 class Contest:
-    """Timings of contestants measured in turns, in one run, on one GPU."""
+    """Timings of candidates measured in turns, in one run, on one GPU."""
 
     timings: dict[str, Timing] = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
@@ -131,9 +132,10 @@ class Contest:
         """How many times faster `name` is than `peer`; options as of bootstrap_ratio."""
         return bootstrap_ratio(self.timings[name], self.timings[peer], **options)
 
-    def fastest(self, names) -> str:
-        """The name among these with the smallest median."""
-        return min(names, key=lambda name: self.timings[name].median_us)
+    def fastest(self, names: Iterable[str]) -> str | None:
+        """Return the one of these with the smallest median; None where none was timed."""
+        timed = [name for name in names if name in self.timings]
+        return min(timed, key=lambda name: self.timings[name].median_us, default=None)
 
     def record(self) -> dict:
         return {"clocks": self.clocks, "timings": [t.record() for t in self.timings.values()]}
@@ -209,17 +211,15 @@ def contest(
     iterations: int = 60,
     warmup: int = 10,
     flush_l2: bool = False,
-    progress: Callable[[], object] = lambda: None,
     clock=None,
 ) -> Contest:
-    """Time contestants in turns on one stream.
+    """Time candidates in turns on one stream.
 
     Args:
         replays: name -> what to launch, and how many calls it stands for.
         iterations, warmup: turns that count, and turns before them that do not.
         flush_l2: write 256 MB before every sample, so that inputs come from device memory; then
             every replay must stand for one call, or its others would find the cache warm.
-        progress: called after every turn.
         clock: an object with time_us(launch); a GpuClock where None.
 
     Raises:
@@ -228,10 +228,10 @@ def contest(
     """
     replays = {name: Replay(*replay) for name, replay in replays.items()}
     if not replays or iterations < 1:
-        raise TimingError("a contest needs at least one contestant and one iteration")
+        raise TimingError("a contest needs at least one candidate and one iteration")
     several = [name for name, replay in replays.items() if flush_l2 and replay.calls != 1]
     if several:
-        raise ValueError(f"flush_l2 needs graphs of one call: {several[0]} has more")
+        raise InputError(f"flush_l2 needs graphs of one call: {several[0]} has more")
     clock = clock or GpuClock(flush_l2)
     samples: dict[str, list[float]] = {name: [] for name in replays}
     before = clocks()
@@ -240,7 +240,6 @@ def contest(
             elapsed = clock.time_us(replay.launch) / replay.calls
             if turn >= warmup:
                 samples[name].append(elapsed)
-        progress()
     how = "cold" if flush_l2 else "graph"
     timings = {n: Timing(n, how, tuple(s), replays[n].calls) for n, s in samples.items()}
     return Contest(timings, {"before": before, "after": clocks()})
@@ -259,7 +258,7 @@ def measure(
         TimingError: no GPU.  ValueError: an unknown way.
     """
     if how not in HOW:
-        raise ValueError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
+        raise InputError(f"how is {how!r}; it must be one of: {', '.join(HOW)}")
     require_gpu()
     if how in REPLAYS:
         replay = capture(call, GRAPH_CALLS if how == "graph" else 1)

@@ -72,7 +72,9 @@ def test_check_a_wrong_result(capsys):
         (("tiled", "--backend", "gpu"), "compute-sanitizer"),
         (("fastest",), "no method"),
         (("broken/tile_64.cu", "--causal"), "need --shape"),
-        (("16_layernorm", "--causal"), "16_layernorm is no attention"),
+        (("02_scores_tiled", "--causal"), "no causal mask"),
+        (("14_flash_mma", "--dtype", "bfloat16"), "--dtype: only for a method"),
+        (("16_layernorm", "--causal"), "--causal: only for a method of attention()"),
     ],
 )
 def test_check_refuses_what_it_cannot_do(capsys, arguments, message):

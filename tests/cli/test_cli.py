@@ -13,13 +13,14 @@ from kernelscope.cli.arguments import finite
 
 import attn_course
 from attn_course import reference
-from attn_course.cli import __main__, course, main, run, simulator_speed, tour
+from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
 from attn_course.ladder.methods import METHODS, dtypes_of
 from attn_course.ladder.steps import LADDER, step
 from attn_course.layers.steps import LAYERS
 from attn_course.layers.verify import layer_name
 from attn_course.reference.dtypes import TOLERANCES
+from attn_devtools.bench import simulator_speed
 from attn_devtools.record import command as record
 
 pytestmark = pytest.mark.system
@@ -125,6 +126,7 @@ def test_run_fails_when_the_result_disagrees(capsys, tmp_path, wrong_reference):
         (("nonsense",), ("nonsense",)),
         (("bench", "--methods", "tiled", "seeds_fp32"), ("name the suite before it",)),
         (("bench", "simulator", "--methods", "tield"), ("name the suite before it",)),
+        (("tour", "--windows", "17"), ("--windows is 17", "16")),
         (("book", "--records", "/no/such"), ("/no/such", "no such folder")),
     ],
 )
@@ -141,20 +143,22 @@ def test_asking_for_a_gpu_where_there_is_none(capsys):
     assert status == 2 and "simulator" in err and len(err.splitlines()) == 1
 
 
-def test_a_bug_is_not_dressed_up_as_a_message(monkeypatch):
+def test_a_fault_of_the_course_is_a_traceback_and_asks_for_a_report(capsys, monkeypatch):
     def broken(*_, **__):
-        raise ZeroDivisionError("a bug")
+        x, y = (1, 2, 3)
+        return x, y
 
     monkeypatch.setattr(Workload, "inputs", broken)
-    with pytest.raises(ZeroDivisionError):
-        main.main(["run", "naive", *SMALL])
+    status, _, err = call(capsys, "run", "naive", *SMALL)
+    assert status == 70 and err.startswith("Traceback ") and "too many values to unpack" in err
+    assert err.splitlines()[-1].startswith("attn-course: ") and "please report it" in err
 
 
 def test_an_interrupted_run_has_said_what_it_was_and_ends_in_one_line(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "verify_method", interrupted)
+    monkeypatch.setattr(run, "timed", interrupted)
     status, out, err = call(capsys, "run", "naive", *SMALL)
     assert status == 130 and err == "attn-course: interrupted\n"
     assert out.startswith("naive, (B, H, L, D) = (1, 2, 17, 9), float32, seed 0, backend ")
@@ -177,10 +181,10 @@ def test_a_lesson_is_opened_by_its_name_or_number(given, monkeypatch, tmp_path):
     assert environment["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/nowhere"
 
 
-def test_the_traceback_is_there_when_asked_for(monkeypatch):
+def test_the_traceback_is_there_when_asked_for(capsys, monkeypatch):
     monkeypatch.setenv(main.TRACEBACK, "1")
-    with pytest.raises(ValueError, match="nonsense"):
-        main.main(["run", "nonsense"])
+    status, _, err = call(capsys, "run", "nonsense")
+    assert status == 2 and err.startswith("Traceback ") and "nonsense" in err.splitlines()[-1]
 
 
 def test_tour(capsys, tmp_path, monkeypatch):
@@ -257,7 +261,7 @@ def test_the_module_runs_as_a_command():
     ("arguments", "words"),
     [
         (["run", "flash_spilt"], "did you mean 'flash_split'"),
-        (["count", "05_softmax_warp"], "this kernel is a step of: three_kernels, tiled"),
+        (["count", "wide_vector"], "did you mean 'wide_vectors'"),
         (["bench", "--recorded"], "name one of seeds_fp32"),
         (["bench", "ladder", "--recorded", "--methods", "tiled"], "leave one"),
         (["bench", "ladder", "--methods", "nonsense"], "no method or peer 'nonsense'"),
@@ -302,7 +306,7 @@ def no_work(monkeypatch):
     def works(*_, **__):
         raise AssertionError("the work was started")
 
-    for place, name in ((tour, "judge"), (run, "verify_method"), (record, "take_one")):
+    for place, name in ((tour, "judge"), (run, "named_call"), (record, "take_one")):
         monkeypatch.setattr(place, name, works)
 
 

@@ -1,4 +1,4 @@
-"""The book reads records: best peers, ratios and rates, and it names what is missing."""
+"""The book reads records: best baselines, ratios and rates, and it names what is missing."""
 
 import itertools
 import json
@@ -30,21 +30,24 @@ def made_up(**timings) -> dict:
 
 def test_a_page_compares_with_the_best_of_all_peers():
     page = book.page_of(made_up(tiled=4.0, auto=2.0, torch_eager=3.0, torch_math=9.0))
-    assert page.peers == {"torch_eager", "torch_math"} and page.best(page.peers) == (3.0, None)
-    assert page.over_best_peer() == {"tiled": (0.75, None), "auto": (1.5, None)}
+    assert page.baselines == {"torch_eager", "torch_math"} and page.best(page.baselines) == (
+        3.0,
+        None,
+    )
+    assert page.over_best_baseline() == {"tiled": (0.75, None), "auto": (1.5, None)}
     assert page.rates(["auto"]) == {
-        "GFLOP/s": {"auto": (3.0, None), book.BEST_PEER: (2.0, None)},
-        "GB/s": {"auto": (1.5, None), book.BEST_PEER: (1.0, None)},
+        "GFLOP/s": {"auto": (3.0, None), book.BEST_BASELINE: (2.0, None)},
+        "GB/s": {"auto": (1.5, None), book.BEST_BASELINE: (1.0, None)},
     }
     grown = book.growth(page, ((8, 1, 2, 4), (1, 1, 2, 4)), ["tiled"])
-    assert grown == {"tiled": (5.0, 4.0), book.BEST_PEER: (None, 3.0)}
+    assert grown == {"tiled": (5.0, 4.0), book.BEST_BASELINE: (None, 3.0)}
     assert "2026-01-02 on NVIDIA H200" in page.source
 
 
 def test_without_peers_a_page_has_no_ratios():
     page = book.page_of(made_up(tiled=4.0))
-    assert page.with_best_peer(["tiled"]) == {"tiled": (4.0, 5.0)} and not page.peers
-    assert page.over_best_peer() == {}
+    assert page.with_best_baseline(["tiled"]) == {"tiled": (4.0, 5.0)} and not page.baselines
+    assert page.over_best_baseline() == {}
 
 
 def test_methods_stand_under_the_roof_with_the_bytes_that_their_kernels_move(tmp_path):

@@ -1,6 +1,7 @@
 """Claims on trial: stored verdicts follow from the experiments, and the rules can go either way."""
 
 import json
+import tomllib
 from dataclasses import replace
 
 import numpy as np
@@ -9,18 +10,28 @@ import pytest
 from attn_course.cli.main import main
 from attn_course.lessons import begin, claims
 from attn_course.lessons.claims import COMPUTED, Evidence
+from attn_course.lessons.working_copy import NOTEBOOKS
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
-from attn_devtools.claims import CLAIMS, command, write
+from attn_devtools.claims import CLAIMS, command, trials, write
 
+WORDS = tomllib.loads(trials.WORDS.read_text(encoding="utf-8"))
 BY_NAME = {one.name: one for one in CLAIMS}
 STORED = claims.read()
+
+
+def test_every_claim_has_words_and_a_trial():
+    assert list(WORDS) == list(trials.TRIALS)
+    for name, words in WORDS.items():
+        assert words.keys() == {"source", "lesson", "said", "why"} and all(words.values()), name
+        assert words["source"] in claims.SOURCES, name
+        assert (NOTEBOOKS / f"{words['lesson']}.ipynb").is_file(), name
 
 
 def test_every_claim_is_stored_with_its_evidence():
     assert list(STORED) == list(BY_NAME) and len(STORED) >= 18
     assert {one.verdict for one in STORED.values()} == set(claims.VERDICTS)
     for name, one in STORED.items():
-        assert one.evidence and one.why, name
+        assert one.evidence and one.why == BY_NAME[name].why, name
         assert (one.said, one.source, one.lesson) == (
             BY_NAME[name].said,
             BY_NAME[name].source,

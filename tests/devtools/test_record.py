@@ -37,7 +37,7 @@ def test_a_record_is_shown_and_written(monkeypatch, tmp_path, capsys):
     assert records.newest_record("experiments", tmp_path)["gpu"] == "NVIDIA H200"
 
 
-def test_a_wrong_contestant_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_path, capsys):
+def test_a_wrong_candidate_is_a_fault_and_the_record_is_kept(monkeypatch, tmp_path, capsys):
     taken(monkeypatch, [{"wrong": {"a": "a: 3 of 9 elements are wrong"}}])
     assert main.main(["record", "experiments", "--out", str(tmp_path)]) == 1
     assert "WRONG: [1, 2, 3, 4]: a: 3 of 9" in capsys.readouterr().out

@@ -17,7 +17,7 @@ from attn_course.ladder.tiles import (
     tile_label,
 )
 from attn_course.measure import records
-from attn_course.measure.suites import SUITES
+from attn_devtools.bench import SUITES
 from attn_devtools.record import tile_model
 from attn_devtools.record.tile_model import KIND, ROWS, picks, variants
 

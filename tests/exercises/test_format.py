@@ -2,7 +2,8 @@
 
 import pytest
 
-from attn_course.exercises.exercise import FOLDER, ExerciseError, edits_of, parse_exercise
+from attn_course.clinic.edits import edits_of
+from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
 
 TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
 DEFECTS = {
@@ -31,6 +32,16 @@ def test_a_wrong_file_is_refused_by_name(message):
     with pytest.raises(ExerciseError) as raised:
         parse_exercise("add_ten", DEFECTS[message])
     assert message in str(raised.value) and "add_ten" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("def setup(", "{}\n\n\ndef setup("), ("    ", "    {}\n    ")]
+)
+def test_an_error_of_the_specification_names_its_line(old, new):
+    before, setup, after = TEXT.partition("def setup(")
+    text = (setup + after).replace(old, new.format("x, y = (1, 2, 3)"), 1)
+    with pytest.raises(ExerciseError, match="add_ten: .* ValueError: .*, at `x, y = .1, 2, 3.`"):
+        _ = parse_exercise("add_ten", before + text).setups
 
 
 def test_a_diff_becomes_edits_hunk_by_hunk():

@@ -17,6 +17,7 @@ ENGINE_NAMES = (
     "Tracer",
     "asnumpy",
     "xp",
+    "UserError",
 )
 
 

@@ -122,7 +122,7 @@ def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = stored("attn_course", ".py", ".js", ".css", ".json")
-    authors = stored("tools/attn_devtools", ".py", ".js", ".css", ".j2")
+    authors = stored("tools/attn_devtools", ".py", ".js", ".css", ".j2", ".toml")
     assert package | {f"attn_course/{name}" for name in DATA} <= names
     assert {name.removeprefix("tools/") for name in authors} <= names
     tops = {name.partition("/")[0] for name in names}

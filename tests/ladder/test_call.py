@@ -14,6 +14,7 @@ from kernelscope.module import ArgumentError
 
 from attn_course import Counters, attention, observe, reference
 from attn_course.ladder import Plan, Problem, Request, call_steps, methods, run_steps, step
+from attn_course.ladder.call import StepLaunch, numbers_of
 from attn_course.ladder.headers import KERNEL_FOLDER
 from attn_course.reference.comparison import assert_agrees
 from attn_course.reference.inputs import seeded_qkv
@@ -39,6 +40,21 @@ def functions_called(call) -> int:
     finally:
         sys.setprofile(None)
     return sum(event in ("call", "c_call") for event in events)
+
+
+# -- one launch ------------------------------------------------------------------------------------
+def test_a_launch_puts_its_numbers_into_the_parameters_types_and_runs_again():
+    q, k, _ = (array[0] for array in seeded_qkv(SHAPE))
+    call = call_steps([step(1)], {"q": q, "k": k}, 1.0, backend="simulator")
+    (made,) = call.launches
+    launch = StepLaunch(made.step, made.geometry, made.kernel, numbers_of(call.problem, 1.0))
+    launch.run(call.arrays)
+    assert launch.checked and type(launch.numbers["n"]) is np.int32
+    scores = call.arrays["s"].copy()
+    call.arrays["s"].fill(np.nan)
+    launch.run(call.arrays)
+    np.testing.assert_array_equal(call.arrays["s"], scores)
+    np.testing.assert_allclose(scores, q @ k.swapaxes(1, 2), rtol=1e-5, atol=1e-5)
 
 
 # -- a warm call on a GPU --------------------------------------------------------------------------

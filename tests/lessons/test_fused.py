@@ -7,9 +7,10 @@ from record_harness import stamped
 
 from attn_course import Counters, Tracer, reference
 from attn_course.ladder.problem import Device
+from attn_course.ladder.steps import EXPERIMENTS, step
 from attn_course.ladder.tiles import tile_label as label
 from attn_course.lessons import fused
-from attn_course.measure.experiments import tile_options
+from attn_course.lessons.fused import REPORT_SHAPES, tile_options
 from attn_course.reference import compare
 from attn_course.reference.inputs import seeded_qkv
 from attn_devtools.record import tile_model
@@ -205,3 +206,46 @@ def test_only_the_asynchronous_kernel_multiplies_while_data_travels():
     assert 0 < twelve.products_under_way < twelve.products.size
     assert eleven.products.size == twelve.products.size
     assert len(twelve.flights) == 1 + 2 * 3  # Q, and K and V of three tiles
+
+
+# -- attempts beside the ladder, and recorded times ------------------------------------------------
+def test_every_experiment_and_single_kernel_takes_part():
+    files = {file for file, _ in fused.VARIANTS.values()}
+    assert {row.file for row in EXPERIMENTS} <= files
+    assert {step(number).file for number in range(7, 13)} <= files
+
+
+@pytest.mark.parametrize(("keys", "count"), [(16, 1), (64, 1), (65, 2), (200, 4)])
+def test_online_blocks_are_of_64_keys(keys, count):
+    assert fused.online_blocks(keys) == count
+
+
+def test_tile_options_name_every_constant_of_kernel_11():
+    constants = step("flash_fp32").constants(tile_options((2, 4, 3, 5), 96))
+    chosen = [constants[name] for name in ("ROWS", "KEYS", "ROW_WARPS", "KEY_WARPS", "D")]
+    assert chosen == [2, 4, 3, 5, 96]
+
+
+def test_times_are_of_an_experiments_record_or_of_a_suites():
+    shape = REPORT_SHAPES[1]
+    row = {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 3.0}}}
+    found = stamped("experiments", rows=[row], tiles={"shape": fused.TILE_SHAPE})
+    assert fused.times(found, shape) == {"rows_warp": 3.0}
+    row = {"shape": list(shape), "causal": False, "timings": {"rows_online": {"median_us": 2.0}}}
+    suite = stamped("bench", rows=[row | {"causal": True, "timings": {}}, row])
+    assert fused.times(suite, shape, causal=False) == {"rows_online": 2.0}
+    with pytest.raises(KeyError, match="no row"):
+        fused.times(found, (1, 2, 3, 4))
+
+
+def test_a_table_of_times_has_a_column_a_shape_and_the_caption():
+    rows = [
+        {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 10.0 + at}}}
+        for at, shape in enumerate(REPORT_SHAPES)
+    ]
+    heads, _, first, second, caption = fused.time_table(
+        stamped("experiments", rows=rows), ("rows_warp", "rows_online")
+    ).splitlines()
+    assert "1,1,16,8192" in heads and caption.startswith("recorded 2026-01-02 on NVIDIA H200")
+    assert first.split() == ["rows_warp", "10.0", "11.0", "12.0", "13.0"]
+    assert second.split() == ["rows_online", *"----"]

@@ -75,14 +75,6 @@ def test_counts_follow_from_the_kernels_text(keys):
     assert tree.tally.warps["shuffles"] == 5 * 8 * 20
 
 
-def test_the_busiest_warp_is_one_of_all():
-    """Rows of equal length: every warp executes the same, and the launch is warps times that."""
-    size = Problem(bh=1, n=8, m=64, d=4)
-    scores = RNG.standard_normal((1, 8, 64)).astype(np.float32)
-    found = lesson06_reductions.count([5], {"s": scores}, 1.0, problem=size)
-    assert 8 * found.tally.longest_warp == found.seen.totals["instructions"]
-
-
 def test_lines_are_found_by_their_text():
     size = Problem(bh=1, n=32, m=16, d=4)
     inputs = {

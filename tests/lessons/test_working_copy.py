@@ -1,11 +1,13 @@
 """The learner's copies: no outputs, nothing overwritten, newer versions beside."""
 
 import json
+import re
 
 import pytest
 
+from attn_course.cli.main import main
 from attn_course.lessons import working_copy
-from attn_course.lessons.working_copy import WorkingCopy, lessons
+from attn_course.lessons.working_copy import NOTEBOOKS, WorkingCopy, lessons
 
 
 def notebook(text: str) -> str:
@@ -134,3 +136,14 @@ def test_every_lesson_states_title_and_exercises():
     found = lessons()
     assert [one.name[:2] for one in found] == sorted(one.name[:2] for one in found)
     assert all(one.title for one in found)
+
+
+def test_the_listing_has_the_minutes_of_the_text_and_of_the_exercises(capsys, tmp_path):
+    assert main(["lessons", "--folder", str(tmp_path / "work")]) == 0
+    shown = capsys.readouterr().out
+    for one in lessons():
+        text = json.loads((NOTEBOOKS / f"{one.name}.ipynb").read_text())["cells"][0]["source"]
+        stated = f"{one.minutes} minutes, and {one.exercise_minutes} for the exercises."
+        assert stated in "".join(text)
+        assert re.search(rf"^{one.name} +{one.minutes} +{one.exercise_minutes} ", shown, re.M)
+    assert sum(one.exercise_minutes for one in lessons()) > 0

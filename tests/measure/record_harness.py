@@ -11,7 +11,7 @@ def stamped(kind: str, **fields) -> dict:
 
 
 def timing(median_us: float, name: str = "one", **fields) -> dict:
-    """Return the timing of one contestant."""
+    """Return the timing of one candidate."""
     spread = {"median_us": median_us, "p20_us": 0.9 * median_us, "p80_us": 1.1 * median_us}
     how = {"name": name, "how": "graph", "samples": 5, "calls_a_sample": 1}
     return {**how, **spread, "relative_error": 1e-7, "tflops": 2.0, **fields}

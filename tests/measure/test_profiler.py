@@ -177,16 +177,39 @@ def test_a_corrupt_file_is_named_and_skipped(project, caplog):
         assert caplog.text.count(f"{name}.json is not a record: ") == 1
 
 
-def test_what_is_measured_now_is_measured_once_and_says_so(project, monkeypatch):
+def test_what_is_measured_now_is_measured_once_and_says_so(project, no_gpu, monkeypatch):
     _, root, record = project
     calls = []
     measure = lambda: calls.append(1) or record  # noqa: E731
     monkeypatch.setattr(results, "_measured_now", {})
-    assert results.measured_or_recorded("profile", measure, root) is None and not calls
+    with pytest.raises(RecordError, match="no record of it yet.*`attn-course record profile`"):
+        results.recorded("profile", measure, root)
+    results.write_record(record, "profile", root)
+    assert results.recorded("profile", measure, root) == record and not calls
+    with pytest.raises(RecordError, match="no record of it yet"):
+        results.recorded("profile", measure, root, lambda one: one["gpu"] == "another")
     monkeypatch.setattr(results, "resolve_backend", lambda: "gpu")
     for _ in range(2):
-        found = results.measured_or_recorded("profile", measure, root)
+        found = results.recorded("profile", measure, root)
     assert len(calls) == 1 and caption(found) == "measured now on NVIDIA H200"
+    assert results.recorded("profile", None, root) == record  # a lesson that does not measure
+
+
+@pytest.mark.parametrize("kind", ["bench_mlp", "memory_lesson", "experiments"])
+def test_a_missing_record_is_named_with_its_command(kind, no_gpu, tmp_path):
+    name = {"bench_mlp": "mlp", "memory_lesson": "memory"}.get(kind, kind)
+    with pytest.raises(RecordError, match=f"`attn-course record {name}` makes one"):
+        results.recorded(kind, root=tmp_path)
+
+
+def test_a_row_is_found_by_its_shape_and_fields():
+    rows = [{"shape": [1, 2], "causal": causal} for causal in (True, False)]
+    record = {"rows": rows, "tiles": {"shape": [3, 4]}}
+    assert results.row_of(record, (1, 2)) is rows[0]
+    assert results.row_of(record, (1, 2), causal=False) is rows[1]
+    assert results.row_of(record, (3, 4)) is record["tiles"]
+    with pytest.raises(KeyError, match="no row of shape .*, causal False"):
+        results.row_of(record, (3, 4), causal=False)
 
 
 def test_a_changed_kernel_makes_its_record_stale(project):

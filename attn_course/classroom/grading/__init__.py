@@ -4,7 +4,7 @@
 `verdict` has the judge prove itself and asks it about one kernel, `pool` grades many submissions,
 here or on a Dask cluster, `store` keeps results, `gradebook` and `feedback` show them, and
 `class_run` does all of it for a folder. What touches a submission runs in processes of its own, in
-`confined`.
+`confined`; no Python of a submission runs at all.
 """
 
 from kernelscope.lazy import lazy

@@ -8,30 +8,30 @@ from urllib.parse import quote
 
 from .feedback import feedback, overview
 from .gradebook import printable, write_nbgrader, write_tables
-from .grader import RUN_SECONDS, Task
+from .grader import Task
 from .handout import Handout, HandoutError, handout_of
-from .pool import grade_here, grade_on_cluster
-from .store import Store, write
+from .pool import Outcome, grade_here, grade_on_cluster
+from .store import Result, Store, write
 from .submissions import Submission, collect, read_plain
 from .verdict import JudgeError
 
 OVERVIEW = "index.html"
-Graded = Iterable[tuple[Task, dict | Exception]]
+Graded = Iterable[tuple[Task, Outcome]]
 
 
 @dataclass(frozen=True)
 class ClassRun:
     """What came of grading a folder.
 
-    layout: which one was found. results: of all submissions, as `grader.grade` returns them, in the
-    order of set and student. graded: how many were graded now; the others had been before.
-    left_out: students that are not in nbgrader's gradebook, as it cannot hold their names.
-    not_taken: (file, reason) of what looks like a notebook and is in no submission.
+    layout: which one was found. results: of all submissions, in the order of set and student.
+    graded: how many were graded now; the others had been before. left_out: students that are not in
+    nbgrader's gradebook, as it cannot hold their names. not_taken: (file, reason) of what looks
+    like a notebook and is in no submission.
     """
 
     folder: Path
     layout: str
-    results: tuple[dict, ...]
+    results: tuple[Result, ...]
     graded: int
     left_out: tuple[str, ...] = ()
     not_taken: tuple[tuple[str, str], ...] = ()
@@ -45,8 +45,6 @@ def grade_class(
     jobs: int = 0,
     cluster: str = "",
     again: bool = False,
-    run: bool = True,
-    seconds: float = RUN_SECONDS,
     gradebook: Path | None = None,
     follow: Callable[[Graded, int], Graded] = lambda graded, count: graded,
 ) -> ClassRun:
@@ -56,8 +54,7 @@ def grade_class(
         only: this problem set only; the set of notebooks that name none.
         jobs: submissions at a time; 0 is one for each processor. cluster: the address of a Dask
             scheduler, which grades in place of this machine.
-        again: grade those too whose results are there. run, seconds: whether to execute the
-            notebooks, and for how long each.
+        again: grade those too whose results are there.
         gradebook: nbgrader's database, to write the points into.
         follow(graded, count): shows progress; returns an iterable of the same.
     Raises CollectError where no submissions are found, HandoutError for a problem set that cannot
@@ -68,8 +65,8 @@ def grade_class(
     handouts, unknown = _handouts(folder, submissions)
     store, results, tasks = Store(out), {}, []
     for one in submissions:
-        task = _task(one, folder, handouts, unknown, run, seconds)
-        found = None if again else store.load(task)
+        task = _task(one, folder, handouts, unknown)
+        found = None if again else store.load(task.student, task.set, task.key)
         if found is None:
             tasks.append(task)
         else:
@@ -80,9 +77,10 @@ def grade_class(
         if isinstance(result, JudgeError):
             raise result
         if isinstance(result, Exception):
-            results[task.set, task.student] = _failed(task, result)
+            why = printable(f"{type(result).__name__}: {result}")  # not kept, and tried again
+            results[task.set, task.student] = task.result(failed=why)
         else:
-            results[task.set, task.student] = store.save(result)
+            results[task.set, task.student] = store.save(*result)
     ordered = tuple(results[key] for key in sorted(results))
     _publish(store, ordered, not_taken)
     left_out = () if gradebook is None else write_nbgrader(gradebook, handouts, ordered)
@@ -105,12 +103,7 @@ def _handouts(
 
 
 def _task(
-    one: Submission,
-    folder: Path,
-    handouts: dict[str, Handout],
-    unknown: dict[str, str],
-    run: bool,
-    seconds: float,
+    one: Submission, folder: Path, handouts: dict[str, Handout], unknown: dict[str, str]
 ) -> Task:
     problem, data, others = one.problem or unknown.get(one.set, ""), b"", ()
     if not problem:
@@ -119,51 +112,18 @@ def _task(
             others = tuple((other.name, read_plain(other)) for other in one.others)
         except OSError as error:
             problem = f"the notebook cannot be read: {error.strerror}"
-    handout = handouts[one.set].plain() if one.set in handouts and not problem else {}
-    file = one.path.relative_to(folder).as_posix()
-    return Task(
-        one.student,
-        one.set,
-        file,
-        data,
-        handout,
-        problem,
-        one.remark,
-        run,
-        seconds,
-        others=others,
-        named=one.named,
-    )
+    handout = None if problem else handouts.get(one.set)
+    about = (one.student, one.set, one.path.relative_to(folder).as_posix(), data, handout)
+    return Task(*about, problem, one.remark, others=others, named=one.named)
 
 
-def _failed(task: Task, error: Exception) -> dict:
-    """The result of a submission that could not be graded; it is not kept, and tried again."""
-    return {
-        "student": task.student,
-        "set": task.set,
-        "file": task.file,
-        "unreadable": "",
-        "failed": printable(f"{type(error).__name__}: {error}"),
-        "remarks": [],
-        "problems": [],
-        "notebook": {},
-        "pages": [],
-    }
-
-
-def _publish(store: Store, results: Sequence[dict], not_taken: Sequence[tuple[str, str]]) -> None:
+def _publish(store: Store, results: Sequence[Result], not_taken: Sequence[tuple[str, str]]) -> None:
     """Write the tables, a page for each student, and the instructor's page."""
     write_tables(store.folder, results, not_taken)
-    for result in results:
-        write(store.feedback_path(result["student"], result["set"]), feedback(result))
-
-    def link(result: dict) -> str:
-        path = store.feedback_path(result["student"], result["set"])
-        return quote(os.fsencode(path.relative_to(store.folder)))  # a name may be no UTF-8
-
-    write(
-        store.folder / OVERVIEW,
-        overview(
-            results, link, {one["sandbox"] for one in results if one.get("sandbox")}, not_taken
-        ),
-    )
+    links = {}
+    for one in results:
+        path = store.feedback_path(one.student, one.set)
+        write(path, feedback(one))
+        # a name may be no UTF-8
+        links[one.student, one.set] = quote(os.fsencode(path.relative_to(store.folder)))
+    write(store.folder / OVERVIEW, overview(results, links, not_taken))

@@ -5,18 +5,16 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
-from ..sets import SetCell, problem_set
-from .grader import WELL
-from .store import write
+from ..sets import problem_set
+from .store import GRADED, Result, write
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # a spreadsheet may take such a text as a formula
-GRADED, UNREADABLE, FAILED = "graded", "not readable", "not graded"
 HEADS = {
     "grades.csv": ("student", "problem set", "state", "points", "possible", "remarks"),
     "points.csv": ("student", "problem set", "problem", "property", "points", "possible"),
@@ -25,40 +23,12 @@ HEADS = {
 }
 
 
-class GradebookError(ShownBriefly, ValueError):
+class GradebookError(UserError, ValueError):
     """A gradebook that cannot be written."""
 
 
-def state_of(result: Mapping) -> str:
-    """Return "graded", or why there are no points."""
-    if result.get("failed"):
-        return FAILED
-    return UNREADABLE if result["unreadable"] else GRADED
-
-
-def total(result: Mapping) -> tuple[int, int]:
-    """Return the points of a submission, and how many there are."""
-    rows = [row for problem in result["problems"] for row in problem["rows"]]
-    return sum(row["earned"] for row in rows), sum(row["possible"] for row in rows)
-
-
-def remarks_of(result: Mapping) -> list[tuple[str, str, str]]:
-    """Return (kind, cell, text) of all that is unusual about a submission and its notebook."""
-    found = [(one["kind"], one["cell"], one["text"]) for one in result["remarks"]]
-    if result["unreadable"]:
-        found.append(("file", "", result["unreadable"]))
-    if result.get("failed"):
-        found.append(("grader", "", result["failed"]))
-    notebook = result["notebook"]
-    for error in notebook.get("errors", ()):
-        found.append(("notebook", error["cell"], f"raised {error['error']}"))
-    if notebook and notebook["ended"] != WELL:
-        found.append(("notebook", notebook["cell"], f"the notebook {notebook['ended']}"))
-    return found
-
-
 def write_tables(
-    folder: Path, results: Sequence[Mapping], not_taken: Sequence[tuple[str, str]] = ()
+    folder: Path, results: Sequence[Result], not_taken: Sequence[tuple[str, str]] = ()
 ) -> None:
     """Write the CSV files of a class. They hold no times: two runs give the same bytes.
 
@@ -66,17 +36,17 @@ def write_tables(
     """
     rows: dict[str, list[tuple]] = {name: [] for name in HEADS}
     rows["not_taken.csv"] += not_taken
-    for result in sorted(results, key=lambda one: (one["set"], one["student"])):
-        about = (result["student"], result["set"])
-        state, remarks = state_of(result), remarks_of(result)
-        points = total(result) if state == GRADED else ("", "")
-        rows["grades.csv"].append((*about, state, *points, len(remarks)))
-        rows["remarks.csv"] += [(*about, *one) for one in remarks]
-        for problem in result["problems"]:
-            rows["points.csv"] += [
-                (*about, problem["name"], row["property"], row["earned"], row["possible"])
-                for row in problem["rows"]
-            ]
+    for result in sorted(results, key=lambda one: (one.set, one.student)):
+        about = (result.student, result.set)
+        remarks = [(*about, one.kind, one.cell, one.text) for one in result.all_remarks]
+        points = (result.earned, result.possible) if result.state == GRADED else ("", "")
+        rows["grades.csv"].append((*about, result.state, *points, len(remarks)))
+        rows["remarks.csv"] += remarks
+        rows["points.csv"] += [
+            (*about, problem.name, row.property, row.earned, row.possible)
+            for problem in result.problems
+            for row in problem.rows
+        ]
     for name, heads in HEADS.items():
         write(folder / name, table([heads, *rows[name]]))
 
@@ -101,7 +71,7 @@ def printable(text: str) -> str:
     return shown.encode("utf-8", "replace").decode()
 
 
-def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping]) -> list[str]:
+def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Result]) -> list[str]:
     """Write the points of problem sets into nbgrader's gradebook, an SQLite file.
 
     The points of a property go to the test cell that earns them, as nbgrader's own do; what an
@@ -116,38 +86,33 @@ def write_nbgrader(path: Path, names: Iterable[str], results: Iterable[Mapping])
         text = "a gradebook needs nbgrader: pip install 'attn-course[class]'"
         raise GradebookError(text) from None
     with _quiet_nbgrader(), Gradebook(f"sqlite:///{path.absolute()}") as book:
-        cells = {name: _test_cells(name) for name in names}
-        for name, tests in cells.items():
+        cells = {}
+        for name in names:
             book.update_or_create_assignment(name)
             book.update_or_create_notebook(name, name)
-            for cell in tests.values():
+            for cell in problem_set(name).cells:
+                if not cell.points:
+                    continue
+                cells[name, cell.problem, cell.property] = cell.grade_id
                 book.update_or_create_grade_cell(
                     cell.grade_id, name, name, max_score=cell.points, cell_type="code"
                 )
         for result in results:
-            if state_of(result) != GRADED:
+            if result.state != GRADED:
                 continue
-            name, student = result["set"], result["student"]
-            if not _is_utf8(student):
+            name, student = result.set, result.student
+            if student != student.encode(errors="replace").decode():  # a name that is not UTF-8
                 left_out.append(student)
                 continue
             book.update_or_create_student(student)
             book.update_or_create_submission(name, student)
-            for problem in result["problems"]:
-                for row in problem["rows"]:
-                    cell = cells[name][problem["name"], row["property"]]
-                    grade = book.find_grade(cell.grade_id, name, name, student)
-                    grade.auto_score, grade.needs_manual_grade = row["earned"], False
+            for problem in result.problems:
+                for row in problem.rows:
+                    cell = cells[name, problem.name, row.property]
+                    grade = book.find_grade(cell, name, name, student)
+                    grade.auto_score, grade.needs_manual_grade = row.earned, False
         book.db.commit()
     return left_out
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # bytes of a file's name that Python keeps as surrogates
-        return False
-    return True
 
 
 @contextmanager
@@ -161,8 +126,3 @@ def _quiet_nbgrader() -> Iterator[None]:
             yield
     finally:
         os.environ["PATH"] = before
-
-
-def _test_cells(name: str) -> dict[tuple[str, str], SetCell]:
-    """Return (problem, property) -> the test cell that earns its points."""
-    return {(cell.problem, cell.property): cell for cell in problem_set(name).cells if cell.points}

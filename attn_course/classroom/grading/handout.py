@@ -6,10 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+import msgspec
+from kernelscope.errors import UserError
 
 _HIDDEN = re.compile(
     r"^[^\n]*BEGIN HIDDEN TESTS[^\n]*\n.*?^[^\n]*END HIDDEN TESTS[^\n]*\n?",
@@ -18,7 +19,7 @@ _HIDDEN = re.compile(
 _MAGIC = re.compile(r"\s*%%cuda[ \t]+(\w+)[ \t]*(?:\n|\Z)")
 
 
-class HandoutError(ShownBriefly, ValueError):
+class HandoutError(UserError, ValueError):
     """A problem set that cannot be graded; names the notebook and the cell."""
 
 
@@ -60,7 +61,7 @@ class Handout:
     @property
     def digest(self) -> str:
         """A hash of all that decides about points and remarks."""
-        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -72,15 +73,6 @@ class Handout:
         for name, digest in self.problems.items():
             if problem_digest(name) != digest:
                 raise HandoutError(f"{self.name}: this machine has another version of {name}")
-
-    def plain(self) -> dict:
-        """The problem set as plain data, for another process."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, plain: Mapping) -> Handout:
-        cells = tuple(HandoutCell(**cell) for cell in plain["cells"])
-        return cls(plain["name"], cells, plain["problems"])
 
 
 def problem_digest(name: str) -> str:

@@ -2,45 +2,49 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 from .confined.sandbox import stop_all
 from .grader import Task, grade
+from .store import Result
 from .verdict import JudgeError
 
+Outcome = tuple[Result, dict[str, str]] | Exception
 RETRIES = 3  # of a submission whose worker is gone
 _log = logging.getLogger(__name__)
 
 
-class ClusterError(ShownBriefly, RuntimeError):
+class ClusterError(UserError, RuntimeError):
     """A Dask cluster that can not be used."""
 
 
-def grade_here(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, dict | Exception]]:
+def grade_here(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome]]:
     """Grade submissions, `jobs` at a time; yield each with its result, or what went wrong.
 
     The threads only wait: what they grade runs in processes of its own.
     """
-    pool = ThreadPoolExecutor(jobs)
+    pool, futures = ThreadPoolExecutor(jobs), {}
     try:
-        futures = {pool.submit(grade, task): task for task in tasks}
+        futures |= {pool.submit(grade, task): task for task in tasks}
         for future in as_completed(futures):
             error = future.exception()
             yield futures[future], error if error is not None else future.result()
     except BaseException:  # Ctrl-C, or the caller stops early
         pool.shutdown(wait=False, cancel_futures=True)
-        stop_all()
+        while not all(future.done() for future in futures):  # a judge that ends is asked again
+            stop_all()
+            time.sleep(0.05)
         raise
     finally:
         pool.shutdown()
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A worker that grades nobody, since the judge does not work there."""
 
     worker: str
@@ -49,77 +53,72 @@ class Refusal:
 
 def grade_on_cluster(
     tasks: Sequence[Task], address: str, patience: float = 20.0
-) -> Iterator[tuple[Task, dict | Exception]]:
+) -> Iterator[tuple[Task, Outcome]]:
     """Grade submissions on a Dask cluster; yield each once, with its result or what went wrong.
 
     A submission is graded by another worker where its worker is gone, or where the judge does not
     work there. address: of the scheduler. patience: seconds to wait for it.
     Raises ClusterError where there is no cluster.
     """
-    try:
-        from distributed import Client
+    with _client(address, patience) as client:
         from distributed import as_completed as as_arrived
-    except ImportError:
-        raise ClusterError(
-            "a cluster needs Dask: pip install 'attn-course[class-cluster]'"
-        ) from None
-    try:
-        asyncio.run(_reach(address, patience))
-        client = Client(address, timeout=patience, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler at {address!r}: {error}. An address is such as tcp://HOST:8786"
-        ) from None
-    with client:
-        futures = {}
+
+        waiting: dict[str, Task] = {}
+        arrived = as_arrived(loop=client.loop, raise_errors=False)
+
+        def submit(task: Task, key: str, preferred: Sequence[str] | None = None) -> None:
+            waiting[key] = task
+            others = preferred is not None  # the preferred workers may be gone
+            where = {"workers": preferred, "allow_other_workers": others}
+            arrived.add(
+                client.submit(_grade_there, task, key=key, pure=False, retries=RETRIES, **where)
+            )
+
         for number, task in enumerate(tasks):
-            future = _submit(client, task, str(number))
-            futures[future.key] = (future, task)
-        refused: dict[str, str] = {}
-        arrived = as_arrived(
-            [future for future, _ in futures.values()], loop=client.loop, raise_errors=False
-        )
+            submit(task, f"grade-{number}-{task.key}")
+        refused: set[str] = set()
         for future in arrived:
-            task = futures.pop(future.key)[1]
-            error = future.exception()
+            task, error = waiting.pop(future.key), future.exception()
             result = error if error is not None else future.result()
             future.release()
             if not isinstance(result, Refusal):
                 yield task, result
                 continue
-            _note(result, refused)
-            others = sorted(set(client.nthreads()) - set(refused))
-            if not others:
+            if result.worker not in refused:
+                _log.warning("the worker %s grades nobody: %s", *result)
+            refused.add(result.worker)
+            if others := sorted(set(client.nthreads()) - refused):
+                submit(task, f"{future.key}-again", others)
+            else:
                 yield task, JudgeError(result.why)
-                continue
-            future = _submit(client, task, f"{future.key}-again", others)
-            futures[future.key] = (future, task)
-            arrived.add(future)
 
 
-async def _reach(address: str, patience: float) -> None:
-    """Connect once: a client that finds nobody gives up late, and with a traceback."""
-    from distributed import Security
-    from distributed.comm import connect
+def _client(address: str, patience: float):
+    """Return a client of a cluster. It connects once before: a client that finds nobody gives up
+    late, and with a traceback.
+    """
+    try:
+        from distributed import Client, Security
+        from distributed.comm import connect
+    except ImportError:
+        raise ClusterError(
+            "a cluster needs Dask: pip install 'attn-course[class-cluster]'"
+        ) from None
 
-    security = Security().get_connection_args("client")
-    (await connect(address, timeout=patience, **security)).abort()
+    async def reach() -> None:
+        security = Security().get_connection_args("client")
+        (await connect(address, timeout=patience, **security)).abort()
+
+    try:
+        asyncio.run(reach())
+        return Client(address, timeout=patience, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"no Dask scheduler at {address!r}: {error}. An address is such as tcp://HOST:8786"
+        ) from None
 
 
-def _submit(client, task: Task, name: str, workers: Sequence[str] | None = None):
-    """Return the future of a task. workers: those to prefer, as others have refused."""
-    return client.submit(
-        _grade_there,
-        task,
-        key=f"grade-{name}-{task.key}",
-        pure=False,
-        retries=RETRIES,
-        workers=workers,
-        allow_other_workers=workers is not None,  # those may be gone
-    )
-
-
-def _grade_there(task: Task) -> dict | Refusal:
+def _grade_there(task: Task) -> tuple[Result, dict[str, str]] | Refusal:
     """Grade on a worker. What is returned is not tried again there, unlike an exception."""
     from distributed import get_worker
 
@@ -127,9 +126,3 @@ def _grade_there(task: Task) -> dict | Refusal:
         return grade(task)
     except JudgeError as error:
         return Refusal(get_worker().address, str(error))
-
-
-def _note(refusal: Refusal, refused: dict[str, str]) -> None:
-    if refusal.worker not in refused:
-        _log.warning("the worker %s grades nobody: %s", refusal.worker, refusal.why)
-    refused[refusal.worker] = refusal.why

@@ -1,73 +1,70 @@
-"""Results on disk: one file a submission, written at once or not at all."""
+"""The result of a submission, and results on disk: one file each, written at once or not at all."""
 
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
 
 import msgspec
 
-from .grader import Task
+from ..points import Points, PropertyPoints
+from .confined.reading import Remark
+
+GRADED, UNREADABLE, FAILED = "graded", "not readable", "not graded"
+NO_SET = "no_set"  # folder of submissions that name no problem set
 
 
-class ResultRow(TypedDict):
-    """A property of a problem; see `PropertyPoints`."""
-
-    property: str
-    earned: int
-    possible: int
-    reason: str
-    label: str
-    hidden: bool
-    line: int
-
-
-class ResultProblem(TypedDict):
-    """A judged kernel. cell: its grade_id; source: its text."""
+class JudgedKernel(msgspec.Struct):
+    """The points of a problem. cell: its grade_id; source: the kernel's text, None without one."""
 
     name: str
     cell: str
     source: str | None
-    rows: list[ResultRow]
+    rows: tuple[PropertyPoints, ...]
+
+    @property
+    def points(self) -> Points:
+        return Points(self.name, self.rows)
 
 
-class ResultRemark(TypedDict):
-    kind: str
-    cell: str
-    text: str
+class Result(msgspec.Struct):
+    """What came of a submission.
 
-
-class NotebookError(TypedDict):
-    cell: str
-    error: str
-    text: str
-
-
-class NotebookRun(TypedDict, total=False):
-    """What a notebook did; empty where it was not executed."""
-
-    ended: str
-    limit: str
-    cell: str
-    errors: list[NotebookError]
-
-
-class GradedResult(TypedDict):
-    """The fields of a kept result that its readers use."""
+    key: of the task. unreadable: why it was not read, or "". failed: why it could not be graded, or
+    "". pages: the problems with a page of steps. sandbox: its walls. seconds: that grading took.
+    """
 
     key: str
     student: str
     set: str
     file: str
-    unreadable: str
-    remarks: list[ResultRemark]
-    problems: list[ResultProblem]
-    notebook: NotebookRun
-    pages: list[str]
+    unreadable: str = ""
+    failed: str = ""
+    remarks: list[Remark] = []
+    problems: list[JudgedKernel] = []
+    pages: list[str] = []
+    sandbox: str = ""
+    seconds: float = 0.0
 
+    @property
+    def state(self) -> str:
+        """GRADED, or why there are no points."""
+        return FAILED if self.failed else UNREADABLE if self.unreadable else GRADED
 
-NO_SET = "no_set"  # folder of submissions that name no problem set
+    @property
+    def earned(self) -> int:
+        return sum(one.points.earned for one in self.problems)
+
+    @property
+    def possible(self) -> int:
+        return sum(one.points.possible for one in self.problems)
+
+    @property
+    def all_remarks(self) -> list[Remark]:
+        """All that is unusual, with the reason why there are no points."""
+        reasons = (("file", self.unreadable), ("grader", self.failed))
+        return [*self.remarks, *(Remark(kind, "", why) for kind, why in reasons if why)]
 
 
 class Store:
@@ -85,28 +82,26 @@ class Store:
         name = problem_set or NO_SET
         return self.folder / "feedback" / student / name / f"{name}.html"
 
-    def load(self, task: Task) -> dict | None:
-        """Return the result of a task, None where it is missing, of another task, or damaged."""
+    def load(self, student: str, problem_set: str, key: str) -> Result | None:
+        """Return a result, None where it is missing, of another task, or damaged."""
         try:
-            text = self.result_path(task.student, task.set).read_text(encoding="utf-8")
-            result = json.loads(text)
-            msgspec.convert(result, GradedResult)
+            text = self.result_path(student, problem_set).read_text(encoding="utf-8")
+            result = msgspec.convert(json.loads(text), Result)
         except (OSError, ValueError, RecursionError):
             return None
-        return result if result["key"] == task.key else None
+        return result if result.key == key else None
 
-    def save(self, result: dict) -> dict:
-        """Write a result and its pages; return it without the pages."""
-        feedback = self.feedback_path(result["student"], result["set"])
+    def save(self, result: Result, pages: Mapping[str, str]) -> Result:
+        """Write a result and its pages, problem -> HTML; return the result."""
+        feedback = self.feedback_path(result.student, result.set)
         for old in feedback.parent.glob(page_name("*")):
             old.unlink()  # of a submission before this one
-        for name, page in result["pages"].items():
+        for name, page in pages.items():
             write(feedback.with_name(page_name(name)), page)
-        kept = {**result, "pages": sorted(result["pages"])}
-        text = json.dumps(kept, indent=1) + "\n"
-        write(self.result_path(result["student"], result["set"]), text)
+        text = json.dumps(msgspec.to_builtins(result), indent=1) + "\n"
+        write(self.result_path(result.student, result.set), text)
         self.graded += 1
-        return kept
+        return result
 
 
 def page_name(problem: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernelscope import ShownBriefly
+from kernelscope.errors import UserError
 
 MOST_BYTES = 20 << 20  # of a notebook
 MOST_OTHERS = 5  # notebooks of one student that are read beside the first
@@ -23,7 +23,7 @@ _COPY = re.compile(r"[ _]?\(\d+\)$")  # of a stem: what a browser adds to a seco
 _SET = re.compile(r"(?<![A-Za-z0-9])(ps\d+)(?![A-Za-z0-9])")
 
 
-class CollectError(ShownBriefly, ValueError):
+class CollectError(UserError, ValueError):
     """A folder without submissions."""
 
 

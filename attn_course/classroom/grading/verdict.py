@@ -16,26 +16,34 @@ import json
 import re
 import threading
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import shorten
 
-from kernelscope import ShownBriefly
+import msgspec
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, PACKAGE
 
 from ..points import Points, nothing
 from ..proof import loses
 from ..scoring import read_problem
-from .confined.sandbox import MIB, ProcessLimits, ProcessOutcome, Sandbox, SandboxError
+from .confined.sandbox import (
+    MIB,
+    ProcessLimits,
+    ProcessOutcome,
+    Sandbox,
+    SandboxError,
+    best_sandbox,
+)
 from .handout import problem_digest
 
 MODULE = f"{__package__}.confined.judging"
 JUDGE_LIMITS = ProcessLimits(seconds=40)  # its launches have limits of their own
-JUDGED_AGAIN = 1  # times, where the judge gives no answer
+CLOCK = "clock"  # the limit of a process that waits: for a processor, a disk
 TAIL_CHARACTERS = 300  # of what a process printed, in a reason
 ENDED = {  # limit that a process passed -> what the report says
     "time": "ran longer than {seconds:g} s",
+    CLOCK: "waited for the machine, and had less than {seconds:g} s of it",
     "memory": "used more than {memory_mib} MiB of memory",
     "processes": "started more than {processes} processes",
     "files": "wrote more than {folder_mib} MiB or {folder_files} files",
@@ -50,16 +58,16 @@ class JudgeError(SandboxError):
     """The judge does not work on this machine: it can grade nobody."""
 
 
-class NotJudged(ShownBriefly, RuntimeError):
+class NotJudged(UserError, RuntimeError):
     """A text on which the judge ends each time, and not on the reference: the teacher decides."""
 
 
-@dataclass(frozen=True)
-class NoAnswer:
-    """A judge that gave no points. limit: of the sandbox that ended it, or "". why: in words."""
+class NoAnswer(Exception):
+    """A judge that gave no points, with the reason; limit: of the sandbox that ended it, or ""."""
 
-    limit: str
-    why: str
+    def __init__(self, limit: str, why: str):
+        super().__init__(why)
+        self.limits = [limit]
 
 
 def judge(sandbox: Sandbox, problem: str, text: str | None) -> tuple[Points, str]:
@@ -72,19 +80,20 @@ def judge(sandbox: Sandbox, problem: str, text: str | None) -> tuple[Points, str
     if text is None:
         return nothing(about, "there is no kernel"), ""
     require_judge(sandbox, problem)
-    answer, limits = _ask_again(sandbox, problem, text)
-    if not isinstance(answer, NoAnswer):
-        return answer
+    try:
+        return _ask_again(sandbox, problem, text)
+    except NoAnswer as end:
+        why, limits = f"it {end}", end.limits
     if defect := _defect(sandbox, problem, about.solution, ""):
         raise SandboxError(
-            f"the judge gives no answer on {problem}: it {answer.why}. This is the machine's "
-            f"fault, for {defect}"
+            f"the judge gives no answer on {problem}: {why}. This is the machine's fault, for "
+            f"{defect}"
         )
     if all(limits):
-        return nothing(about, f"the kernel ended the examination: it {answer.why}"), ""
+        return nothing(about, f"the kernel ended the examination: {why}"), ""
     raise NotJudged(
-        f"the judge of {problem} ends on this text each time, and not on the reference "
-        f"solution: it {answer.why}"
+        f"the judge of {problem} ends on this text each time, and not on the reference solution: "
+        f"{why}"
     )
 
 
@@ -122,10 +131,10 @@ def _defect(sandbox: Sandbox, problem: str, text: str, rejected_for: str) -> str
     called = (
         f"a wrong solution of {problem}" if rejected_for else f"the reference solution of {problem}"
     )
-    answer, _ = _ask_again(sandbox, problem, text)
-    if isinstance(answer, NoAnswer):
-        return f"{called} gets no answer: the judge {answer.why}"
-    points, _ = answer
+    try:
+        points, _ = _ask_again(sandbox, problem, text)
+    except NoAnswer as end:
+        return f"{called} gets no answer: the judge {end}"
     told = f"{called} gets {points.earned} of {points.possible} points"
     if rejected_for:
         return "" if loses(points, rejected_for) else f"{told}, though it breaks {rejected_for!r}"
@@ -134,38 +143,43 @@ def _defect(sandbox: Sandbox, problem: str, text: str, rejected_for: str) -> str
     return f"{told}: {shorten(points.of(points.lost[0]).reason, TAIL_CHARACTERS)}"
 
 
-def _ask_again(
-    sandbox: Sandbox, problem: str, text: str
-) -> tuple[tuple[Points, str] | NoAnswer, list[str]]:
-    """Ask the judge, again where it gives no answer; return the answer and the limits passed."""
-    limits: list[str] = []
-    for _ in range(1 + JUDGED_AGAIN):
-        answer = _ask(sandbox, problem, text)
-        if not isinstance(answer, NoAnswer):
-            break
-        limits.append(answer.limit)
-    return answer, limits
+def own_points(problem: str, text: str) -> Points:
+    """Return the points of one's own kernel, by a judge that need not prove itself.
+
+    Raises NotJudged where it gives none, SandboxError where no sandbox works here.
+    """
+    try:
+        return _ask_again(best_sandbox(), problem, text)[0]
+    except NoAnswer as end:
+        raise NotJudged(f"{problem} is not judged: the judge {end}") from None
 
 
-def _ask(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str] | NoAnswer:
+def _ask_again(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str]:
+    """Ask the judge, again where it gives no answer. NoAnswer has the limits of all trials."""
+    try:
+        return _ask(sandbox, problem, text)
+    except NoAnswer as first:
+        try:
+            return _ask(sandbox, problem, text)
+        except NoAnswer as end:
+            end.limits += first.limits
+            raise
+
+
+def _ask(sandbox: Sandbox, problem: str, text: str) -> tuple[Points, str]:
     data = json.dumps({"problem": problem, "text": text}).encode()
     try:
         outcome = sandbox.run(["-m", MODULE], data, JUDGE_LIMITS)
     except SandboxError as error:  # the supervisor may have been killed
-        return NoAnswer("", f"did not run: {error}")
+        raise NoAnswer("", f"did not run: {error}") from None
     first, ended, rest = outcome.reply.partition("\n")
     if not ended:
         cut = "was cut off in its answer; it " if first else ""
         tail = "" if outcome.passed else last_words(outcome.tail)
         why = ending(outcome, JUDGE_LIMITS) + (f": {tail}" if tail else "")
-        return NoAnswer("" if waited(outcome, JUDGE_LIMITS) else outcome.passed, f"{cut}{why}")
+        raise NoAnswer("" if outcome.passed == CLOCK else outcome.passed, f"{cut}{why}")
     page = json.loads(rest) if rest.endswith("\n") and outcome else ""  # the page may be missing
-    return Points.from_data(json.loads(first)), page
-
-
-def waited(outcome: ProcessOutcome, limits: ProcessLimits) -> bool:
-    """Whether the time limit passed while the process waited for the machine, such as its disk."""
-    return outcome.passed == "time" and outcome.cpu_seconds < limits.seconds / 2
+    return msgspec.convert(json.loads(first), Points), page
 
 
 def ending(outcome: ProcessOutcome, limits: ProcessLimits) -> str:

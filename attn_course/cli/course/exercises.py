@@ -49,27 +49,20 @@ def execute(arguments) -> int:
 
 def _row(exercise: Exercise) -> dict:
     """An exercise as plain data; `correct` counts the reference too."""
-    return {
-        "name": exercise.name,
-        "title": exercise.title,
-        "lesson": exercise.lesson,
-        "lines": exercise.lines,
-        "minutes": exercise.minutes,
-        "correct": 1 + len(exercise.correct),
-        "wrong": len(exercise.wrong),
-    }
+    names = ("name", "title", "lesson", "lines", "minutes")
+    row = {name: getattr(exercise, name) for name in names}
+    return row | {"correct": 1 + len(exercise.correct), "wrong": len(exercise.wrong)}
 
 
 def _listing(exercises: list[Exercise]) -> str:
     copy = WorkingCopy.here()
     progress = copy.progress() if copy else {}
-    rows = []
+    rows, counts = [], ("lines", "minutes", "correct", "wrong")
     for one in exercises:
-        state = progress.get(one.name, {})
+        state, row = progress.get(one.name, {}), _row(one)
         mark = "passed" if state.get("passed") else "tried" if state else ""
-        cells = (one.lesson, one.name, f"{one.lines}", f"{one.minutes}")
-        rows.append((*cells, f"{1 + len(one.correct)}", f"{len(one.wrong)}", mark))
-    heads = ("lesson", "exercise", "lines", "minutes", "correct", "wrong", "")
+        rows.append((row["lesson"], row["name"], *(f"{row[head]}" for head in counts), mark))
+    heads = ("lesson", "exercise", *counts, "")
     lines = sum(one.lines for one in exercises)
     lessons = len({one.lesson for one in exercises})
     return (

@@ -1,15 +1,16 @@
 """`attn-course grade DIR`: grade a class, each submission in a sandbox."""
 
-import argparse
 from pathlib import Path
 from textwrap import shorten
 
+import msgspec
 from kernelscope.cli.arguments import natural, output_file, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.classroom.grading.class_run import OVERVIEW, ClassRun, grade_class
-from attn_course.classroom.grading.gradebook import GRADED, printable, remarks_of, state_of, total
-from attn_course.classroom.grading.grader import RUN_SECONDS
+from attn_course.classroom.grading.gradebook import printable
+from attn_course.classroom.grading.store import GRADED
 from attn_course.classroom.grading.submissions import MOST_NAMED
 from attn_course.cli.arguments import output_folder
 from attn_course.figures import table
@@ -24,8 +25,8 @@ def add(parsers) -> None:
         "grade",
         help="grade the notebooks of a class",
         description="Grade every submission of a folder. The text of each kernel is judged by the "
-        "course's own code; the notebook is executed in a sandbox, which is reported and costs no "
-        "points. Results are kept, so that a second call goes on where the first was stopped. "
+        "course's own code in a sandbox; the notebook is read and not executed. Results are kept, "
+        "so that a second call goes on where the first was stopped. "
         "Exit status 1 when a submission is not graded; 2 when nothing is, as the judge does not "
         "work here.",
         epilog="The folder has nbgrader's layout (submitted/STUDENT/ps1/ps1.ipynb), or holds "
@@ -57,15 +58,6 @@ def add(parsers) -> None:
     )
     parser.add_argument("--again", action="store_true", help="grade those too that are graded")
     parser.add_argument(
-        "--no-run", action="store_true", help="judge the kernels only; execute no notebook"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive_seconds,
-        default=RUN_SECONDS,
-        help=f"that a notebook may run (default {RUN_SECONDS:g})",
-    )
-    parser.add_argument(
         "--gradebook",
         type=output_file,
         metavar="FILE",
@@ -73,22 +65,11 @@ def add(parsers) -> None:
     )
 
 
-def positive_seconds(text: str) -> float:
-    """A number of seconds above 0; argparse shows the message of what it refuses."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
-
-
 def execute(arguments) -> int:
     if arguments.own:
         return grade_self(arguments.own, arguments.folder, arguments.json)
     if arguments.folder is None:
-        raise ValueError("name the folder of the submissions, or a problem set: --self ps1")
+        raise InputError("name the folder of the submissions, or a problem set: --self ps1")
     quiet = arguments.json == Path("-")
 
     def follow(graded, count):
@@ -101,38 +82,30 @@ def execute(arguments) -> int:
         jobs=arguments.jobs,
         cluster=arguments.dask,
         again=arguments.again,
-        run=not arguments.no_run,
-        seconds=arguments.seconds,
         gradebook=arguments.gradebook,
         follow=follow,
     )
     if not quiet:
         print(_report(run))
     write_json(arguments.json, _record(run))
-    return 0 if all(state_of(result) == GRADED for result in run.results) else 1
+    return 0 if all(result.state == GRADED for result in run.results) else 1
 
 
 def _record(run: ClassRun) -> dict:
     """The outcome for machines: results without the texts of kernels."""
-    rows = []
-    for result in run.results:
-        earned, possible = total(result)
-        remarks = [
-            dict(zip(("kind", "cell", "text"), one, strict=True)) for one in remarks_of(result)
-        ]
-        rows.append(
-            {
-                "student": result["student"],
-                "set": result["set"],
-                "file": result["file"],
-                "state": state_of(result),
-                "points": earned,
-                "possible": possible,
-                "remarks": remarks,
-                "notebook": result["notebook"],
-                "seconds": result.get("seconds"),
-            }
-        )
+    rows = [
+        {
+            "student": one.student,
+            "set": one.set,
+            "file": one.file,
+            "state": one.state,
+            "points": one.earned,
+            "possible": one.possible,
+            "remarks": msgspec.to_builtins(one.all_remarks),
+            "seconds": one.seconds,
+        }
+        for one in run.results
+    ]
     left = [{"file": file, "reason": why} for file, why in run.not_taken]
     return {
         "layout": run.layout,
@@ -145,19 +118,18 @@ def _record(run: ClassRun) -> dict:
 def _report(run: ClassRun) -> str:
     rows = []
     for result in run.results:
-        graded = state_of(result) == GRADED
-        earned, possible = total(result)
-        remarks = remarks_of(result)
+        remarks = result.all_remarks
+        graded = result.state == GRADED
         cells = (
-            result["set"],
-            result["student"],
-            f"{earned} of {possible}" if graded else state_of(result),
-            shorten(remarks[0][2], MOST_CHARACTERS) if remarks else "",
+            result.set,
+            result.student,
+            f"{result.earned} of {result.possible}" if graded else result.state,
+            shorten(remarks[0].text, MOST_CHARACTERS) if remarks else "",
             f"{len(remarks) - 1} more" if len(remarks) > 1 else "",
         )
         rows.append(tuple(printable(cell) for cell in cells))
-    graded = sum(state_of(result) == GRADED for result in run.results)
-    confined = sorted({result["sandbox"] for result in run.results if result.get("sandbox")})
+    graded = sum(result.state == GRADED for result in run.results)
+    confined = sorted({result.sandbox for result in run.results if result.sandbox})
     lines = [
         table(("set", "student", "points", "remarks", ""), rows),
         "",

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import MissingFileError
 
 from attn_course.classroom.gpu_bonus import timed
 from attn_course.classroom.grading.confined.reading import Unreadable, read
 from attn_course.classroom.grading.handout import handout_of
+from attn_course.classroom.grading.verdict import own_points
 from attn_course.classroom.points import Points
-from attn_course.classroom.scoring import score_apart
 from attn_course.classroom.sets import ProblemSet, problem_set
 from attn_course.figures import table
 from attn_course.lessons.working_copy import WorkingCopy
@@ -27,7 +29,7 @@ def grade_self(name: str, path: Path | None, json_file: Path | None) -> int:
     reading = read(path.read_bytes(), handout_of(name))
     if reading.unreadable:
         raise Unreadable(f"{path}: {reading.unreadable}")
-    found = score_apart(reading.kernels)
+    found = {problem: own_points(problem, text) for problem, text in reading.kernels.items()}
     bonus = [
         timed(problem, reading.kernels[problem.name])
         for problem in chosen.problems
@@ -45,7 +47,7 @@ def grade_self(name: str, path: Path | None, json_file: Path | None) -> int:
         "set": name,
         "earned": earned,
         "possible": chosen.points,
-        "problems": [points.as_data() for points in found.values()],
+        "problems": msgspec.to_builtins(list(found.values())),
         "remarks": [remark.text for remark in reading.remarks],
         "bonus": sum(one.earned for one in bonus),
     }
@@ -58,7 +60,7 @@ def own_notebook(chosen: ProblemSet) -> Path:
     copy = WorkingCopy.here() or WorkingCopy(Path.cwd() / WORK)
     path = copy.folder / FOLDER / f"{chosen.name}.ipynb"
     if not path.is_file():
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"there is no {path}: name your notebook, or make your working copy with "
             "`attn-course lessons`"
         )

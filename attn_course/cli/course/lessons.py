@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from kernelscope.cli.arguments import write_json
+from kernelscope.errors import InputError
 
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
@@ -68,7 +69,7 @@ def _chosen(name: str, found: list[Lesson]) -> str:
     for one in names:
         if name == one or f"{name:0>2}" == one.split("_")[0]:
             return one
-    raise ValueError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
+    raise InputError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
 
 
 def lab_environment() -> dict[str, str]:
@@ -103,6 +104,7 @@ def _row(copy: WorkingCopy, lesson: Lesson) -> dict:
         "name": lesson.name,
         "title": lesson.title,
         "minutes": lesson.minutes,
+        "exercise_minutes": lesson.exercise_minutes,
         "begun": copy.has_changed(lesson.name),
         "exercises": list(lesson.exercises),
         "passed": passed,
@@ -114,9 +116,11 @@ def _listing(rows: list[dict]) -> str:
         (
             row["name"],
             f"{row['minutes']}",
+            f"{row['exercise_minutes']}",
             f"{len(row['passed'])} of {len(row['exercises'])}" if row["exercises"] else "-",
             "begun" if row["begun"] else "",
         )
         for row in rows
     ]
-    return table(("lesson", "minutes", "exercises passed", ""), cells, right=(1, 2))
+    heads = ("lesson", "minutes", "for exercises", "exercises passed", "")
+    return table(heads, cells, right=(1, 2, 3))

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 
 from kernelscope import resolve_backend
+from kernelscope.errors import UnknownNameError
 
 EXP_LANES = 16  # exp2 results a clock and SM; source as of FP32_LANES
 # float32 fused multiply-adds a clock and SM where they are not 128: CUDA C++ Programming Guide,
@@ -107,7 +108,7 @@ def peak_of(name: str) -> Gpu:
     here = _reported() if resolve_backend() == "gpu" else None
     if here and here.name == name:
         return here
-    raise KeyError(
+    raise UnknownNameError(
         f"no peak rates for {name!r}; there are: {', '.join(GPUS)}. Add a row to GPUS "
         "in attn_course/measure/hardware/devices.py with the data sheet it comes from"
     )

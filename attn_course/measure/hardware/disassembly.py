@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kernelscope.compile import compile_cubin
+from kernelscope.errors import UnknownNameError, UserError
 
 from attn_course.ladder.headers import kernel_path
 
@@ -22,7 +23,7 @@ _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<text>[A-Z][A-Z0-9_.]*[^;]*);")
 
 
-class DisassemblerMissing(RuntimeError):
+class DisassemblerMissing(UserError, RuntimeError):
     """No nvdisasm here; the message says how to get it."""
 
 
@@ -63,7 +64,7 @@ def machine_code(
     cubin = compile_cubin(source, path.name, options, arch, folder=str(path.parent)).cubin
     found = disassembled(cubin)
     if entry not in found:
-        raise KeyError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
+        raise UnknownNameError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
     return found[entry]
 
 

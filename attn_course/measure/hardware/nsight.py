@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 from kernelscope import array_module
+from kernelscope.errors import UserError
 
 from attn_course.folders import IMPORT_ROOT, child_environment
 from attn_course.ladder.call import call_steps, compiled
@@ -77,10 +78,9 @@ PROFILING = (
 )
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 _RETRIES = 8
-NO_NCU = "ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit"
 
 
-class ProfilerError(RuntimeError):
+class ProfilerError(UserError, RuntimeError):
     """ncu is missing, not allowed to read the counters, or did not profile what was asked."""
 
 
@@ -190,20 +190,19 @@ def find_ncu() -> Path | None:
     return max(places, default=None)
 
 
+def _ncu() -> Path:
+    """find_ncu(). ProfilerError: there is none."""
+    if ncu := find_ncu():
+        return ncu
+    raise ProfilerError("ncu (Nsight Compute) is not on the PATH nor in the CUDA toolkit")
+
+
 def ncu_command(ncu: Path, kernels: Sequence[str], metrics: Sequence[str], program) -> list[str]:
     """The command line that profiles the named kernels of a program and prints CSV."""
     how = "--clock-control none --target-processes all --kernel-name-base function"
     wanted = ["--kernel-name", f"regex:^({'|'.join(sorted(set(kernels)))})$"]
-    shown = "--csv --page raw --print-units base"
-    return [
-        str(ncu),
-        *how.split(),
-        *wanted,
-        "--metrics",
-        ",".join(metrics),
-        *shown.split(),
-        *program,
-    ]
+    shown = ["--metrics", ",".join(metrics), *"--csv --page raw --print-units base".split()]
+    return [str(ncu), *how.split(), *wanted, *shown, *program]
 
 
 def collect(
@@ -223,9 +222,7 @@ def run_ncu(program: Sequence[str], launches: Sequence[Geometry], metrics, timeo
 
     Metrics that this ncu does not know are left out.
     """
-    ncu, metrics = find_ncu(), list(metrics)
-    if ncu is None:
-        raise ProfilerError(NO_NCU)
+    ncu, metrics = _ncu(), list(metrics)
     for _ in range(_RETRIES):
         command = ncu_command(ncu, [launch.entry for launch in launches], metrics, program)
         done = subprocess.run(
@@ -258,12 +255,8 @@ def known_metrics(pattern: str) -> list[str]:
 
     Raises ProfilerError where there is no ncu.
     """
-    ncu = find_ncu()
-    if ncu is None:
-        raise ProfilerError(NO_NCU)
-    done = subprocess.run(
-        [str(ncu), "--query-metrics"], capture_output=True, text=True, timeout=120
-    )
+    query = [str(_ncu()), "--query-metrics"]
+    done = subprocess.run(query, capture_output=True, text=True, timeout=120)
     names = re.findall(r"^(\w+__\w+) ", done.stdout, re.MULTILINE)
     return [f"{name}.sum" for name in sorted(set(names)) if re.search(pattern, name)]
 

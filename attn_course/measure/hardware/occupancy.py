@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass
 
 from kernelscope.compile import compile_cubin
+from kernelscope.errors import UnknownNameError
 
 from attn_course.ladder.headers import kernel_path
 
@@ -62,7 +63,7 @@ def compiled_registers(
     cubin = compile_cubin(source, path.name, tuple(options), arch, folder=str(path.parent)).cubin
     found = cubin_registers(cubin)
     if entry not in found:
-        raise KeyError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
+        raise UnknownNameError(f"no kernel {entry!r} in {path.name}; there are: {', '.join(found)}")
     return found[entry]
 
 

@@ -22,6 +22,6 @@ _NAMES = {
     "events": "InstructionEvent Launch Observer observe",
     "watch": "Counters Sanitizer Tracer",
     # what goes wrong
-    "errors": "ArgumentError BackendError CompileError LaunchError ShownBriefly SimulatorError",
+    "errors": "ArgumentError BackendError CompileError LaunchError SimulatorError UserError",
 }
 __all__, __getattr__, __dir__ = lazy(__name__, _NAMES)

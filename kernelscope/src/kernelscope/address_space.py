@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .addresses import aligned
+from .errors import InputTypeError
 
 ALIGNMENT = 512  # bytes, as cudaMalloc's
 HEAP_BYTES = 8 << 20  # for malloc in kernels: what CUDA gives by default
@@ -471,7 +472,7 @@ def device_address(array) -> int:
         return SPACE.give(array, addressed=True)[0]
     pointer = getattr(getattr(array, "data", array), "ptr", None)
     if pointer is None:
-        raise TypeError(f"device_address() takes an array, not {type(array).__name__!r}")
+        raise InputTypeError(f"device_address() takes an array, not {type(array).__name__!r}")
     return int(pointer)
 
 

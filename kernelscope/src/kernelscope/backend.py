@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .errors import BackendError
+from .errors import BackendError, InputError
 from .settings import setting
 
 ENVIRONMENT_VARIABLE = "KERNELSCOPE_BACKEND"
@@ -65,7 +65,7 @@ def resolve_backend(backend: str | None = None) -> str:
     if chosen is None:
         return "gpu" if gpu_count() else "simulator"
     if chosen not in BACKENDS:
-        raise ValueError(f'{origin} is {chosen!r}; it must be "gpu" or "simulator"')
+        raise InputError(f'{origin} is {chosen!r}; it must be "gpu" or "simulator"')
     if chosen == "gpu" and not gpu_count():
         raise BackendError(
             f'{origin} asks for "gpu", but CuPy sees no GPU on this machine; '

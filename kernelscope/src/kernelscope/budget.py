@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 
-from .errors import OutOfTime, TooLarge
+from .errors import InputError, OutOfTime, TooLarge
 from .settings import setting
 
 TIMEOUT = "KERNELSCOPE_TIMEOUT"  # environment: seconds until a call is given up
@@ -149,7 +149,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ValueError(
+        raise InputError(
             f"{TIMEOUT} is {text!r}; it must be a number of seconds above 0, such as 600"
         )
     return seconds
@@ -158,7 +158,7 @@ def _seconds(text: str) -> float:
 def _size(variable: str, text: str, default: int) -> int:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMG]?)", text)
     if text and not match:
-        raise ValueError(
+        raise InputError(
             f"{variable} is {text!r}; it must be a number of bytes, such as 4000000, 500M or 4G"
         )
     return int(float(match[1]) * _UNITS[match[2]]) if match else default

@@ -45,6 +45,33 @@ def _is_users(filename: str) -> bool:
     return not (is_hidden(filename) or filename.startswith(tuple(libraries)))
 
 
+class UserError(ShownBriefly, Exception):
+    """An error that the user can correct: the base class of all such errors.
+
+    Packages that use this one derive theirs from it too. The message says what is wrong, where,
+    and what to do instead. A command prints it in one line and ends with status 2; any other
+    exception is a fault of the program, shown with its traceback and status 70.
+    """
+
+
+class InputError(UserError, ValueError):
+    """An argument, option, setting or file that the call does not take; says what it takes."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument of a type that the call does not take; says which it takes."""
+
+
+class UnknownNameError(UserError, KeyError):
+    """A name or key that is not there; the message lists those that are."""
+
+    __str__ = Exception.__str__  # KeyError shows its argument as a literal, in quotes
+
+
+class MissingFileError(UserError, FileNotFoundError):
+    """A file that is not there; the message says what is."""
+
+
 # -- from CUDA C to PTX, and from PTX to a program ----------------------------------------------
 @dataclass(frozen=True)
 class Diagnostic:
@@ -57,7 +84,7 @@ class Diagnostic:
     snippet: tuple[str, ...] = ()  # the source line and the caret line
 
 
-class CompileError(ShownBriefly, RuntimeError):
+class CompileError(UserError, RuntimeError):
     """CUDA C that does not compile.
 
     `diagnostics` holds the compiler's errors in order, `log` its whole output; `file` and
@@ -79,11 +106,11 @@ class CompilerFailedError(CompileError):
     """
 
 
-class CompilerMissingError(ShownBriefly, RuntimeError):
+class CompilerMissingError(UserError, RuntimeError):
     """CuPy or NVRTC is not installed; the message names the pip package to install."""
 
 
-class ParseError(ShownBriefly, ValueError):
+class ParseError(UserError, ValueError):
     """PTX text that does not follow the ISA manual; names the line of the text."""
 
 
@@ -92,15 +119,15 @@ class UnknownInstruction(Exception):
 
 
 # -- calls of a kernel --------------------------------------------------------------------------
-class BackendError(ShownBriefly, RuntimeError):
+class BackendError(UserError, RuntimeError):
     """The chosen backend cannot do this: no GPU is present, or only the other backend has it."""
 
 
-class KernelNotFoundError(ShownBriefly, LookupError):
+class KernelNotFoundError(UserError, LookupError):
     """A module has no kernel or variable of this name; the message lists those it has."""
 
 
-class ArgumentError(ShownBriefly, TypeError):
+class ArgumentError(UserError, TypeError):
     """A kernel argument that does not fit its parameter: count, dtype, layout, place or value."""
 
 
@@ -108,7 +135,7 @@ class ArgumentWarning(UserWarning):
     """CuPy would accept this argument silently, but the kernel will misread it."""
 
 
-class LaunchError(ShownBriefly, ValueError):
+class LaunchError(UserError, ValueError):
     """An illegal launch: grid, block or shared memory outside what the device accepts.
 
     `kind` is the name under which a sanitizer's report files it.
@@ -118,7 +145,7 @@ class LaunchError(ShownBriefly, ValueError):
 
 
 # -- a kernel that runs on the simulator --------------------------------------------------------
-class SimulatorError(ShownBriefly, RuntimeError):
+class SimulatorError(UserError, RuntimeError):
     """A kernel did something that hardware refuses, or that the simulator does not know.
 
     line: of the kernel's own file; 0 where it is not known.

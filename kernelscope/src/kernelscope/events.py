@@ -17,6 +17,8 @@ import numpy as np
 from kernelscope.ptx.source_module import SourceModule
 from kernelscope.ptx.syntax import Function, Instruction
 
+from .errors import InputTypeError
+
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}  # kind of an access, in a message
 
@@ -351,7 +353,7 @@ def observe(*observers: Observer) -> Iterator[Observer | tuple[Observer, ...]]:
     """Attach observers to every kernel call inside the block; yields the observer, or a tuple."""
     for observer in observers:
         if not isinstance(observer, Observer):
-            raise TypeError(
+            raise InputTypeError(
                 f"observe() takes observers such as Counters(), Sanitizer() or Tracer(), "
                 f"not {type(observer).__name__!r}"
             )

@@ -4,6 +4,8 @@ import os
 import re
 from pathlib import Path
 
+from .errors import MissingFileError
+
 __all__ = ["add_arch_comment", "add_kernel_folder"]
 
 _STRICT: dict[Path, bool] = {}  # folder -> whether its kernels' arguments are checked strictly
@@ -32,7 +34,7 @@ def find_file(path: str | os.PathLike) -> Path:
     folders = dict.fromkeys(candidate.parent for candidate in (*added, path))
     near = sorted({file.name for folder in folders for file in folder.glob("*.cu")})
     listed = f"; that folder has: {', '.join(near)}" if near else ""
-    raise FileNotFoundError(f"no kernel file {os.fspath(path)!r}{listed}")
+    raise MissingFileError(f"no kernel file {os.fspath(path)!r}{listed}")
 
 
 def is_strict(file: Path) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from kernelscope import RawModule
 from kernelscope.cli import main
+from kernelscope.errors import InputError, UnknownNameError
 
 ADD = r"""
 __global__ void add(const float* x, const float* y, float* z, int n) {
@@ -201,13 +202,55 @@ def test_a_file_of_ptx(call, folder):
     assert status == 0 and "100 of 100" in out and "2 2 2 2" in out
 
 
-def test_a_mistake_of_the_package_is_a_traceback(monkeypatch):
-    def broken(_):
-        raise KeyError("of ours")
+def unpacks_three():
+    x, y = (1, 2, 3)
+    return x, y
 
-    monkeypatch.setattr(main.run, "execute", broken)
-    with pytest.raises(KeyError):
-        main.main(["run", "add.cu"])
+
+def raises(error):
+    raise error
+
+
+FAULTS = {
+    "too many values to unpack": unpacks_three,
+    "int() argument must be": lambda: int(None),
+    "'of ours'": lambda: {}["of ours"],
+    "No module named 'kernelscope.nothing'": lambda: __import__("kernelscope.nothing"),
+    "[Errno 104] reset": lambda: raises(ConnectionResetError(104, "reset")),
+}
+
+
+@pytest.mark.parametrize("words", FAULTS)
+def test_a_fault_of_the_program_is_a_traceback_and_asks_for_a_report(call, monkeypatch, words):
+    monkeypatch.setattr(main.run, "execute", lambda _: FAULTS[words]())
+    status, out, err = call("run", "add.cu")
+    assert status == 70 and not out and err.startswith("Traceback ") and words in err
+    assert err.splitlines()[-1] == f"kernelscope: {main.FAULT}" and "report" in main.FAULT
+
+
+class CUDARuntimeError(RuntimeError):
+    __module__ = "cupy_backends.cuda.api.runtime"
+
+
+REFUSED = {
+    "no such option": lambda: raises(InputError("no such option")),
+    "no name 'x'": lambda: raises(UnknownNameError("no name 'x'")),
+    "[Errno 2] No such file or directory: '/no/such'": lambda: open("/no/such"),
+    "[Errno 28] No space left on device": lambda: raises(OSError(28, "No space left on device")),
+    "tomlkit is not installed; install it with pip": lambda: raises(
+        ModuleNotFoundError("No module named 'tomlkit'", name="tomlkit")
+    ),
+    "cudaErrorIllegalAddress": lambda: raises(CUDARuntimeError("cudaErrorIllegalAddress")),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_an_error_for_the_user_is_one_line(call, monkeypatch, words):
+    monkeypatch.setattr(main.run, "execute", lambda _: REFUSED[words]())
+    assert call("run", "add.cu") == (2, "", f"kernelscope: {words}\n")
+    monkeypatch.setenv(main.TRACEBACK, "1")
+    status, _, err = call("run", "add.cu")
+    assert status == 2 and err.startswith("Traceback ") and err.endswith(f"kernelscope: {words}\n")
 
 
 def test_no_command_shows_the_help(call):

@@ -247,6 +247,8 @@ def test_malformed_debug_information_is_named_or_left_aside(size, origin, tmp_pa
     [
         (".visible .entry k(.param x) {ret;}", "a parameter without a type"),
         (".visible .entry k() {.reg .b32 %r1; @%q bra x; x: ret;}", "no special register %q"),
+        (".global .b64 p = q; .visible .entry k() {ret;}", "initial value of p names q, which"),
+        (".global .b32 p[2] = {p}; .visible .entry k() {ret;}", "an address in 4 bytes"),
         (".func f() {ret;} .visible .entry k() {call f, (7); ret;}", "does not know .* `call f"),
         (".func f() {ret;} .visible .entry k() {call f, (a); ret;}", "does not know .* `call f"),
     ],

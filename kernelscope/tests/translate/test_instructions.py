@@ -83,14 +83,14 @@ REFUSED = {
     "vote.all.pred %p4, %p1;": ".sync and a mask only",
     "vote.ballot.b32 %r3, %p1;": ".sync and a mask only",
     "shfl.idx.b32 %r3, %r1, 0, 31;": ".sync and a mask only",
-    "shfl.sync.idx.b32 %r3, %r1;": "its operands do not fit it",
-    "add.u32 %r3;": "its operands do not fit it",
-    "add.u32 %r3, %r1, 1, 2;": "its operands do not fit it",
-    "bfe.u32 %r3, %r1, 3;": "its operands do not fit it",
-    "brx.idx %r1, nowhere;": "its operands do not fit it",
-    "bar.sync somewhere;": "its operands do not fit it",
-    "bar.red.popc.u32 %r3, 0;": "its operands do not fit it",
-    "ld.global.v2.u32 {%r3, %r4, %r5}, [%rd1];": "3 registers, and 2 in its name",
+    "shfl.sync.idx.b32 %r3, %r1;": "shfl.sync.idx.b32 takes 5 operands, got 2",
+    "add.u32 %r3;": "add.u32 takes 3 operands, got 1",
+    "add.u32 %r3, %r1, 1, 2;": "add.u32 takes 3 operands, got 4",
+    "bfe.u32 %r3, %r1, 3;": "bfe.u32 takes 4 operands, got 3",
+    "brx.idx %r1, nowhere;": "no table of branch targets nowhere",
+    "bar.sync somewhere;": "operand somewhere is not .* the number of a barrier, 0 to 15",
+    "bar.red.popc.u32 %r3, 0;": "bar.red.popc.u32 takes 3 or 4 operands, got 2",
+    "ld.global.v2.u32 {%r3, %r4, %r5}, [%rd1];": "2 in braces, each a register for a value of type",
     "add.u32 %r3, %r1.b0, %r2;": "operand %r1.b0",
     "vadd.u32.u32.u32 %r3, -%r1, %r2.b1;": "vadd takes no sign",
     "mov.v4.u32 {%r3, %r4, %r5, %r6}, %tid;": "one component at a time, such as %tid.x",
@@ -99,7 +99,7 @@ REFUSED = {
     "call (%r3), f, (%r1);": "%r[13] is no .param variable",
     "call g;": "function g has no body in this module",
     "call __cudaCDP2DeviceSynchronize;": "launch them from the host",
-    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "raises ValueError",
+    "and.b32 %r4, %r1, %r2; atom.global.cas.b32 %r3, [%rd1], 1;": "takes 4 operands, got 3",
 }
 HEAD = """.func (.param .u32 a) f(.param .u32 b) { ret; }
 .func g;
@@ -111,6 +111,7 @@ def test_what_is_refused_is_named_with_the_reason(text):
     with pytest.raises(UnsupportedKernel, match=REFUSED[text]) as caught:
         run(text, head=HEAD)
     assert f"the PTX instruction `{text.split('; ')[-1]}`" in str(caught.value)
+    assert "compiled from PTX line 18;" in str(caught.value)
 
 
 UNREADABLE = {

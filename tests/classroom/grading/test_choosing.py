@@ -4,6 +4,7 @@ import pytest
 from hostile_class import PROBLEM, SET
 
 from attn_course.classroom.grading import Task, grader
+from attn_course.classroom.grading.confined.reading import ReadSubmission, Remark
 from attn_course.classroom.grading.verdict import NotJudged
 from attn_course.classroom.scoring import read_problem
 
@@ -18,19 +19,15 @@ def choose(monkeypatch):
     def read(handout, data, sandbox):
         text = data.decode()
         problem = "the file is empty" if not text else ""
-        return {
-            "unreadable": problem,
-            "remarks": ["own"],
-            "kernels": {PROBLEM: text} if text else {},
-        }
+        return ReadSubmission(problem, [Remark("", "", "own")], {PROBLEM: text} if text else {})
 
     monkeypatch.setattr(grader, "_read", read)
 
     def chosen(named=True, **files):
         (first, text), *others = ((f"{name}.ipynb", text.encode()) for name, text in files.items())
-        task = Task("ann", SET, f"a/{first}", text, {}, others=tuple(others), named=named)
+        task = Task("ann", SET, f"a/{first}", text, None, others=tuple(others), named=named)
         file, reading = grader._chosen(task, None)
-        return file, [one["text"] if one != "own" else one for one in reading["remarks"]]
+        return file, [one.text for one in reading.remarks]
 
     return chosen
 
@@ -76,7 +73,7 @@ def test_the_teacher_decides_between_different_kernels(choose, named, files, why
 
 def test_the_other_files_decide_about_a_kept_result():
     def key(*others, named=True):
-        return Task("ann", SET, "ps1.ipynb", b"{}", {}, others=others, named=named).key
+        return Task("ann", SET, "ps1.ipynb", b"{}", None, others=others, named=named).key
 
     keys = {key(), key(("b", b"x")), key(("b", b"y")), key(("c", b"x")), key(named=False)}
     assert len(keys) == 5

@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import hostile_class
+import msgspec
 import pytest
 from hostile_class import PROBLEM, SET, traces, unexpected, write_class
 
@@ -21,7 +23,8 @@ from attn_course.classroom.grading import (
     verdict,
 )
 from attn_course.classroom.grading.class_run import OVERVIEW
-from attn_course.classroom.grading.gradebook import total
+from attn_course.classroom.grading.confined import judging, reading
+from attn_course.classroom.grading.store import Result
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_set
 from attn_course.cli.main import main
@@ -49,7 +52,7 @@ def tables(folder):
 
 def results_of(folder):
     paths = (folder / "grades" / "results").rglob("*.json")
-    return {path.stem: json.loads(path.read_text()) for path in paths}
+    return {path.stem: msgspec.json.decode(path.read_bytes(), type=Result) for path in paths}
 
 
 def test_each_submission_has_its_outcome(graded):
@@ -72,7 +75,7 @@ def test_files_that_are_not_taken_are_in_the_report(graded):
     assert told["file"] in (folder / "grades" / OVERVIEW).read_text()
     assert told["file"] in (folder / "grades" / "not_taken.csv").read_text()
     chosen = results_of(folder)["work_beside_stub"]
-    assert chosen["file"] == f"submitted/work_beside_stub/{SET}/{SET} (1).IPYNB"
+    assert chosen.file == f"submitted/work_beside_stub/{SET}/{SET} (1).IPYNB"
 
 
 def test_the_whole_class_is_free_of_markup_and_formulas(graded):
@@ -110,8 +113,7 @@ def test_a_second_call_grades_nothing_again(graded, capsys):
         lambda result: '{"key": ',
         lambda result: json.dumps({"key": result["key"]}),
         lambda result: json.dumps(result | {"problems": [{"name": "ps1_scores"}]}),
-        lambda result: json.dumps(result | {"remarks": [{"kind": 1}], "notebook": []}),
-        lambda result: json.dumps(result | {"notebook": {"ended": 3}}),
+        lambda result: json.dumps(result | {"remarks": [{"kind": 1}]}),
         lambda result: "[" * 100_000,
     ],
 )
@@ -134,13 +136,13 @@ def stop_after_one(graded, count):
 def test_an_interrupted_class_goes_on(tmp_path):
     write_class(tmp_path, ("not_json", "no_notebook", "nested"))
     with pytest.raises(KeyboardInterrupt):
-        grade_class(tmp_path, tmp_path / "grades", run=False, jobs=1, follow=stop_after_one)
+        grade_class(tmp_path, tmp_path / "grades", jobs=1, follow=stop_after_one)
     assert len(results_of(tmp_path)) == 1
-    run = grade_class(tmp_path, tmp_path / "grades", run=False)
+    run = grade_class(tmp_path, tmp_path / "grades")
     assert len(run.results) == 3 and run.graded == 2
     whole = tmp_path / "whole"
     shutil.copytree(tmp_path / "submitted", whole / "submitted")
-    grade_class(whole, whole / "grades", run=False)
+    grade_class(whole, whole / "grades")
     assert tables(whole) == tables(tmp_path)
 
 
@@ -154,18 +156,18 @@ def test_one_that_fails_loses_no_other(tmp_path, monkeypatch):
         return real(task, sandbox)
 
     monkeypatch.setattr(grader, "_chosen", broken)
-    run = grade_class(tmp_path, tmp_path / "grades", run=False)
-    failed = {one["student"]: one.get("failed", "") for one in run.results}
+    run = grade_class(tmp_path, tmp_path / "grades")
+    failed = {one.student: one.failed for one in run.results}
     assert failed == {"empty": "RuntimeError:  [2Jthe grader itself", "not_json": ""}
     assert not (tmp_path / "grades" / "results" / SET / "empty.json").exists()  # tried again
 
 
 def test_another_version_of_the_course_grades_nothing():
-    handout = handout_of(SET).plain()
+    handout = handout_of(SET)
     task = Task("ann", SET, "a.ipynb", b"{}", handout, code="another")
     with pytest.raises(HandoutError, match="another version of the course"):
         grader.grade(task)
-    other = {**handout, "problems": {PROBLEM: "0"}}
+    other = replace(handout, problems={PROBLEM: "0"})
     with pytest.raises(HandoutError, match=f"another version of {PROBLEM}"):
         grader.grade(Task("ann", SET, "a.ipynb", b"{}", other))
 
@@ -195,28 +197,34 @@ def test_points_edited_in_a_release_change_no_grade(tmp_path):
     tests[0]["metadata"]["nbgrader"]["points"] += 50
     edited.parent.mkdir(parents=True)
     edited.write_text(notebook_text(handed_out))
-    (result,) = grade_class(tmp_path, tmp_path / "grades", run=False).results
-    assert total(result) == (0, problem_set(SET).points)
-    assert [one["kind"] for one in result["remarks"]] == ["metadata"]
+    (result,) = grade_class(tmp_path, tmp_path / "grades").results
+    assert (result.earned, result.possible) == (0, problem_set(SET).points)
+    assert [one.kind for one in result.remarks] == ["metadata"]
 
 
-# -- the notebook itself ---------------------------------------------------------------------------
+class Recorded:
+    """The sandbox of this machine, which keeps what it is asked to run, and on what."""
+
+    description = "recorded"
+
+    def __init__(self):
+        self.asked = []
+
+    def run(self, arguments, data, limits=None):
+        self.asked.append((tuple(arguments), data))
+        return best_sandbox().run(arguments, data, limits)
 
 
-def test_errors_of_cells_are_told_and_the_next_cell_runs():
-    cells = [("a", "1 / 0"), ("b", "x = = 1"), ("c", "import sys; sys.exit(1)"), ("d", "y = 1")]
-    told = grader.execute(best_sandbox(), cells, 5.0)
-    assert told["ended"] == "ran to its end"
-    errors = [(one["cell"], one["error"]) for one in told["errors"]]
-    assert errors == [("a", "ZeroDivisionError"), ("b", "SyntaxError"), ("c", "SystemExit")]
-
-
-def test_a_forged_report_is_no_failure_of_the_grader():
-    cells = ("Infinity", "1e999", "-7", "[]", '"x"', "NaN", "[" * 99, "null", "{}")
-    forged = "".join(f'{{"cell": {cell}}}\n' for cell in cells)
-    text = f"import os\nos.write(3, {forged.encode()!r})"
-    told = grader.execute(best_sandbox(), [("first", text)], 5.0)
-    assert told["ended"] == "ran to its end"
+def test_no_python_of_a_submission_is_given_to_python(tmp_path):
+    """The two programs that run are the course's own; the judge gets the kernel's text alone."""
+    (case,) = write_class(tmp_path, ("replaces_the_judge",))
+    data = (tmp_path / "submitted" / case.name / SET / f"{SET}.ipynb").read_bytes()
+    sandbox = Recorded()
+    result, _ = grader.grade(Task("ann", SET, "a.ipynb", data, handout_of(SET)), sandbox)
+    assert result.earned == result.possible and not traces(tmp_path)
+    assert {one for one, _ in sandbox.asked} == {("-m", reading.__name__), ("-m", judging.__name__)}
+    judged = [json.loads(given) for (_, name), given in sandbox.asked if name == judging.__name__]
+    assert all(set(one) == {"problem", "text"} and "import" not in one["text"] for one in judged)
 
 
 def test_a_name_that_is_no_text_has_a_page(tmp_path):
@@ -224,20 +232,5 @@ def test_a_name_that_is_no_text_has_a_page(tmp_path):
     with open(path, "w") as file:
         file.write("no notebook")
     run = grade_class(tmp_path, tmp_path / "grades", jobs=1)
-    assert run.results[0]["unreadable"].startswith("the file is not JSON")
+    assert run.results[0].unreadable.startswith("the file is not JSON")
     assert "ann%FF" in (run.folder / OVERVIEW).read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "limit", "ended"),
-    [
-        ("while True: pass", "time", "ran longer than 2 s"),
-        ("for _ in range(1 << 20): print('x' * 1023)", "output", "printed more than"),
-        ("import os; os._exit(0)", "", "ended early, with exit status 0"),
-        (hostile_class.FORGED, "", "ran to its end"),
-    ],
-)
-def test_how_a_notebook_ends_is_told(text, limit, ended):
-    told = grader.execute(best_sandbox(), [("first", "1"), ("second", text)], 2.0)
-    assert told["limit"] == limit and told["ended"].startswith(ended)
-    assert told["cell"] == ("" if ended == "ran to its end" else "second")

@@ -9,8 +9,8 @@ import pytest
 from hostile_class import SET, without_nvrtc
 
 from attn_course.classroom.grading import grade_class
-from attn_course.classroom.grading.gradebook import GRADED, state_of
 from attn_course.classroom.grading.pool import ClusterError, grade_on_cluster
+from attn_course.classroom.grading.store import GRADED
 from attn_course.classroom.grading.verdict import JudgeError
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_set
@@ -45,8 +45,8 @@ def test_a_killed_worker_loses_no_submission(cluster, tmp_path):
     address = cluster.scheduler_address
     run = grade_class(tmp_path, tmp_path / "grades", cluster=address, follow=follow)
     assert sorted(seen) == [f"student{number}" for number in range(6)]
-    assert run.graded == 6 and [one["student"] for one in run.results] == sorted(seen)
-    assert all("not JSON" in one["unreadable"] for one in run.results)
+    assert run.graded == 6 and [one.student for one in run.results] == sorted(seen)
+    assert all("not JSON" in one.unreadable for one in run.results)
 
 
 BREAK = """
@@ -67,12 +67,12 @@ def test_a_worker_without_a_judge_grades_nobody(cluster, tmp_path, caplog):
         bad, good = sorted(client.nthreads())
         client.run(exec, BREAK.format(path), workers=[bad])
         address = cluster.scheduler_address
-        run = grade_class(tmp_path, tmp_path / "grades", cluster=address, run=False)
-        assert [state_of(one) for one in run.results] == [GRADED] * 2
+        run = grade_class(tmp_path, tmp_path / "grades", cluster=address)
+        assert [one.state for one in run.results] == [GRADED] * 2
         assert f"the worker {bad} grades nobody: nothing is graded" in caplog.text
         client.run(exec, BREAK.format(path), workers=[good])
         with pytest.raises(JudgeError, match="pip install cupy"):
-            grade_class(tmp_path, tmp_path / "grades", cluster=address, run=False, again=True)
+            grade_class(tmp_path, tmp_path / "grades", cluster=address, again=True)
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "tcp://", "http://a:1"])

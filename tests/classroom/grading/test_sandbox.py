@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hostile_class import CASES, Python, at, traces
 from kernelscope.landlock import landlock_version
 
 from attn_course.classroom.grading import (
@@ -66,13 +66,13 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
         text = text.replace("SECRET", str(secret), 2).replace("COURSE", str(course))
         outcome = chosen.run(["-"], text.encode())
         listener.setblocking(False)
-        if mode != "limits" or landlock_version() >= 4:
+        if mode != "limits" or landlock_version() >= 4 or os.uname().machine == "x86_64":
             with pytest.raises(BlockingIOError):
                 listener.accept()
     assert outcome, outcome
     found = json.loads(outcome.reply)
     assert found["writes here"] == "1" and found["environment"] == "None"
-    if mode != "limits" or landlock_version() >= 4:
+    if mode != "limits" or landlock_version() >= 4 or os.uname().machine == "x86_64":
         assert found["connects"].endswith("Error")
     if mode == "bubblewrap" or landlock_version():
         assert found["reads"].endswith("Error") and found["writes"].endswith("Error")
@@ -83,8 +83,8 @@ def test_a_submission_reaches_nothing(mode, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "limit", "given"),
     [
-        ("while True: pass", "time", {"seconds": 0.4}),
-        ("import time; time.sleep(99)", "time", {"seconds": 0.4}),
+        ("while True: pass", "time clock", {"seconds": 0.4}),  # where others have the processors
+        ("import time; time.sleep(99)", "clock", {"seconds": 0.4}),
         ("x = bytearray(b'1') * (200 << 20)\nimport time; time.sleep(9)", "memory", {}),
         ("while True: print('x' * 1000)", "output", {}),
         ("import os\nwhile True: os.write(3, b'x' * 1000)", "output", {}),
@@ -107,7 +107,7 @@ def test_a_limit_ends_a_process(sandbox, text, limit, given):
         }
     )
     outcome = sandbox.run(["-"], text.encode(), limits)
-    assert outcome.passed == limit and outcome.status is None and outcome.seconds < 5
+    assert outcome.passed in limit.split() and outcome.status is None and outcome.seconds < 5
     assert len(outcome.reply) <= 10_000 and len(outcome.tail) <= 4096
 
 
@@ -124,65 +124,28 @@ def test_a_limit_is_an_error_of_python(sandbox, text, word):
     assert outcome.status == 1 and word in outcome.tail
 
 
-def test_a_command_can_limit_its_own_processor_time(sandbox):
-    text = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass"
-    outcome = sandbox.run(["-"], text.encode())
-    assert outcome.passed == "" and outcome.status == -signal.SIGXCPU
-
-
 @pytest.mark.parametrize(
     ("status", "seconds", "told"),
     [(-9, 4.2, ("time", None)), (-9, 3.9, ("", -9)), (-11, 4.2, ("", -11)), (1, 4.2, ("", 1))],
 )
 def test_a_limit_of_time_that_the_kernel_saw_first(status, seconds, told):
     watch = Watch({"limits": {"seconds": 4.0}, "folder": ""}, 1)
-    report = json.dumps({"passed": "", "status": status, "cpu_seconds": seconds}).encode()
-    code = watch.ended(0, report)
-    assert (watch.passed, code) == told
+    watch.reaped_seconds = seconds
+    watch.ended(status)
+    assert (watch.passed, watch.status) == told
 
 
-def test_an_init_that_is_gone_is_told():
-    watch = Watch({"limits": {"seconds": 4.0}, "folder": ""}, 1)
-    assert [watch.ended(code, b"") for code in (-9, 128 + 9, 127)] == [-9, -9, 127]
-
-
-CROWD = """
-import os, signal
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-for _ in range(16):
-    if os.fork() == 0:
-        while True:
-            if os.fork() == 0:
-                for _ in range(1_000_000):
-                    pass
-                os._exit(0)
-            try:
-                os.wait()
-            except ChildProcessError:
-                pass
-while True:
-    pass
-"""
-
-
-def test_a_crowd_does_not_make_the_machine_busy(sandbox):
-    """One process waits for others of its own, and the kernel forgets the seconds of those."""
-    outcome = sandbox.run(["-"], CROWD.encode(), ProcessLimits(seconds=1.0))
-    assert outcome.passed == "time" and outcome.seconds < 2.5
-
-
-def test_no_process_stays(sandbox):
-    text = """
-import os, sys
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid()
-        os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", "MARK"])
-"""
-    mark = f"stays-{os.getpid()}"
-    assert sandbox.run(["-"], text.replace("MARK", mark).encode())
-    commands = [_command(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
-    assert not [command for command in commands if mark.encode() in command]
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if isinstance(case.change, Python)], ids=lambda case: case.name
+)
+def test_the_python_of_hostile_submissions_is_held(sandbox, case, tmp_path):
+    """No submission's Python runs. The sandbox holds it all the same."""
+    text = at(case.change.text, tmp_path)
+    limits = ProcessLimits(seconds=2.0, memory_bytes=512 * MIB)
+    outcome = sandbox.run(["-"], text.encode(), limits)
+    told = (outcome.passed, f"status {outcome.status}")
+    assert any(word in told or word in outcome.tail for word in case.held), outcome
+    assert outcome.seconds < 5 and not traces(tmp_path)
 
 
 def _command(path):
@@ -207,7 +170,7 @@ Sandbox("{mode}").run(["-c", text, "{mark}"], b"")
     grader = subprocess.Popen([sys.executable, "-c", text], env=environment)
     try:
         _wait(lambda: _running(mark), "the process starts")
-        assert list(tmp_path.iterdir())
+        assert len(list(tmp_path.iterdir())) == (mode == "limits")  # a container has its own
         grader.kill()
         grader.wait()
         _wait(lambda: not _running(mark), "it has ended")
@@ -231,8 +194,8 @@ def _wait(holds, what):
 
 
 def test_a_sandbox_that_does_not_start_is_told(sandbox, monkeypatch):
-    monkeypatch.setattr(sandbox_module, "_SUPERVISOR", Path("/nowhere.py"))
-    with pytest.raises(SandboxError, match="did not start"):
+    monkeypatch.setattr(sandbox_module, "SUPERVISOR", "no_such_module")
+    with pytest.raises(SandboxError, match="did not start: .*No module named no_such_module"):
         sandbox.run(["-"], b"")
 
 

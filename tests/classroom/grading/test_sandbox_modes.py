@@ -61,6 +61,7 @@ PROBES = {  # name -> text, limits
         "    if ctypes.get_errno() != 1: done.append(name)\n"
         "if libc.syscall(56, 0x10000011, 0, 0, 0, 0) >= 0: done.append('clone')\n"
         "if not libc.prctl(4, 0, 0, 0, 0): done.append('prctl')\n"
+        "done += [kind for kind in (1, 2, 10, 16, 17) if libc.socket(kind, 1, 0) >= 0]\n"
         "print('reached:', done)",
         {},
     ),

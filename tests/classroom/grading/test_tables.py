@@ -10,8 +10,8 @@ import pytest
 from hostile_class import PROBLEM, SET
 
 from attn_course.classroom import problem_set
-from attn_course.classroom.grading.feedback import _lines as feedback_lines
-from attn_course.classroom.grading.feedback import feedback, overview
+from attn_course.classroom.grading.confined.reading import Remark
+from attn_course.classroom.grading.feedback import feedback, lines_around, overview
 from attn_course.classroom.grading.gradebook import (
     cell,
     printable,
@@ -19,7 +19,8 @@ from attn_course.classroom.grading.gradebook import (
     write_nbgrader,
     write_tables,
 )
-from attn_course.classroom.grading.store import Store, page_name
+from attn_course.classroom.grading.store import JudgedKernel, Result, Store, page_name
+from attn_course.classroom.points import PropertyPoints
 from attn_course.classroom.scoring import read_problem
 from attn_course.exercises.judgement import Judgement
 
@@ -31,40 +32,39 @@ EVIL = '</pre><script>alert(1)</script><img src=x onerror="alert(2)">&'
 def result_of(student="ann", earned=0, text="", reason="", unreadable=""):
     """A result as the grader returns it, with this text wherever a submission has one."""
     rows = [
-        {
-            "property": name,
-            "earned": most if earned else 0,
-            "possible": most,
-            "reason": "" if earned else reason or text or "it does not hold",
-            "label": "" if earned else f"n = 1{text}",
-            "hidden": True,
-            "line": 2,
-            "block": [0, 0, 0],
-        }
+        PropertyPoints(
+            name,
+            most if earned else 0,
+            most,
+            reason="" if earned else reason or text or "it does not hold",
+            label="" if earned else f"n = 1{text}",
+            hidden=True,
+            line=2,
+            block=(0, 0, 0),
+        )
         for name, most in read_problem(PROBLEM).points.items()
     ]
     source = f"int a;{text}\nint b;{text}\nint c;{text}\n"
-    problem = {"name": PROBLEM, "cell": PROBLEM, "source": source, "rows": rows}
-    error = {"cell": f"cell 1{text}", "error": f"Error{text}", "text": text}
-    return {
-        "key": "0",
-        "student": student,
-        "set": SET,
-        "file": f"{student}.ipynb",
-        "unreadable": unreadable,
-        "remarks": [{"kind": "unknown", "cell": f"cell 1{text}", "text": f"x{text}"}],
-        "problems": [] if unreadable else [problem],
-        "notebook": {"ended": f"raised{text}", "limit": "", "cell": text, "errors": [error]},
-        "pages": [PROBLEM],
-        "sandbox": "limits",
-    }
+    problem = JudgedKernel(PROBLEM, PROBLEM, source, tuple(rows))
+    return Result(
+        "0",
+        student,
+        SET,
+        f"{student}.ipynb",
+        unreadable=unreadable,
+        remarks=[Remark("unknown", f"cell 1{text}", f"x{text}")],
+        problems=[] if unreadable else [problem],
+        pages=[PROBLEM],
+        sandbox=f"limits{text}",
+    )
 
 
 @pytest.mark.parametrize("unreadable", ["", EVIL])
 def test_nothing_of_a_submission_is_markup(unreadable):
     result = result_of(student=f"ann{EVIL}", text=EVIL, unreadable=unreadable)
     page = feedback(result)
-    everything = overview([result], lambda one: f"feedback/{one['student']}.html", ["limits"])
+    links = {(result.student, SET): f"feedback/{result.student}.html"}
+    everything = overview([result], links, [(f"x{EVIL}", EVIL)])
     for text in (page, everything):
         assert "alert(1)" in text  # as text
         assert not re.search(r"<\s*(script|img)", text) and 'onerror="' not in text
@@ -100,7 +100,7 @@ def test_tables_do_not_depend_on_the_order_of_results(tmp_path):
     results = [result_of("bob", earned=1), result_of("ann"), result_of("cyn", unreadable="empty")]
     slower = copy.deepcopy(results[::-1])
     for result in slower:
-        result["seconds"] = 99.0
+        result.seconds = 99.0
     texts = []
     for name, given in (("a", results), ("b", slower)):
         write_tables(tmp_path / name, given)
@@ -116,10 +116,10 @@ def test_tables_do_not_depend_on_the_order_of_results(tmp_path):
 
 def test_a_second_hand_in_leaves_no_page_of_the_first(tmp_path):
     store = Store(tmp_path)
-    store.save({**result_of(), "pages": {PROBLEM: "the steps"}})
+    store.save(result_of(), {PROBLEM: "the steps"})
     page = store.feedback_path("ann", SET).with_name(page_name(PROBLEM))
     assert page.read_text() == "the steps"
-    store.save({**result_of(earned=1), "pages": {}})
+    store.save(result_of(earned=1), {})
     assert not page.exists() and store.graded == 2
 
 
@@ -151,6 +151,6 @@ def test_a_name_that_is_no_text_keeps_no_other_out_of_the_gradebook(tmp_path):
 @pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
 def test_a_quoted_line_is_the_one_that_the_compiler_counts(mark):
     source = f"// one{mark}half\nsecond\nthird\n"
-    assert re.search(r'<span class="at"> +2  second</span>', feedback_lines(source, 2))
+    assert lines_around(source, 2)[1] == (2, "second")
     context = Judgement("x", source).context(2)
     assert context[1] == (2, "second") and len(context) == 3

@@ -3,7 +3,7 @@
 from .pages import (
     ATTENTION,
     BATCHES,
-    BEST_PEER,
+    BEST_BASELINE,
     LADDER,
     LAYERS,
     LENGTHS,

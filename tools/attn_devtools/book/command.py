@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import InputError
 
 from attn_course import figures
 from attn_course.cli.arguments import output_folder
 from attn_course.measure.records import RESULTS_FOLDER, no_record
 from attn_devtools import book
 
-SHOWN = 5  # of the course's contestants in a figure; with more, only BASELINES
+SHOWN = 5  # of the course's candidates in a figure; with more, only MAIN_METHODS
 COLUMNS = 84  # of a caption
-BASELINES = ("naive", "three_kernels", "tiled", "flash_fp32", "auto")
+MAIN_METHODS = ("naive", "three_kernels", "tiled", "flash_fp32", "auto")
 
 
 def add(parsers) -> None:
@@ -39,7 +40,7 @@ def add(parsers) -> None:
 def execute(arguments) -> int:
     """Run `book`; 0, or 1 where there is no record at all."""
     if not arguments.records.is_dir():
-        raise NotADirectoryError(f"--records {arguments.records}: there is no such folder")
+        raise InputError(f"--records {arguments.records}: there is no such folder")
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
     lines, drawn, missing = ["# The benchmark book", ""], [], []
@@ -80,16 +81,16 @@ def save(folder: Path, name: str, figure) -> str:
 
 def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     """Yield name, description and figure, one by one, of a suite."""
-    shown, source = contestants(page), textwrap.fill(page.source, COLUMNS)
-    times = page.with_best_peer(shown)
+    shown, source = candidates(page), textwrap.fill(page.source, COLUMNS)
+    times = page.with_best_baseline(shown)
     rows = "input" if page.suite in book.LAYERS else "(B, H, L, D)"
     yield (
         "times",
         f"Times of {', '.join(times)} by shape",
         figures.times_by_shape(page.shapes, times, source=source, title=page.suite, rows=rows),
     )
-    over = {name: row for name, row in page.over_best_peer().items() if name in shown}
-    if page.peers:
+    over = {name: row for name, row in page.over_best_baseline().items() if name in shown}
+    if page.baselines:
         yield (
             "speedups",
             "Times faster than the best peer, by shape",
@@ -125,19 +126,19 @@ def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     )
 
 
-def contestants(page: book.Page) -> list[str]:
-    """Return the course's contestants that a figure shows: all, or of many the baselines."""
-    ours = [name for name in page.times if name not in page.peers]
-    return [name for name in ours if name in BASELINES] if len(ours) > SHOWN else ours
+def candidates(page: book.Page) -> list[str]:
+    """Return the course's candidates that a figure shows: all, or of many the baselines."""
+    ours = [name for name in page.times if name not in page.baselines]
+    return [name for name in ours if name in MAIN_METHODS] if len(ours) > SHOWN else ours
 
 
 def summary(page: book.Page) -> tuple[list[str], list[list[str]]]:
-    """Return heads and rows: a shape, our best and the peers' best with their times, the ratio."""
+    """Return heads and rows: a shape, the best of ours and of the baselines, and the ratio."""
     heads = ["shape", "ours", "us", "best peer", "us", "times faster"]
-    ours = [name for name in page.times if name not in page.peers]
+    ours = [name for name in page.times if name not in page.baselines]
     rows = []
     for at, shape in enumerate(page.shapes):
-        mine, theirs = (fastest(page, names, at) for names in (ours, page.peers))
+        mine, theirs = (fastest(page, names, at) for names in (ours, page.baselines))
         ratio = f"{theirs[1] / mine[1]:.2f}" if mine and theirs else "-"
         cells = (
             (found[0], f"{found[1]:,.2f}") if found else ("none", "-") for found in (mine, theirs)
@@ -147,7 +148,7 @@ def summary(page: book.Page) -> tuple[list[str], list[list[str]]]:
 
 
 def fastest(page: book.Page, names, at: int) -> tuple[str, float] | None:
-    """Return the fastest of some contestants in a row and its time, None where none ran."""
+    """Return the fastest of some candidates in a row and its time, None where none ran."""
     ran = [(page.times[name][at], name) for name in names if page.times[name][at] is not None]
     return (min(ran)[1], min(ran)[0]) if ran else None
 

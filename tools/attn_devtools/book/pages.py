@@ -1,6 +1,6 @@
 """The benchmark book: what its figures show, read from the records of the suites.
 
-One page a suite: times, times faster than the best of all peers, rates, growth with batch and
+One page a suite: times, times faster than the best of all baselines, rates, growth with batch and
 length, a summary.
 """
 
@@ -24,12 +24,12 @@ COUNTED = {  # by the records of layers
     "block": "operations: of the products with weights; those of attention itself (q k^T and p v), "
     "softmax, layer norm and GELU are not counted, though their time is",
 }
-BEST_PEER = "best of PyTorch"
+BEST_BASELINE = "best of PyTorch"
 BATCHES = ((1, 1, 128, 64), (4, 1, 128, 64), (8, 1, 128, 64))  # (B, H, L, D) of growth with B
 LENGTHS = ((4, 1, 128, 64), (4, 1, 256, 64), (4, 1, 512, 64))  # and with L
 
 
-Times = dict[str, tuple[float | None, ...]]  # contestant -> microseconds a row
+Times = dict[str, tuple[float | None, ...]]  # candidate -> microseconds a row
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Page:
     Attributes:
         suite, about, source: its name, what it times, and where and when.
         shapes: labels of the rows.
-        times: contestant -> microseconds a row, None where it did not run.
+        times: candidate -> microseconds a row, None where it did not run.
         operations, bytes: of each row; None where the record has none, and bytes of a layer with
             products: its record leaves out those of the weights.
-        peers: the contestants that are not the course's.
+        baselines: the candidates that are not the course's.
         counted: what operations and bytes are of, where that is not all of the computation.
     """
 
@@ -53,37 +53,41 @@ class Page:
     times: Times
     operations: tuple[float | None, ...]
     bytes: tuple[float | None, ...]
-    peers: frozenset[str] = field(default=frozenset())
+    baselines: frozenset[str] = field(default=frozenset())
     counted: str = ""
 
     def best(self, names: Iterable[str]) -> tuple[float | None, ...]:
-        """Return the shortest time of some contestants, a row each."""
+        """Return the shortest time of some candidates, a row each."""
         columns = [self.times[name] for name in names if name in self.times]
         return tuple(
             min((value for value in row if value is not None), default=None)
             for row in zip(*columns, strict=True)
         )
 
-    def with_best_peer(self, names: Iterable[str]) -> Times:
-        """Return the times of some contestants, and as BEST_PEER the shortest of the peers."""
+    def with_best_baseline(self, names: Iterable[str]) -> Times:
+        """Return the times of some candidates, and as BEST_BASELINE the baselines' shortest."""
         found = {name: self.times[name] for name in names}
-        return found | ({BEST_PEER: self.best(sorted(self.peers))} if self.peers else {})
+        return found | (
+            {BEST_BASELINE: self.best(sorted(self.baselines))} if self.baselines else {}
+        )
 
-    def over_best_peer(self) -> Times:
-        """Return contestant -> the best peer's time over its own, the course's contestants only.
+    def over_best_baseline(self) -> Times:
+        """Return candidate -> the best baseline's time over its own, the course's candidates only.
 
-        Empty where no peer ran.
+        Empty where no baseline ran.
         """
-        if not self.peers:
+        if not self.baselines:
             return {}
-        peer = self.best(sorted(self.peers))
+        baseline = self.best(sorted(self.baselines))
         return {
-            name: _over(peer, row) for name, row in self.times.items() if name not in self.peers
+            name: _over(baseline, row)
+            for name, row in self.times.items()
+            if name not in self.baselines
         }
 
     def rates(self, names: Iterable[str]) -> dict[str, Times]:
-        """Return "GFLOP/s" and "GB/s", where the record has the work -> contestant -> rates."""
-        times = self.with_best_peer(names)
+        """Return "GFLOP/s" and "GB/s", where the record has the work -> candidate -> rates."""
+        times = self.with_best_baseline(names)
         work = {"GFLOP/s": self.operations, "GB/s": self.bytes}
         found = {
             unit: {
@@ -115,13 +119,13 @@ def page_of(record: dict) -> Page:
         )
         for name in names
     }
-    peers = {name for name in names if name.startswith("torch")}
+    baselines = {name for name in names if name.startswith("torch")}
     labels = tuple(row["label"] for row in rows)
     work = zip(*map(_work, rows), strict=True)
     source = f"{records.caption(record)}, PyTorch {record['torch']}"
     about = record["about"]
     counted = COUNTED.get(record["suite"], "")
-    return Page(record["suite"], about, source, labels, times, *work, frozenset(peers), counted)
+    return Page(record["suite"], about, source, labels, times, *work, frozenset(baselines), counted)
 
 
 def _work(row: dict) -> tuple[float | None, float | None]:
@@ -133,9 +137,9 @@ def _work(row: dict) -> tuple[float | None, float | None]:
 
 
 def growth(page: Page, shapes: Iterable[tuple[int, ...]], names: Iterable[str]) -> Times:
-    """Return contestant -> microseconds at shapes of a suite, the best of the peers as well."""
+    """Return candidate -> microseconds at shapes of a suite, the best of the baselines as well."""
     at = [page.shapes.index(",".join(map(str, shape))) for shape in shapes]
-    times = page.with_best_peer(names)
+    times = page.with_best_baseline(names)
     return {name: tuple(row[place] for place in at) for name, row in times.items()}
 
 

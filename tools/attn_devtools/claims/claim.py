@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelscope.errors import UserError
+
 from attn_course.lessons.claims import FILE, SOURCES, Evidence, Tried
 from attn_course.measure.records import RESULTS_FOLDER
 
 
-class NotMeasured(LookupError):
+class NotMeasured(UserError, LookupError):
     """The record that a trial needs is not there; names the command that takes it."""
 
 
@@ -18,22 +20,22 @@ class Claim:
     """One claim and its experiment.
 
     Attributes:
-        source: a key of SOURCES.
         name: a key, in lower case with underscores.
-        said: the claim, in our words.
+        source: a key of SOURCES.
         lesson: the lesson whose subject it is, "05_timing_honestly".
+        said: the claim, in our words.
+        why: what explains the numbers.
         experiment: returns the evidence; raises NotMeasured.
         judge: what -> value gives a verdict of VERDICTS: the rule is fixed before the numbers.
-        why: what explains the numbers.
     """
 
-    source: str
     name: str
-    said: str
+    source: str
     lesson: str
+    said: str
+    why: str
     experiment: Callable[[], list[Evidence]]
     judge: Callable[[dict[str, float]], str]
-    why: str
 
     def tried(self) -> Tried:
         """Run the experiment and judge its numbers.

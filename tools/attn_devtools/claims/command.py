@@ -1,6 +1,7 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
 from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import InputError
 
 from attn_course.lessons.claims import evidence_table, read, verdict_table
 from attn_course.measure.records import RecordError
@@ -32,9 +33,9 @@ def execute(arguments) -> int:
     chosen = {one.name: one for one in CLAIMS}
     unknown = [name for name in arguments.names if name not in chosen]
     if unknown:
-        raise ValueError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
+        raise InputError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
     if arguments.write and arguments.names:
-        raise ValueError("--write writes all claims: name none")
+        raise InputError("--write writes all claims: name none")
     names = arguments.names or list(chosen)
     tried, missing = try_all(chosen[name] for name in names)
     try:

@@ -1,33 +1,30 @@
 """Trials that read records of a GPU: times, bandwidths and profiles."""
 
 from attn_course.ladder.problem import Problem
+from attn_course.lessons import fused
 from attn_course.lessons.claims import COMPUTED, PRINTED, Evidence
-from attn_course.measure import experiments
 from attn_course.measure.hardware.devices import peak_of
-from attn_course.measure.records import caption, newest_record
+from attn_course.measure.records import RecordError, caption, recorded, row_of
 from attn_course.measure.roofline import attention_work
 
 from .claim import NotMeasured
 
-LARGE_HEADS = experiments.REPORT_SHAPES  # of the README and the log
+LARGE_HEADS = fused.REPORT_SHAPES  # of the README and the log
 # Times faster that they print for head dims 512, 2048, 4096, 8192.
 README_GAINS, LOG_GAINS = (1.91, 2.02, 1.48, 1.03), (1.12, 1.05, 1.00, 1.00)
 
 
-def record_of(kind: str, name: str) -> dict:
-    """Return the newest record of a kind. NotMeasured: there is none; name: of the command."""
-    found = newest_record(kind)
-    if found is None:
-        raise NotMeasured(
-            f"no record of kind {kind!r}: on a machine with a GPU, `attn-course record {name}` "
-            "makes one"
-        )
-    return found
+def record_of(kind: str) -> dict:
+    """Return the newest record of a kind. NotMeasured: there is none; names the command."""
+    try:
+        return recorded(kind)
+    except RecordError as error:
+        raise NotMeasured(str(error)) from None
 
 
 def bench_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, dict], str]:
-    """Return contestant -> timing at a shape of a suite without a mask, and the caption."""
-    found = record_of(f"bench_{suite}", suite)
+    """Return candidate -> timing at a shape of a suite without a mask, and the caption."""
+    found = record_of(f"bench_{suite}")
     for row in found["rows"]:
         if tuple(row["shape"]) == shape and not row.get("causal"):
             return row["timings"], caption(found)
@@ -35,7 +32,7 @@ def bench_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, dict], str]
 
 
 def suite_row(suite: str, shape: tuple[int, ...]) -> tuple[dict[str, float], str]:
-    """Return contestant -> median microseconds, as :func:`bench_row`."""
+    """Return candidate -> median microseconds, as :func:`bench_row`."""
     timings, source = bench_row(suite, shape)
     return {name: one["median_us"] for name, one in timings.items()}, source
 
@@ -46,7 +43,7 @@ def best_of(times: dict[str, float]) -> float:
 
 # -- the guide: levels of memory -------------------------------------------------------------------
 def shared_over_global() -> list[Evidence]:
-    found = record_of("memory_lesson", "memory")
+    found = record_of("memory_lesson")
     source = caption(found)
     chains = [one for one in found["latencies"] if one["space"] == "global"]
     (shared,) = (one["clocks"] for one in found["latencies"] if one["space"] == "shared")
@@ -66,26 +63,26 @@ def shared_latency() -> list[Evidence]:
 
 # -- the essay -------------------------------------------------------------------------------------
 def six_percent() -> list[Evidence]:
-    found = record_of("pipeline", "pipeline")
+    found = record_of("pipeline")
     source = caption(found)
     (row,) = (row for row in found["rows"] if row["shape"] == [1, 1, 2048, 64])
     us = {name: one["median_us"] for name, one in row["pipelines"].items()}
     alone = {name: one["median_us"] for name, one in row["kernels"].items()}
     scores = alone["01 scores"] / alone["02 scores, K tile [tx][ty]"]
-    fused = us["01 + 04"] / us["flash_fp32"]
+    single = us["01 + 04"] / us["flash_fp32"]
     return [
         Evidence("scores faster", scores, "times", source),
         Evidence("the whole faster", us["01 + 04"] / us["02 [tx][ty] + 04"], "times", source),
-        Evidence("the whole in one kernel", fused, "times faster", source),
+        Evidence("the whole in one kernel", single, "times faster", source),
     ]
 
 
 # -- the README and the log ------------------------------------------------------------------------
 def gains(before: str, after: str, printed: tuple[float, ...]) -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
+    found = record_of(fused.KIND)
     evidence = []
     for shape, theirs in zip(LARGE_HEADS, printed, strict=True):
-        us = experiments.times(shape, found, None).median_us
+        us = fused.times(found, shape)
         d = shape[3]
         evidence.append(Evidence(f"d={d}", us[before] / us[after], "times faster", caption(found)))
         evidence.append(Evidence(f"d={d}, printed", theirs, "times faster", PRINTED))
@@ -94,7 +91,7 @@ def gains(before: str, after: str, printed: tuple[float, ...]) -> list[Evidence]
 
 def online_gains() -> list[Evidence]:
     """The gain from kernel 08 to 09, and how often the loop of online softmax runs there."""
-    blocks = max(experiments.online_blocks(shape[2]) for shape in LARGE_HEADS)
+    blocks = max(fused.online_blocks(shape[2]) for shape in LARGE_HEADS)
     return [
         Evidence("blocks of keys, at most", blocks, "", COMPUTED),
         *gains("rows_warp", "rows_online", README_GAINS),
@@ -103,11 +100,11 @@ def online_gains() -> list[Evidence]:
 
 def wider_gain_8192() -> list[Evidence]:
     """What more SMs give where the README gained 1.03 and named memory as the limit."""
-    found = record_of(experiments.KIND, "experiments")
-    us = experiments.times(LARGE_HEADS[3], found, None).median_us
+    found = record_of(fused.KIND)
+    us = fused.times(found, LARGE_HEADS[3])
     work = attention_work(Problem(1, 16, 16, 8192))
     floor = work.floors_us(peak_of(found["gpu"]))["memory"]
-    blocks = experiments.row_of(found, LARGE_HEADS[3])["contestants"]["rows_online"]["blocks"]
+    blocks = row_of(found, LARGE_HEADS[3])["contestants"]["rows_online"]["blocks"]
     source, filled = caption(found), us["rows_online"] / us["rows_split"]
     return [
         Evidence("blocks", blocks, f"on {found['device']['sm_count']} SMs", source),
@@ -119,16 +116,16 @@ def wider_gain_8192() -> list[Evidence]:
 
 
 def no_half_gain() -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
-    us = experiments.times(LARGE_HEADS[1], found, None).median_us
+    found = record_of(fused.KIND)
+    us = fused.times(found, LARGE_HEADS[1])
     loss = us["half2_tiles"] / us["rows_online"]
     return [Evidence("half2_tiles over kernel 09", loss, "times as long", caption(found))]
 
 
 def double_buffers() -> list[Evidence]:
-    found = record_of(experiments.KIND, "experiments")
-    row, source = experiments.row_of(found, LARGE_HEADS[1]), caption(found)
-    us = {name: one["median_us"] for name, one in row["contestants"].items()}
+    found = record_of(fused.KIND)
+    row, source = row_of(found, LARGE_HEADS[1]), caption(found)
+    us = fused.times(found, LARGE_HEADS[1])
     loss = us["double_buffer_slices"] / us["rows_online"]
     return [
         Evidence("whole rows refused", "double_buffer_rows 64 keys" in row["refused"], "", source),
@@ -138,7 +135,7 @@ def double_buffers() -> list[Evidence]:
 
 
 def reduction_gain(what: str) -> list[Evidence]:
-    found = record_of("claims_lesson", "claims")
+    found = record_of("claims_lesson")
     source, evidence = caption(found), []
     for one in found["reductions"]:
         us = {name: timing["median_us"] for name, timing in one["timings"].items()}
@@ -189,7 +186,7 @@ def bandwidth_share() -> list[Evidence]:
 
 def profile_numbers() -> list[Evidence]:
     """What a profile of the report's first kernel says of the metrics that it quotes."""
-    found = record_of("profile_lesson", "profile")
+    found = record_of("profile_lesson")
     (case,) = (one for one in found["cases"] if one["label"] == "02_scores_tiled")
     metrics, source = case["metrics"], caption(found)
     names = {
@@ -213,7 +210,7 @@ def layer_norm() -> list[Evidence]:
 
 
 def handle_cost() -> list[Evidence]:
-    found = record_of("claims_lesson", "claims")
+    found = record_of("claims_lesson")
     source, evidence = caption(found), []
     for one in found["handles"]:
         us = {name: timing["median_us"] for name, timing in one["timings"].items()}

@@ -11,7 +11,7 @@ from kernelscope import array_module, asnumpy, resolve_backend
 
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
-from attn_course.measure import contestants as peers
+from attn_course.measure import candidates
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import (
     Timing,
@@ -45,24 +45,7 @@ def record(quick: bool = False) -> dict:
         "reductions": [reductions(blocks, iterations) for blocks in BLOCKS],
         "handles": [handles(*shape, iterations) for shape in MLPS],
     }
-    return new_record(KIND, (PROBES,), torch=peers.torch_version(), **found)
-
-
-def report(found: dict) -> str:
-    """Return the medians of a record, a line each."""
-    lines = []
-    for one in found["reductions"]:
-        lines += [
-            f"{one['blocks']:5} blocks  {name:12} {timing['median_us'] * 1000 / one['rounds']:8.1f}"
-            " ns a reduction"
-            for name, timing in one["timings"].items()
-        ]
-    for one in found["handles"]:
-        lines += [
-            f"MLP {one['shape']}  {name:20} {timing['median_us']:10.1f} us"
-            for name, timing in one["timings"].items()
-        ]
-    return "\n".join(lines)
+    return new_record(KIND, (PROBES,), torch=candidates.torch_version(), **found)
 
 
 # -- reductions ------------------------------------------------------------------------------------
@@ -142,7 +125,7 @@ def handles(tokens: int, hidden: int, ff: int, iterations: int) -> dict:
         cublas.destroy(handle)
 
     calls = {"handle kept": kept, "handle made": made}
-    if peers.available():
+    if candidates.available():
         calls["torch"] = _torch_mlp(tokens, hidden, ff)
     timings = []
     for name, call in calls.items():

@@ -13,22 +13,21 @@ from pathlib import Path
 
 from kernelscope import gpu_count
 from kernelscope.cli.arguments import positive
+from kernelscope.errors import InputError
 
-from attn_course.cli import simulator_speed
 from attn_course.cli.arguments import output_folder, require_writable
-from attn_course.cli.bench import REPEATS
-from attn_course.cli.bench import report as suite_report
 from attn_course.folders import child_environment
-from attn_course.measure import contestants as peers
-from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
+from attn_course.measure import candidates
 from attn_course.measure.records import (
     RESULTS_FOLDER,
     RecordError,
     caption,
     newest_record,
 )
-from attn_course.measure.suites import SUITES, problems, run_suite
 from attn_course.measure.timing import require_gpu
+from attn_devtools.bench import SUITES, problems, simulator_speed
+from attn_devtools.bench.command import REPEATS
+from attn_devtools.bench.command import report as suite_report
 
 from . import schema
 
@@ -52,10 +51,7 @@ class RecordKind:
 
 
 KINDS = {
-    **{
-        name: RecordKind(suite.about, "GPU", f"bench_{name}")
-        for name, suite in (*SUITES.items(), *LAYER_SUITES.items())
-    },
+    **{name: RecordKind(suite.about, "GPU", f"bench_{name}") for name, suite in SUITES.items()},
     "experiments": RecordKind("kernels/experiments beside the ladder", "GPU", "experiments"),
     "memory": RecordKind(
         "latency and bandwidth of each level of memory; layouts of the score kernels",
@@ -154,10 +150,10 @@ def execute(arguments) -> int:
     chosen = (ON_A_GPU if name == ALL else (name,) for name in arguments.names)
     names = list(dict.fromkeys(chain.from_iterable(chosen)))
     if arguments.quick and not arguments.out:
-        raise ValueError("--quick measures too little for results/: name a folder with --out")
+        raise InputError("--quick measures too little for results/: name a folder with --out")
     if arguments.fit:
         if names != ["tiles"]:
-            raise ValueError("--fit is for tiles alone: attn-course record tiles --fit")
+            raise InputError("--fit is for tiles alone: attn-course record tiles --fit")
         return fit(out)
     require_writable(out)
     if len(names) > 1:
@@ -167,37 +163,35 @@ def execute(arguments) -> int:
 
 def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str]]:
     """Return the functions that take a record (quick -> record) and show it (record -> text)."""
-    if name in SUITES or name in LAYER_SUITES:
+    if name in SUITES:
         return partial(take_suite, name), suite_report
     # Imported here: no other command waits for these modules.
-    from attn_course.lessons import lesson13_profile
-    from attn_course.measure import ablations, experiments, first_calls, pipeline_times
-    from attn_course.measure.hardware import memory_levels
+    from attn_course.lessons import fused, lesson03_memory, lesson05_timing, lesson07_pipelines
     from attn_devtools.claims import times as claim_times
 
-    from . import tile_model
+    from . import ablation_times, profile_metrics, tile_model
+    from .report import report
 
     homes = {
-        "ablations": ablations,
+        "ablations": ablation_times,
         "claims": claim_times,
-        "experiments": experiments,
-        "memory": memory_levels,
-        "pipeline": pipeline_times,
-        "profile": lesson13_profile,
+        "experiments": fused,
+        "memory": lesson03_memory,
+        "pipeline": lesson07_pipelines,
+        "profile": profile_metrics,
         "tiles": tile_model,
-        "timing": first_calls,
+        "timing": lesson05_timing,
     }
-    return homes[name].record, homes[name].report
+    return homes[name].record, getattr(homes[name], "report", report)
 
 
 def take_suite(name: str, quick: bool) -> dict:
     """Return the record of a suite."""
     require_gpu()
-    if not peers.available():
+    if not candidates.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
-    run = run_layer_suite if name in LAYER_SUITES else run_suite
-    return run(name, quick=quick, **turns)
+    return SUITES[name].run(quick=quick, **turns)
 
 
 def fit(out: Path) -> int:

@@ -27,7 +27,7 @@ Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D)
 Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
 Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
 KernelFile = Annotated[str, Meta(pattern=r"^\d\d_\w+\.cu$")]
-Reasons = dict[str, str]  # contestant -> why it was not timed
+Reasons = dict[str, str]  # candidate -> why it was not timed
 Options = list[str]
 
 
@@ -76,7 +76,7 @@ class DeviceFields(TypedDict):
     shared_bytes: Count
 
 
-# -- rows of contests ------------------------------------------------------------------------------
+# -- rows of benchmarks ----------------------------------------------------------------------------
 class ContestFields(TypedDict):
     """Of those that were not timed, or whose output was wrong."""
 
@@ -108,7 +108,7 @@ class LayerRowFields(ContestFields):
     work: dict[str, Natural]  # "operations" of matrix products, "bytes" of inputs and output
     timings: dict[str, CheckedTiming]
     best_peer: str | None
-    ratios: dict[str, Ratio]  # ours -> against the best peer
+    ratios: dict[str, Ratio]  # ours -> against the best baseline
     launches: dict[str, list[str]]  # ours -> what runs, in order
 
 
@@ -385,7 +385,6 @@ SCHEMAS: dict[str, type] = {
     "counters": CountersRecord,
     "sanitizer": SanitizerRecord,
     "differential": DifferentialRecord,
-    "differential_matrices": DifferentialRecord,  # of that one section
 }
 
 

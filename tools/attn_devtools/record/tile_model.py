@@ -22,9 +22,9 @@ from attn_course.ladder.tiles import (
     tile_clocks,
     tile_label,
 )
-from attn_course.measure.contestants import Part, compile_parts
-from attn_course.measure.contests import Shape
-from attn_course.measure.experiments import measure_shape
+from attn_course.lessons.fused import measure_shape
+from attn_course.measure.benchmarks import Shape
+from attn_course.measure.candidates import Part, compile_parts
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
 

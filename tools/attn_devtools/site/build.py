@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from kernelscope.errors import InputError
 from kernelscope.watch import DESCRIPTIONS
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -88,7 +89,7 @@ def chosen(known: Iterable[str], wanted: Collection[str] | None, what: str) -> l
     if wanted is None:
         return names
     if unknown := sorted(set(wanted) - set(names)):
-        raise ValueError(f"no {what} {unknown[0]!r}; there are: {', '.join(names)}")
+        raise InputError(f"no {what} {unknown[0]!r}; there are: {', '.join(names)}")
     return [name for name in names if name in wanted]
 
 
@@ -96,7 +97,7 @@ def prepare(folder: Path) -> None:
     """Make the folder, empty. ValueError: it holds files that are not of a site."""
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / MARK).is_file():
-            raise ValueError(
+            raise InputError(
                 f"{str(folder)!r} holds files that are not of a site: choose another folder, or "
                 "empty it"
             )

@@ -4,6 +4,7 @@ import time
 from importlib.util import find_spec
 
 from kernelscope.cli.arguments import natural, printer, write_json
+from kernelscope.errors import InputError
 
 from attn_course.cli.arguments import output_folder
 
@@ -36,7 +37,7 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     if not find_spec("myst_nb"):
-        raise ValueError("the site needs Sphinx: `make site`, or pip install 'attn-course[site]'")
+        raise InputError("the site needs Sphinx: `make site`, or pip install 'attn-course[site]'")
     from attn_devtools.site import build_site  # takes long to import
 
     start = time.perf_counter()

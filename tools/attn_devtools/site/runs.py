@@ -174,7 +174,7 @@ def _layer_run(step: Step, rows: slice) -> _Run:
     launches = Launches("simulator")
     oracle = layer_case(step, x[None], HEADS).append(step, launches)
     shape = f"one window of the MRI slice: {tokens} tokens of {width} channels, float32"
-    geometry = launches.calls[0][1].launch.geometry
+    geometry = launches.launches[0].geometry
     return _Run(geometry, shape, launches.run, oracle)
 
 

@@ -10,6 +10,8 @@ import json
 import os
 import sys
 
+import msgspec
+
 from attn_course.exercises.exercise import Exercise
 from attn_course.exercises.session import traced
 
@@ -28,8 +30,9 @@ def main() -> None:
     os.dup2(nowhere, 1)
     task = json.load(sys.stdin)
     points = score(task["problem"], task["text"])
+    answer = json.dumps(msgspec.to_builtins(points))
     with os.fdopen(reply, "w", encoding="utf-8") as file:
-        print(json.dumps(points.as_data()), file=file, flush=True)  # even if the page fails
+        print(answer, file=file, flush=True)  # even if the page fails
         print(json.dumps(page(read_problem(task["problem"]), task["text"], points)), file=file)
 
 

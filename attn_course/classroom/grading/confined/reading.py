@@ -2,8 +2,8 @@
 
     python -m attn_course.classroom.grading.confined.reading  (handout, notebook: standard input)
 
-Nothing of the notebook is executed here, and its stored outputs are not looked at. A cell is known
-by nbgrader's grade_id; its text decides where the id is gone.
+Nothing of a notebook is executed, here or elsewhere. Of its stored outputs, errors are remarks. A
+cell is known by nbgrader's grade_id; its text decides where the id is gone.
 """
 
 import json
@@ -12,7 +12,10 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+import msgspec
+from kernelscope.errors import UserError
 
 from ..handout import Handout, HandoutCell, kernel_text, magic_name, source_of
 
@@ -20,12 +23,12 @@ MOST_CELLS = 1000
 MOST_REMARKS = 10  # of a kind
 MOST_CHARACTERS = 300  # of a remark
 MOST_KERNEL_CHARACTERS = 200_000
-SEPARATOR = b"\n\0"  # between the handout and the notebook on standard input
 REPLY = 3
+NOT_EARNED = "NotEarned"  # what a test cell raises; it says no more than the points
 _SET_ID = re.compile(r"(ps\d+)[-_]")  # of a grade_id: the set that its cell is of
 
 
-class Unreadable(ValueError):
+class Unreadable(UserError, ValueError):
     """A submission that is no notebook; the message says why."""
 
 
@@ -33,8 +36,9 @@ class Unreadable(ValueError):
 class Remark:
     """What is unusual about a cell.
 
-    kind: "missing", "duplicate", "changed", "copied", "metadata", "unknown", "name" or "kernel".
-    cell: its grade_id, or its place such as "cell 4".
+    kind: "missing", "duplicate", "changed", "copied", "metadata", "unknown", "name", "kernel" or
+    "output"; of a whole submission "file" or "grader". cell: its grade_id, or its place such as
+    "cell 4".
     """
 
     kind: str
@@ -44,13 +48,14 @@ class Remark:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a submission. number: from 1. id: its grade_id, or ""."""
+    """A cell of a submission. number: from 1. id: its grade_id, or "". outputs: as stored."""
 
     number: int
     type: str
     source: str
     id: str
     about: Mapping[str, object]
+    outputs: object = ()
 
     @property
     def place(self) -> str:
@@ -59,16 +64,11 @@ class Cell:
 
 @dataclass
 class ReadSubmission:
-    """What a submission holds.
-
-    unreadable: why it is no notebook, or "". kernels: problem -> CUDA text. run: (label, text) of
-    the code cells to execute, tests as released.
-    """
+    """A submission. unreadable: why it is no notebook, or "". kernels: problem -> text."""
 
     unreadable: str = ""
     remarks: list[Remark] = field(default_factory=list)
     kernels: dict[str, str] = field(default_factory=dict)
-    run: list[tuple[str, str]] = field(default_factory=list)
 
 
 def read(data: bytes, handout: Handout) -> ReadSubmission:
@@ -78,7 +78,7 @@ def read(data: bytes, handout: Handout) -> ReadSubmission:
         _require_set(cells, handout)
     except Unreadable as error:
         return ReadSubmission(unreadable=str(error))
-    reading = ReadSubmission(remarks=list(_compared(cells, handout)))
+    reading = ReadSubmission(remarks=[*_compared(cells, handout), *_errors(cells)])
     for one in handout.cells:
         if one.problem:
             text, remarks = _kernel(cells, one)
@@ -86,11 +86,6 @@ def read(data: bytes, handout: Handout) -> ReadSubmission:
             if text is not None:
                 reading.kernels[one.problem] = text
     reading.remarks = list(_cut(reading.remarks))
-    tests = {one.id: one for one in handout.cells if one.is_fixed and one.type == "code"}
-    for cell in cells:
-        if cell.type == "code":
-            text = tests[cell.id].source if cell.id in tests else cell.source
-            reading.run.append((cell.id or cell.place, text))
     return reading
 
 
@@ -117,7 +112,8 @@ def cells_of(data: bytes) -> Iterator[Cell]:
             about = metadata.get("nbgrader") or {}
             name = about.get("grade_id", "")
             kind = cell["cell_type"]
-            yield Cell(number, kind, source_of(cell), name if isinstance(name, str) else "", about)
+            name = name if isinstance(name, str) else ""
+            yield Cell(number, kind, source_of(cell), name, about, cell.get("outputs"))
         except (AttributeError, KeyError, TypeError):
             raise Unreadable(f"cell {number} is not a cell of a notebook") from None
 
@@ -177,7 +173,7 @@ def _against(cell: Cell, one: HandoutCell) -> Iterator[Remark]:
         text = f"the {_kind(one)} {one.id} is a {cell.type} cell; it was released as {one.type}"
         yield Remark("changed", one.id, text)
     if one.is_fixed and _plain(cell.source) != _plain(one.source):
-        text = f"the {_kind(one)} {one.id} is changed; it is graded as it was released"
+        text = f"the {_kind(one)} {one.id} is changed; it decides about no points"
         yield Remark("changed", one.id, text)
     flags = {key: cell.about.get(key) for key in ("grade", "locked", "solution")}
     different = [key for key, value in flags.items() if bool(value) != bool(one.flags[key])]
@@ -186,6 +182,17 @@ def _against(cell: Cell, one: HandoutCell) -> Iterator[Remark]:
     if different:
         text = f"the metadata of {one.id} is changed: {', '.join(different)}"
         yield Remark("metadata", one.id, text)
+
+
+def _errors(cells: list[Cell]) -> Iterator[Remark]:
+    """Name the errors among the stored outputs; an output of another form is none."""
+    for cell in cells:
+        for output in cell.outputs if isinstance(cell.outputs, list) else ():
+            if isinstance(output, dict) and output.get("output_type") == "error":
+                said = [output.get("ename"), output.get("evalue")]
+                if said[0] != NOT_EARNED:
+                    text = ": ".join(one for one in said if isinstance(one, str))
+                    yield Remark("output", cell.id or cell.place, f"handed in with {text}")
 
 
 def _kernel(cells: list[Cell], one: HandoutCell) -> tuple[str | None, list[Remark]]:
@@ -233,10 +240,9 @@ def _plain(source: str) -> str:
 
 
 def main() -> None:
-    handout, _, data = sys.stdin.buffer.read().partition(SEPARATOR)
-    reading = read(data, Handout.of(json.loads(handout)))
+    handout, data = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Handout, bytes])
     with os.fdopen(REPLY, "w", encoding="utf-8") as reply:
-        json.dump(asdict(reading), reply)
+        json.dump(msgspec.to_builtins(read(data, handout)), reply)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""The sandbox: a command in a process of its own, with limits, without network where possible.
+"""The sandbox: a command in a process of its own, with limits and without network.
 
 Three walls, each where the system has it:
 
-- a container: bubblewrap, or else namespaces: no network, processes of its own, a folder in memory,
-  and with bubblewrap a file system that holds nothing but the course and the libraries;
-- the kernel's own: with Landlock files outside of a given list cannot be opened, and with a newer
-  kernel there is no TCP; a filter refuses system calls;
+- a container, by bubblewrap: no network, processes of its own, a folder in memory, and a file
+  system that holds nothing but the course and the libraries;
+- the kernel's own: with Landlock files outside of a given list cannot be opened; a filter refuses
+  system calls, sockets of a network among them;
 - limits: time, memory, processes, files and output; they hold everywhere.
 """
 
-import base64
+import itertools
 import json
 import os
 import shutil
@@ -17,19 +17,21 @@ import site
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kernelscope import ShownBriefly, landlock
+from kernelscope import landlock
+from kernelscope.errors import UserError
 
 from attn_course.folders import ENGINE, FOLDERS, IMPORT_ROOT, PACKAGE, child_environment, home
 
-MODES = ("bubblewrap", "namespaces", "limits")  # strongest first
+from .supervise import FOLDER, OWN_USERS, processes
+
+MODES = ("bubblewrap", "limits")  # strongest first
 MIB = 1 << 20
-_SUPERVISOR = Path(__file__).with_name("supervise.py")
+SUPERVISOR = f"{__package__}.supervise"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "fonts", "localtime", "passwd")
 _LIBRARIES = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")
@@ -40,11 +42,11 @@ finders = [module for name, module in sys.modules.items() if name.startswith("__
 edited = [path for finder in finders for path in getattr(finder, "MAPPING", {}).values()]
 print(json.dumps([*sys.path, *edited]))
 """
+_turns = itertools.count(os.getpid())
 _running: set[subprocess.Popen] = set()
-_lock = threading.Lock()
 
 
-class SandboxError(ShownBriefly, RuntimeError):
+class SandboxError(UserError, RuntimeError):
     """The sandbox itself does not work; not the fault of what was to run in it."""
 
 
@@ -52,10 +54,10 @@ class SandboxError(ShownBriefly, RuntimeError):
 class ProcessLimits:
     """What one command may use.
 
-    seconds: of a processor, and by the clock, less those that it waits for a processor of a busy
-    machine. memory_bytes: resident, of all its processes together, with files in memory;
-    address_bytes: of one process; file_bytes: of one file; folder_bytes, folder_files: of its
-    folder, with open files that are removed; output_bytes: printed; reply_bytes: answered.
+    seconds: of processors, and twice as many by the clock. memory_bytes: of all its processes
+    together, with what they share by mappings; address_bytes: of one process; file_bytes: of one
+    file; folder_bytes, folder_files: of its folder, with open files that are removed; output_bytes:
+    printed; reply_bytes: answered.
     """
 
     seconds: float = 20.0
@@ -73,18 +75,15 @@ class ProcessLimits:
 class ProcessOutcome:
     """How a command ended.
 
-    passed: the limit that ended it: "time", "memory", "processes", "files", "output", or "".
-    status: its exit status, negative for a signal, None where a limit ended it. seconds,
-    cpu_seconds: it took. printed: bytes; tail: their end. memory_bytes: the most it had. reply:
-    what it answered.
+    passed: the limit that ended it: "time" of processors, "clock", "memory", "processes", "files",
+    "output", or "".
+    status: its exit status, negative for a signal, None where a limit ended it. seconds: it took.
+    tail: the end of what it printed. reply: what it answered.
     """
 
     passed: str
     status: int | None
     seconds: float
-    printed: int
-    cpu_seconds: float
-    memory_bytes: int
     tail: str
     reply: str
 
@@ -107,16 +106,8 @@ class Sandbox:
     def description(self) -> str:
         """The walls that it has, for a report."""
         version = landlock.landlock_version() if self.kernel_walls else 0
-        walls = {
-            "bubblewrap": "bubblewrap (no network, no foreign files)",
-            "namespaces": "namespaces (no network)",
-            "limits": "no container",
-        }
-        files = "no Landlock"
-        if version:
-            network = ", no TCP" if version >= 4 else ""
-            files = f"Landlock {version} (files{network})"
-        return f"{walls[self.mode]}, {files}, limits"
+        container = "bubblewrap" if self.mode == "bubblewrap" else "no container"
+        return f"{container}, {f'Landlock {version}' if version else 'no Landlock'}, limits"
 
     def run(
         self, arguments: Sequence[str], data: bytes, limits: ProcessLimits | None = None
@@ -125,53 +116,44 @@ class Sandbox:
 
         Raises SandboxError where the sandbox cannot start it.
         """
-        with tempfile.TemporaryDirectory(prefix="grade-") as folder:
-            command = [sys.executable, *arguments]
-            return self._run(command, data, limits or ProcessLimits(), folder)
-
-    def _run(
-        self, command: list[str], data: bytes, limits: ProcessLimits, folder: str
-    ) -> ProcessOutcome:
-        readable = [path for path in _readable() if os.path.exists(path)]
+        limits = limits or ProcessLimits()
+        readable = _readable()
+        user, others = _user()
         request = {
-            "command": command,
+            "command": [sys.executable, *arguments],
             "mode": self.mode,
             "kernel_walls": self.kernel_walls,
-            "own_folder": self.mode != "limits",  # a file system in memory, as large as allowed
-            "wrapper": self._wrapper(folder, readable, limits),
-            "environment": _environment(folder),
-            "folder": folder,
             "listable": [str(IMPORT_ROOT), str(ENGINE.parent)],  # where Python looks for packages
-            "landlock": landlock.__file__,
             "readable": [*readable, "/proc", "/sys/devices/system/cpu"],
-            "stdin": base64.b64encode(data).decode(),
             "limits": asdict(limits),
+            "user": user,
+            "others": others,
             "parent": os.getpid(),
         }
         supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SUPERVISOR)],
+            [*self._wrapper(readable, limits), sys.executable, "-P", "-m", SUPERVISOR],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=_environment(),
+            cwd="/",
             start_new_session=True,  # Ctrl-C goes to the caller, who ends this process
         )
-        with _lock:
-            _running.add(supervisor)
+        _running.add(supervisor)
         try:
-            out, error = supervisor.communicate(json.dumps(request).encode())
+            out, error = supervisor.communicate(json.dumps(request).encode() + b"\n" + data)
         finally:
             if supervisor.poll() is None:
                 supervisor.terminate()
                 supervisor.communicate()
-            with _lock:
-                _running.discard(supervisor)
+            _running.discard(supervisor)
         try:
             return ProcessOutcome(**json.loads(out))
         except (ValueError, TypeError):
-            text = error.decode(errors="replace").strip()[-300:]
+            text = " ".join(error.decode(errors="replace").split("\n")[-3:]).strip()[-300:]
             raise SandboxError(f"the sandbox ({self.mode}) did not start: {text}") from None
 
-    def _wrapper(self, folder: str, readable: Sequence[str], limits: ProcessLimits) -> list[str]:
+    def _wrapper(self, readable: Sequence[str], limits: ProcessLimits) -> list[str]:
         if self.mode != "bubblewrap":
             return []
         spaces = ["--unshare-all"]
@@ -181,43 +163,63 @@ class Sandbox:
         return [
             *(shutil.which("bwrap"), *spaces, "--as-pid-1", "--die-with-parent", "--new-session"),
             *("--proc", "/proc", "--dev", "/dev", *binds),
-            *("--size", str(limits.folder_bytes + MIB), "--tmpfs", folder, "--chdir", folder),
+            *("--size", str(limits.folder_bytes + MIB), "--tmpfs", FOLDER),
             *("--remount-ro", "/", "--remount-ro", "/dev", "--"),
         ]
 
 
 def stop_all() -> None:
     """End everything that runs in a sandbox of this process."""
-    with _lock:
-        for supervisor in _running:
-            supervisor.terminate()
+    for supervisor in list(_running):
+        supervisor.terminate()
 
 
 @lru_cache(maxsize=1)
 def best_sandbox() -> Sandbox:
-    """Return the strongest sandbox that works on this machine."""
-    return next(sandbox for sandbox in map(Sandbox, MODES) if works(sandbox))
+    """Return the strongest sandbox that works on this machine. SandboxError where none does."""
+    for sandbox in map(Sandbox, MODES):
+        if works(sandbox):
+            return sandbox
+    last = Sandbox(MODES[-1]).run(["-"], b"pass")
+    raise SandboxError(f"no command runs under limits on this machine: {last.tail}")
 
 
 def works(sandbox: Sandbox) -> bool:
-    """Whether a command runs in this sandbox here. SandboxError where none can run at all."""
+    """Whether a command runs in this sandbox here."""
     if sandbox.mode == "bubblewrap" and not shutil.which("bwrap"):
         return False
-    outcome = sandbox.run(["-"], b"pass")
-    if not outcome and sandbox.mode == MODES[-1]:
-        raise SandboxError(f"no command runs under limits on this machine: {outcome.tail}")
-    return bool(outcome)
+    try:
+        return bool(sandbox.run(["-"], b"pass"))
+    except SandboxError:
+        return False
+
+
+def _user() -> tuple[int, int]:
+    """Return the user that the command becomes, 0: none, and the others' tasks that count with it.
+
+    The kernel counts the tasks of a user in all, before Linux 5.14 in a user namespace too: those
+    that this user has already are no part of the command's limit.
+    """
+    owners: dict[int, int] = {}
+    for process, fields in processes():
+        try:
+            owner = os.stat(f"/proc/{process}").st_uid
+        except OSError:
+            continue
+        owners[owner] = owners.get(owner, 0) + int(fields[17])
+    if os.geteuid():
+        return 0, owners.get(os.geteuid(), 0) + 4  # the sandbox has some of its own
+    free = (OWN_USERS[turn % len(OWN_USERS)] for turn in _turns)
+    return next(user for user in free if user not in owners), 0
 
 
 def _readable() -> list[str]:
     """Files and folders that a command may read: the system's programs, Python, the course."""
-    course = home()
-    own = [str(PACKAGE), str(ENGINE), *(str(course / name) for name in FOLDERS)]
-    if course != PACKAGE:
-        own.append(str(course / "pyproject.toml"))
-    python = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix))
-    paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *own]
-    return list(dict.fromkeys([*paths, *_libraries(os.environ.get("PYTHONPATH", ""))]))
+    course = map(str, (PACKAGE, ENGINE, *(home() / name for name in (*FOLDERS, "pyproject.toml"))))
+    python = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    paths = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *course]
+    paths += _libraries(os.environ.get("PYTHONPATH", ""))
+    return [path for path in dict.fromkeys(paths) if os.path.exists(path)]
 
 
 @lru_cache
@@ -236,15 +238,17 @@ def _libraries(python_path: str) -> tuple[str, ...]:
     return tuple(path for path in found if Path(path).resolve() != IMPORT_ROOT)
 
 
-def _environment(folder: str) -> dict[str, str]:
-    """A command's environment: nothing of the grader's but what Python needs."""
+def _environment() -> dict[str, str]:
+    """A command's environment: nothing of the grader's but what Python needs.
+
+    The supervisor puts the command's folder in the place of HOME and TMPDIR.
+    """
     kept = {name: value for name, value in child_environment().items() if name in _KEPT}
     if site.ENABLE_USER_SITE:  # `pip install --user`, which Python looks for in HOME
         kept["PYTHONUSERBASE"] = site.getuserbase()
     return kept | {
-        "HOME": folder,
         "USER": "student",
-        "TMPDIR": folder,
+        "TMPDIR": tempfile.gettempdir(),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",

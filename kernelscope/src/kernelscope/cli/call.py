@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..backend import array_module, asnumpy, resolve_backend
+from ..errors import InputError
 from ..module import Kernel, RawModule, allow_shared
 from ..ptx.demangle import demangle
 from .arguments import dimensions
@@ -86,7 +87,7 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
     kernel, name = _kernel(file, arguments, resolve_backend(backend or arguments.backend))
     parameters, texts = kernel.entry.parameters, arguments.arg or []
     if len(texts) != len(parameters) or arguments.grid is None:
-        raise ValueError(_usage(name, parameters, texts, arguments.grid))
+        raise InputError(_usage(name, parameters, texts, arguments.grid))
     seeds = range(1000 * arguments.seed, 1000 * arguments.seed + len(texts))
     values = [value_of(*each) for each in zip(parameters, texts, seeds, strict=True)]
     names = [parameter.name for parameter in parameters]
@@ -126,7 +127,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
     if wanted and not found:
         module.get_function(wanted)  # raises, with the kernels of the file
     listed = ", ".join(known[name] for name in found) or "none"
-    raise ValueError(f"{file.name} has the kernels: {listed}. Name one with --kernel")
+    raise InputError(f"{file.name} has the kernels: {listed}. Name one with --kernel")
 
 
 def _usage(name: str, parameters, texts: list[str], grid) -> str:

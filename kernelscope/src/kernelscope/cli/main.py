@@ -1,19 +1,27 @@
 """The command `kernelscope`: a parser, and one line for a user instead of a traceback."""
 
 import argparse
+import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from .. import __version__
+from ..errors import UserError
 from ..settings import setting
 from . import check, count, run, trace
 from .arguments import add_json
 from .options import joined
 
 TRACEBACK = "KERNELSCOPE_TRACEBACK"  # environment: 1 shows where an error arose
+REFUSED = 2  # as argparse ends where it does not understand a call
+FAULTY = 70  # EX_SOFTWARE of sysexits.h: an error of the program itself
 INTERRUPTED = 130  # as a shell reports a process that Ctrl-C ended
 READER_GONE = 141  # as a shell reports a process that SIGPIPE ended
+FAULT = "this is an error of the program, not of your call: please report it with these lines"
+CUDA_ERRORS = ("cupy_backends.cuda.", "cupy.cuda.")  # modules of CuPy's exceptions
+OUT_OF = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -53,11 +61,12 @@ def outcome(
     smaller: str = "launch fewer threads",
     install: str = "install it with pip",
 ) -> int:
-    """Do the work of a command; an error for its user becomes one line.
+    """Do the work of a command; a UserError becomes one line, any other error a traceback.
 
-    packages: whose errors are for users; smaller: what to do where memory is short; install: where
-    a package is missing. Returns what `work` returns, 2 for a call that cannot run, 130 when
-    interrupted, 141 when the program that reads the output has ended, such as `head`.
+    packages: ours, which are never missing; smaller: what to do where memory is short; install:
+    where a package is missing. Returns what `work` returns, 2 for a call that cannot run, 70 for a
+    fault of the program itself, 130 when interrupted, 141 when the program that reads the output
+    has ended, such as `head`.
     """
     try:
         try:
@@ -73,25 +82,39 @@ def outcome(
         print(f"{program}: {str(stop) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
     except MemoryError as error:
-        told = f"{program}: {error or 'out of memory'}: this machine has too little; {smaller}"
-        print(told, file=sys.stderr)
-        return 2
+        short = f"{error or 'out of memory'}: this machine has too little; {smaller}"
+        return refuse(program, short)
     except ModuleNotFoundError as error:
-        if setting(TRACEBACK) or (error.name or "").partition(".")[0] in packages:
-            raise
-        print(f"{program}: {error.name} is not installed; {install}", file=sys.stderr)
-        return 2
+        if (error.name or "").partition(".")[0] in packages:
+            return report_fault(program)
+        return refuse(program, f"{error.name} is not installed; {install}")
     except Exception as error:
-        if setting(TRACEBACK) or not is_for_users(error, packages):
-            raise
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
+        return refuse(program, str(error)) if is_for_users(error) else report_fault(program)
 
 
-def is_for_users(error: Exception, packages: Sequence[str]) -> bool:
-    """Whether an error is one that a package raises on purpose, worded for its user.
+def is_for_users(error: Exception) -> bool:
+    """Whether the user can correct an error: a UserError, or what the system said of a file.
 
-    Its own classes, and the built-in ValueError, TypeError and OSError with a message.
+    An OSError of the system has an errno. With the name of a file it tells the state of that file:
+    it is missing, closed to us, a folder. Without a name it is the user's where the machine has run
+    out of something (OUT_OF). Other OSErrors, such as a broken connection, are faults. An error of
+    CUDA is that of the kernel which was running, the user's in most cases.
     """
-    own = type(error).__module__.split(".")[0] in packages
-    return own or type(error) in (ValueError, TypeError) or isinstance(error, OSError)
+    if isinstance(error, OSError) and not isinstance(error, UserError):
+        return error.errno is not None and (error.filename is not None or error.errno in OUT_OF)
+    return isinstance(error, UserError) or type(error).__module__.startswith(CUDA_ERRORS)
+
+
+def refuse(program: str, message: str) -> int:
+    """Print why a call cannot run, behind the traceback where it is asked for; return 2."""
+    if setting(TRACEBACK):
+        traceback.print_exc()
+    print(f"{program}: {message}", file=sys.stderr)
+    return REFUSED
+
+
+def report_fault(program: str) -> int:
+    """Print the traceback of an error that is no user's, and what to do with it; return 70."""
+    traceback.print_exc()
+    print(f"{program}: {FAULT}", file=sys.stderr)
+    return FAULTY

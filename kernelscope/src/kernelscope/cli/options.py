@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..errors import MissingFileError
 from .arguments import add_backend, natural, output_file
 
 BLOCK = (256, 1, 1)
@@ -104,4 +105,4 @@ def source_file(name: str) -> Path:
         return path
     near = sorted(file.name for file in path.parent.glob("*.cu"))
     listed = f"; {path.parent} has: {', '.join(near)}" if near else ""
-    raise FileNotFoundError(f"no kernel file {name!r}{listed}")
+    raise MissingFileError(f"no kernel file {name!r}{listed}")

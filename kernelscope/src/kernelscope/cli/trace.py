@@ -1,11 +1,13 @@
 """`kernelscope trace FILE`: every step of one thread block, as a table or a page to click in."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BackendError, SimulatorError
 from ..events import observe
 from ..watch import Sanitizer
 from ..watch.tracer import stepper
+from ..watch.tracer.recording import Recording
 from ..watch.tracer.tracer import Tracer
 from .arguments import natural, output_file, positive, printer, write_json
 from .call import file_call
@@ -66,7 +68,7 @@ def execute(arguments) -> int:
             raise
         ended = f"the run ended early: {error}"
     tracer.mark(watch.findings)
-    found, told = written(call), [*findings(tracer, watch), *([ended] if ended else [])]
+    found, told = written(call), [*findings(tracer.recordings, watch), *([ended] if ended else [])]
     show(tracer, call.name, "\n".join([call.title, arrays_report(found), *told]), arguments)
     save(call, arguments.out)
     recordings = [recording.plain() for recording in tracer.recordings]
@@ -75,12 +77,12 @@ def execute(arguments) -> int:
     return 1 if ended or watch.errors else 0
 
 
-def findings(tracer: Tracer, watch: Sanitizer) -> list[str]:
-    """Return each finding that the trace shows, and where the sanitizer's other errors are."""
-    marked = [one for recording in tracer.recordings for one in recording.findings]
+def findings(recordings: Sequence[Recording], watch: Sanitizer) -> list[str]:
+    """Return each finding that the recordings show, and where the sanitizer's other errors are."""
+    marked = [one for recording in recordings for one in recording.findings]
     told = [f"step {one['step']}, {in_words(**one)}" for one in marked]
     shown = {(one["kind"], one["line"]) for one in marked}
-    here = {recording.block for recording in tracer.recordings}
+    here = {recording.block for recording in recordings}
     for error in watch.errors:
         blocks = [block for block, _ in error.threads]
         if blocks and not here.intersection(blocks):

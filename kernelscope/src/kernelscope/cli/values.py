@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import InputError
 from ..module.signature import Parameter
 
 KINDS = ("normal", "zeros", "ones", "arange", "output")
@@ -27,13 +28,13 @@ def takes(parameter: Parameter) -> str:
 def value_of(parameter: Parameter, text: str, seed: int) -> object:
     """Return the value that an --arg gives a parameter: an array, a number, None for `null`.
 
-    seed: of `normal`. Raises ValueError that names the parameter and what it takes,
-    FileNotFoundError.
+    seed: of `normal`. Raises InputError that names the parameter and what it takes,
+    FileNotFoundError for a file that is not there.
     """
     try:
         return _array(parameter, text, seed) if is_pointer(parameter) else _number(parameter, text)
-    except ValueError as error:
-        raise ValueError(f"--arg {text} for {parameter.text}: {error}") from None
+    except InputError as error:
+        raise InputError(f"--arg {text} for {parameter.text}: {error}") from None
 
 
 def _array(parameter: Parameter, text: str, seed: int) -> np.ndarray | None:
@@ -43,7 +44,7 @@ def _array(parameter: Parameter, text: str, seed: int) -> np.ndarray | None:
         return _read(Path(text))
     kind, colon, shape = text.partition(":")
     if not colon or kind not in KINDS or not _SHAPE.fullmatch(shape):
-        raise ValueError(
+        raise InputError(
             f"a pointer takes KIND:SHAPE such as normal:33x70, with one of {', '.join(KINDS)}, or "
             "FILE.npy, or null"
         )
@@ -51,22 +52,22 @@ def _array(parameter: Parameter, text: str, seed: int) -> np.ndarray | None:
 
 
 def make(kind: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-    """Return an array of one of KINDS. Raises ValueError for a kind that the dtype has not."""
+    """Return an array of one of KINDS. Raises InputError for a kind that the dtype has not."""
     size = math.prod(shape)
     if not 0 < size <= MOST_ELEMENTS:
-        raise ValueError(f"{size:,} elements; an array has 1 to {MOST_ELEMENTS:,}")
+        raise InputError(f"{size:,} elements; an array has 1 to {MOST_ELEMENTS:,}")
     if kind == "arange":
         with np.errstate(over="ignore"):
             return np.arange(size).astype(dtype).reshape(shape)
     if kind == "normal":
         if dtype.kind not in "fc":
-            raise ValueError(
+            raise InputError(
                 f"normal makes floats, not {dtype}; take arange, zeros, ones or a file"
             )
         return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
     if kind == "output":
         if dtype.kind not in "fciu":
-            raise ValueError(f"{dtype} has no value that marks unwritten elements; take zeros")
+            raise InputError(f"{dtype} has no value that marks unwritten elements; take zeros")
         return np.full(shape, np.nan if dtype.kind in "fc" else np.iinfo(dtype).max, dtype)
     return np.full(shape, 1 if kind == "ones" else 0, dtype)
 
@@ -78,7 +79,7 @@ def _dtype(parameter: Parameter) -> np.dtype:
         dtype = np.dtype(named[0])
         if dtype.kind in "fciub":
             return dtype
-    raise ValueError(
+    raise InputError(
         "NumPy has no dtype for this element type: give FILE.npy with its bytes"
         + (", as uint16" if named else "")
     )
@@ -90,7 +91,7 @@ def _read(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"the file cannot be read as an array: {error}") from None
+        raise InputError(f"the file cannot be read as an array: {error}") from None
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
@@ -98,7 +99,7 @@ def _number(parameter: Parameter, text: str) -> object:
     ctype, size = parameter.ctype, parameter.size
     half = parameter.is_struct and ctype is not None and ctype.name == "__half"
     if parameter.is_struct and not half:
-        raise ValueError("a struct is passed from Python: RawModule(path=...).get_function(...)")
+        raise InputError("a struct is passed from Python: RawModule(path=...).get_function(...)")
     floats = half or parameter.kind[0] == "f" or ctype is not None and ctype.kind == "float"
     try:
         if floats:
@@ -106,4 +107,4 @@ def _number(parameter: Parameter, text: str) -> object:
         return {"true": 1, "false": 0}[text] if text in ("true", "false") else int(text, 0)
     except ValueError:
         wanted = "a number such as 0.5" if floats else "a whole number such as 70"
-        raise ValueError(f"the parameter takes {wanted}") from None
+        raise InputError(f"the parameter takes {wanted}") from None

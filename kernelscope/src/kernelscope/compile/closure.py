@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from ..errors import InputError
+
 _QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"\n]+)"', re.MULTILINE)
 
 MOST_SOURCE_BYTES = 8 << 20  # of a file
@@ -115,13 +117,13 @@ def read_text(path: str | Path) -> str:
 @lru_cache(maxsize=1024)
 def _read(path: str, modified_ns: int, size: int) -> str:
     if size > MOST_SOURCE_BYTES:
-        raise ValueError(f"{path} has {size:,} bytes; a source has at most {MOST_SOURCE_BYTES:,}")
+        raise InputError(f"{path} has {size:,} bytes; a source has at most {MOST_SOURCE_BYTES:,}")
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
+        raise InputError(
             f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8"
         ) from None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..backend import make_room_for_cupy
 from ..budget import TIMEOUT, Budget, call_budget
-from ..errors import CompileError, CompilerFailedError, CompilerMissingError
+from ..errors import CompileError, CompilerFailedError, CompilerMissingError, InputError
 from ..project import arch_comment
 from .allowed import check_includes
 from .closure import MOST_SOURCE_BYTES, Closure, include_closure
@@ -99,7 +99,7 @@ def compile_ptx(
     verdict, CompilerMissingError when NVRTC is not there.
     """
     if build not in BUILDS:
-        raise ValueError(f"build is {build!r}; it must be one of {', '.join(map(repr, BUILDS))}")
+        raise InputError(f"build is {build!r}; it must be one of {', '.join(map(repr, BUILDS))}")
     chosen = requested_arch(tuple(options)) or arch
     # A virtual architecture yields PTX; a real one would run ptxas as well, for nothing.
     target = chosen.replace("sm_", "compute_")

@@ -23,6 +23,7 @@ _BASES = (SHARED_BASE, LOCAL_BASE)
 _GLOBAL_END, _GLOBAL_AGAIN = RANGES["shared"][0], RANGES["local"][1]
 _SHIFT = [np.uint64(i) for i in range(5)]
 _LONG = np.dtype("u8")
+_ADDRESS = (1 << 64) - 1  # offsets may be negative, and then addresses wrap around
 
 
 def _flat(address, shift: int):
@@ -205,12 +206,12 @@ class Memory:
         """Address, within its own space, of a variable that PTX names."""
         kind, where = place
         if kind == "variable":
-            return np.uint64(self.run.program.addresses[where] + offset)
+            return np.uint64(self.run.program.addresses[where] + offset & _ADDRESS)
         if kind == "parameter":
-            return np.uint64(self.run.parameter_address + where + offset)
+            return np.uint64(self.run.parameter_address + where + offset & _ADDRESS)
         if kind == "dynamic":
-            return np.uint64(self.run.dynamic_offset + offset)
-        return np.uint64(where + offset)
+            return np.uint64(self.run.dynamic_offset + offset & _ADDRESS)
+        return np.uint64(where + offset & _ADDRESS)
 
     def parameter(self, offset: int, dtype: np.dtype):
         """The value of a kernel's parameter at a byte offset, the same in all lanes."""

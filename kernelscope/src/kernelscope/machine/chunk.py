@@ -6,14 +6,13 @@ the registers directly; a smaller one gathers the registers it reads, works on s
 scatters what it wrote when it stops.
 """
 
-import os
 import traceback
 from time import monotonic
 
 import numpy as np
 from kernelscope.ptx.syntax import Register
 from kernelscope.translate.control_flow import LANE, Block, Key
-from kernelscope.translate.function import ODD_OPERANDS, TRANSLATED, call_parts
+from kernelscope.translate.function import TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
@@ -29,9 +28,6 @@ from .reports import Reports
 from .scheduler import Scheduler
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
-
-_MACHINE = os.path.dirname(__file__)
-_OURS = "an error of the simulator itself, not of the kernel; please report it"
 
 
 class Chunk:
@@ -65,26 +61,7 @@ class Chunk:
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
-        """Run until every lane has ended (True), or only lanes are left that spin (False).
-
-        Raises UnsupportedKernel for an instruction whose line NumPy cannot compute. An error of the
-        machine's own code stays what it is, with a note of the instruction that met it.
-        """
-        try:
-            return self.run_groups()
-        except ODD_OPERANDS as error:
-            line = line_of(error)
-            if line is None:
-                raise
-            instance = self.reports.block.instance
-            instruction = instance.function.body[line]
-            if is_of_the_machine(error):
-                error.add_note(f"{instance.where(instruction)}: {_OURS}")
-                raise
-            why = f"its line raises {type(error).__name__}: {error}"
-            raise instance.odd_operands(instruction, why) from error
-
-    def run_groups(self) -> bool:
+        """Run until every lane has ended (True), or only lanes are left that spin (False)."""
         scheduler = self.scheduler
         while True:
             if scheduler.polls >= scheduler.patience:
@@ -239,11 +216,23 @@ class Chunk:
         t = block.terminator
         index, targets = self.lanes.R[t.slot], t.targets or t.action.return_keys
         if scalar(index):
-            return targets[int(index)]
+            return targets[self.checked_entry(block, int(index), len(targets))]
         chosen = np.unique(index).tolist()
+        self.checked_entry(block, chosen[-1], len(targets))
         if len(chosen) == 1:
             return targets[chosen[0]]
         return self.diverge([(targets[i], index == i) for i in chosen])
+
+    def checked_entry(self, block: Block, entry: int, count: int) -> int:
+        """Return the entry of a jump table; raise SimulatorError where the table has none."""
+        if entry < count:
+            return entry
+        instance, jump = block.instance, block.terminator.instruction
+        raise SimulatorError(
+            f"{self.scheduler.name} jumps to entry {entry} of a table of {count}, at "
+            f"{instance.where(jump)}",
+            instance.line(jump),
+        )
 
     def exit(self, block: Block) -> None:
         self.lanes.end(self.lanes.places)
@@ -322,14 +311,6 @@ class Chunk:
             self.blocks[key] = Block(
                 key, [], block.terminator, uses=uses, live_in=-1, instance=block.instance
             )
-
-
-def is_of_the_machine(error: BaseException) -> bool:
-    """Return True if the simulator itself raised this, not NumPy evaluating a translated
-    instruction.
-    """
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return os.path.dirname(files[-1]).startswith(_MACHINE)
 
 
 def line_of(error: BaseException) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 from kernelscope.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import FUNCTION_WINDOW, LOCAL_WINDOW, SHARED_WINDOW, aligned
-from ..errors import KernelAssertion, SimulatorError
+from ..errors import KernelAssertion, SimulatorError, UnsupportedKernel
 from ..printf import ARGUMENT_BYTES, format_message
 from .access import Memory
 from .lanes import ChunkLanes
@@ -35,7 +35,10 @@ class DeviceCalls:
     def call_argument(self, block, number: int, dtype) -> np.ndarray:
         """The `number`-th argument of a call, (lanes,), read from its .param variable."""
         instance, call = block.terminator.action, block.terminator.instruction
-        names = [operand for operand in call.operands if isinstance(operand, tuple)][-1]
+        names = next((one for one in reversed(call.operands) if isinstance(one, tuple)), ())
+        if number >= len(names):
+            why = f"it passes {len(names)} arguments, and its function has more"
+            raise UnsupportedKernel(instance.complaint(call, why))
         dtype = np.dtype(dtype)
         return self.memory.local.view[dtype].take(self.item(instance, names[number].name, dtype))
 

@@ -11,7 +11,7 @@ from kernelscope.translate.executable import SHARED_RED_ZONE, Executable
 from ..address_space import SPACE, DeviceHeap
 from ..addresses import aligned
 from ..budget import Budget, call_budget
-from ..errors import Interrupted, SimulatorError
+from ..errors import InputError, Interrupted, SimulatorError
 from ..progress import Progress
 from ..settings import setting
 from .chunk import Chunk
@@ -220,7 +220,7 @@ class Run:
 def seed_from_environment() -> int | None:
     text = setting(WARP_ORDER)
     if text and not text.isdigit():
-        raise ValueError(f"{WARP_ORDER} is {text!r}; it must be a seed such as 1, or empty")
+        raise InputError(f"{WARP_ORDER} is {text!r}; it must be a seed such as 1, or empty")
     return int(text) if text else None
 
 

@@ -2,6 +2,7 @@
 
 from functools import cached_property
 
+from ..errors import InputTypeError
 from .kernel import Kernel, ModuleFacts
 from .raw_module import RawModule
 
@@ -41,7 +42,7 @@ class RawKernel(ModuleFacts):
     ):
         for what, value in (("code", code), ("name", name)):
             if not isinstance(value, str):
-                raise TypeError(f"{what} is {value!r}; it must be a string")
+                raise InputTypeError(f"{what} is {value!r}; it must be a string")
         self.name = self.__name__ = name
         self.module = RawModule(
             code,

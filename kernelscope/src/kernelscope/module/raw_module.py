@@ -19,7 +19,7 @@ from kernelscope.compile import (
     unset_uses,
 )
 
-from ..errors import KernelNotFoundError
+from ..errors import InputError, InputTypeError, KernelNotFoundError
 from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
@@ -74,9 +74,9 @@ class RawModule:
         strict: bool | None = None,
     ):
         if (code is None) == (path is None):
-            raise TypeError("RawModule takes either code= (source text) or path= (a file)")
+            raise InputTypeError("RawModule takes either code= (source text) or path= (a file)")
         if not isinstance(code, str | None):
-            raise TypeError(f"code is of type {type(code).__name__}; it must be a string")
+            raise InputTypeError(f"code is of type {type(code).__name__}; it must be a string")
         self.options = _checked_strings("options", options, "('-DTILE=32',)")
         self.name_expressions = _checked_strings(
             "name_expressions", name_expressions or (), "('scale<float>',)"
@@ -102,7 +102,7 @@ class RawModule:
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
-            raise ValueError("name_expressions need CUDA C source, not a compiled file")
+            raise InputError("name_expressions need CUDA C source, not a compiled file")
         if self.backend == "simulator" and self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code; the simulator runs .cu and .ptx")
 
@@ -130,7 +130,7 @@ class RawModule:
     def compiled(self, build: str = "optimised") -> Compiled:
         """The PTX of a build with its mangled names and the compiler's warnings."""
         if build not in BUILDS:
-            raise ValueError(f"build is {build!r}; it must be 'optimised' or 'debug'")
+            raise InputError(f"build is {build!r}; it must be 'optimised' or 'debug'")
         if self.kind == ".cubin":
             raise BackendError(f"{self.name} is machine code and has no PTX")
         if self.kind == ".ptx":
@@ -233,7 +233,7 @@ class RawModule:
         Raises KernelNotFoundError listing the module's kernels, CompileError.
         """
         if not isinstance(name, str):
-            raise TypeError(f"name is {name!r}; it must be the name of a kernel, a string")
+            raise InputTypeError(f"name is {name!r}; it must be the name of a kernel, a string")
         if name not in self._kernels:
             with call_budget():
                 self._kernels[name] = self._make_kernel(name)
@@ -344,8 +344,10 @@ class LoadedModule:
 
 def _checked_strings(what: str, values, example: str) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
-        raise TypeError(f"{what} is {values!r}; it must be a tuple of strings such as {example}")
+        raise InputTypeError(
+            f"{what} is {values!r}; it must be a tuple of strings such as {example}"
+        )
     for value in values:
         if "\0" in value or value != value.encode("utf-8", "replace").decode("utf-8"):
-            raise ValueError(f"{what} has {value!r}, which is no text for a compiler")
+            raise InputError(f"{what} has {value!r}, which is no text for a compiler")
     return tuple(values)

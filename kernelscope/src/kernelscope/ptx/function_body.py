@@ -226,7 +226,7 @@ class FunctionBody:
     # -- instructions ---------------------------------------------------------------------------
     def instruction(self) -> None:
         """`@p opcode operand, ...;`."""
-        guard, negated = None, False
+        guard, negated, start = None, False, self.tokens.starts[self.tokens.at]
         if self.tokens.accept("@"):
             negated = self.tokens.accept("!")
             guard = Register(self.resolve(self.tokens.take()))
@@ -238,7 +238,7 @@ class FunctionBody:
                 self.tokens.expect(";")
                 break
         instruction = Instruction(opcode, tuple(operands), guard, negated, self.position)
-        instruction.index = len(self.function.body)
+        instruction.index, instruction.start = len(self.function.body), start
         self.function.body.append(instruction)
 
     def operand(self):

@@ -111,6 +111,7 @@ class Instruction:
     guard_negated: bool = False
     position: Position | None = None
     index: int = 0  # place in the function
+    start: int = field(default=0, compare=False)  # character of the PTX text
 
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard.name} " if self.guard else ""

@@ -5,6 +5,8 @@ import re
 from .syntax import TYPE_BYTES, Variable
 from .tokens import Tokens
 
+_ADDRESS_BYTES = 8
+
 
 def read_variables(tokens: Tokens, space: str) -> list[Variable]:
     """Everything after `.global`, `.shared`, ... up to and including `;`."""
@@ -84,6 +86,9 @@ def _initial(tokens: Tokens, width: int) -> tuple[bytes, tuple]:
             continue
         if tokens.next not in ("}", ","):
             value, symbol = _initial_item(tokens)
+            if symbol and width != _ADDRESS_BYTES:
+                tokens.put_back()
+                tokens.fail(f"an address in {width} bytes: it takes {_ADDRESS_BYTES}")
             if symbol:
                 relocations.append((len(data), symbol))
             data += (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")

@@ -25,6 +25,7 @@ class Executable:
         self.keep_registers = program.keep_registers
         self.blocks: dict[Key, Block] = {}
         self.lines: list[tuple[Instruction, str]] = []  # with its Python statement
+        self.checked: set[str] = set()  # functions whose instructions have the operands they take
         self.slot_types: list[str] = ["i8", "u8", "u8"]
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
@@ -136,8 +137,12 @@ class Executable:
         return instance.key(0), instance, instance.return_keys.index(fall)
 
     def describe_position(self, instruction: Instruction | None) -> str:
-        """`file:line` and the line's text, of where an instruction comes from."""
+        """`file:line` and the line's text, of where an instruction comes from; without debug
+        information, the line of the PTX.
+        """
         position = instruction.position if instruction is not None else None
+        if position is None and instruction is not None:
+            return f"PTX line {self.program.ptx.count(chr(10), 0, instruction.start) + 1}"
         own = self.program.own_position(position)
         if own is None or own is position:
             return self.describe_line(position)

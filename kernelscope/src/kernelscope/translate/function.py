@@ -12,7 +12,6 @@ from kernelscope.ptx.syntax import (
     Function,
     Immediate,
     Instruction,
-    Inverted,
     Register,
     Variable,
     format_operand,
@@ -25,11 +24,10 @@ from ..isa.special_registers import is_special
 from . import control_flow as flow
 from .control_flow import LANE, LOCAL_BASE, SHARED_BASE, Block, Key, Terminator
 from .instructions import Decoder
+from .operand_forms import check_operands
 from .operands import STORED, check_words, printable
 
 TRANSLATED = "<translated PTX>"  # the file that tracebacks name for a line
-# What Python raises where an instruction has other operands than its opcode takes.
-ODD_OPERANDS = (AttributeError, KeyError, IndexError, ValueError, TypeError)
 
 
 def lay_out(variables: list[Variable], start: int = 0) -> tuple[list[int], int]:
@@ -83,7 +81,17 @@ class Instance:
         self.slots: dict[str, int] = {}
         self.places: dict[str, tuple[str, object]] = {}
         self._live: dict[int, int] = {}
+        self.check_body()
         self.place_variables()
+
+    def check_body(self) -> None:
+        """Raise UnsupportedKernel for an instruction with other operands than its opcode takes."""
+        if self.function.name in self.kernel.checked:
+            return
+        for instruction in self.function.body:
+            with self.explaining(instruction):
+                check_operands(instruction, self.function.registers)
+        self.kernel.checked.add(self.function.name)
 
     # -- variables ------------------------------------------------------------------------------
     def place_variables(self) -> None:
@@ -143,7 +151,7 @@ class Instance:
         if name == "%carry":
             return "pred"
         if name.startswith("%"):
-            return "u64" if name in ("%clock64", "%globaltimer", "%gridid") else "u32"
+            return "u64" if name in ("%clock64", "%globaltimer") else "u32"
         raise UnsupportedInstruction(f"register {name} is not declared")
 
     def slot(self, name: str) -> int:
@@ -281,6 +289,8 @@ class Instance:
             return Terminator("branch", last, slot, last.guard_negated, target, self.key(end))
         if root == "brx":
             index, table = last.operands[:2]
+            if table.name not in self.function.tables:
+                raise UnsupportedInstruction(f"no table of branch targets {table.name}")
             targets = tuple(self.label(name) for name in self.function.tables[table.name])
             return Terminator("table", last, self.slot(index.name), targets=targets)
         if root == "ret":
@@ -291,11 +301,8 @@ class Instance:
             return Terminator("trap", last)
         parts = last.opcode.split(".")
         kind = "cluster_wait" if "cluster" in parts else "call" if root == "call" else "barrier"
-        if kind == "barrier":
-            least = 3 if "red" in parts else 2 if "arrive" in parts else 0
-            readable = all(isinstance(o, Register | Immediate | Inverted) for o in last.operands)
-            if len(last.operands) < least or not readable:
-                raise self.odd_operands(last)
+        if "red" in parts and getattr(last.operands[0], "name", "_") == "_":
+            raise UnsupportedInstruction("its result goes into no register")
         return Terminator(kind, last, fall=self.key(end), action=self)
 
     def find_uses(self, block: Block) -> int:
@@ -360,12 +367,6 @@ class Instance:
             yield
         except UnsupportedInstruction as error:
             raise UnsupportedKernel(self.complaint(instruction, str(error))) from None
-        except ODD_OPERANDS as error:
-            raise self.odd_operands(instruction) from error
-
-    def odd_operands(self, instruction: Instruction, why: str = "") -> UnsupportedKernel:
-        """Return the error about an instruction whose operands are not those of its opcode."""
-        return UnsupportedKernel(self.complaint(instruction, why or "its operands do not fit it"))
 
     # -- source lines ---------------------------------------------------------------------------
     def own_places(self, instruction: Instruction | None):

@@ -74,7 +74,7 @@ class Decoder(MatrixLines):
     def _mov(self, instruction: Instruction) -> str:
         destination, source = instruction.operands
         kind = type_of(instruction.opcode)
-        if kind == "b128":
+        if "b128" in instruction.opcode.split("."):
             values = ", ".join(self.read(half, "b64") for half in source.items)
             return self.write_halves(destination, values)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
@@ -92,6 +92,8 @@ class Decoder(MatrixLines):
     def _alloca(self, instruction: Instruction) -> str:
         destination, size, *align = instruction.operands
         kind = type_of(instruction.opcode)
+        if align and align[0].value.bit_count() != 1:
+            raise UnsupportedInstruction(f"an alignment of {align[0].value}")
         text = f"c.calls.allocate({self.read(size, kind)}, {align[0].value if align else 8:d})"
         return self.write(destination, kind, text if kind == "u64" else f"{text}.astype(u4)")
 
@@ -212,6 +214,8 @@ class Decoder(MatrixLines):
             raise UnsupportedInstruction(f"{root} takes no sign")
         operation = self.decoded(lookup, ".".join([root, *words]))
         kinds = operation.sources
+        if len(plain) != 1 + len(kinds):
+            raise UnsupportedInstruction(f"{instruction.opcode} takes {1 + len(kinds)} operands")
         sources = [self.read(o, kind) for o, kind in zip(plain[1:], kinds, strict=True)]
         if simd:
             self.names["select_parts"] = select_parts

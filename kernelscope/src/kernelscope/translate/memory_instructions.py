@@ -8,9 +8,10 @@ from kernelscope.ptx.syntax import TYPE_BYTES, Address, Instruction, Register, S
 
 from ..errors import UnsupportedInstruction
 from ..isa import atomics
+from .operand_forms import VECTORS
 from .operands import OperandText, code_of, type_of
 
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_COPIED_BYTES = (4, 8, 16)
 SPACES = ("global", "shared", "local", "param", "const")
 
 
@@ -36,7 +37,7 @@ def _item_type(opcode: str) -> str:
 def _items(operand, opcode: str) -> tuple:
     """The registers of a load or store: as many as .v2 or .v4 says, two halves of .b128."""
     items = operand.items if isinstance(operand, Vector) else (operand,)
-    count = next((n for word, n in _VECTORS.items() if word in opcode.split(".")), 1)
+    count = next((n for word, n in VECTORS.items() if word in opcode.split(".")), 1)
     count = 2 if "b128" in opcode.split(".") else count
     if len(items) != count:
         raise UnsupportedInstruction(f"{len(items)} registers, and {count} in its name")
@@ -66,11 +67,14 @@ class MemoryLines(OperandText):
     def space_of(self, instruction: Instruction, operand: Address) -> str:
         """memory_space(), but .param is "parameter" in a kernel and "local", a frame, elsewhere."""
         space = memory_space(instruction.opcode)
-        if space == "param":
-            if isinstance(operand.base, Symbol):
-                return self.instance.place_of(operand.base.name)[0]
+        if space != "param":
+            return space
+        if not isinstance(operand.base, Symbol):
             return "global"
-        return space
+        place = self.instance.place_of(operand.base.name)[0]
+        if place not in ("parameter", "local"):
+            raise UnsupportedInstruction(f"{operand.base.name} is no .param variable")
+        return place
 
     def _ld(self, instruction: Instruction) -> str:
         destination, source = instruction.operands[:2]
@@ -89,6 +93,9 @@ class MemoryLines(OperandText):
         """A kernel's parameters are read from its argument image, one value after another."""
         offset = self.instance.place_of(source.base.name)[1] + source.offset
         dtype = DTYPE[kind]
+        end = offset + len(items) * dtype.itemsize
+        if offset < 0 or end > self.instance.kernel.parameter_bytes:
+            raise UnsupportedInstruction("it reads past the kernel's parameters")
         return "; ".join(
             self.write(item, kind, f"c.memory.parameter({at:d}, {code_of(dtype)})")
             for at, item in zip(itertools.count(offset, dtype.itemsize), items, strict=False)
@@ -99,6 +106,8 @@ class MemoryLines(OperandText):
         kind = _item_type(instruction.opcode)
         values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
         space = self.space_of(instruction, destination)
+        if space == "parameter":
+            raise UnsupportedInstruction("a kernel cannot write to its parameters")
         where = repr(space), self.address(destination)
         return self.call("memory.store", instruction, *where, f"({values},)", _item(kind))
 
@@ -110,13 +119,16 @@ class MemoryLines(OperandText):
 
     def atomic(self, instruction: Instruction, destination, operands: tuple) -> str:
         """The old value is asked for only where something reads it later."""
-        kind = type_of(instruction.opcode)
+        kind, parts = type_of(instruction.opcode), instruction.opcode.split(".")
+        if "L2::cache_hint" in parts:
+            operands = operands[:-1]
         if kind == "b128":
             return self.wide_atomic(instruction, destination, operands)
-        if isinstance(operands[1], Vector):
+        if not VECTORS.keys().isdisjoint(parts):
             return self.vector_atomic(instruction, kind, destination, operands)
         space = memory_space(instruction.opcode)
-        name = self.object("atom", atomics.operation(instruction.opcode, kind))
+        operation = self.decoded(lambda opcode: atomics.operation(opcode, kind), instruction.opcode)
+        name = self.object("atom", operation)
         values = "".join(f"{self.read(o, kind)}, " for o in operands[1:])
         wanted = isinstance(destination, Register) and destination.name != "_"
         if wanted:
@@ -130,12 +142,15 @@ class MemoryLines(OperandText):
         """red.v2, atom.v4 and the like, which are for global memory alone."""
         if memory_space(instruction.opcode) != "global":
             raise UnsupportedInstruction("a vector of atomics is for .global memory")
-        name = self.object("atom", atomics.operation(instruction.opcode, kind))
-        values = "".join(f"{self.read(item, kind)}, " for item in operands[1].items)
+        operation = self.decoded(lambda opcode: atomics.operation(opcode, kind), instruction.opcode)
+        name, items = self.object("atom", operation), _items(operands[1], instruction.opcode)
+        values = "".join(f"{self.read(item, kind)}, " for item in items)
         wanted = isinstance(destination, Vector)
         arguments = self.address(operands[0]), name, f"({values})", _item(kind), wanted
         call = self.call("memory.atomic_vector", instruction, *arguments)
-        return self.write_items(destination.items, kind, call) if wanted else call
+        if not wanted:
+            return call
+        return self.write_items(_items(destination, instruction.opcode), kind, call)
 
     def wide_atomic(self, instruction: Instruction, destination, operands) -> str:
         """atom.b128, whose values are pairs of 64-bit registers."""
@@ -164,6 +179,8 @@ class MemoryLines(OperandText):
         if "wait_group" in parts:
             return f"c.copies.wait({self.read(instruction.operands[0], 'u32')})"
         to, source, size, *rest = instruction.operands
+        if size.value not in _COPIED_BYTES:
+            raise UnsupportedInstruction(f"{size.value} bytes: it copies 4, 8 or 16")
         hinted = "L2::cache_hint" in instruction.opcode
         available = self.available_bytes(size, rest, hinted)
         sizes = f"{size.value:d}", available
@@ -207,6 +224,8 @@ class MemoryLines(OperandText):
         """The call of an arrival: by a count, by one with bytes to expect, or by one."""
         _, address, *value = instruction.operands
         count, added = self.constant(np.uint32(1)), self.constant(np.uint32(0))
+        if "expect_tx" in parts and not value:
+            raise UnsupportedInstruction("without the number of bytes to expect")
         if "expect_tx" in parts:
             added = self.read(value[0], "u32")
         elif value:

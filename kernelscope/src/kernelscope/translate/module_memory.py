@@ -10,6 +10,7 @@ from kernelscope.ptx.syntax import Module, Variable
 from ..address_space import ALIGNMENT, SPACE
 from ..addresses import FUNCTION_WINDOW, aligned
 from ..budget import call_budget
+from ..errors import ParseError
 
 # Names in the namespaces of CUDA's C++ library, also where a file has a copy of its own.
 _LIBRARY = re.compile(r"_ZN(\d+_INTERNAL_\w+?)?(4cuda|18cooperative_groups)\d")
@@ -52,6 +53,9 @@ class ModuleMemory:
         for variable in new:  # fill in its addresses of variables and functions
             for offset, symbol in variable.relocations:
                 added = int.from_bytes(variable.initial[offset : offset + 8], "little")
+                if symbol not in addresses and symbol not in self.functions:
+                    where = f"the initial value of {demangle(variable.name)}"
+                    raise ParseError(f"{where} names {symbol}, which the module does not declare")
                 known = addresses.get(symbol)
                 address = self.function_address(symbol) if known is None else known
                 data[variable.name][offset : offset + 8].view(np.uint64)[:] = address + added
@@ -87,9 +91,7 @@ class ModuleMemory:
         return address, data
 
     def function_address(self, name: str) -> int:
-        """Return the address of a function; KeyError if the module has none of this name."""
-        if name not in self.functions:
-            raise KeyError(name)
+        """Return the address of a function of the module."""
         return FUNCTION_WINDOW + self.functions.index(name)
 
 

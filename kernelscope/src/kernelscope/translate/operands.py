@@ -165,7 +165,8 @@ class OperandText:
         """The address of a variable within its own space."""
         place = self.constant(self.instance.place_of(name))
         text = f"c.memory.address_of({place}, {offset:d})"
-        return text if TYPE_BYTES[kind] == 8 else f"np.uint32({text})"
+        text = text if TYPE_BYTES[kind] == 8 else f"np.uint32({text})"
+        return f"{text}.view({code_of(DTYPE[kind])})" if DTYPE[kind].kind == "i" else text
 
     def packed(self, items: tuple, kind: str) -> str:
         """{a, b} as one wider value, the first item in the low bits."""

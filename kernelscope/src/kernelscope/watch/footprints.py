@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from kernelscope.events import InstructionEvent, Launch, Observer
 
+from ..errors import UnknownNameError
 from .counters.merging import merges_of
 from .counters.patterns import Pattern
 from .counters.traffic import BANKS, SECTOR_BYTES, WORD_BYTES, Lanes
@@ -120,7 +121,7 @@ class Footprints(Observer):
         if here:
             return next((one for one in here if not one.is_broadcast), here[0])
         made = sorted({(one.line, one.space, one.kind) for one in self.found})
-        raise KeyError(f"no {space} {kind} on line {line}; there are: {made}")
+        raise UnknownNameError(f"no {space} {kind} on line {line}; there are: {made}")
 
     def concerns(self, instruction) -> bool:
         return False

@@ -5,6 +5,8 @@ import math
 import numpy as np
 from kernelscope.events import InstructionEvent, Launch, Observer
 
+from ..errors import InputError, UnknownNameError
+
 
 class ReadCounts(Observer):
     """Counts, for every element of the arrays a kernel is given, the threads that load it.
@@ -30,7 +32,7 @@ class ReadCounts(Observer):
         """
         if name not in self._counts:
             known = ", ".join(sorted(self._counts)) or "none: no kernel has run"
-            raise KeyError(f"no array {name!r} in what was observed; there are: {known}")
+            raise UnknownNameError(f"no array {name!r} in what was observed; there are: {known}")
         return self._counts[name]
 
     def launch_started(self, launch: Launch) -> None:
@@ -47,7 +49,7 @@ class ReadCounts(Observer):
             if kept is None:
                 self._counts[buffer.name] = np.zeros(buffer.shape, np.int64)
             elif kept.shape != buffer.shape:
-                raise ValueError(
+                raise InputError(
                     f"{buffer.name} had shape {kept.shape} in an earlier launch and has "
                     f"{buffer.shape} now: observe them with a ReadCounts() each"
                 )

@@ -3,6 +3,7 @@
 Raises UnknownInstruction, with the opcode and the part that is not understood.
 """
 
+import itertools
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -128,7 +129,7 @@ def multiplication(opcode: str) -> Multiplication:
     alike = a == b or {a, b} <= set(_BYTE) or {a, b} <= {"e4m3", "e5m2"}
     if not alike or d not in sums or c not in sums:
         raise UnknownInstruction(f"{opcode}: no product of .{a} and .{b} to .{d} with .{c}")
-    if root == "mma" and parts[parts.index("row") + 1 :][:1] != ["col"]:
+    if root == "mma" and ("row", "col") not in itertools.pairwise(parts):
         raise UnknownInstruction(f"{opcode}: only .row.col")
     unknown = [p for p in parts if p not in _KNOWN | set(_TYPES) and not _SHAPE.match(p)]
     if unknown:
@@ -146,7 +147,8 @@ def multiplication(opcode: str) -> Multiplication:
 def transfer(opcode: str) -> Transfer:
     """Decode "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16" or a wmma.store.d."""
     parts = opcode.split(".")
-    operand, kind, shape = parts[2], parts[-1], _shape(opcode, parts)
+    shape, kind = _shape(opcode, parts), parts[-1]
+    operand = parts[2]  # behind wmma.load, and before the shape
     if kind not in _TYPES or operand not in "abcd":
         raise UnknownInstruction(f"{opcode}: no fragment of type '.{kind}'")
     if operand in "ab":

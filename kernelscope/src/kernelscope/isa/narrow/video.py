@@ -29,6 +29,7 @@ select_part and select_parts.
 
 import numpy as np
 
+from ...errors import UnknownInstruction
 from ..bits import permute
 from ..comparisons import OPERATORS
 from ..row import Row
@@ -113,7 +114,9 @@ def _shifting(shift):
 
 
 def _comparing(modifiers):
-    compare = next(OPERATORS[name] for name in _COMPARISONS.split() if name in modifiers)
+    compare = next((OPERATORS[name] for name in _COMPARISONS.split() if name in modifiers), None)
+    if compare is None:
+        raise UnknownInstruction(f"vset takes one of .{', .'.join(_COMPARISONS.split())}")
     return lambda a, b: compare(a, b).astype(np.int64)
 
 

@@ -113,7 +113,7 @@ class Barriers:
         """A register, `!register` or immediate operand of a barrier."""
         match operand:
             case Immediate(value):
-                return np.uint32(value)
+                return np.uint32(value & 0xFFFFFFFF)  # a predicate may be -1
             case Inverted(inner):
                 return np.logical_not(self.lanes.R[instance.slot(inner.name)])
         return self.lanes.R[instance.slot(operand.name)]

@@ -94,7 +94,7 @@ class _Row:
         self.folded = merge is None
         self.merge = merge if isinstance(merge, Merge) else None
         kinds = instruction.opcode.split(".")
-        self.copy = kinds[:2] == ["cp", "async"]
+        self.copy = kinds[:2] == ["cp", "async"] and "mbarrier" not in kinds
         self.past_l1 = self.copy and "cg" in kinds
         self.cluster = "shared::cluster" in kinds
         # Constants and parameters have a cache of their own, which these counters leave out.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from kernelscope.ptx.demangle import demangle
 
+from ...errors import UnknownNameError
+
 # Head of a column, the counter it shows, and the counter whose mean a request stands beside it.
 _SHOWN = (
     ("instructions", "instructions", None),
@@ -114,8 +116,10 @@ class LineTable(Mapping):
             return found[0]
         files = sorted({name for name, _ in self._lines})
         if found:
-            raise KeyError(f"line {key} is in several files: ask for (file, {key}), of {files}")
-        raise KeyError(f"nothing was counted on line {key} of {files}")
+            raise UnknownNameError(
+                f"line {key} is in several files: ask for (file, {key}), of {files}"
+            )
+        raise UnknownNameError(f"nothing was counted on line {key} of {files}")
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(self._lines)

@@ -17,6 +17,7 @@ from kernelscope.events import (
     WarpBarrierEvent,
 )
 
+from ...errors import InputError, InputTypeError
 from .elements import Array
 from .exits import Exits
 from .findings import Finding, Findings, Naming
@@ -98,7 +99,9 @@ class Sanitizer(Observer):
     def __init__(self, uninitialised: Iterable[str] = ()):
         super().__init__()
         if isinstance(uninitialised, str):
-            raise TypeError(f"uninitialised is {uninitialised!r}; give a tuple of argument names")
+            raise InputTypeError(
+                f"uninitialised is {uninitialised!r}; give a tuple of argument names"
+            )
         self.build, self.keeps_going = "debug", True
         self.uninitialised = tuple(uninitialised)
         self.found = Findings()
@@ -145,7 +148,7 @@ class Sanitizer(Observer):
         unknown = sorted(set(self.uninitialised) - set(names))
         if unknown:
             known = ", ".join(sorted(set(names) - {"kernel parameters"}))
-            raise ValueError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
+            raise InputError(f"{launch.kernel} has no array named {unknown[0]!r}; it has: {known}")
 
     def chunk_started(self, machine: MachineView) -> None:
         self._machine = machine

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from kernelscope.ptx.c_types import NARROW_FLOATS, dtype_of
 
+from ...errors import UnknownNameError
+
 GONE = None  # in a frame's values: the thread does not have the variable any more
 
 
@@ -234,7 +236,7 @@ class Recording:
         """
         if name not in self.variables:
             known = ", ".join(self.variables) or "none"
-            raise KeyError(f"no variable {name!r} in this trace; it has: {known}")
+            raise UnknownNameError(f"no variable {name!r} in this trace; it has: {known}")
         found = []
         for frame in self.frames:
             change = frame["variables"].get(name)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from kernelscope.events import BarrierEvent, FaultEvent, InstructionEvent, Launch, Observer
 
+from ...errors import InputError
 from .recorder import Recorder
 from .recording import Recording
 
@@ -83,12 +84,12 @@ class Tracer(Observer):
         for block in self.blocks:
             if any(at >= extent for at, extent in zip(block, launch.grid, strict=True)):
                 last = tuple(extent - 1 for extent in launch.grid)
-                raise ValueError(
+                raise InputError(
                     f"block {block} is not in the grid of {launch.kernel}: blocks go from "
                     f"(0, 0, 0) to {last}"
                 )
         if self.warp is not None and not 0 <= self.warp < launch.warps:
-            raise ValueError(
+            raise InputError(
                 f"warp {self.warp} is not in a block of {launch.kernel}: warps go from 0 to "
                 f"{launch.warps - 1}"
             )
@@ -119,5 +120,5 @@ def _extents(block) -> tuple[int, int, int]:
     """A block number such as 2 or (1, 0) as (x, y, z)."""
     parts = (block,) if isinstance(block, (int, np.integer)) else tuple(block)
     if not 1 <= len(parts) <= 3 or any(int(part) < 0 for part in parts):
-        raise ValueError(f"block {block!r}: give (x, y, z), each at least 0")
+        raise InputError(f"block {block!r}: give (x, y, z), each at least 0")
     return (*map(int, parts), *[0] * (3 - len(parts)))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from record_harness import stamped
 
-from attn_course.cli import bench, main
-from attn_course.measure import contests, records, timing
-from attn_course.measure.layers import LAYER_SUITES, contestants, suites
-from attn_course.measure.layers.suites import LayerRow
+from attn_course.cli import main
+from attn_course.measure import benchmarks, candidates, records, timing
 from attn_course.measure.timing import Replay
+from attn_devtools.bench import LAYER_SUITES, layers
+from attn_devtools.bench import command as bench
+from attn_devtools.bench.layers import LayerRow
 from attn_devtools.record import schema
 from attn_devtools.record.command import faults_of
 
@@ -34,18 +35,17 @@ class Clock:
 
 @pytest.fixture
 def made_up_gpu(monkeypatch, no_gpu):
-    monkeypatch.setattr(contests, "array_module", lambda backend: np)
-    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(contests, "ESTIMATES", 1)
-    for module in (contests, timing):
+    monkeypatch.setattr(benchmarks, "array_module", lambda backend: np)
+    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
+    for module in (benchmarks, timing):
         monkeypatch.setattr(module, "require_gpu", lambda: None)
     monkeypatch.setattr(timing, "clocks", lambda: {})
-    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(suites, "_on_device", dict)
+    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
 
 
 def row_record(kind: str, wrong=()) -> dict:
-    """A row's record without peers, which need PyTorch and a GPU."""
+    """A row's record without baselines, which need PyTorch and a GPU."""
     suite = LAYER_SUITES["block" if kind == "swin" else kind]
     makers, expected = suite.problem(ROWS[kind])
     ours = {name: make for name, make in makers.items() if not name.startswith("torch")}
@@ -53,7 +53,7 @@ def row_record(kind: str, wrong=()) -> dict:
     if wrong:
         right, expected = expected, lambda x, causal: right(x) + 1
     alone = replace(suite, problem=lambda row: (ours, expected))
-    return suites.run_row(alone, ROWS[kind], 2, 0, backend="simulator", clock=Clock())
+    return alone.run_row(ROWS[kind], (), iterations=2, warmup=0, clock=Clock())
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -61,7 +61,7 @@ def test_a_row(kind, made_up_gpu):
     found = row_record(kind)
     assert found["wrong"] == found["refused"] == {} and found["best_peer"] is None
     alone = {"layernorm": "layer_norm", "gelu": "bias_gelu"}
-    names = {alone[kind]} if kind in alone else {f"{kind}_{p}" for p in suites.OURS}
+    names = {alone[kind]} if kind in alone else {f"{kind}_{p}" for p in layers.OURS}
     assert set(found["timings"]) == set(found["launches"]) == names
     assert all("product" in calls for calls in found["launches"].values()) == (kind not in alone)
     suite = "block" if kind == "swin" else kind
@@ -71,7 +71,7 @@ def test_a_row(kind, made_up_gpu):
 
 
 def test_a_wrong_layer_is_not_timed(made_up_gpu):
-    with pytest.raises(timing.TimingError, match="no contestant is left: layer_norm.*are wrong"):
+    with pytest.raises(timing.TimingError, match="no candidate is left: layer_norm.*are wrong"):
         row_record("layernorm", wrong=True)
 
 
@@ -89,25 +89,39 @@ def test_a_record_is_written_and_shown(made_up_gpu, tmp_path, capsys):
         schema.write(record, "bench_mlp", tmp_path)
 
 
-def test_rows_are_checked_at_even_distances_and_nan_anywhere_shows():
+def test_rows_are_checked_at_even_distances():
     x = np.arange(30_000, dtype=np.float32).reshape(10_000, 3)
-    found = contestants.checked_rows(x)
+    found = layers.sampled_rows(x)
     assert 4096 <= len(found) <= 5000 and found[0].tolist() == x[-1].tolist()
-    x[1, 2] = np.nan
-    assert np.isnan(contestants.checked_rows(x)).any()
-    assert contestants.checked_rows(np.ones((2, 3, 4))).shape == (6, 4)
+    assert layers.sampled_rows(np.ones((2, 3, 4))).shape == (6, 4)
+
+
+def test_a_nan_in_a_row_that_is_not_compared_shows(made_up_gpu, monkeypatch):
+    monkeypatch.setattr(layers, "ROWS_CHECKED", 1)
+    assert len(layers.sampled_rows(np.ones((2, 3, 40)))) == 1
+    assert row_record("layernorm")["wrong"] == {}
+    output = candidates.Planned.output
+
+    def spoilt(self):
+        out = output(self).copy()
+        out[0, 0, 1] = np.nan
+        return out
+
+    monkeypatch.setattr(candidates.Planned, "output", spoilt)
+    with pytest.raises(timing.TimingError, match="layer_norm, elements that are finite: 1 of 240"):
+        row_record("layernorm")
 
 
 def test_the_rows_are_those_of_the_reports():
     shapes = {name: [row.shape for row in suite.rows] for name, suite in LAYER_SUITES.items()}
     assert shapes["layernorm"][:3] == [(8, 256, 512), (4, 512, 768), (8, 128, 1024)]
     assert shapes["mlp"] == [(4, 128, 512), (8, 256, 512)]
-    assert suites.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
-    assert suites.kernel_files(LAYER_SUITES["block"])[-1] == "22_heads"
+    assert layers.work_of(LAYER_SUITES["mlp"].rows[0])["operations"] == 2 * 512 * 2 * 512 * 2048
+    assert LAYER_SUITES["block"].files(())[-1] == "22_heads"
 
 
 def test_recorded_layers_hold_what_is_claimed_of_them():
-    """Each stored record: all rows, every timed output checked, a peer in each row."""
+    """Each stored record: all rows, every timed output checked, a baseline in each row."""
     for name, suite in LAYER_SUITES.items():
         for record in records.records(f"bench_{name}"):
             assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]
@@ -116,7 +130,7 @@ def test_recorded_layers_hold_what_is_claimed_of_them():
                 assert row["best_peer"] and set(row["ratios"]) == set(row["launches"])
                 for one in row["ratios"]:
                     layer, _, precision = one.partition("_")
-                    bound = suites.OURS.get(precision, suites.NORM_RELATIVE)
-                    bound = suites.BLOCK_RELATIVE if layer in ("block", "swin") else bound
-                    bound = suites.GELU_RELATIVE if one == "bias_gelu" else bound
+                    bound = layers.OURS.get(precision, layers.NORM_RELATIVE)
+                    bound = layers.BLOCK_RELATIVE if layer in ("block", "swin") else bound
+                    bound = layers.GELU_RELATIVE if one == "bias_gelu" else bound
                     assert row["timings"][one]["relative_error"] < bound

@@ -1,4 +1,4 @@
-"""The driver of contests: who takes part, who is checked and dropped, and how many turns."""
+"""The driver of benchmarks: who takes part, who is checked and dropped, and how many turns."""
 
 import types
 
@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from attn_course import reference
-from attn_course.measure import contestants, contests
-from attn_course.measure.contestants import Kernels, Part, PeerRefuses
-from attn_course.measure.contests import Entrants, float64_attention, hold_contest
+from attn_course.measure import benchmarks, candidates
+from attn_course.measure.benchmarks import Entrants, float64_attention, run_benchmark
+from attn_course.measure.candidates import BaselineRefuses, Kernels, Part
 from attn_course.measure.timing import Replay, TimingError
 from attn_course.reference.inputs import seeded_qkv
 
 EXPECTED = np.random.default_rng(3).standard_normal((1, 2, 5, 4))
 
 
-class FakeContestant:
-    """A contestant whose graph writes `result` into its output, or leaves the poison there."""
+class FakeCandidate:
+    """A candidate whose graph writes `result` into its output, or leaves the poison there."""
 
     relative = 1e-5
 
@@ -58,20 +58,20 @@ class Clock:
     [(10.0, 60, 60), (1e5, 60, 30), (1e6, 60, 10), (1e6, 4, 4), (0.0, 60, 60)],
 )
 def test_slow_rows_take_fewer_turns(sample_us, iterations, turns):
-    assert contests.turns_for({"a": sample_us / 2, "b": sample_us / 2}, iterations) == turns
+    assert benchmarks.turns_for({"a": sample_us / 2, "b": sample_us / 2}, iterations) == turns
 
 
 def test_a_graph_that_writes_nothing_or_rubbish_is_not_timed():
     close = EXPECTED * (1 + 1e-7)
     makers = {"right": close, "silent": None, "off": EXPECTED + 1e-3}
     found = Entrants(
-        {name: FakeContestant(result) for name, result in makers.items()},
+        {name: FakeCandidate(result) for name, result in makers.items()},
         call_us=dict.fromkeys(makers, 1.0),
     )
-    replays = {name: Replay(one.launch, 1) for name, one in found.contestants.items()}
+    replays = {name: Replay(one.launch, 1) for name, one in found.candidates.items()}
     clock = Clock()
-    errors = contests.check(found, replays, EXPECTED, clock)
-    assert list(found.contestants) == ["right"] and set(found.wrong) == {"silent", "off"}
+    errors = benchmarks.check(found, replays, EXPECTED, clock)
+    assert list(found.candidates) == ["right"] and set(found.wrong) == {"silent", "off"}
     assert "NaN" in found.wrong["silent"] and errors["right"].relative_error < 1e-6
     assert clock.waits == 3  # the poison is written before the graph runs
 
@@ -85,7 +85,7 @@ def test_the_reference_of_a_row_is_the_reference(causal):
     np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
-def test_gather_says_why_a_contestant_does_not_take_part():
+def test_gather_says_why_a_candidate_does_not_take_part():
     def refuses(error):
         def make(q, k, v):
             raise error
@@ -97,10 +97,10 @@ def test_gather_says_why_a_contestant_does_not_take_part():
     makers = {
         "tiled": lambda q, k, v: one,
         "flash_fp32": refuses(ValueError("head dim 512, but it takes at most 256")),
-        "torch_flash": refuses(PeerRefuses("no float32")),
+        "torch_flash": refuses(BaselineRefuses("no float32")),
     }
-    found = contests.gather(makers, (None, None, None))
-    assert found.contestants == {"tiled": one} and calls == [1]
+    found = benchmarks.gather(makers, (None, None, None))
+    assert found.candidates == {"tiled": one} and calls == [1]
     assert found.refused == {
         "flash_fp32": "head dim 512, but it takes at most 256",
         "torch_flash": "no float32",
@@ -112,7 +112,7 @@ def test_an_estimate_is_the_shortest_of_some_graphs_of_one():
     asked = []
     one = types.SimpleNamespace(capture=lambda calls: asked.append(calls) or Replay(print, calls))
     clock = types.SimpleNamespace(time_us=lambda launch: next(times))
-    assert contests.estimate_us(clock, one.capture) == 30.0 and asked == [1]
+    assert benchmarks.estimate_us(clock, one.capture) == 30.0 and asked == [1]
 
 
 # -- a contest -------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ SHAPE = (1, 2, 5, 4)
 
 
 def contest_of(**results):
-    makers = {name: lambda q, k, v, r=result: FakeContestant(r) for name, result in results.items()}
-    return hold_contest(
+    makers = {name: lambda q, k, v, r=result: FakeCandidate(r) for name, result in results.items()}
+    return run_benchmark(
         SHAPE,
         makers,
         iterations=4,
@@ -140,7 +140,7 @@ def test_a_contest_times_all_that_are_right():
     ]
     one = result.record("right")
     assert one["samples"] == result.turns == 4 and one["relative_error"] < 1e-6
-    with pytest.raises(TimingError, match="no contestant is left: slow: too slow; wrong: "):
+    with pytest.raises(TimingError, match="no candidate is left: slow: too slow; wrong: "):
         contest_of(wrong=EXPECTED + 1, slow=EXPECTED)
 
 
@@ -177,7 +177,7 @@ def test_scores_are_the_output_of_a_score_kernel():
 
 
 def test_given_options_win_over_the_tuning():
-    problem = contestants.problem_of(*seeded_qkv((1, 1, 40, 64))[:2])
+    problem = candidates.problem_of(*seeded_qkv((1, 1, 40, 64))[:2])
     tuned = Part("flash_async").launch(problem)
     given = Part("flash_async", ("-DROWS=3",)).launch(problem)
     assert given.constants["ROWS"] == 3 != tuned.constants["ROWS"]

@@ -7,14 +7,17 @@ from kernelscope.watch.counters.counters import Counters
 from record_harness import stamped
 
 from attn_course import Sanitizer
-from attn_course.clinic.ablations import ABLATIONS, Ablation, whole
+from attn_course.clinic import ablations
+from attn_course.clinic.ablations import ABLATIONS, Ablation, all_variants, variants
 from attn_course.clinic.edits import EditError, edited
 from attn_course.ladder.steps import Device, Problem, step
-from attn_course.measure import ablations, contestants, contests, records
-from attn_course.measure.contests import float64_attention
+from attn_course.lessons import lesson10_ablations as lesson
+from attn_course.measure import benchmarks, candidates, records
+from attn_course.measure.benchmarks import float64_attention
 from attn_course.measure.timing import Replay
 from attn_course.reference.comparison import compare
 from attn_course.reference.inputs import seeded_qkv
+from attn_devtools.record import ablation_times, report
 
 pytestmark = pytest.mark.system
 
@@ -36,7 +39,7 @@ def agrees(made, expected):
 
 def counted(one, q, k, v, **options):
     seen = Counters()
-    made = ablations.variant(one, q, k, v, backend="simulator", **options)
+    made = lesson.variant(one, q, k, v, backend="simulator", **options)
     with observe(seen):
         made.call()
     return seen.totals
@@ -45,38 +48,29 @@ def counted(one, q, k, v, **options):
 # -- source ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("one", ABLATIONS, ids=LABELS)
 def test_an_ablation_differs_from_its_kernel(one):
-    text = ablations.source(whole(one.kernel))
+    full = Ablation(one.kernel)
     assert bool(one.edits) != bool(one.options)
-    assert (ablations.source(one) != text) == bool(one.edits)
-    assert ablations.source_hash(one) != ablations.source_hash(whole(one.kernel))
+    assert (one.source() != full.source()) == bool(one.edits)
+    assert one.source_hash() != full.source_hash()
     for old, new in one.edits:
-        assert old in text and new in ablations.source(one)
+        assert old in full.source() and new in one.source()
         assert max(map(len, new.splitlines())) <= 100
-    if one.edits:
-        removed = [
-            line[1:] for line in ablations.difference(one).splitlines() if line.startswith("-")
-        ]
-        assert removed and all(line in text for line in removed)
-    else:
-        assert ablations.difference(one) == " ".join(one.options)
 
 
 def test_names_are_unique_and_lead_to_their_ablation():
     assert len(set(LABELS)) == len(LABELS)
-    assert all(ablations.ablation(one.kernel, one.name) is one for one in ABLATIONS)
-    with pytest.raises(KeyError, match="flash_async without lanes"):
-        ablations.ablation("flash_async", "luck")
-    assert [one.label for one in ablations.all_variants()] == [
-        *(one.label for one in ablations.variants("flash_async")),
-        *(one.label for one in ablations.variants("flash_split")),
+    assert all(variants(one.kernel)[one.name] is one for one in ABLATIONS)
+    assert list(all_variants().values()) == [
+        *variants("flash_async").values(),
+        *variants("flash_split").values(),
     ]
-    assert ablations.all_variants()[0].label == "flash_async"
+    assert next(iter(all_variants())) == "flash_async"
 
 
 @pytest.mark.parametrize("old", ["no such line", "__syncthreads();"])
 def test_an_edit_must_fit_exactly_once(old):
     with pytest.raises(EditError, match="flash_async without it: .* not once"):
-        ablations.source(Ablation("flash_async", "it", "", "", ((old, ""),)))
+        Ablation("flash_async", "it", ((old, ""),)).source()
 
 
 @pytest.mark.parametrize("edits", ["ab", [("a", 1)], [None], ("a", "b", "c")])
@@ -99,7 +93,7 @@ def test_an_ablation_computes_attention(one):
     q, k, v = seeded_qkv((1, 2, 37, 22), kv_length=41)
     expected = float64_attention(q, k, v, causal=True)
     options = TILES[one.kernel][0]
-    made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
+    made = lesson.variant(one, q, k, v, causal=True, backend="simulator", options=options)
     assert not agrees(made, expected), "nothing has been written"
     made.call()
     assert agrees(made, expected)
@@ -111,7 +105,7 @@ def test_an_ablation_computes_attention(one):
 def test_an_ablation_has_no_race(one):
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
     options = TILES[one.kernel][-1]
-    made = ablations.variant(one, q, k, v, causal=True, backend="simulator", options=options)
+    made = lesson.variant(one, q, k, v, causal=True, backend="simulator", options=options)
     with observe(Sanitizer()) as report:
         made.call()
     assert report.findings == []
@@ -119,14 +113,14 @@ def test_an_ablation_has_no_race(one):
 
 
 def test_the_barrier_that_late_v_saves_is_needed_without_it():
-    late = ablations.ablation("flash_async", "late V")
+    late = variants("flash_async")["late V"]
     edits = [
         (old, "\n".join(line for line in new.splitlines() if "next V tile" not in line) + "\n")
         for old, new in late.edits
     ]
     q, k, v = seeded_qkv((1, 1, 18, 16), kv_length=40)
-    made = ablations.variant(
-        Ablation("flash_async", "it", "", "", tuple(edits)),
+    made = lesson.variant(
+        Ablation("flash_async", "it", tuple(edits)),
         q,
         k,
         v,
@@ -140,8 +134,8 @@ def test_the_barrier_that_late_v_saves_is_needed_without_it():
 
 def test_rows_that_see_no_key_are_zeros():
     q, k, v = seeded_qkv((1, 1, 40, 8), kv_length=9)
-    for one in ablations.all_variants():
-        made = ablations.variant(
+    for one in all_variants().values():
+        made = lesson.variant(
             one, q, k, v, causal=True, backend="simulator", options=TILES[one.kernel][0]
         )
         made.call()
@@ -156,7 +150,7 @@ TILE = ("-DROWS=4", "-DKEYS=4", "-DROW_WARPS=1", "-DKEY_WARPS=1")
 def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
     before, after = (
         counted(one, *QKV, options=TILE)
-        for one in (ablations.ablation("flash_async", "lanes"), whole("flash_async"))
+        for one in (variants("flash_async")["lanes"], Ablation("flash_async"))
     )
     # Per 4 floats of a tile's rows: 4 loads of K by each warp, and as many of Q; the same of P V.
     loads = before["shared_load_requests"]
@@ -167,22 +161,22 @@ def test_pairs_of_lanes_halve_the_wavefronts_of_k_and_v():
 
 
 def test_pointers_and_barriers_show_in_the_counters():
-    full = counted(whole("flash_async"), *QKV, options=TILE)
-    pointers = counted(ablations.ablation("flash_async", "pointers"), *QKV, options=TILE)
-    late = counted(ablations.ablation("flash_async", "late V"), *QKV, options=TILE)
+    full = counted(Ablation("flash_async"), *QKV, options=TILE)
+    pointers = counted(variants("flash_async")["pointers"], *QKV, options=TILE)
+    late = counted(variants("flash_async")["late V"], *QKV, options=TILE)
     assert pointers["instructions"] > full["instructions"]
     blocks, tiles = 4, 2
     assert late["barriers"] - full["barriers"] == blocks * tiles
     for name in ("turn", "last rows"):
-        other = counted(ablations.ablation("flash_async", name), *QKV, options=TILE)
+        other = counted(variants("flash_async")[name], *QKV, options=TILE)
         assert other["ffma_thread_instructions"] == full["ffma_thread_instructions"]
 
 
 # -- launches and measuring ------------------------------------------------------------------------
-@pytest.mark.parametrize("one", ablations.all_variants(), ids=lambda one: one.label)
+@pytest.mark.parametrize("one", all_variants().values(), ids=all_variants())
 def test_every_problem_fits_an_h200(one):
-    for (b, h, n, d), causal in ablations.PROBLEMS:
-        launch = ablations.part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
+    for (b, h, n, d), causal in ablation_times.PROBLEMS:
+        launch = lesson.part_of(one).launch(Problem(b * h, n, n, d, h, h, causal), HOPPER)
         names = [option.partition("=")[0] for option in launch.options()]
         assert len(set(names)) == len(names) and "-DROWS" in names
         assert set(one.options) <= set(launch.options(one.options))
@@ -190,15 +184,15 @@ def test_every_problem_fits_an_h200(one):
 
 
 def test_all_that_is_timed_is_compiled_beforehand():
-    wanted = ablations.parts_to_compile(HOPPER)
+    wanted = ablation_times.parts_to_compile(HOPPER)
     assert {(part.step, part.edits) for part in wanted} == {
-        (one.kernel, one.edits) for one in ablations.all_variants()
+        (one.kernel, one.edits) for one in all_variants().values()
     }
-    assert len(wanted) < len(ablations.all_variants()) * len(ablations.PROBLEMS)
+    assert len(wanted) < len(all_variants()) * len(ablation_times.PROBLEMS)
 
 
 class Clock:
-    """Runs what it times; a launch lasts as long as its contestant's name says."""
+    """Runs what it times; a launch lasts as long as its candidate's name says."""
 
     def __init__(self, lasts):
         self.lasts = lasts
@@ -214,19 +208,19 @@ class Clock:
 @pytest.fixture
 def simulated(monkeypatch):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
-    monkeypatch.setattr(contestants, "capture", lambda call, calls: Replay(call, calls))
-    monkeypatch.setattr(contests, "calls_for", lambda call_us: 1)
-    monkeypatch.setattr(contests, "ESTIMATES", 1)
+    monkeypatch.setattr(candidates, "capture", lambda call, calls: Replay(call, calls))
+    monkeypatch.setattr(benchmarks, "calls_for", lambda call_us: 1)
+    monkeypatch.setattr(benchmarks, "ESTIMATES", 1)
 
 
 def measured(clock, causal=True):
-    return ablations.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
+    return ablation_times.measure((1, 1, 20, 16), causal, 3, "simulator", clock)
 
 
 def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch):
     few = [one for one in ABLATIONS if one.name in ("lanes", "cluster", "relaxed")]
     monkeypatch.setattr(ablations, "ABLATIONS", tuple(few))
-    place = {one.label: float(at) for at, one in enumerate(ablations.all_variants(), start=10)}
+    place = {label: float(at) for at, label in enumerate(all_variants(), start=10)}
     row = measured(Clock(place.get))
     assert row["wrong"] == row["refused"] == {} and list(row["variants"]) == list(place)
     one = row["variants"]["flash_async without lanes"]
@@ -235,49 +229,48 @@ def test_measuring_checks_and_relates_to_the_whole_kernel(simulated, monkeypatch
     split = row["variants"]["flash_split without cluster"]
     assert "-DCLUSTER=1" in split["options"] and "-DCLUSTER=2" not in split["options"]
     found = {"rows": [row]}
-    (first, *_), others = (
-        ablations.worths(found, kernel, (1, 1, 20, 16), True)
+    first, others = (
+        lesson.worths(found, kernel, (1, 1, 20, 16), True)
         for kernel in ("flash_async", "flash_split")
     )
-    assert (first.ablation.name, first.median_us, first.whole_us) == ("lanes", 11, 10)
-    assert first.ratio == 1.1 and first.is_clear
-    assert [one.ablation.name for one in others] == ["cluster", "relaxed"]
-    assert others[0].whole_us == place["flash_split"]
-    assert "flash_async without lanes" in ablations.report(found)
+    assert list(first) == ["lanes"] and first["lanes"][0] == 1.1 and first["lanes"][1] > 1
+    assert list(others) == ["cluster", "relaxed"]
+    assert others["cluster"][0] == pytest.approx(13 / place["flash_split"], abs=1e-4)
+    assert lesson.worths(found, "flash_mma", (1, 1, 20, 16), True) == {}
+    assert "flash_async without lanes" in report.report(found)
     with pytest.raises(KeyError, match="causal False"):
-        ablations.row_of(found, (1, 1, 20, 16))
+        records.row_of(found, (1, 1, 20, 16), causal=False)
 
 
 def test_a_wrong_ablation_is_named_and_not_timed(simulated, monkeypatch):
-    broken = Ablation("flash_async", "scale", "", "", (("s[j] *= scale;", ";"),))
+    broken = Ablation("flash_async", "scale", (("s[j] *= scale;", ";"),))
     monkeypatch.setattr(ablations, "ABLATIONS", (broken, ABLATIONS[0]))
     row = measured(Clock(lambda name: 5.0), causal=False)
     assert list(row["wrong"]) == ["flash_async without scale"]
     assert list(row["variants"]) == ["flash_async", "flash_async without lanes"]
-    (left,) = ablations.worths({"rows": [row]}, "flash_async", (1, 1, 20, 16))
-    assert left.ratio == 1 and not left.is_clear
+    left = lesson.worths({"rows": [row]}, "flash_async", (1, 1, 20, 16))
+    assert left == {"lanes": (1, 1, 1)}
 
 
 def made_up_record(**changed):
     files = {f"{step(kernel).file}.cu" for kernel in ("flash_async", "flash_split")}
     kernels = {file: records.kernel_hash(file) for file in files}
-    sources = {one.label: ablations.source_hash(one) for one in ablations.all_variants()}
-    return stamped("ablations", kernels=kernels, sources=sources) | changed
+    return stamped("ablations", kernels=kernels, sources=ablations.sources()) | changed
 
 
 def test_a_record_is_stale_when_a_kernel_or_an_edit_has_changed():
-    assert "STALE" not in ablations.caption(made_up_record())
+    assert "STALE" not in lesson.caption(made_up_record())
     other = made_up_record(sources=made_up_record()["sources"] | {LABELS[0]: "other"})
-    assert ablations.caption(other).endswith("STALE, edits changed since")
+    assert lesson.caption(other).endswith("STALE, edits changed since")
     older = made_up_record(kernels={"12_flash_async.cu": "other"})
-    assert ablations.caption(older).endswith("STALE, changed since: 12_flash_async.cu")
+    assert lesson.caption(older).endswith("STALE, changed since: 12_flash_async.cu")
 
 
 def test_the_record_has_no_wrong_variant():
-    found = records.newest_record(ablations.KIND)
+    found = records.newest_record(lesson.KIND)
     if found is None:
         pytest.skip("no record: `attn-course record ablations` makes one on a GPU")
     assert [(tuple(row["shape"]), row["causal"]) for row in found["rows"]] == list(
-        ablations.PROBLEMS
+        ablation_times.PROBLEMS
     )
     assert not any(row["wrong"] for row in found["rows"])

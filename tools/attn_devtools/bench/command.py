@@ -6,27 +6,27 @@ The suite `simulator` is of another kind: how fast the simulator runs on this ma
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from kernelscope import resolve_backend
 from kernelscope.cli.arguments import natural, positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
+from attn_course.cli.arguments import add_records, require_writable
 from attn_course.figures import table
 from attn_course.ladder.methods import AUTO, METHODS
 from attn_course.ladder.steps import Problem
-from attn_course.measure import contestants as peers
+from attn_course.measure import candidates
 from attn_course.measure.hardware.devices import peak_of
-from attn_course.measure.layers import LAYER_SUITES, run_layer_suite
 from attn_course.measure.records import caption, records, write_record
-from attn_course.measure.roofline import Work, attention_work
-from attn_course.measure.suites import AUTO_MARGIN, SUITES, contestants, problems, run_suite
+from attn_course.measure.roofline import attention_work
 
-from . import simulator_speed
-from .arguments import add_records, require_writable
+from . import LAYER_SUITES, SUITES, Suite, problems, simulator_speed
+from .attention import AUTO_MARGIN
 
 SIMULATOR = "simulator"
 ALL = "all"
-ALL_SUITES = {**SUITES, **LAYER_SUITES}
 REPEATS = 5  # of the simulator's cases
 ITERATIONS, WARMUP = 60, 10
 LAYER_HEADS = "input|layer|us|20 to 80 %|GB/s|TFLOP/s|error|best peer's time / its|95 %".split("|")
@@ -40,7 +40,6 @@ LAYERS_LEGEND = (
     "20 to 80 %: percentiles of the turns; GB/s and TFLOP/s: of the least bytes and operations; "
     f"error: relative, to float64; best peer's time / its: {RATIOS}; - in the rows of peers"
 )
-_SHORT = {name: name.removeprefix("torch_") for name in peers.PEERS}
 
 
 def add(parsers) -> None:
@@ -50,17 +49,17 @@ def add(parsers) -> None:
         description="Times every method of the course against PyTorch's attention, as CUDA graph "
         "replays in turns, each output checked against float64 first. Without a GPU shows the "
         "recorded results. Suites: "
-        + "; ".join(f"{name}: {suite.about}" for name, suite in ALL_SUITES.items())
+        + "; ".join(f"{name}: {suite.about}" for name, suite in SUITES.items())
         + f"; {SIMULATOR}: how fast the simulator runs on this machine; {ALL}: every suite but "
         "that, one record each.",
     )
     parser.add_argument(
         "suite",
         nargs="?",
-        choices=(*ALL_SUITES, SIMULATOR, ALL),
+        choices=(*SUITES, SIMULATOR, ALL),
         default=SIMULATOR,
         metavar="SUITE",
-        help=f"{', '.join(ALL_SUITES)}, {ALL} or {SIMULATOR} (the default)",
+        help=f"{', '.join(SUITES)}, {ALL} or {SIMULATOR} (the default)",
     )
     parser.add_argument(
         "--iterations",
@@ -80,41 +79,19 @@ def add(parsers) -> None:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help=f"of: {', '.join((*METHODS, AUTO, *peers.PEERS))} (default: all)",
+        help=f"of: {', '.join((*METHODS, AUTO, *candidates.BASELINES))} (default: all)",
     )
     add_records(parser, "there is a GPU")
 
 
 def execute(arguments) -> int:
     """0 where a result is shown, 1 where there is none or one of ours fails its checks."""
-    if arguments.suite == SIMULATOR and arguments.methods:
-        raise ValueError(
-            "--methods chooses what a suite times: name the suite before it, as in "
-            "attn-course bench seeds_fp32 --methods tiled flash_fp32"
-        )
-    if arguments.suite == SIMULATOR and arguments.recorded:
-        raise ValueError(f"--recorded shows a suite's record: name one of {', '.join(ALL_SUITES)}")
-    if arguments.suite in (*LAYER_SUITES, ALL) and arguments.methods:
-        raise ValueError(
-            f"--methods chooses methods of attention() for one suite of them; "
-            f"{arguments.suite} is none"
-        )
-    if arguments.methods and arguments.recorded:
-        raise ValueError(
-            "--methods chooses what is timed; --recorded shows all that was: leave one"
-        )
-    if arguments.methods and arguments.suite in SUITES:
-        contestants(SUITES[arguments.suite], arguments.methods)  # refuses unknown names
-        if resolve_backend() != "gpu":
-            raise ValueError(
-                "--methods chooses what is timed, and there is no GPU here: leave it, and the "
-                "records are shown"
-            )
+    check_options(arguments)
     if arguments.suite == SIMULATOR:
         return simulator_speed.run(arguments.iterations or REPEATS, arguments.json)
     found, complete = [], True
-    for suite in ALL_SUITES if arguments.suite == ALL else (arguments.suite,):
-        results, note, faults = results_of(suite, arguments)
+    for name in SUITES if arguments.suite == ALL else (arguments.suite,):
+        results, note, faults = results_of(SUITES[name], arguments)
         printer(arguments.json)("\n\n".join([*map(report, results), *faults, note]))
         found += results
         complete &= bool(results) and not faults
@@ -124,62 +101,112 @@ def execute(arguments) -> int:
     return 0 if complete else 1
 
 
-def results_of(suite: str, arguments) -> tuple[list[dict], str, list[str]]:
+def check_options(arguments) -> None:
+    """Raise InputError for options that do not go together."""
+    suite = arguments.suite
+    if suite == SIMULATOR and arguments.recorded:
+        raise InputError(f"--recorded shows a suite's record: name one of {', '.join(SUITES)}")
+    if not arguments.methods:
+        return
+    if suite == SIMULATOR:
+        raise InputError(
+            "--methods chooses what a suite times: name the suite before it, as in "
+            "attn-course bench seeds_fp32 --methods tiled flash_fp32"
+        )
+    if suite == ALL:
+        raise InputError("--methods chooses what one suite times: name the suite")
+    if arguments.recorded:
+        raise InputError(
+            "--methods chooses what is timed; --recorded shows all that was: leave one"
+        )
+    SUITES[suite].candidates(arguments.methods)  # refuses unknown names
+    if resolve_backend() != "gpu":
+        raise InputError(
+            "--methods chooses what is timed, and there is no GPU here: leave it, and the "
+            "records are shown"
+        )
+
+
+def results_of(suite: Suite, arguments) -> tuple[list[dict], str, list[str]]:
     """Measure a suite, or read its records: the results, a note on them, and their faults."""
     if arguments.recorded or resolve_backend() != "gpu":
-        found = records(f"bench_{suite}", arguments.results)
+        found = records(f"bench_{suite.name}", arguments.results)
         why = "as asked for" if arguments.recorded else "no GPU here"
         if found:
             return found, f"recorded results, {why}", []
-        return [], f"no record of {suite} in {arguments.results}, and none taken: {why}", []
+        return [], f"no record of {suite.name} in {arguments.results}, and none taken: {why}", []
     require_writable(arguments.results)
-    record = measure(suite, arguments)
-    path = write_record(record, f"bench_{suite}", arguments.results)
-    return [record], f"written to {path}", problems(record)
-
-
-def measure(suite: str, arguments) -> dict:
-    """Run the suite here, with a progress bar over its rows."""
-    if arguments.methods is None and not peers.available():
+    if arguments.methods is None and not candidates.available():
         tqdm.write(
             "no PyTorch with CUDA here: timing the course's methods alone "
             "(pip install -e '.[peers]' adds the peers)",
             file=sys.stderr,
         )
-    how = {
-        "iterations": arguments.iterations or ITERATIONS,
-        "warmup": arguments.warmup,
-        "progress": lambda rows: tqdm(rows, unit="row", disable=None, leave=False),
-    }
-    if suite in LAYER_SUITES:
-        return run_layer_suite(suite, **how)
-    return run_suite(suite, methods=arguments.methods, **how)
+    record = suite.run(
+        arguments.methods,
+        iterations=arguments.iterations or ITERATIONS,
+        warmup=arguments.warmup,
+        progress=partial(tqdm, unit="row", disable=None, leave=False),
+    )
+    path = write_record(record, f"bench_{suite.name}", arguments.results)
+    return [record], f"written to {path}", problems(record)
 
 
 # -- tables ----------------------------------------------------------------------------------------
 def report(record: dict) -> str:
-    """One record for people: auto against its best peer, all times, and who stayed out."""
-    if record["suite"] in LAYER_SUITES:
-        return layers_report(record)
-    parts = [
-        f"{record['suite']}: {record['about']}\n{caption(record)}"
-        + (f", PyTorch {record['torch']}" if record["torch"] else "")
-        + clock_text(record),
+    """One record for people: where it is from, its tables, and who stayed out."""
+    torch = f", PyTorch {record['torch']}" if record["torch"] else ""
+    heading = f"{record['suite']}: {record['about']}\n{caption(record)}{torch}{clock_text(record)}"
+    tables = layer_tables if record["suite"] in LAYER_SUITES else attention_tables
+    return "\n\n".join([heading, *tables(record), *filter(None, ["\n".join(absent(record))])])
+
+
+def attention_tables(record: dict) -> list[str]:
+    """auto against its best baseline, all times and rates, and pipelines kernel by kernel."""
+    tables = [
         "auto against the best backend of scaled_dot_product_attention and the best of all peers; "
         "medians of graph replays in turns, us a call\n"
         + standing_table(record)
         + "\n"
         + STANDING_LEGEND,
         "All methods and peers, us a call\n"
-        + contestants_table(record, lambda one: f"{one['median_us']:.2f}"),
+        + candidates_table(record, lambda one: f"{one['median_us']:.2f}"),
         "All methods and peers, TFLOP/s and relative error to float64\n"
-        + contestants_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}"),
+        + candidates_table(record, lambda one: f"{one['tflops']:.1f} {one['relative_error']:.0e}"),
     ]
     if any(row.get("kernels") for row in record["rows"]):
-        parts.append("A pipeline kernel by kernel\n" + kernel_table(record))
-    if out := absent(record):
-        parts.append("\n".join(out))
-    return "\n\n".join(parts)
+        tables.append("A pipeline kernel by kernel\n" + kernel_table(record))
+    return tables
+
+
+def layer_tables(record: dict) -> list[str]:
+    """All times, rates and errors, ours against the best baseline."""
+    rows = [
+        [
+            row["label"],
+            name,
+            *time_cells(one),
+            f"{row['work']['bytes'] / one['median_us'] / 1e3:.0f}",
+            f"{row['work']['operations'] / one['median_us'] / 1e6:.1f}",
+            f"{one['relative_error']:.1e}",
+            *ratio_cells(row["ratios"].get(name)),
+        ]
+        for row in record["rows"]
+        for name, one in row["timings"].items()
+    ]
+    return [table(LAYER_HEADS, rows, right=range(2, 8)) + "\n" + LAYERS_LEGEND]
+
+
+def time_cells(one: dict) -> list[str]:
+    """The median and the spread of a timing."""
+    return [f"{one['median_us']:.2f}", f"{one['p20_us']:.2f} to {one['p80_us']:.2f}"]
+
+
+def ratio_cells(ratio: dict | None) -> list[str]:
+    """A ratio and its interval; '-' where there is none."""
+    if not ratio:
+        return ["-", "-"]
+    return [f"{ratio['value']:.2f}", f"{ratio['low']:.2f} to {ratio['high']:.2f}"]
 
 
 def clock_text(record: dict) -> str:
@@ -202,12 +229,11 @@ def standing_table(record: dict) -> str:
             [
                 row["label"],
                 row["auto_picks"],
-                f"{auto['median_us']:.2f}",
-                f"{auto['p20_us']:.2f} to {auto['p80_us']:.2f}",
+                *time_cells(auto),
                 f"{auto['tflops']:.2f}",
                 floor_cell(record, row, auto["median_us"]),
-                *ratio_cells(row, "backend"),
-                *ratio_cells(row, "peer"),
+                *rival_cells(row, "backend"),
+                *rival_cells(row, "peer"),
                 f"{row['auto_over_best']:.3f}" if "auto_over_best" in row else "-",
                 f"{auto['relative_error']:.1e}",
             ]
@@ -215,37 +241,27 @@ def standing_table(record: dict) -> str:
     return table(heads, rows, right=(2, 3, 4, 5, 7, 8, 11, 12, 14, 15))
 
 
-def ratio_cells(row: dict, key: str) -> list[str]:
-    """Name, time, ratio and interval of the best backend or peer; '-' where there is none."""
+def rival_cells(row: dict, key: str) -> list[str]:
+    """Name, time, ratio and interval of the best backend or baseline; '-' where there is none."""
     best, ratio = row[f"best_{key}"], row.get(f"ratio_{key}")
     if not best or not ratio:
         return ["-"] * 4
-    return [
-        _SHORT[best],
-        f"{row['timings'][best]['median_us']:.2f}",
-        f"{ratio['value']:.2f}",
-        f"{ratio['low']:.2f} to {ratio['high']:.2f}",
-    ]
+    time_us = f"{row['timings'][best]['median_us']:.2f}"
+    return [best.removeprefix("torch_"), time_us, *ratio_cells(ratio)]
 
 
 def floor_cell(record: dict, row: dict, time_us: float) -> str:
     """How many times its floor a time is; '-' for a GPU without peak rates."""
+    (b, h, n, d), dtype = row["shape"], row.get("dtype", "float32")
+    work = attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
     try:
-        floor_us = work_of(row).floor_us(peak_of(record["gpu"]), row.get("dtype", "float32"))
+        return f"{time_us / work.floor_us(peak_of(record['gpu']), dtype):.1f}x"
     except KeyError:
         return "-"
-    return f"{time_us / floor_us:.1f}x"
 
 
-def work_of(row: dict) -> Work:
-    """Return the least work that a row's problem needs."""
-    b, h, n, d = row["shape"]
-    dtype = row.get("dtype", "float32")
-    return attention_work(Problem(b * h, n, n, d, causal=row["causal"], dtype=dtype))
-
-
-def contestants_table(record: dict, cell: Callable[[dict], str]) -> str:
-    """Problems down, contestants across; `cell` of each timing."""
+def candidates_table(record: dict, cell: Callable[[dict], str]) -> str:
+    """Problems down, candidates across; `cell` of each timing."""
     names = list(dict.fromkeys(name for row in record["rows"] for name in row["timings"]))
     rows = [
         [
@@ -271,11 +287,11 @@ def kernel_table(record: dict) -> str:
 
 
 def absent(record: dict) -> list[str]:
-    """One line for each reason why contestants were not timed, with the rows it holds for."""
+    """One line for each reason why candidates were not timed, with the rows it holds for."""
     names: dict[str, dict[str, list[str]]] = {}  # reason -> name -> rows
     for row in record["rows"]:
         for why in ("refused", "skipped", "wrong"):
-            for name, reason in row[why].items():
+            for name, reason in row.get(why, {}).items():
                 text = "too slow, " + reason.partition(", ")[2] if why == "skipped" else reason
                 # Reasons that differ in a number or in who gives them are one.
                 text = re.sub(r"\d{3,}", "..", text.removeprefix(f"{name}: ").partition(";")[0])
@@ -288,34 +304,3 @@ def absent(record: dict) -> list[str]:
             where = "all rows" if len(rows) == len(record["rows"]) else "; ".join(rows)
             found.append(f"not timed: {those}: {reason} ({where})")
     return found
-
-
-def layers_report(record: dict) -> str:
-    """Return one record for people: all times, rates and errors, ours against the best peer."""
-    lines = []
-    for row in record["rows"]:
-        for name, one in row["timings"].items():
-            ratio = row["ratios"].get(name)
-            lines.append(
-                [
-                    row["label"],
-                    name,
-                    f"{one['median_us']:.2f}",
-                    f"{one['p20_us']:.2f} to {one['p80_us']:.2f}",
-                    f"{row['work']['bytes'] / one['median_us'] / 1e3:.0f}",
-                    f"{row['work']['operations'] / one['median_us'] / 1e6:.1f}",
-                    f"{one['relative_error']:.1e}",
-                    f"{ratio['value']:.2f}" if ratio else "-",
-                    f"{ratio['low']:.2f} to {ratio['high']:.2f}" if ratio else "-",
-                ]
-            )
-    text = f"{record['suite']}: {record['about']}\n{caption(record)}"
-    text += f", PyTorch {record['torch']}" if record["torch"] else ""
-    absent = [
-        f"not timed: {name}: {reason} ({row['label']})"
-        for row in record["rows"]
-        for why in ("refused", "wrong")
-        for name, reason in row[why].items()
-    ]
-    shown = table(LAYER_HEADS, lines, right=(2, 3, 4, 5, 6, 7))
-    return "\n".join([text, shown, LAYERS_LEGEND, *absent])

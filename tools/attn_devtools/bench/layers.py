@@ -1,36 +1,28 @@
-"""Suites of layers: problems, contestants and their records.
+"""Layers against PyTorch's: layer norm, GELU, MLP, transformer blocks and a Swin stage.
 
 Each layer of the course is timed with its products in float32 and as three TF32 products, against
 PyTorch with full float32 products, all as CUDA graphs in turns.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import chain
 
 import numpy as np
-from kernelscope import resolve_backend
+from kernelscope import array_module
+from kernelscope.errors import InputError
 
 from attn_course import reference
-from attn_course.ladder.methods import AUTO, METHODS, steps_of
+from attn_course.ladder.methods import METHODS, steps_of
 from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
-from attn_course.measure import contestants as peers
-from attn_course.measure import records
-from attn_course.measure.contests import ContestResult, hold_contest
-from attn_course.measure.timing import ClockWatch, require_gpu
+from attn_course.measure import candidates
+from attn_course.measure.benchmarks import BenchmarkResult
+from attn_course.measure.candidates import Planned, TorchCall
 
-from .contestants import (
-    Planned,
-    TorchLayer,
-    checked_rows,
-    encoder_layer,
-    swin_stage,
-    tensors,
-    torch_state,
-)
+from .suite import Suite
+from .torch_layers import encoder_layer, swin_stage, tensors, torch_state
 
 # Relative errors that are allowed: of layer norm, of GELU, of a block or a stage in any precision,
 # and of an MLP by its precision. Tensor cores cut their sums off, so that errors grow with the
@@ -39,6 +31,7 @@ NORM_RELATIVE, GELU_RELATIVE, BLOCK_RELATIVE = 2e-6, 1e-6, 1e-5
 OURS = {"fp32": 1e-5, "tf32x3": 2e-5}
 TORCH = "torch"
 EPS = 1e-5
+ROWS_CHECKED = 4096  # of an output
 
 Makers = dict[str, Callable]
 
@@ -76,13 +69,52 @@ class LayerRow:
 
 
 @dataclass(frozen=True)
-class LayerSuite:
-    """Rows under a name. problem: row -> contestants, and the function of their float64 result."""
+class LayerSuite(Suite):
+    """Problems of one layer.
 
-    name: str
-    about: str
+    problem: row -> candidates, and the function of their float64 result.  kernels: the files that
+    the layer may run.
+    """
+
     rows: tuple[LayerRow, ...]
     problem: Callable[[LayerRow], tuple[Makers, Callable]]
+    kernels: tuple[str, ...]
+
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return no names: a row's problem has its candidates. ValueError: some are chosen."""
+        if chosen:
+            raise InputError(f"{self.name} times a layer, and methods are those of attention()")
+        return ()
+
+    def files(self, names: Sequence[str]) -> list[str]:
+        """Return the kernel files that the layer may run."""
+        return sorted(self.kernels)
+
+    def benchmark(self, row: LayerRow, names: Sequence[str]) -> dict:
+        """Return the arguments of run_benchmark() for a row, beside its shape."""
+        makers, expected = self.problem(row)
+        return {
+            "makers": makers,
+            "inputs": seeded_rows,
+            "expected": expected,
+            "sample": sampled_rows,
+        }
+
+    def standing(self, row: LayerRow, result: BenchmarkResult) -> dict:
+        """Return the least work, ours against the best of PyTorch's, and what ours launch."""
+        measured, plans = result.measured, {}
+        for name, one in result.entrants.candidates.items():
+            if isinstance(one, Planned):
+                plans[name] = one.plan
+        best = measured.fastest(name for name in measured.timings if name not in plans)
+        return {
+            "work": work_of(row),
+            "best_peer": best,
+            "ratios": {name: measured.ratio(name, best).record() for name in plans if best},
+            "launches": {
+                name: [call for call, _ in plan.launches.calls] for name, plan in plans.items()
+            },
+        }
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -110,10 +142,18 @@ def seeded_weights(row: LayerRow, seed: int) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in found.items()}
 
 
-def _on_device(arrays: Mapping[str, np.ndarray]) -> dict:
-    import cupy
+def sampled_rows(array: np.ndarray) -> np.ndarray:
+    """Return rows of an array (.., width) at even distances, the last one first.
 
-    return {name: cupy.asarray(array) for name, array in arrays.items()}
+    A result of a billion bytes takes longer to compare in float64 than to measure.
+    """
+    rows = array.reshape(-1, array.shape[-1])
+    return rows[:: -max(1, len(rows) // ROWS_CHECKED)]
+
+
+def _on_device(arrays: Mapping[str, np.ndarray]) -> dict:
+    xp = array_module()
+    return {name: xp.asarray(array) for name, array in arrays.items()}
 
 
 # -- problems --------------------------------------------------------------------------------------
@@ -124,23 +164,16 @@ def _layer_norm_problem(row: LayerRow) -> tuple[Makers, Callable]:
 
     def ours(x):
         vectors = _on_device(host)
-        make = partial(layer_norm.plan, x, vectors["gamma"], vectors["beta"], EPS)
-        return Planned("layer_norm", make, NORM_RELATIVE)
+        return Planned(layer_norm.plan(x, **vectors, eps=EPS), NORM_RELATIVE)
 
     def theirs(x):
-        torch, vectors = peers.torch_module(), tensors(host)
-        call = partial(
-            torch.nn.functional.layer_norm,
-            torch.from_dlpack(x),
-            (width,),
-            vectors["gamma"],
-            vectors["beta"],
-            EPS,
-        )
-        return TorchLayer(TORCH, call, NORM_RELATIVE)
+        torch, vectors = candidates.torch_module(), tensors(host)
+        norm, tensor = torch.nn.functional.layer_norm, torch.from_dlpack(x)
+        call = partial(norm, tensor, (width,), vectors["gamma"], vectors["beta"], EPS)
+        return TorchCall(call, NORM_RELATIVE)
 
     def expected(x, causal=False):
-        return reference.layer_norm(checked_rows(x), **host, eps=EPS)
+        return reference.layer_norm(sampled_rows(x), **host, eps=EPS)
 
     return {"layer_norm": ours, TORCH: theirs}, expected
 
@@ -150,45 +183,41 @@ def _gelu_problem(row: LayerRow) -> tuple[Makers, Callable]:
 
     def ours(x):
         vector = _on_device({"bias": bias})["bias"]
-        make = partial(bias_gelu.plan, x, vector, row.approximate)
-        return Planned("bias_gelu", make, GELU_RELATIVE)
+        return Planned(bias_gelu.plan(x, vector, row.approximate), GELU_RELATIVE)
 
     def theirs(x):
-        torch, vector = peers.torch_module(), tensors({"bias": bias})["bias"]
+        torch, vector = candidates.torch_module(), tensors({"bias": bias})["bias"]
         gelu = partial(torch.nn.functional.gelu, approximate=row.approximate)
         tensor = torch.from_dlpack(x)
-        return TorchLayer(TORCH, lambda: gelu(tensor + vector))
+        return TorchCall(lambda: gelu(tensor + vector))
 
     def expected(x, causal=False):
         form = "erf" if row.approximate == "none" else row.approximate
-        return reference.gelu(checked_rows(x).astype(np.float64) + bias, approximation=form)
+        return reference.gelu(sampled_rows(x).astype(np.float64) + bias, approximation=form)
 
     return {"bias_gelu": ours, TORCH: theirs}, expected
 
 
 def _mlp_problem(row: LayerRow) -> tuple[Makers, Callable]:
-    names = ("w_1", "b_1", "w_2", "b_2")
     weights = seeded_weights(row, 2)
-    host = {name: weights[name] for name in names}
+    host = {name: weights[name] for name in ("w_1", "b_1", "w_2", "b_2")}
 
     def ours(precision, x):
-        arrays = _on_device(host)
-        make = partial(mlp.plan, x, *(arrays[name] for name in names), precision=precision)
-        return Planned(f"mlp_{precision}", make, OURS[precision])
+        return Planned(mlp.plan(x, **_on_device(host), precision=precision), OURS[precision])
 
     def theirs(x):
-        torch, state = peers.torch_module(), tensors(torch_state(weights))
+        torch, state = candidates.torch_module(), tensors(torch_state(weights))
         linear, gelu = torch.nn.functional.linear, torch.nn.functional.gelu
         first, second = (
             (state[f"linear{number}.weight"], state[f"linear{number}.bias"]) for number in "12"
         )
         tensor = torch.from_dlpack(x)
-        return TorchLayer(TORCH, lambda: linear(gelu(linear(tensor, *first)), *second))
+        return TorchCall(lambda: linear(gelu(linear(tensor, *first)), *second))
 
     def expected(x, causal=False):
         rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
         active = reference.gelu(rows @ host["w_1"] + host["b_1"])
-        return checked_rows(active @ host["w_2"] + host["b_2"])
+        return sampled_rows(active @ host["w_2"] + host["b_2"])
 
     makers = {f"mlp_{precision}": partial(ours, precision) for precision in OURS}
     return {**makers, TORCH: theirs}, expected
@@ -198,16 +227,16 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
     weights = seeded_weights(row, 3)
 
     def ours(precision, x):
-        if peers.available():  # as a layer of PyTorch is taken over
+        if candidates.available():  # as a layer of PyTorch is taken over
             state = encoder_layer(weights, row.heads).state_dict()
             block = TransformerBlock.from_torch_state(state, row.heads, precision=precision)
         else:
             block = TransformerBlock(weights, row.heads, precision=precision)
-        return Planned(f"block_{precision}", partial(block.plan, x), BLOCK_RELATIVE)
+        return Planned(block.plan(x), BLOCK_RELATIVE)
 
     def theirs(fast, x):
         """TransformerEncoderLayer, by its fused inference path or by its separate operations."""
-        torch = peers.torch_module()
+        torch = candidates.torch_module()
         layer, tensor = encoder_layer(weights, row.heads), torch.from_dlpack(x)
 
         def call():
@@ -215,10 +244,10 @@ def _block_problem(row: LayerRow) -> tuple[Makers, Callable]:
             return layer(tensor)
 
         # The fused path is less exact: its error was 8e-5 where the other's was 4e-7.
-        return TorchLayer(TORCH, call, 2e-4 if fast else OURS["fp32"])
+        return TorchCall(call, 2e-4 if fast else OURS["fp32"])
 
     def expected(x, causal=False):
-        return checked_rows(reference.transformer_block(x, weights, heads=row.heads, eps=EPS))
+        return sampled_rows(reference.transformer_block(x, weights, heads=row.heads, eps=EPS))
 
     makers = {f"block_{precision}": partial(ours, precision) for precision in OURS}
     return {
@@ -235,10 +264,10 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
 
     def ours(precision, x):
         stage = SwinStage(weights, row.heads, row.side, precision=precision)
-        return Planned(f"swin_{precision}", partial(stage.plan, x), BLOCK_RELATIVE)
+        return Planned(stage.plan(x), BLOCK_RELATIVE)
 
     def theirs(x):
-        torch = peers.torch_module()
+        torch = candidates.torch_module()
         states = [tensors(torch_state(one)) for one in weights]
         masks = []
         for one, shift in zip(weights, shifts, strict=True):
@@ -248,12 +277,12 @@ def _swin_problem(row: LayerRow) -> tuple[Makers, Callable]:
                 mask = np.tile(mask, (batch, 1, 1, 1))  # of each window of each image
             masks.append(torch.from_numpy(np.ascontiguousarray(mask)).cuda())
         call = partial(swin_stage, states, masks, row.heads, row.side, torch.from_dlpack(x))
-        return TorchLayer(TORCH, call)
+        return TorchCall(call)
 
     def expected(x, causal=False):
         for one, shift in zip(weights, shifts, strict=True):
             x = reference.swin_block(x, one, heads=row.heads, side=row.side, shift=shift, eps=EPS)
-        return checked_rows(x)
+        return sampled_rows(x)
 
     makers = {f"swin_{precision}": partial(ours, precision) for precision in OURS}
     return {**makers, TORCH: theirs}, expected
@@ -272,6 +301,7 @@ LAYER_SUITES = {
                 LayerRow((64, 1024, 4096)),
             ),
             _layer_norm_problem,
+            ("16_layernorm",),
         ),
         LayerSuite(
             "gelu",
@@ -283,12 +313,14 @@ LAYER_SUITES = {
                 LayerRow((64, 1024, 4096)),
             ),
             _gelu_problem,
+            ("17_bias_gelu",),
         ),
         LayerSuite(
             "mlp",
             "linear, GELU, linear",
             (LayerRow((4, 128, 512), 2048), LayerRow((8, 256, 512), 2048)),
             _mlp_problem,
+            ("17_bias_gelu",),
         ),
         LayerSuite(
             "block",
@@ -299,48 +331,10 @@ LAYER_SUITES = {
                 LayerRow((1, 56, 56, 96), 384, 3, side=14, blocks=2),
             ),
             lambda row: _swin_problem(row) if row.side else _block_problem(row),
+            tuple({step.file for step in (*LAYERS, *chain.from_iterable(map(steps_of, METHODS)))}),
         ),
     )
 }
-
-
-# -- running ---------------------------------------------------------------------------------------
-def run_row(suite: LayerSuite, row: LayerRow, iterations: int, warmup: int, **how) -> dict:
-    """Check and time one row; return its record. how: as of hold_contest()."""
-    makers, expected = suite.problem(row)
-    result = hold_contest(
-        row.shape,
-        makers,
-        iterations=iterations,
-        warmup=warmup,
-        inputs=seeded_rows,
-        expected=expected,
-        **how,
-    )
-    return summary(row, result)
-
-
-def summary(row: LayerRow, result: ContestResult) -> dict:
-    """Return a row's record: times and errors of all, ours against the best of PyTorch's."""
-    timings = result.records()
-    rivals = [name for name in timings if name.startswith(TORCH)]
-    best = result.measured.fastest(rivals) if rivals else None
-    mine = [name for name in timings if name not in rivals]
-    plans = {name: result.entrants.contestants[name].plan for name in mine}
-    return {
-        "label": row.label,
-        "shape": list(row.shape),
-        "work": work_of(row),
-        "timings": timings,
-        "refused": result.entrants.refused,
-        "wrong": result.entrants.wrong,
-        "best_peer": best,
-        "ratios": {name: result.measured.ratio(name, best).record() for name in mine if best},
-        "launches": {
-            name: [call for call, _ in plan.launches.calls] for name, plan in plans.items()
-        },
-        "clocks": result.measured.clocks,
-    }
 
 
 def work_of(row: LayerRow) -> dict[str, int]:
@@ -349,71 +343,3 @@ def work_of(row: LayerRow) -> dict[str, int]:
     rows = int(np.prod(row.shape[:-1]))
     inner = 2 * width * row.hidden + (4 * width * width if row.heads else 0)
     return {"operations": 2 * rows * inner * row.blocks, "bytes": 2 * 4 * rows * width}
-
-
-def run_layer_suite(
-    name: str,
-    *,
-    iterations: int = 60,
-    warmup: int = 10,
-    quick: bool = False,
-    progress: Callable[[Iterable], Iterable] = iter,
-) -> dict:
-    """Run a suite and return its record.
-
-    quick: the first row alone.  progress: wraps the rows, as tqdm does.
-
-    Raises:
-        KeyError: no such suite. TimingError: no GPU.
-    """
-    suite = LAYER_SUITES[name]
-    require_gpu()
-    start = time.perf_counter()
-    with ClockWatch() as watch:
-        rows = [
-            run_row(suite, row, iterations, warmup, backend=resolve_backend())
-            for row in progress(suite.rows[:1] if quick else suite.rows)
-        ]
-    return records.new_record(
-        f"bench_{name}",
-        kernel_files(suite),
-        suite=name,
-        about=suite.about,
-        torch=peers.torch_version(),
-        iterations=iterations,
-        warmup=warmup,
-        clocks=watch.record(),
-        seconds=round(time.perf_counter() - start, 1),
-        rows=rows,
-    )
-
-
-def kernel_files(suite: LayerSuite) -> list[str]:
-    """The kernels that a suite's layers may run."""
-    if suite.name == "layernorm":
-        return ["16_layernorm"]
-    if suite.name in ("gelu", "mlp"):
-        return ["17_bias_gelu"]
-    found = {step.file for step in LAYERS}
-    return sorted(
-        found | {step.file for name in METHODS if name != AUTO for step in steps_of(name)}
-    )
-
-
-# -- reading a record ------------------------------------------------------------------------------
-def layer_times(name: str, root: Path = records.RESULTS_FOLDER) -> str:
-    """Return the recorded times of a suite, a line each, or how to make the record."""
-    found = records.newest_record(f"bench_{name}", root)
-    if found is None:
-        return records.no_record(name)
-    lines = [records.caption(found)]
-    for row in found["rows"]:
-        lines.append(row["label"])
-        for one, timing in row["timings"].items():
-            ratio = row["ratios"].get(one)
-            text = (
-                f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
-            )
-            faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
-            lines.append(text + faster)
-    return "\n".join(lines)

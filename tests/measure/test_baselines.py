@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attn_course import reference
-from attn_course.measure import contestants
-from attn_course.measure.contestants import Peer, PeerRefuses, PeersMissing
+from attn_course.measure import candidates
+from attn_course.measure.candidates import Baseline, BaselineRefuses, BaselinesMissing
 from attn_course.reference.dtypes import DTYPES
 
 BFLOAT16 = DTYPES["bfloat16"]
@@ -57,7 +57,7 @@ class Mask:
 
 
 def stub(refuses=()):
-    """Enough of PyTorch for a Peer, on NumPy arrays; every backend computes the same."""
+    """Enough of PyTorch for a Baseline, on NumPy arrays; every backend computes the same."""
     state = types.SimpleNamespace(backend=None)
 
     @contextlib.contextmanager
@@ -87,7 +87,7 @@ def stub(refuses=()):
         ExternalStream=lambda pointer: f"external {pointer}",
         graph=lambda graph: logged("capture"),
     )
-    backends = {name: name for name in contestants.BACKENDS.values()}
+    backends = {name: name for name in candidates.BACKENDS.values()}
     attention = types.ModuleType("torch.nn.attention")
     attention.SDPBackend = types.SimpleNamespace(**backends)
     attention.sdpa_kernel = sdpa_kernel
@@ -111,16 +111,16 @@ def stub(refuses=()):
 @pytest.fixture
 def torch(monkeypatch):
     LOG.clear()
-    contestants._external.cache_clear()
+    candidates._external.cache_clear()
     module, attention = stub(refuses=("FLASH_ATTENTION",))
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setitem(sys.modules, "torch.nn.attention", attention)
     current = types.SimpleNamespace(ptr=17)
     cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda: current))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(contestants, "require_gpu", lambda: None)
+    monkeypatch.setattr(candidates, "require_gpu", lambda: None)
     yield module
-    contestants._external.cache_clear()
+    candidates._external.cache_clear()
 
 
 @pytest.fixture
@@ -130,27 +130,27 @@ def inputs():
 
 def test_missing_pytorch_is_named_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(PeersMissing, match=r"attn-course\[peers\]"):
-        contestants.torch_module()
-    assert not contestants.available() and contestants.torch_version() == ""
+    with pytest.raises(BaselinesMissing, match=r"attn-course\[peers\]"):
+        candidates.torch_module()
+    assert not candidates.available() and candidates.torch_version() == ""
 
 
 def test_a_pytorch_without_a_gpu_is_no_peer(torch):
     torch.cuda.is_available = lambda: False
-    with pytest.raises(PeersMissing, match="9.9.1.*sees no GPU"):
-        contestants.torch_module()
-    assert not contestants.available()
+    with pytest.raises(BaselinesMissing, match="9.9.1.*sees no GPU"):
+        candidates.torch_module()
+    assert not candidates.available()
 
 
 def test_float32_means_float32(torch):
-    contestants.torch_module()
+    candidates.torch_module()
     assert torch.precision == "highest" and torch.backends.cudnn.allow_tf32 is False
-    assert contestants.torch_version() == "9.9.1 (CUDA 99.0)"
+    assert candidates.torch_version() == "9.9.1 (CUDA 99.0)"
 
 
 def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, inputs):
-    peer = Peer("torch_efficient", *inputs)
-    replay = peer.capture(4)
+    baseline = Baseline("torch_efficient", *inputs)
+    replay = baseline.capture(4)
     assert LOG == [
         "wait stream",
         "enter side",
@@ -160,34 +160,44 @@ def test_a_peer_is_captured_after_warming_up_and_replayed_on_our_stream(torch, i
         *["attend EFFICIENT_ATTENTION"] * 4,
         "leave capture",
     ]
-    assert replay.calls == 4 and replay.launch.keeps is peer
+    assert replay.calls == 4 and replay.launch.keeps is baseline
     LOG.clear()
     replay.launch()
     assert LOG == ["enter external 17", "replay", "leave external 17"]
-    assert peer.output().shape == (1, 2, 5, 4) and np.isfinite(peer.output()).all()
-    peer.poison()
-    assert np.isnan(peer.output()).all()
+    assert baseline.output().shape == (1, 2, 5, 4) and np.isfinite(baseline.output()).all()
+    baseline.poison()
+    assert np.isnan(baseline.output()).all()
 
 
 def test_bfloat16_goes_to_pytorch_and_back(torch, inputs):
-    peer = Peer("torch_math", *(array.astype(BFLOAT16) for array in inputs))
-    assert {tensor.dtype for tensor in peer.inputs} == {BFLOAT16} and peer.relative == 2**-8
-    peer.capture(1)
-    assert peer.output().dtype == np.float32
-    expected = reference.attention(*(tensor.astype(np.float64) for tensor in peer.inputs))
-    np.testing.assert_allclose(peer.output(), expected, rtol=0.1, atol=0.05)
+    baseline = Baseline("torch_math", *(array.astype(BFLOAT16) for array in inputs))
+    assert {tensor.dtype for tensor in baseline.inputs} == {BFLOAT16} and baseline.relative == 2**-8
+    baseline.capture(1)
+    assert baseline.output().dtype == np.float32
+    expected = reference.attention(*(tensor.astype(np.float64) for tensor in baseline.inputs))
+    np.testing.assert_allclose(baseline.output(), expected, rtol=0.1, atol=0.05)
 
 
 def test_eager_applies_the_causal_mask(torch, inputs):
-    out = Peer("torch_eager", *inputs, causal=True).call()
+    out = Baseline("torch_eager", *inputs, causal=True).call()
     np.testing.assert_allclose(out, reference.attention(*inputs, causal=True), rtol=1e-5)
 
 
 def test_a_refusal_is_its_own_error(torch, inputs):
-    with pytest.raises(PeerRefuses, match="No available kernel"):
-        Peer("torch_flash", *inputs).try_call()
+    with pytest.raises(BaselineRefuses, match="No available kernel"):
+        Baseline("torch_flash", *inputs).try_call()
     with pytest.raises(KeyError, match="torch_abacus.*torch_math"):
-        Peer("torch_abacus", *inputs)
+        Baseline("torch_abacus", *inputs)
+
+
+def test_a_call_that_no_graph_takes_is_refused(torch, inputs):
+    def capturing(graph):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    Baseline("torch_math", *inputs).try_call()
+    torch.cuda.graph = capturing
+    with pytest.raises(BaselineRefuses, match="no CUDA graph: operation not permitted"):
+        Baseline("torch_math", *inputs).try_call()
 
 
 def test_the_most_telling_warning_is_the_reason():
@@ -195,8 +205,8 @@ def test_the_most_telling_warning_is_the_reason():
         "Memory efficient kernel not used because: (Triggered internally at x.cpp:1)",
         "Expected query,\n  key and value to be Half. Got float (Triggered internally at y)",
     ]
-    assert contestants.refusal("No available kernel", said) == (
+    assert candidates.refusal("No available kernel", said) == (
         "Expected query, key and value to be Half. Got float"
     )
-    assert contestants.refusal("No available kernel", said[:1]) == "No available kernel"
-    assert len(contestants.refusal("x" * 999, [])) == 160
+    assert candidates.refusal("No available kernel", said[:1]) == "No available kernel"
+    assert len(candidates.refusal("x" * 999, [])) == 160

@@ -1,6 +1,6 @@
 """The driver of every timing contest: who takes part, who is right, and how long each takes.
 
-A contest is one problem. All contestants get the same inputs; each output is checked against
+A contest is one problem. All candidates get the same inputs; each output is checked against
 float64 before anything is timed; then their CUDA graphs take turns on one stream (:mod:`.timing`).
 """
 
@@ -17,11 +17,11 @@ from attn_course.reference.comparison import Comparison, compare
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
-from .contestants import Kernels, PeerRefuses
+from .candidates import BaselineRefuses, Kernels
 from .timing import Contest, GpuClock, Replay, TimingError, calls_for, contest, require_gpu
 
 Shape = tuple[int, ...]  # of attention: (B, H, L, D)
-ROW_SECONDS = 3.0  # of samples; contests of slow contestants take fewer turns
+ROW_SECONDS = 3.0  # of samples; benchmarks of slow candidates take fewer turns
 FEWEST_TURNS = 10
 ESTIMATES = 3  # samples before the contest; the shortest counts
 END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
@@ -32,42 +32,27 @@ def shape_label(shape: Shape, causal: bool = False) -> str:
     return ",".join(map(str, shape)) + (" causal" if causal else "")
 
 
-def float64_attention(q, k, v, *, causal: bool = False) -> np.ndarray:
+def float64_attention(
+    q, k, v, *, causal: bool = False, queries: np.ndarray | slice = np.s_[:]
+) -> np.ndarray:
     """Return reference.attention, a thread a head: NumPy computes outside the interpreter's lock.
 
-    q: (B, H, n, d).  k, v: (B, H, m, d).  Returns (B, H, n, d) float64.
+    q: (B, H, n, d).  k, v: (B, H, m, d).  queries: those that are wanted.  Returns
+    (B, H, queries, d) float64.
     """
-    out = np.empty(q.shape, np.float64)
-
-    def head(at: tuple[int, int]) -> None:
-        one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        out[one] = reference.attention(q[one], k[one], v[one], causal=causal)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(head, np.ndindex(q.shape[:2])))
-    return out
-
-
-def float64_rows(q, k, v, *, causal: bool = False) -> np.ndarray:
-    """Return reference.attention of compared_rows() alone: long rows take minutes on a CPU.
-
-    Shapes as of float64_attention(); returns (B, H, rows, d).
-    """
-    n, m = q.shape[2], k.shape[2]
-    rows = compared_rows(n)
-    mask = reference.causal_mask(n, m)[rows] if causal else np.ones((len(rows), m), bool)
-    hidden = np.where(mask, 0.0, -np.inf)
+    mask = reference.causal_mask(q.shape[2], k.shape[2])[queries] if causal else None
+    hidden = None if mask is None else np.where(mask, 0.0, -np.inf)
 
     def head(at: tuple[int, int]) -> np.ndarray:
         one = np.s_[at[0] : at[0] + 1, at[1] : at[1] + 1]
-        return reference.attention(q[one][:, :, rows], k[one], v[one], bias=hidden)[0, 0]
+        return reference.attention(q[one][:, :, queries], k[one], v[one], bias=hidden)[0, 0]
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
-    return np.stack(found).reshape(*q.shape[:2], len(rows), q.shape[3])
+    return np.stack(found).reshape(*q.shape[:2], *found[0].shape)
 
 
-def compared_rows(n: int) -> np.ndarray:
+def compared_queries(n: int) -> np.ndarray:
     """The queries of a long problem whose output is checked: the ends and some between them."""
     ends = np.r_[: min(n, END_ROWS), max(0, n - END_ROWS) : n]
     between = np.random.default_rng(n).integers(n, size=BETWEEN_ROWS)
@@ -76,53 +61,51 @@ def compared_rows(n: int) -> np.ndarray:
 
 @dataclass
 class Entrants:
-    """Contestants of a problem, and the ones that do not take part: name -> reason.
+    """Candidates of a problem, and the ones that do not take part: name -> reason.
 
     call_us: estimated microseconds of a call.
     """
 
-    contestants: dict[str, object] = field(default_factory=dict)
+    candidates: dict[str, object] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     call_us: dict[str, float] = field(default_factory=dict)
 
     def drop(self, name: str, into: dict[str, str], reason: str) -> None:
-        """Take a contestant out, with the reason."""
+        """Take a candidate out, with the reason."""
         into[name] = reason
-        self.contestants.pop(name, None)
+        self.candidates.pop(name, None)
         self.call_us.pop(name, None)
 
 
 @dataclass
-class ContestResult:
+class BenchmarkResult:
     """A contest after its end: entrants, their times, the comparisons with float64, the turns."""
 
-    shape: Shape
-    causal: bool
     entrants: Entrants
     measured: Contest
     verdicts: dict[str, Comparison]
     turns: int
 
     def record(self, name: str) -> dict:
-        """Return the times and the relative error of one contestant, as a record keeps them."""
+        """Return the times and the relative error of one candidate, as a record keeps them."""
         error = self.verdicts[name].relative_error
         return self.measured.timings[name].record() | {"relative_error": error}
 
     def records(self) -> dict[str, dict]:
-        """Return `record` of every contestant that was timed."""
+        """Return `record` of every candidate that was timed."""
         return {name: self.record(name) for name in self.measured.timings}
 
     def facts(self) -> dict[str, dict]:
-        """Return `record` and what its launch occupies, of every contestant that was timed."""
+        """Return `record` and what its launch occupies, of every candidate that was timed."""
         return {
-            name: one | self.entrants.contestants[name].facts()
+            name: one | self.entrants.candidates[name].facts()
             for name, one in self.records().items()
         }
 
 
-def hold_contest(
+def run_benchmark(
     shape: Shape,
     makers: Mapping[str, Callable],
     *,
@@ -130,60 +113,60 @@ def hold_contest(
     causal: bool = False,
     iterations: int = 60,
     warmup: int = 5,
-    seed: int = 0,
     inputs: Callable[..., Sequence[np.ndarray]] = seeded_qkv,
     dtype: str = "float32",
     row_seconds: float = ROW_SECONDS,
     expected: Callable[..., np.ndarray] = float64_attention,
+    sample: Callable[[np.ndarray], np.ndarray] | None = None,
     leave_out: Callable[[Entrants], None] = lambda entrants: None,
     backend: str = "gpu",
     clock=None,
-) -> ContestResult:
-    """Check and time all contestants on one problem.
+) -> BenchmarkResult:
+    """Check and time all candidates on one problem.
 
     Args:
         shape: (B, H, n, d).  keys: keys and values, n where None.
-        makers: name -> function of the inputs that returns a contestant: an object with try_call,
-            capture, poison, output and relative, as Kernels and Peer. What it refuses with
-            ValueError, BackendError or PeerRefuses does not take part.
+        makers: name -> function of the inputs that returns a candidate: an object with try_call,
+            capture, poison, output and relative, as Candidate and Baseline. What it refuses with
+            ValueError, BackendError or BaselineRefuses does not take part.
         iterations: turns; fewer where they would take longer than row_seconds.
         dtype: of the inputs, a name in DTYPES; the reference gets them rounded to it.
         warmup: turns before them.
-        inputs: function of shape, kv_length and seed that returns the inputs, q, k and v (NumPy).
-        expected: function of the inputs and causal that returns the result in float64; of
-            float64_rows the queries compared_rows() are compared, and all must be numbers.
+        inputs: function of shape and kv_length that returns the inputs, q, k and v (NumPy).
+        expected: function of the inputs and causal that returns the result in float64.
+        sample: function of an output that returns the part of it which `expected` gives; the rest
+            must be finite. None: all is compared.
         leave_out: drops entrants after all have been estimated.
         clock: an object with time_us(launch) and synchronize(); a GpuClock where None.
 
     Raises:
-        TimingError: no GPU, or no contestant left.
+        TimingError: no GPU, or no candidate left.
     """
-    host = inputs(shape, kv_length=keys, seed=seed)
-    host = [array.astype(DTYPES[dtype], copy=False) for array in host]
+    host = [one.astype(DTYPES[dtype], copy=False) for one in inputs(shape, kv_length=keys)]
     clock = clock or GpuClock()
     on_device = [_on_device(array, array_module(backend)) for array in host]
     clock.synchronize()
     entrants = gather(makers, on_device)
-    for name, one in entrants.contestants.items():
+    for name, one in entrants.candidates.items():
         entrants.call_us[name] = estimate_us(clock, one.capture)
     leave_out(entrants)
     replays = {
         name: one.capture(calls_for(entrants.call_us[name]))
-        for name, one in entrants.contestants.items()
+        for name, one in entrants.candidates.items()
     }
-    verdicts = check(entrants, replays, expected(*host, causal=causal), clock)
-    replays = {name: replays[name] for name in entrants.contestants}
+    verdicts = check(entrants, replays, expected(*host, causal=causal), clock, sample)
+    replays = {name: replays[name] for name in entrants.candidates}
     if not replays:
         out = entrants.refused | entrants.skipped | entrants.wrong
         reasons = "; ".join(f"{name}: {reason}" for name, reason in out.items())
-        raise TimingError(f"{shape_label(shape, causal)}: no contestant is left: {reasons}")
+        raise TimingError(f"{shape_label(shape, causal)}: no candidate is left: {reasons}")
     turns = turns_for(
         {name: entrants.call_us[name] * replay.calls for name, replay in replays.items()},
         iterations,
         row_seconds,
     )
     measured = contest(replays, iterations=turns, warmup=min(warmup, turns), clock=clock)
-    return ContestResult(shape, causal, entrants, measured, verdicts, turns)
+    return BenchmarkResult(entrants, measured, verdicts, turns)
 
 
 def _on_device(array: np.ndarray, xp):
@@ -194,16 +177,16 @@ def _on_device(array: np.ndarray, xp):
 
 
 def gather(makers: Mapping[str, Callable], inputs: Sequence) -> Entrants:
-    """Make every contestant that takes the inputs, and call each once."""
+    """Make every candidate that takes the inputs, and call each once."""
     found = Entrants()
     for name, make in makers.items():
         try:
             one = make(*inputs)
             one.try_call()
-        except (PeerRefuses, BackendError, ValueError) as error:
+        except (BaselineRefuses, BackendError, ValueError) as error:
             found.refused[name] = str(error)
         else:
-            found.contestants[name] = one
+            found.candidates[name] = one
     return found
 
 
@@ -222,26 +205,28 @@ def turns_for(
 
 
 def check(
-    entrants: Entrants, replays: Mapping[str, Replay], expected: np.ndarray, clock
+    entrants: Entrants,
+    replays: Mapping[str, Replay],
+    expected: np.ndarray,
+    clock,
+    sample: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> dict[str, Comparison]:
-    """Poison every output, replay every graph, compare; a wrong contestant is dropped."""
+    """Poison every output, replay every graph, compare; a wrong candidate is dropped."""
     outputs = {}
-    for name, one in entrants.contestants.items():
+    for name, one in entrants.candidates.items():
         one.poison()
         clock.synchronize()
         clock.time_us(replays[name].launch)  # waits for the replay
         outputs[name] = one.output()
 
     def judge(name: str) -> Comparison:
-        relative, found = entrants.contestants[name].relative, outputs[name]
-        if found.shape != expected.shape:  # of a sample
-            numbers = np.isfinite(found)
-            if not numbers.all():
-                return compare(
-                    numbers, np.ones_like(numbers), name=f"{name}, elements that are finite"
-                )
-            found = found[:, :, compared_rows(found.shape[2])]
-        return compare(found, expected, name=name, relative=relative)
+        found, relative = outputs[name], entrants.candidates[name].relative
+        if sample is None:
+            return compare(found, expected, name=name, relative=relative)
+        finite = np.isfinite(found)
+        if not finite.all():
+            return compare(finite, np.ones_like(finite), name=f"{name}, elements that are finite")
+        return compare(sample(found), expected, name=name, relative=relative)
 
     with ThreadPoolExecutor(4) as pool:
         verdicts = dict(zip(outputs, pool.map(judge, outputs), strict=True))
@@ -252,7 +237,7 @@ def check(
 
 
 def time_parts(one: Kernels, labels: Sequence[str], iterations: int, clock=None) -> dict[str, dict]:
-    """Time each kernel of a contestant alone, in turns, on whatever the buffers hold.
+    """Time each kernel of a candidate alone, in turns, on whatever the buffers hold.
 
     Returns label -> record of its times.
 
@@ -262,8 +247,9 @@ def time_parts(one: Kernels, labels: Sequence[str], iterations: int, clock=None)
     require_gpu()
     clock, replays, sample_us = clock or GpuClock(), {}, {}
     for number, label in enumerate(labels):
-        call_us = estimate_us(clock, partial(one.capture, number=number))
-        replays[label] = one.capture(calls_for(call_us), number)
+        capture = partial(one.capture_part, number=number)
+        call_us = estimate_us(clock, capture)
+        replays[label] = capture(calls_for(call_us))
         sample_us[label] = call_us * replays[label].calls
     turns = turns_for(sample_us, iterations)
     timings = contest(replays, iterations=turns, clock=clock).timings

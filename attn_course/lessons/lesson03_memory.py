@@ -1,4 +1,4 @@
-"""The cost of a load at each level of memory, and of the score kernels' traffic in time.
+"""Lesson 03: the cost of a load at each level of memory, and of score kernels' traffic in time.
 
 Latency comes from chains of dependent loads, bandwidth from streams of independent ones
 (kernels/probes/memory_levels.cu); the score kernels are timed in turns, as graph replays. The
@@ -17,11 +17,10 @@ from attn_course import reference
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import kernel_path
 from attn_course.ladder.steps import step
-
-from ..contestants import Kernels, Part
-from ..contests import hold_contest
-from ..records import new_record
-from ..timing import capture, contest, require_gpu
+from attn_course.measure.benchmarks import run_benchmark
+from attn_course.measure.candidates import Kernels, Part
+from attn_course.measure.records import new_record
+from attn_course.measure.timing import capture, contest, require_gpu
 
 KIND = "memory_lesson"
 PROBES = "probes/memory_levels"
@@ -59,10 +58,6 @@ class Chase:
     clocks: int
     nanoseconds: int
     steps: int
-
-    @property
-    def clocks_a_load(self) -> float:
-        return self.clocks / self.steps
 
 
 def _probe(entry: str, backend: str):
@@ -135,33 +130,28 @@ def small_numbers(count: int, xp=np):
 def latencies(sizes: Sequence[int] = SIZES) -> list[dict]:
     """Clocks a dependent load takes: shared memory, then global memory by the chain's size."""
     require_gpu()
-    order = random_order(SHARED_NODES)
-    found = [_latency("shared", 4 * SHARED_NODES, chase_shared(order, STEPS, STEPS))]
+    shared = chase_shared(random_order(SHARED_NODES), STEPS, STEPS)
+    walks = [("shared", 4 * SHARED_NODES, shared)]
     for size in sizes:
         order = random_order(size // NODE_BYTES)
-        walk = chase_global(order, min(len(order), 2 * STEPS), STEPS)
-        found.append(_latency("global", size, walk))
-    return found
-
-
-def _latency(space: str, size: int, walk: Chase) -> dict:
-    return {
-        "space": space,
-        "bytes": size,
-        "clocks": round(walk.clocks_a_load, 2),
-        "nanoseconds": round(walk.nanoseconds / walk.steps, 2),
-    }
+        walks.append(("global", size, chase_global(order, min(len(order), 2 * STEPS), STEPS)))
+    return [
+        {
+            "space": space,
+            "bytes": size,
+            "clocks": round(walk.clocks / walk.steps, 2),
+            "nanoseconds": round(walk.nanoseconds / walk.steps, 2),
+        }
+        for space, size, walk in walks
+    ]
 
 
 def device_sizes() -> dict[str, int]:
     """multiprocessors, and l2_bytes of the current device."""
     import cupy
 
-    attributes = cupy.cuda.Device().attributes
-    return {
-        "multiprocessors": attributes["MultiProcessorCount"],
-        "l2_bytes": attributes["L2CacheSize"],
-    }
+    found = cupy.cuda.Device().attributes
+    return {"multiprocessors": found["MultiProcessorCount"], "l2_bytes": found["L2CacheSize"]}
 
 
 def bandwidths(iterations: int = 15) -> list[dict]:
@@ -203,7 +193,7 @@ def score_times(iterations: int = 60) -> dict:
     """Times of every score variant at SHAPE, in turns, each result checked against float64."""
     require_gpu()
     makers = {name: partial(Kernels, name, [Part(*p)]) for name, p in score_variants().items()}
-    result = hold_contest(
+    result = run_benchmark(
         SHAPE, makers, iterations=iterations, warmup=10, expected=_expected_scores
     )
     if result.entrants.wrong or result.entrants.refused:
@@ -228,20 +218,6 @@ def record(quick: bool = False) -> dict:
     }
     files = {step(number).file for number, _ in score_variants().values()}
     return new_record(KIND, {PROBES, *files}, **device_sizes(), **parts)
-
-
-def report(record: dict) -> str:
-    """Return the times of the score kernels, the latencies and the bandwidths."""
-    lines = [
-        f"{one['name']:<28} {one['median_us']:8.2f} us, {one['p20_us']:.2f} to {one['p80_us']:.2f}"
-        for one in record["scores"]["timings"]
-    ]
-    lines += [
-        f"chain in {one['space']:<6} {one['bytes']:>13,} bytes  {one['clocks']:6.1f} clocks a load"
-        for one in record["latencies"]
-    ]
-    lines += [f"{one['level']:<6} {one['gb_per_s']:>9,.0f} GB/s" for one in record["bandwidths"]]
-    return "\n".join([*lines, f"clock {clock_mhz(record):.0f} MHz"])
 
 
 # -- for the lesson --------------------------------------------------------------------------------

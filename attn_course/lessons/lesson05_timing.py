@@ -1,7 +1,6 @@
-"""Experiments of the lesson on timing: one a function, plain data as its result.
+"""Lesson 05: experiments about timing, one a function, plain data as its result.
 
-On a GPU :func:`measured` runs an experiment at once; elsewhere it reads the record that
-`attn-course record timing` has made. Times are microseconds.
+Times are microseconds.
 """
 
 import json
@@ -9,22 +8,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from kernelscope import gpu_count, resolve_backend
+from kernelscope import gpu_count
 
 from attn_course.folders import child_environment
 from attn_course.ladder.methods import attention, pick, problem_of
-from attn_course.reference.inputs import seeded_qkv
-
-from . import contestants as peers
-from . import records
-from .contestants import ours
-from .suites import BLOCK_SHAPES
-from .timing import (
+from attn_course.measure import candidates, records
+from attn_course.measure.candidates import ours
+from attn_course.measure.timing import (
+    GRAPH_CALLS,
     HOW,
     REPLAYS,
     ClockWatch,
@@ -39,10 +35,19 @@ from .timing import (
     measure,
     require_gpu,
 )
+from attn_course.reference.inputs import seeded_qkv
 
 KIND = "timing_lesson"
 # The shapes of the report that the lesson examines, in the order in which it timed them.
-REPORT_SHAPES = BLOCK_SHAPES
+REPORT_SHAPES = (
+    (1, 1, 128, 64),
+    (4, 1, 128, 64),
+    (8, 1, 128, 64),
+    (4, 1, 256, 64),
+    (4, 1, 512, 64),
+    (4, 1, 128, 128),
+    (8, 1, 256, 64),
+)
 SHAPE = REPORT_SHAPES[2]  # (B, H, L, D) that the report's largest speed-up is about
 LONG_SHAPE = (4, 16, 2048, 64)
 OUR_METHOD = "tiled"  # three kernels, as the report's own version is
@@ -55,45 +60,30 @@ class Measurement:
 
     data: dict
     caption: str
-    live: bool
 
 
 def measured(name: str, root=records.RESULTS_FOLDER) -> Measurement:
-    """An experiment, run now on a GPU, or read from the newest record where there is none.
+    """Return an experiment, run now on a GPU, or read from the newest record that has it.
 
     Raises:
-        KeyError: no such experiment. RecordError: no GPU and no record.
+        RecordError: no GPU and no record of it.
     """
-    experiment = EXPERIMENTS[name]
-    if resolve_backend() == "gpu":
-        where = records.gpu_identity()
-        return Measurement(experiment(), f"measured now on {where['gpu']}", True)
-    found = [one for one in records.records(KIND, root) if name in one["experiments"]]
-    if not found:
-        raise records.RecordError(
-            f"no GPU here, and no record of {name!r} in {root}: run `attn-course record timing` "
-            "on a machine with a GPU"
-        )
-    return Measurement(found[0]["experiments"][name], records.caption(found[0]), False)
+    found = records.recorded(
+        KIND, partial(record, names=(name,)), root, lambda one: name in one["experiments"]
+    )
+    return Measurement(found["experiments"][name], records.caption(found))
 
 
-def record(quick: bool = False) -> dict:
-    """Return a record of every experiment; quick: of the empty launch alone.
+def record(quick: bool = False, names: Iterable[str] | None = None) -> dict:
+    """Return a record of experiments, all where `names` is None; quick: of the empty launch alone.
 
     Raises:
         TimingError: no GPU.
     """
     require_gpu()
-    names = ["empty_launch"] if quick else list(EXPERIMENTS)
+    names = ["empty_launch"] if quick else names or EXPERIMENTS
     found = {name: EXPERIMENTS[name]() for name in names}
-    return records.new_record(KIND, FILES, torch=peers.torch_version(), experiments=found)
-
-
-def report(found: dict) -> str:
-    """Return the launch times of a record, and the names of its experiments."""
-    launch = found["experiments"]["empty_launch"]["timings"]
-    times = ", ".join(f"{how} {one['median_us']:.2f} us" for how, one in launch.items())
-    return f"experiments: {', '.join(found['experiments'])}\nempty launch: {times}"
+    return records.new_record(KIND, FILES, torch=candidates.torch_version(), experiments=found)
 
 
 def _inputs(shape) -> list:
@@ -117,7 +107,7 @@ def first_calls_in_a_process(count: int = 20) -> dict:
     require_gpu()
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
-            [sys.executable, "-m", "attn_course.measure.first_calls", str(count)],
+            [sys.executable, "-m", __spec__.name, str(count)],
             capture_output=True,
             text=True,
             timeout=300,
@@ -130,13 +120,13 @@ def first_calls_in_a_process(count: int = 20) -> dict:
 
 def _first_calls(count: int) -> dict:
     """Runs in the fresh process."""
-    names = [OUR_METHOD, *([peers.EAGER] if peers.available() else [])]
+    names = [OUR_METHOD, *([candidates.EAGER] if candidates.available() else [])]
     found: dict = {"shapes": REPORT_SHAPES, "calls": {name: [] for name in names}}
     for shape in REPORT_SHAPES:
         q, k, v = _inputs(shape)
         calls = {OUR_METHOD: partial(attention, q, k, v, OUR_METHOD)}
-        if peers.EAGER in names:
-            calls[peers.EAGER] = peers.caller(peers.EAGER, q, k, v)
+        if candidates.EAGER in names:
+            calls[candidates.EAGER] = candidates.caller(candidates.EAGER, q, k, v)
         for name in names:
             found["calls"][name].append(_rounded(first_calls(calls[name], count)))
     return found
@@ -146,30 +136,28 @@ def _first_calls(count: int) -> dict:
 def ways(iterations: int = 200) -> dict:
     """The same work on the same inputs, timed in each of timing.HOW: name -> how -> record."""
     q, k, v = _inputs(SHAPE)
-    found: dict[str, dict] = {}
-    for name in (OUR_METHOD, "auto"):
-        one = ours(name, q, k, v)
-        from_python = partial(attention, q, k, v, name)
-        calls = {how: one.call if how in REPLAYS else from_python for how in HOW}
-        found[name] = {
-            how: measure(name, call, how, iterations=iterations).record()
-            for how, call in calls.items()
-        }
-    for name in (peers.EAGER, "torch_efficient") if peers.available() else ():
-        found[name] = _ways_of_a_peer(name, (q, k, v), iterations)
+    found = {
+        name: _in_every_way(ours(name, q, k, v), partial(attention, q, k, v, name), iterations)
+        for name in (OUR_METHOD, "auto")
+    }
+    for name in (candidates.EAGER, "torch_efficient") if candidates.available() else ():
+        baseline, from_python = candidates.Baseline(name, q, k, v), candidates.caller(name, q, k, v)
+        found[name] = _in_every_way(baseline, from_python, iterations)
     picked = pick("auto", problem_of(q, k), "gpu")
     return {"shape": SHAPE, "auto_picks": picked, "timings": found}
 
 
-def _ways_of_a_peer(name: str, inputs, iterations: int) -> dict:
-    peer = peers.Peer(name, *inputs)
-    call = peers.caller(name, *inputs)
-    plain = [how for how in HOW if how not in REPLAYS]
-    found = {how: measure(name, call, how, iterations=iterations).record() for how in plain}
-    many, one = peer.capture(), peer.capture(1)
-    for how, replay in (("graph", many), ("single", one), ("cold", one)):
-        taken = contest({name: replay}, iterations=iterations, flush_l2=how == "cold")
-        found[how] = replace(taken.timings[name], how=how).record()
+def _in_every_way(one, from_python: Callable[[], object], iterations: int) -> dict[str, dict]:
+    """one: a candidate, for graphs; from_python: the same as a program calls it."""
+    found = {}
+    for how in HOW:
+        if how in REPLAYS:
+            replay = one.capture(GRAPH_CALLS if how == "graph" else 1)
+            taken = contest({one.name: replay}, iterations=iterations, flush_l2=how == "cold")
+            timing = replace(taken.timings[one.name], how=how)
+        else:
+            timing = measure(one.name, from_python, how, iterations=iterations)
+        found[how] = timing.record()
     return found
 
 
@@ -248,7 +236,7 @@ def clocks_under_load(seconds: float = 3.0, rest: float = 2.0, block: int = 20) 
 
 
 def same_against_itself(iterations: int = 150, rest: float = 2.0) -> dict:
-    """One graph as two contestants: first one after the other, then in turns. The truth is 1."""
+    """One graph as two candidates: first one after the other, then in turns. The truth is 1."""
     replay, clock = _long_kernel()
     time.sleep(rest)
     separate = []

@@ -1,73 +1,13 @@
-"""Contestants of the layers' suites: plans of ours, and the same layers of PyTorch."""
+"""PyTorch's layers with the weights of the course's."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
-from kernelscope import array_module, asnumpy
 
-from attn_course.layers import LayerPlan
-from attn_course.measure.contestants import PeerRefuses, TorchCall, refusal, torch_module
-from attn_course.measure.timing import GRAPH_CALLS, Replay, capture
-
-ROWS_CHECKED = 4096  # of an output; all of them are looked at for NaN
+from attn_course.layers.transformer import TORCH_MATRICES
+from attn_course.measure.candidates import torch_module
 
 
-class Planned:
-    """A layer of the course, on fixed arrays.
-
-    make: returns its plan.  relative: the relative error to float64 that is allowed.
-    """
-
-    def __init__(self, name: str, make: Callable[[], LayerPlan], relative: float):
-        self.name, self.relative, self.plan = name, relative, make()
-        self.call = self.try_call = self.plan.launches.run
-
-    def capture(self, calls: int = GRAPH_CALLS) -> Replay:
-        """Capture `calls` calls into one CUDA graph."""
-        return capture(self.call, calls)
-
-    def poison(self) -> None:
-        """Fill the output with NaN."""
-        self.plan.out.fill(np.nan)
-
-    def output(self) -> np.ndarray:
-        """Return the rows of the output that are checked, on the host."""
-        return checked_rows(self.plan.out, array_module(self.plan.launches.backend))
-
-
-class TorchLayer(TorchCall):
-    """A layer of PyTorch, of whose output the same rows are checked."""
-
-    def try_call(self) -> None:
-        """Run once, then in a CUDA graph. PeerRefuses where PyTorch does not take either."""
-        super().try_call()
-        try:
-            super().capture(1)
-        except RuntimeError as error:
-            raise PeerRefuses(f"no CUDA graph: {refusal(str(error), [])}") from None
-
-    def output(self) -> np.ndarray:
-        """Return the rows of the output that are checked, on the host."""
-        import cupy
-
-        torch_module().cuda.synchronize()
-        return checked_rows(cupy.from_dlpack(self._graph_output.contiguous()), cupy)
-
-
-def checked_rows(array, xp=np) -> np.ndarray:
-    """Return rows of an array (.., width) at even distances, with NaN if any of its rows has one.
-
-    A result of a billion bytes takes longer to compare in float64 than to measure.
-    """
-    rows = array.reshape(-1, array.shape[-1])
-    step = max(1, len(rows) // ROWS_CHECKED)
-    found = asnumpy(rows[::-1][::step]).copy()
-    if bool(xp.isnan(array).any()):
-        found[0] = np.nan
-    return found
-
-
-# -- PyTorch ---------------------------------------------------------------------------------------
 def tensors(arrays: Mapping[str, np.ndarray]) -> dict:
     """Return arrays on the GPU as PyTorch's tensors, by the same names."""
     torch = torch_module()
@@ -91,7 +31,7 @@ def torch_state(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return weights of a TransformerBlock as the state of a torch.nn.TransformerEncoderLayer."""
     joined = [np.concatenate([weights[f"{kind}_{name}"].T for name in "qkv"]) for kind in "wb"]
     found = {"self_attn.in_proj_weight": joined[0], "self_attn.in_proj_bias": joined[1]}
-    for key, name in {"self_attn.out_proj": "o", "linear1": "1", "linear2": "2"}.items():
+    for name, key in TORCH_MATRICES.items():
         found |= {f"{key}.weight": weights[f"w_{name}"].T, f"{key}.bias": weights[f"b_{name}"]}
     for number in "12":
         found[f"norm{number}.weight"] = weights[f"gamma_{number}"]

@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
-from kernelscope import Observer, observe
+from kernelscope import Counters, observe
 from kernelscope.cli.arguments import printer, write_json
 from tqdm import tqdm
 
@@ -64,31 +64,14 @@ CASES = (
 AGAINST_NUMBA = CASES[2].name
 
 
-class LaneInstructions(Observer):
-    """Counts executed lane-instructions."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = 0
-
-    def instruction(self, event) -> None:
-        self.total += len(event.lanes)
-
-
 def run(repeats: int, json_path: Path | None) -> int:
     """Time every case, print the table and write the JSON. Returns the exit status, 0."""
     with tqdm(CASES, unit="case", disable=None, leave=False) as cases:
         timings = [measure(case, repeats) for case in cases]
     printer(json_path)(report(timings))
-    write_json(
-        json_path,
-        {
-            "machine": machine(),
-            "date": date.today().isoformat(),
-            "repeats": repeats,
-            "cases": [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings],
-        },
-    )
+    cases = [asdict(t) | {"lane_instructions_per_second": t.per_second} for t in timings]
+    when = {"machine": machine(), "date": date.today().isoformat(), "repeats": repeats}
+    write_json(json_path, when | {"cases": cases})
     return 0
 
 
@@ -114,10 +97,10 @@ def prepare(case: SpeedCase, bh: int) -> Callable[[], None]:
 
 def count_instructions(case: SpeedCase) -> int:
     """Lane-instructions of one launch: counted over one head, as every head does the same."""
-    call, counter = prepare(case, 1), LaneInstructions()
-    with observe(counter):
+    call = prepare(case, 1)
+    with observe(Counters()) as seen:
         call()
-    return counter.total * case.bh
+    return seen.totals["thread_instructions"] * case.bh
 
 
 def measure(case: SpeedCase, repeats: int) -> SpeedTiming:
@@ -128,14 +111,9 @@ def measure(case: SpeedCase, repeats: int) -> SpeedTiming:
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return SpeedTiming(
-        case.name,
-        (case.bh, case.n, case.d),
-        statistics.median(seconds),
-        min(seconds),
-        max(seconds),
-        count_instructions(case),
-    )
+    shape, middle = (case.bh, case.n, case.d), statistics.median(seconds)
+    spread = min(seconds), max(seconds)
+    return SpeedTiming(case.name, shape, middle, *spread, count_instructions(case))
 
 
 def report(timings: list[SpeedTiming]) -> str:

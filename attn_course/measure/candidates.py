@@ -1,8 +1,8 @@
-"""Contestants of a timing contest: kernels of the course, and PyTorch's attention.
+"""Candidates of a timing contest: kernels of the course, and PyTorch's attention.
 
 Both run on given inputs, are captured into a CUDA graph, and replay on CuPy's current stream, so
-they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when a peer
-is first asked for. TF32 is off: float32 means float32.
+they take turns on one stream. PyTorch is optional (the `peers` extra) and is imported when one of
+them is first asked for. TF32 is off: float32 means float32.
 """
 
 import math
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from kernelscope import array_module, asnumpy
+from kernelscope.errors import UnknownNameError, UserError
 from kernelscope.module import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
@@ -26,6 +27,7 @@ from attn_course.ladder.call import call_steps, kernel_of
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
+from attn_course.layers import LayerPlan
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 
@@ -34,7 +36,7 @@ from .timing import GRAPH_CALLS, Replay, capture, require_gpu
 
 # -- kernels of the course -------------------------------------------------------------------------
 class Part(NamedTuple):
-    """One kernel of a contestant.
+    """One kernel of a candidate.
 
     step: a ladder step's number, entry point or file; an experiment's file.
     options: compiler options, which win over the tuning.
@@ -62,7 +64,45 @@ class Part(NamedTuple):
         return self.row.launch(problem, self.options, device)
 
 
-class Kernels:
+class Candidate:
+    """Work of the course on given inputs.
+
+    Attributes:
+        call: launches the work once, on CuPy's current stream.
+        out: the array of the backend that it fills.
+        relative: the relative error to float64 that is allowed.
+    """
+
+    call: Callable[[], object]
+    out: object
+    relative: float
+
+    def try_call(self) -> None:
+        """Launch the work once. Raises what the launch raises."""
+        self.call()
+
+    def capture(self, calls: int = GRAPH_CALLS) -> Replay:
+        """Capture `calls` calls into one CUDA graph."""
+        return capture(self.call, calls)
+
+    def poison(self) -> None:
+        """Fill the output with NaN, so that a replay which writes nothing is noticed."""
+        self.out.view(np.uint8).fill(0xFF)  # all bits set is a NaN in every dtype
+
+    def output(self) -> np.ndarray:
+        """Return the output on the host."""
+        return asnumpy(self.out)
+
+
+class Planned(Candidate):
+    """A layer of the course. relative: the relative error to float64 that is allowed."""
+
+    def __init__(self, plan: LayerPlan, relative: float):
+        self.plan, self.out, self.relative = plan, plan.out, relative
+        self.call = plan.launches.run
+
+
+class Kernels(Candidate):
     """Kernels that run one after the other on given inputs.
 
     Everything is made beforehand (buffers, launches, arguments), because a CUDA graph must not
@@ -112,23 +152,9 @@ class Kernels:
         for call in self.calls:
             call.run()
 
-    try_call = call
-
-    def call_part(self, number: int) -> None:
-        """Launch one of the kernels, on whatever the buffers hold."""
-        self.calls[number].run()
-
-    def capture(self, calls: int = GRAPH_CALLS, number: int | None = None) -> Replay:
-        """Capture `calls` calls into one CUDA graph; number: of one kernel alone."""
-        return capture(self.call if number is None else partial(self.call_part, number), calls)
-
-    def poison(self) -> None:
-        """Fill the output with NaN, so that a replay which writes nothing is noticed."""
-        self.out.view(np.uint8).fill(0xFF)  # all bits set is a NaN in every dtype
-
-    def output(self) -> np.ndarray:
-        """Return the output on the host, (B, H, n, d); (B, H, n, m) where scores are the last."""
-        return asnumpy(self.out)
+    def capture_part(self, calls: int, number: int) -> Replay:
+        """Capture calls of one of the kernels, on whatever the buffers hold."""
+        return capture(self.calls[number].run, calls)
 
     def facts(self) -> dict:
         """Return the first kernel's options, blocks, threads, registers and bytes of memory.
@@ -159,7 +185,7 @@ class Kernels:
 
 
 def ours(method: str, q, k, v, causal: bool = False) -> Kernels:
-    """Return a method of attention() as a contestant. ValueError: it does not take the problem."""
+    """Return a method of attention() as a candidate. ValueError: it does not take the problem."""
     problem = problem_of(q, k, causal)
     chosen = pick(method, problem, "gpu")
     check_options(chosen, problem)
@@ -195,14 +221,14 @@ BACKENDS = {
     "torch_cudnn": "CUDNN_ATTENTION",
 }
 EAGER = "torch_eager"  # softmax(q @ k.T * scale) @ v, an operation at a time
-PEERS = (*BACKENDS, EAGER)
+BASELINES = (*BACKENDS, EAGER)
 
 
-class PeersMissing(ImportError):
+class BaselinesMissing(UserError, ImportError):
     """PyTorch is not installed, or sees no GPU; says how to install it."""
 
 
-class PeerRefuses(RuntimeError):
+class BaselineRefuses(UserError, RuntimeError):
     """A backend does not take these inputs; the message is PyTorch's own reason."""
 
 
@@ -210,17 +236,19 @@ def torch_module():
     """PyTorch with full float32 matrix products (for the whole process).
 
     Raises:
-        PeersMissing: it is not installed, or sees no GPU.
+        BaselinesMissing: it is not installed, or sees no GPU.
     """
     try:
         import torch
     except ImportError as error:
-        raise PeersMissing(
+        raise BaselinesMissing(
             "PyTorch is not installed: pip install 'attn-course[peers]' (from the project's "
             "folder: pip install -e '.[peers]') to time the kernels against it"
         ) from error
     if not torch.cuda.is_available():
-        raise PeersMissing(f"PyTorch {torch.__version__} sees no GPU: install one built for CUDA")
+        raise BaselinesMissing(
+            f"PyTorch {torch.__version__} sees no GPU: install one built for CUDA"
+        )
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     return torch
@@ -230,30 +258,27 @@ def available() -> bool:
     """Whether torch_module() would succeed."""
     try:
         torch_module()
-    except PeersMissing:
+    except BaselinesMissing:
         return False
     return True
 
 
 class TorchCall:
-    """A call of PyTorch as a contestant.
+    """A call of PyTorch as a candidate.
 
     Args:
-        name: as results show it.
         call: runs once on PyTorch's current stream and returns a tensor.
         relative: the relative error to float64 that is allowed.
 
     Raises:
-        PeersMissing: no PyTorch. TimingError: no GPU.  PeerRefuses, of a call: PyTorch does not
-            take the inputs.
+        BaselinesMissing: no PyTorch. TimingError: no GPU.  BaselineRefuses, of a call: PyTorch does
+            not take the inputs.
     """
 
-    def __init__(
-        self, name: str, call: Callable[[], object], relative: float = TOLERANCES["float32"]
-    ):
+    def __init__(self, call: Callable[[], object], relative: float = TOLERANCES["float32"]):
         require_gpu()
         torch_module()
-        self.name, self._call, self.relative = name, call, relative
+        self._call, self.relative = call, relative
         self._graph_output = None
 
     def call(self):
@@ -262,7 +287,14 @@ class TorchCall:
             return self._call()
 
     def try_call(self) -> None:
-        """Run once and wait."""
+        """Run once, then in a CUDA graph. BaselineRefuses: PyTorch does not take one of them."""
+        self._call_and_wait()
+        try:
+            self.capture(1)
+        except RuntimeError as error:
+            raise BaselineRefuses(f"no CUDA graph: {refusal(str(error), [])}") from None
+
+    def _call_and_wait(self) -> None:
         torch = torch_module()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -270,7 +302,9 @@ class TorchCall:
                 self.call()
                 torch.cuda.synchronize()
             except RuntimeError as error:
-                raise PeerRefuses(refusal(str(error), [str(one.message) for one in said])) from None
+                raise BaselineRefuses(
+                    refusal(str(error), [str(one.message) for one in said])
+                ) from None
 
     def capture(self, calls: int = GRAPH_CALLS) -> Replay:
         """Capture `calls` calls into a CUDA graph that replays on CuPy's current stream."""
@@ -280,7 +314,7 @@ class TorchCall:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):  # libraries set themselves up here, outside the capture
-                TorchCall.try_call(self)
+                self._call_and_wait()
         with torch.cuda.graph(graph):
             for _ in range(calls):
                 self._graph_output = self.call()
@@ -304,29 +338,28 @@ class TorchCall:
         self._graph_output.fill_(math.nan)
 
 
-class Peer(TorchCall):
-    """One of PEERS on given inputs.
+class Baseline(TorchCall):
+    """One of BASELINES on given inputs.
 
     Args:
-        name: one of PEERS.
+        name: one of BASELINES.
         q, k, v: CuPy arrays (B, H, n, d) and (B, H, m, d), not copied; float32, float16, bfloat16.
         causal: query i sees key j only where j <= i; n == m.
-        scale: defaults to 1/sqrt(d).
 
     Raises:
-        KeyError: an unknown name.  PeersMissing: no PyTorch.
-        PeerRefuses: the backend does not take these inputs. TimingError: no GPU.
+        KeyError: an unknown name.  BaselinesMissing: no PyTorch.
+        BaselineRefuses: the backend does not take these inputs. TimingError: no GPU.
     """
 
-    def __init__(self, name: str, q, k, v, *, causal: bool = False, scale: float | None = None):
-        if name not in PEERS:
-            raise KeyError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
-        call = self._eager if name == EAGER else self._attend
-        super().__init__(name, call, TOLERANCES[q.dtype.name])
+    def __init__(self, name: str, q, k, v, *, causal: bool = False):
+        if name not in BASELINES:
+            raise UnknownNameError(f"no peer {name!r}; there are: {', '.join(BASELINES)}")
+        call = self._eager if name == EAGER else partial(self._attend, BACKENDS[name])
+        super().__init__(call, TOLERANCES[q.dtype.name])
         torch = torch_module()
         self.inputs = tuple(_tensor(torch, array) for array in (q, k, v))
         self.causal = causal
-        self.scale = 1 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+        self.scale = 1 / math.sqrt(q.shape[3])
         if causal and name == EAGER:
             square = torch.ones((q.shape[2],) * 2, dtype=torch.bool, device=self.inputs[0].device)
             self._hidden = square.triu(1)
@@ -339,11 +372,11 @@ class Peer(TorchCall):
             scores = scores.masked_fill(self._hidden, -math.inf)
         return torch.softmax(scores, dim=-1) @ v
 
-    def _attend(self):
+    def _attend(self, backend: str):
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         attend = torch_module().nn.functional.scaled_dot_product_attention
-        with sdpa_kernel([getattr(SDPBackend, BACKENDS[self.name])]):
+        with sdpa_kernel([getattr(SDPBackend, backend)]):
             return attend(*self.inputs, is_causal=self.causal, scale=self.scale)
 
 
@@ -380,17 +413,17 @@ def torch_version() -> str:
     """'2.11.0 (CUDA 13.0)', or '' where PyTorch is missing."""
     try:
         torch = torch_module()
-    except PeersMissing:
+    except BaselinesMissing:
         return ""
     return f"{torch.__version__.partition('+')[0]} (CUDA {torch.version.cuda})"
 
 
 def caller(name: str, q, k, v, **options) -> Callable[[], object]:
-    """A peer's call on CuPy's current stream, for timing what Python's launch adds."""
-    peer = Peer(name, q, k, v, **options)
+    """A baseline's call on CuPy's current stream, for timing what Python's launch adds."""
+    baseline = Baseline(name, q, k, v, **options)
 
     def call() -> None:
         with cupy_stream():
-            peer.call()
+            baseline.call()
 
     return call

@@ -7,18 +7,20 @@ import numpy as np
 import pytest
 from record_harness import NOT_TIMED, stamped
 
-from attn_course.cli import bench, main
+from attn_course.cli import main
 from attn_course.ladder.methods import METHODS, dtypes_of
-from attn_course.measure import contestants as peers
-from attn_course.measure import records, suites
-from attn_course.measure.contests import ContestResult, Entrants
-from attn_course.measure.suites import SUITES, SuiteRow
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import BenchmarkResult, Entrants
 from attn_course.measure.timing import Contest, Timing
 from attn_course.reference.dtypes import TOLERANCES
+from attn_devtools.bench import ATTENTION_SUITES as SUITES
+from attn_devtools.bench import Suite, attention, problems, suite
+from attn_devtools.bench import command as bench
+from attn_devtools.bench.attention import AttentionSuite, SuiteRow
 
 
 def field_of(**times) -> Entrants:
-    return Entrants(contestants={name: name for name in times}, call_us=dict(times))
+    return Entrants(candidates={name: name for name in times}, call_us=dict(times))
 
 
 # -- the suites ------------------------------------------------------------------------------------
@@ -51,60 +53,60 @@ def test_suites_hold_the_shapes_they_are_about():
     assert all(np.prod(row.shape[:3]) <= 2**18 for suite in SUITES.values() for row in suite.rows)
 
 
-def test_contestants(monkeypatch):
+def test_candidates(monkeypatch):
     full, halves = SUITES["seeds_fp32"], SUITES["long_bf16"]
     methods = tuple(method for method in METHODS if "float32" in dtypes_of(method))
-    monkeypatch.setattr(peers, "available", lambda: True)
-    assert suites.contestants(full) == (*methods, "auto", *peers.PEERS)
+    monkeypatch.setattr(candidates, "available", lambda: True)
+    assert full.candidates() == (*methods, "auto", *candidates.BASELINES)
     fast = ("torch_flash", "torch_cudnn", "torch_efficient")
-    assert suites.contestants(halves) == ("flash_wmma", "flash_mma", "auto", *fast)
-    monkeypatch.setattr(peers, "available", lambda: False)
-    assert suites.contestants(full) == (*methods, "auto")
-    assert suites.contestants(halves) == ("flash_wmma", "flash_mma", "auto")
-    assert suites.contestants(full, ["auto", "naive", "auto"]) == ("auto", "naive")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto", *fast)
+    monkeypatch.setattr(candidates, "available", lambda: False)
+    assert full.candidates() == (*methods, "auto")
+    assert halves.candidates() == ("flash_wmma", "flash_mma", "auto")
+    assert full.candidates(["auto", "naive", "auto"]) == ("auto", "naive")
     with pytest.raises(ValueError, match="abacus.*naive.*torch_math"):
-        suites.contestants(full, ["abacus"])
+        full.candidates(["abacus"])
 
 
-def test_a_record_names_the_files_its_contestants_are_made_of():
-    small = suites.Suite("small", "", (SuiteRow((1, 1, 4, 4)),))
-    assert suites.kernel_files(["naive", "torch_math"], small) == [
+def test_a_record_names_the_files_its_candidates_are_made_of():
+    small = AttentionSuite("small", "", (SuiteRow((1, 1, 4, 4)),))
+    assert small.files(["naive", "torch_math"]) == [
         "01_scores_naive",
         "04_softmax_output_serial",
     ]
-    piped = suites.Suite("piped", "", (SuiteRow((1, 1, 4, 4), pipelines=True),))
-    assert set(suites.kernel_files([], piped)) == {
+    piped = AttentionSuite("piped", "", (SuiteRow((1, 1, 4, 4), pipelines=True),))
+    assert set(piped.files([])) == {
         "01_scores_naive",
         "02_scores_tiled",
         "04_softmax_output_serial",
         "05_softmax_warp",
         "06_output_tiled",
     }
-    assert "12_flash_async" in suites.kernel_files(["auto"], small)
-    halves = suites.kernel_files(["auto"], SUITES["long_bf16"])
+    assert "12_flash_async" in small.files(["auto"])
+    halves = SUITES["long_bf16"].files(["auto"])
     assert halves == ["13_flash_wmma", "14_flash_mma"]
 
 
 # -- who is left out -------------------------------------------------------------------------------
 def test_methods_far_slower_than_the_best_peer_are_left_out():
     found = field_of(naive=201.0, tiled=199.0, auto=1e6, torch_math=30.0, torch_efficient=10.0)
-    suites.leave_out_slow(found)
+    attention.leave_out_slow(found)
     assert list(found.skipped) == ["naive"] and "201 us" in found.skipped["naive"]
-    assert set(found.contestants) == {"tiled", "auto", "torch_math", "torch_efficient"}
-    assert set(found.call_us) == set(found.contestants)
+    assert set(found.candidates) == {"tiled", "auto", "torch_math", "torch_efficient"}
+    assert set(found.call_us) == set(found.candidates)
 
 
 def test_a_row_keeps_slow_methods_that_it_names():
     rows = {row.shape: row for row in SUITES["seeds_fp32"].rows}
-    assert all(rows[shape].kept == ("naive",) for shape in suites.BLOCK_SHAPES)
+    assert all(rows[shape].kept == ("naive",) for shape in attention.BLOCK_SHAPES)
     found = field_of(naive=999.0, tiled=999.0, torch_math=1.0)
-    suites.leave_out_slow(found, rows[suites.BLOCK_SHAPES[0]].kept)
+    attention.leave_out_slow(found, rows[attention.BLOCK_SHAPES[0]].kept)
     assert list(found.skipped) == ["tiled"]
 
 
 def test_without_peers_the_best_of_ours_is_the_measure():
     found = field_of(naive=21.0, tiled=1.0)
-    suites.leave_out_slow(found)
+    attention.leave_out_slow(found)
     assert list(found.skipped) == ["naive"]
 
 
@@ -115,26 +117,28 @@ def measured(**medians) -> Contest:
     )
 
 
-@pytest.fixture
-def auto_is_tiled(monkeypatch):
-    monkeypatch.setattr(suites, "pick", lambda *_: "tiled")
-
-
 ROW = SuiteRow((2, 3, 100, 64))
 
 
-def record_of(**medians) -> dict:
+@pytest.fixture
+def record_of(monkeypatch):
+    """The function of candidates' medians that returns a row's record; auto takes "tiled"."""
+    monkeypatch.setattr(attention, "pick", lambda *_: "tiled")
     found = Entrants(
         skipped={"naive": "999 us a call, more than 20 times the best peer"},
         refused={"torch_flash": "no float32"},
     )
-    right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
-    return suites.summary(
-        ROW, ContestResult(ROW.shape, False, found, measured(**medians), right, 9)
-    )
+
+    def record(**medians) -> dict:
+        right = {name: types.SimpleNamespace(relative_error=1e-7) for name in medians}
+        result = BenchmarkResult(found, measured(**medians), right, 9)
+        monkeypatch.setattr(suite, "run_benchmark", lambda shape, **how: result)
+        return AttentionSuite("one", "", (ROW,)).run_row(ROW, ())
+
+    return record
 
 
-def test_a_row_says_how_auto_stands(auto_is_tiled):
+def test_a_row_says_how_auto_stands(record_of):
     row = record_of(auto=10.5, tiled=10.0, flash_fp32=12.0, torch_math=30.0, torch_eager=21.0)
     assert (row["best_method"], row["best_backend"], row["best_peer"]) == (
         "tiled",
@@ -150,13 +154,13 @@ def test_a_row_says_how_auto_stands(auto_is_tiled):
     json.dumps(row)
 
 
-def test_auto_beyond_its_margin_is_a_problem(auto_is_tiled):
+def test_auto_beyond_its_margin_is_a_problem(record_of):
     row = record_of(auto=11.1, tiled=10.0)
     assert row["auto_within_margin"] is False and row["best_peer"] is None
     row["wrong"] = {"naive": "naive: 3 of 9 elements are wrong", "torch_math": "torch_math: wrong"}
-    found = suites.problems({"rows": [row]})
+    found = problems({"rows": [row]})
     assert len(found) == 2 and "naive" in found[0] and "1.11 times the tiled" in found[1]
-    assert suites.problems({"rows": [record_of(auto=10.9, tiled=10.0)]}) == []
+    assert problems({"rows": [record_of(auto=10.9, tiled=10.0)]}) == []
 
 
 def suite_record(*rows) -> dict:
@@ -165,7 +169,7 @@ def suite_record(*rows) -> dict:
 
 
 # -- the command -----------------------------------------------------------------------------------
-def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto_is_tiled):
+def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, record_of):
     monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
     call = ["bench", "seeds_fp32", "--results", str(tmp_path)]
     assert main.main(call) == 1
@@ -180,15 +184,15 @@ def test_without_a_gpu_the_records_are_shown(capsys, tmp_path, monkeypatch, auto
     assert main.main(["bench", "long_fp32", "--results", str(tmp_path)]) == 1
 
 
-def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, auto_is_tiled):
+def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, record_of):
     asked = {}
 
-    def run(name, **options):
-        asked.update(options, name=name)
-        list(options["progress"](SUITES[name].rows))
+    def run(self, methods, **options):
+        asked.update(options, name=self.name, methods=methods)
+        list(options["progress"](self.rows))
         return suite_record(record_of(auto=12.0, tiled=10.0))
 
-    monkeypatch.setattr(bench, "run_suite", run)
+    monkeypatch.setattr(Suite, "run", run)
     monkeypatch.setattr(bench, "resolve_backend", lambda: "gpu")
     options = "--iterations 7 --warmup 0 --methods auto tiled".split()
     status = main.main(["bench", "seeds_fp32", "--results", str(tmp_path), *options])
@@ -202,16 +206,18 @@ def test_on_a_gpu_the_suite_runs_and_is_recorded(capsys, tmp_path, monkeypatch, 
 
 def test_recorded_suites_hold_what_is_claimed_of_them():
     """Each stored record: all rows, every timed output checked, auto within its margin."""
-    for name, suite in SUITES.items():
+    for name, tested in SUITES.items():
         for record in records.records(f"bench_{name}"):
-            assert [row["label"] for row in record["rows"]] == [row.label for row in suite.rows]
-            assert suites.problems(record) == []
+            assert [row["label"] for row in record["rows"]] == [row.label for row in tested.rows]
+            assert problems(record) == []
             for row in record["rows"]:
                 assert "auto" in row["timings"] and row["best_peer"]
-                allowed = TOLERANCES[suite.dtype]
+                allowed = TOLERANCES[tested.dtype]
                 assert all(one["relative_error"] < allowed for one in row["timings"].values())
                 best = min(
-                    one["median_us"] for name, one in row["timings"].items() if name in peers.PEERS
+                    one["median_us"]
+                    for name, one in row["timings"].items()
+                    if name in candidates.BASELINES
                 )
                 assert row["timings"][row["best_peer"]]["median_us"] == best
                 ratio = row["ratio_peer"]

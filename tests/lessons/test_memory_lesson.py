@@ -8,7 +8,7 @@ from kernelscope.watch.counters.counters import Counters
 from attn_course.ladder.call import compiled
 from attn_course.ladder.headers import read_constants
 from attn_course.ladder.steps import step
-from attn_course.measure.hardware import memory_levels
+from attn_course.lessons import lesson03_memory as memory_levels
 
 
 @pytest.mark.parametrize(("count", "warm", "steps"), [(7, 0, 16), (7, 3, 16), (33, 40, 48)])

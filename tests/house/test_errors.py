@@ -1,0 +1,91 @@
+"""What a user can correct is a UserError; a built-in exception is a fault of the program."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+from kernelscope.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {
+    "attn_course": ROOT / "attn_course",
+    "attn_devtools": ROOT / "tools" / "attn_devtools",
+    "kernelscope": ROOT / "kernelscope" / "src" / "kernelscope",
+}
+BUILT_IN = """ValueError TypeError KeyError LookupError OSError FileNotFoundError NotADirectoryError
+    FileExistsError PermissionError Exception""".split()
+# Where a built-in exception is raised all the same, and why no user of a command meets it.
+RAISES = {
+    "attn_course.reference": "imports nothing of ours; commands check their input before",
+    "attn_course.figures": "imports nothing of ours; commands check their input before",
+    "attn_course.classroom.points.Points.of": "a mapping's KeyError: the name is a row of its own",
+    "attn_course.classroom.grading.handout.source_of": "caught by the readers of notebooks",
+    "attn_course.classroom.grading.confined.supervise": "loaded by path, in a sandbox's process",
+    "attn_course.measure.records.read_record": "becomes a RecordError there",
+    "kernelscope.ptx.shared_shapes": "caught there: the expression is no constant",
+    "kernelscope.differential.random_code.printer.expression": "a node that ours does not make",
+}
+# Exceptions that no user sees, and warnings.
+CLASSES = {
+    "kernelscope.errors.ArgumentWarning": "a warning",
+    "kernelscope.errors.Interrupted": "a KeyboardInterrupt; commands end with 130",
+    "kernelscope.errors.UnknownInstruction": "becomes an UnsupportedInstruction",
+    "kernelscope.errors.UnsupportedInstruction": "becomes an UnsupportedKernel",
+    "kernelscope.differential.machines.NotRun": "becomes an item that says so",
+    "attn_course.classroom.grading.verdict.NoAnswer": "becomes NotJudged, or a remark",
+}
+
+
+def modules():
+    """Yield (name, tree) of each module of our packages."""
+    for package, folder in FOLDERS.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            name = ".".join((package, *parts)).removesuffix(".__init__")
+            yield name, ast.parse(path.read_text("utf-8"))
+
+
+def raises(tree: ast.AST, place: str):
+    """Yield (place, line) of each built-in exception that is raised; a place names its function."""
+    for node in ast.iter_child_nodes(tree):
+        named = isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            if isinstance(raised, ast.Name) and raised.id in BUILT_IN:
+                yield place, node.lineno
+        yield from raises(node, f"{place}.{node.name}" if named else place)
+
+
+def test_input_is_judged_by_errors_for_the_user():
+    found = [one for name, tree in modules() for one in raises(tree, name)]
+    wrong = [
+        f"{place}, line {line}"
+        for place, line in found
+        if not any(f"{place}.".startswith(f"{one}.") for one in RAISES)
+    ]
+    assert not wrong, f"raise an InputError or another UserError: {wrong}"
+    unused = [one for one in RAISES if not any(f"{p}.".startswith(f"{one}.") for p, _ in found)]
+    assert not unused, f"these raise none: {unused}"
+
+
+@pytest.mark.parametrize("statement", ["raise ValueError", "raise TypeError('x') from None"])
+def test_a_built_in_exception_is_found(statement):
+    tree = ast.parse(f"class A:\n    def b(self):\n        if 1:\n            {statement}")
+    assert list(raises(tree, "m")) == [("m.A.b", 4)]
+
+
+def exceptions():
+    """Yield (full name, class) of each exception class of our packages."""
+    for name, tree in modules():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.bases:
+                made = getattr(importlib.import_module(name), node.name)
+                if issubclass(made, BaseException):
+                    yield f"{name}.{node.name}", made
+
+
+def test_each_exception_of_ours_is_for_the_user_or_caught():
+    found = dict(exceptions())
+    others = {name for name, made in found.items() if not issubclass(made, UserError)}
+    assert others == set(CLASSES) and len(found) > 30

@@ -1,0 +1,7 @@
+"""Suites of problems on which the course's methods and layers meet PyTorch's."""
+
+from .attention import ATTENTION_SUITES
+from .layers import LAYER_SUITES
+from .suite import Suite, problems
+
+SUITES: dict[str, Suite] = {**ATTENTION_SUITES, **LAYER_SUITES}

@@ -1,0 +1,106 @@
+"""A suite: problems on which candidates are timed in turns, and the record of a run."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from attn_course.measure import candidates, records
+from attn_course.measure.benchmarks import BenchmarkResult, run_benchmark
+from attn_course.measure.timing import ClockWatch, require_gpu
+
+
+@dataclass(frozen=True)
+class Suite(ABC):
+    """Rows under a name, and what they are for. A row has a `shape` and a `label`."""
+
+    name: str
+    about: str
+    rows: tuple
+
+    @abstractmethod
+    def candidates(self, chosen: Iterable[str] | None = None) -> tuple[str, ...]:
+        """Return the names to run: those chosen, else all. ValueError: a name that is none."""
+
+    @abstractmethod
+    def files(self, names: Sequence[str]) -> list[str]:
+        """Return the kernel files that these candidates may run."""
+
+    @abstractmethod
+    def benchmark(self, row, names: Sequence[str]) -> dict:
+        """Return the arguments of run_benchmark() for a row, beside its shape."""
+
+    @abstractmethod
+    def standing(self, row, result: BenchmarkResult) -> dict:
+        """Return the fields of a row's record that this kind of suite has alone."""
+
+    def rules(self) -> dict:
+        """Return the fields of the record that this kind of suite has alone."""
+        return {}
+
+    def run_row(self, row, names: Sequence[str], **how) -> dict:
+        """Check and time one row; return its record. how: as of run_benchmark()."""
+        result = run_benchmark(row.shape, **self.benchmark(row, names), **how)
+        fields = {
+            "label": row.label,
+            "shape": row.shape,
+            "timings": result.records(),
+            "refused": result.entrants.refused,
+            "skipped": result.entrants.skipped,
+            "wrong": result.entrants.wrong,
+            "clocks": result.measured.clocks,
+        }
+        return fields | self.standing(row, result)
+
+    def run(
+        self,
+        chosen: Iterable[str] | None = None,
+        *,
+        iterations: int = 60,
+        warmup: int = 10,
+        quick: bool = False,
+        progress: Callable[[Iterable], Iterable] = iter,
+    ) -> dict:
+        """Run the suite and return its record (see :mod:`..records`).
+
+        chosen: names of candidates; None: all.  quick: the first row alone.  progress: wraps the
+        rows, as tqdm does.
+
+        Raises:
+            ValueError: no such candidate. TimingError: no GPU.
+        """
+        require_gpu()
+        names, start = self.candidates(chosen), time.perf_counter()
+        with ClockWatch() as watch:
+            rows = [
+                self.run_row(row, names, iterations=iterations, warmup=warmup)
+                for row in progress(self.rows[:1] if quick else self.rows)
+            ]
+        return records.new_record(
+            f"bench_{self.name}",
+            self.files(names),
+            suite=self.name,
+            about=self.about,
+            torch=candidates.torch_version(),
+            iterations=iterations,
+            warmup=warmup,
+            clocks=watch.record(),
+            seconds=round(time.perf_counter() - start, 1),
+            rows=rows,
+            **self.rules(),
+        )
+
+
+def problems(record: dict) -> list[str]:
+    """Return the faults of a suite's record: wrong outputs of ours, auto beyond its margin."""
+    found = []
+    for row in record["rows"]:
+        for name, message in row["wrong"].items():
+            if not name.startswith("torch"):
+                found.append(f"{row['label']}: {message}")
+        if row.get("auto_within_margin") is False:
+            found.append(
+                f"{row['label']}: auto takes {row['auto_over_best']:.2f} times the "
+                f"{row['best_method']} method"
+            )
+    return found
