@@ -4,6 +4,7 @@ from ..errors import CompileError, CompilerFailedError, CompilerMissingError
 from .closure import closure_hash, file_stamp, include_closure, read_text, with_headers
 from .includes import include_folders, include_options
 from .kept import keep, kept_path, read_kept
+from .messages import unset_uses
 from .nvrtc import (
     BUILDS,
     Compiled,

@@ -14,6 +14,7 @@ _HEAD = re.compile(
 )
 _MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
+_UNSET = re.compile(r'variable "([^"]+)" is used before its value is set')
 
 MAX_SHOWN = 5
 MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
@@ -106,6 +107,18 @@ def parse_log(log: str, source: str, name: str) -> list[Diagnostic]:
                 )
             )
     return found
+
+
+def unset_uses(log: str, source: str, name: str) -> tuple[tuple[int, str, int], ...]:
+    """Return (line, variable, column from 0) of each place in the source where the compiler warns
+    that a variable is used before its value is set.
+    """
+    found = []
+    for warning in parse_log(log, source, name) if "value is set" in log else ():
+        unset = _UNSET.fullmatch(warning.message)
+        if unset and os.path.basename(warning.file) == os.path.basename(name) and warning.snippet:
+            found.append((warning.line, unset[1], warning.snippet[-1].find("^")))
+    return tuple(found)
 
 
 def describe_failure(

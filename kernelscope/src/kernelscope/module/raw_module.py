@@ -16,6 +16,7 @@ from kernelscope.compile import (
     headers_of,
     read_text,
     requested_arch,
+    unset_uses,
 )
 
 from ..errors import InputError, InputTypeError, KernelNotFoundError
@@ -177,13 +178,15 @@ class RawModule:
             from kernelscope.machine import Program
 
             with call_budget():
+                compiled = self.compiled(build)
                 self._programs[build] = Program(
-                    self.ptx(build),
+                    compiled.ptx,
                     source=self.code or "",
                     source_name=self.name,
                     build=build,
                     options=self.options,
                     headers=headers_of(self.code or "", self.folder, self.options),
+                    unset_uses=unset_uses(compiled.log, self.code or "", self.name),
                     memory=next((one.memory for one in self._programs.values()), None),
                 )
         return self._programs[build]

@@ -1,6 +1,6 @@
 """The names of a debug build: local variables and their places, shared arrays and shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -31,7 +31,8 @@ class LocalVariable:
     element, "" where there is none; shape: () or an array's extents; line: where it is declared;
     depth: how many scopes are around it; function: the inlined function it belongs to, or "".
     struct: (first byte, bytes) of the struct that it is a member of, counted in its place's
-    memory as an offset is; (0, 0) for what is no member.
+    memory as an offset is; (0, 0) for what is no member. scope: the first instruction of the scope
+    that declares it, and the one after its last.
     """
 
     name: str
@@ -43,6 +44,7 @@ class LocalVariable:
     depth: int = 0
     function: str = ""
     struct: tuple[int, int] = (0, 0)
+    scope: tuple[int, int] = (0, 0)
 
     @property
     def is_pointer(self) -> bool:
@@ -70,6 +72,28 @@ def variables(source: SourceModule, function_name: str) -> tuple[LocalVariable, 
         return ()
     function = source.module.functions[function_name]
     return tuple(_Scopes(source, function).scope(die, 0, len(function.body), 0, ""))
+
+
+def unplaced_variables(source: SourceModule, function_name: str) -> tuple[LocalVariable, ...]:
+    """Return the variables that a function declares and that never have a place.
+
+    Their value is never set; or the compiler has put a constant in place of the variable.
+    """
+    die = _subprogram(source, function_name)
+    return tuple(_unplaced(source, die)) if die is not None else ()
+
+
+def _unplaced(source: SourceModule, die) -> Iterator[LocalVariable]:
+    for child in bounded(die.iter_children()):
+        if child.tag == "DW_TAG_lexical_block":
+            yield from _unplaced(source, child)
+        placed = {"DW_AT_location", "DW_AT_const_value"} & child.attributes.keys()
+        if child.tag != "DW_TAG_variable" or placed:
+            continue
+        if source.is_own_file(attribute_of(child, "DW_AT_decl_file") or 0):
+            kind, line = type_of(child), attribute_of(child, "DW_AT_decl_line") or 0
+            name = text_of(child, "DW_AT_name")
+            yield LocalVariable(name, kind.text, kind.dtype, kind.shape, line, ())
 
 
 def written_registers(source: SourceModule, function_name: str) -> list[tuple[str, ...]]:
@@ -153,7 +177,17 @@ class _Scopes:
         kind = type_of(die)
         name = text_of(die, "DW_AT_name")
         ranges = tuple(self.after_declaration(ranges, line, die.tag == "DW_TAG_formal_parameter"))
-        whole = LocalVariable(name, kind.text, kind.dtype, kind.shape, line, ranges, depth, inlined)
+        whole = LocalVariable(
+            name,
+            kind.text,
+            kind.dtype,
+            kind.shape,
+            line,
+            ranges,
+            depth,
+            inlined,
+            scope=(first, end),
+        )
         return _members_of(whole, kind)
 
     def ranges(self, die, first: int, end: int) -> tuple[Range, ...]:

@@ -47,7 +47,7 @@ def _directive(tokens: Tokens, module: Module, word: str, bodies: bool, linkage:
     elif word == ".target":
         module.target = tokens.take()
         while tokens.accept(","):
-            tokens.take()
+            module.debug |= tokens.take() == "debug"
     elif word == ".address_size":
         tokens.take()
     elif word == ".file":

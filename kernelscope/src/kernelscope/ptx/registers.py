@@ -1,10 +1,14 @@
-"""Which registers an instruction reads and writes, and which symbols it names."""
+"""Which registers an instruction reads and writes, which symbols it names, and which registers a
+function may read before it writes them.
+"""
 
 from collections.abc import Iterator
 from functools import lru_cache
 
+from ..budget import check_budget
 from .syntax import (
     Address,
+    Function,
     Immediate,
     Instruction,
     Inverted,
@@ -19,6 +23,7 @@ _NO_RESULT = """
     st red bra brx bar barrier ret exit trap membar fence prefetch prefetchu nanosleep brkpt
     pmevent call cp discard applypriority setmaxnreg griddepcontrol stmatrix stackrestore
 """.split()
+_ENDS = ("bra", "brx", "ret", "exit", "trap")
 
 
 def registers_in(operand) -> Iterator[str]:
@@ -100,3 +105,46 @@ def _of_operands(opcode: str, operands: tuple) -> tuple[frozenset[str], frozense
     if "cc" in parts or parts[0] in ("addc", "subc", "madc"):
         writes.add("%carry")
     return frozenset(reads), frozenset(writes)
+
+
+def live_at_entry(function: Function) -> set[str]:
+    """Return the registers of a function that some path reads before it writes them."""
+    body, number = function.body, {name: at for at, name in enumerate(function.registers)}
+
+    def mask(names) -> int:
+        return sum(1 << number[name] for name in names if name in number)
+
+    starts = {0, *function.labels.values()}
+    starts |= {one.index + 1 for one in body if one.opcode.split(".", 1)[0] in _ENDS}
+    ordered = sorted(at for at in starts if at < len(body))
+    uses, kills, follows = {}, {}, {}
+    for start, end in zip(ordered, [*ordered[1:], len(body)], strict=True):
+        used = killed = 0
+        for instruction in body[start:end]:
+            reads, writes = reads_and_writes(instruction)
+            used |= mask(reads) & ~killed
+            if instruction.guard is None:
+                killed |= mask(writes)
+        uses[start], kills[start] = used, killed
+        follows[start] = followers(body[end - 1], end, function)
+    live, changed = dict(uses), any(uses.values())
+    while changed:
+        changed = False
+        for start in reversed(ordered):
+            check_budget(function.name, lambda: "the search for variables that nothing sets")
+            after = 0
+            for other in follows[start]:
+                after |= live.get(other, 0)
+            found = uses[start] | after & ~kills[start]
+            changed |= found != live[start]
+            live[start] = found
+    return {name for name, at in number.items() if live.get(0, 0) >> at & 1}
+
+
+def followers(last: Instruction, end: int, function: Function) -> list[int]:
+    """Return the places that may run after a block: its last instruction, and where it ends."""
+    root, names = last.opcode.split(".", 1)[0], list(symbols_in(last.operands))
+    if root == "brx":
+        names = [one for name in names for one in function.tables.get(name, ())]
+    jumps = [function.labels.get(name, end) for name in names if root in ("bra", "brx")]
+    return jumps if root in _ENDS and last.guard is None else [end, *jumps]

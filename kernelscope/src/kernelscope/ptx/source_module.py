@@ -20,13 +20,23 @@ class SourceModule:
 
     module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
     given it; options: the compiler's; headers: (name, text) of the headers that the source
-    includes, CUDA's own aside.
+    includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
+    compiler warned that a variable is used before its value is set.
     """
 
-    def __init__(self, module: Module, source: str, source_name: str, options=(), headers=()):
+    def __init__(
+        self,
+        module: Module,
+        source: str,
+        source_name: str,
+        options=(),
+        headers=(),
+        unset_uses: tuple[tuple[int, str, int], ...] = (),
+    ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(lines_of(source))
+        self.unset_uses = unset_uses
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function

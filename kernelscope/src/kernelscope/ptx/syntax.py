@@ -137,10 +137,14 @@ class Function:
 
 @dataclass
 class Module:
-    """All that a PTX text declares; `files` are the numbers that positions refer to."""
+    """All that a PTX text declares; `files` are the numbers that positions refer to.
+
+    debug: was it compiled for a debugger, without optimisation?
+    """
 
     version: str = ""
     target: str = ""
+    debug: bool = False
     files: dict[int, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)

@@ -144,6 +144,19 @@ class LocalMemory:
             for unit in units[number * each : (number + 1) * each]:
                 self.written[unit[mine]] = False
 
+    def lose(self, access: Access, number: int, parts: int, unknown: np.ndarray) -> None:
+        """A store of a value that is missing: part `number` of `parts`, unknown: (lanes,) bool."""
+        width, bytes_ = access.size // parts, 4 * self.stride
+        if width < 4:
+            return  # other bytes of the four may be known
+        first = access.address.view(np.int64) + number * width
+        chosen = unknown & (first >= 0) & (first + width <= bytes_)
+        if access.valid is not None:
+            chosen &= access.valid
+        unit = access.lanes[chosen] * self.stride + (first[chosen] >> 2)
+        for following in range(width >> 2):
+            self.written[unit + following] = False
+
     def leave(self, access: Access, event: InstructionEvent, line: int) -> None:
         """A store to memory that others read; of a vector's member it is a warning."""
         severity = "warning" if isinstance(event.instruction.operands[1], Vector) else "error"

@@ -29,6 +29,8 @@ from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
 from .traits import MEETINGS, InstructionTraits
+from .unset.registers import Registers
+from .unset.unassigned import RegisterPlan, plan_of
 
 _ALL_LANES = (
     "let all lanes that the mask names reach the shuffle; give those without data a neutral value "
@@ -44,11 +46,14 @@ def _bits(members: np.ndarray, lane: np.ndarray) -> np.ndarray:
 class _ChunkState:
     """What is known of one chunk while it runs."""
 
-    def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
+    def __init__(
+        self, machine: MachineView, naming: Naming, lines: list[int], plan: RegisterPlan | None
+    ):
         lanes = machine.block_count * naming.per_block
         self.order = ChunkOrder(machine)
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
+        self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
         self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
@@ -62,8 +67,9 @@ class _ChunkState:
 
 
 class Sanitizer(Observer):
-    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote, races in
-    shared and global memory, barriers that not all threads reach, and illegal launches.
+    """Finds out-of-bounds and misaligned accesses, reads of memory that nobody wrote and of local
+    variables that the thread has not set, races in shared and global memory, barriers that not all
+    threads reach, and illegal launches.
 
         with observe(Sanitizer(uninitialised=("out",))) as report:
             kernel(grid, block, args)
@@ -79,10 +85,11 @@ class Sanitizer(Observer):
     but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
     block barrier serves as the fence. Volatile accesses are in no race with each other, for they
     may be flags; `races.flags` has the two exceptions.
-    What it does not judge: a barrier that threads left the kernel before, as
-    `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's headers; members of a
-    struct that is passed by value, in the function that gets it; volatile shared memory in a
-    program with a fence, taken for flags; bulk copies. `pointers` says which
+    What it does not judge: an unset local variable that the compiler has replaced by a constant,
+    where neither its warnings nor the source tell; what printf prints; a barrier that threads left
+    the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
+    headers; members of a struct that is passed by value, in the function that gets it; volatile
+    shared memory in a program with a fence, taken for flags; bulk copies. `pointers` says which
     accesses that leave their array are found inside shared and local memory. In global memory an
     index finds nothing but its own array for 32 MiB around it.
 
@@ -131,6 +138,7 @@ class Sanitizer(Observer):
         self._reset()
         self.launches += 1
         self._naming, self._bounds = Naming(launch, self.found), Bounds(launch)
+        self._plan = plan_of(launch.source, launch.kernel) or None
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
@@ -149,7 +157,7 @@ class Sanitizer(Observer):
             unwritten = [b for b in buffers if b.name in self.uninitialised]
             image = machine.memory("global")
             self._global = GlobalRaces(image, self._naming, self._lines, unwritten)
-        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines)
+        self._chunks[machine] = _ChunkState(machine, self._naming, self._lines, self._plan)
 
     def chunk_finished(self, machine: MachineView) -> None:
         self._chunks.pop(machine, None)
@@ -162,25 +170,31 @@ class Sanitizer(Observer):
     # -- instructions ---------------------------------------------------------------------------
     def concerns(self, instruction) -> bool:
         known = self._traits.get(id(instruction)) or self._learn(instruction)
-        return not known[1].plain
+        return not known[1].plain or self._plan is not None and self._plan.has(instruction)
 
     def instruction(self, event: InstructionEvent) -> None:
         known = self._traits.get(id(event.instruction)) or self._learn(event.instruction)
         _, traits, header = known
         if self._may_miss:
             self._chunks[event.machine].exits.instruction(event)
-        if traits.parameter:
+        followed = self._plan is not None and self._plan.has(event.instruction)
+        if traits.parameter and not followed:
             return
         if event.line:
             self._last_line = event.line
-        elif event.accesses or traits.meeting or traits.warp_barrier:
+        elif event.accesses or traits.meeting or traits.warp_barrier or followed:
             calls = set(event.machine.lines_of(event.instruction, event.lanes.size))
             if len(calls) == 1:
                 self._last_line = calls.pop() or self._last_line
         self.found.line, self.found.header, self.found.event = self._last_line, header, event
-        if event.accesses:
+        registers = self._chunks[event.machine].registers if followed else None
+        if registers is not None:
+            registers.use(event, self._last_line)
+        if event.accesses and not traits.parameter:
             self._accesses(event, traits)
-        if traits.plain:
+        if registers is not None:
+            registers.follow(event, self._last_line)
+        if traits.plain or traits.parameter:
             return
         if traits.meeting:
             order = self._chunks[event.machine].order

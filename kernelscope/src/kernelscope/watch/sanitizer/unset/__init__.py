@@ -1,0 +1,1 @@
+"""Reads of local variables that a thread has not set."""
