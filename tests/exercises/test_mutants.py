@@ -1,9 +1,12 @@
 """Mutants: what the rules change and leave alone, and what becomes of the mutants."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from attn_course.cli import main
+from attn_course.cli.course import exercises as command
 from attn_course.exercises import mutants, proof, read_exercise
 from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
 
@@ -123,3 +126,30 @@ def test_equivalent_mutants_and_kinds_are_read():
 def test_a_wrong_list_or_kind_is_refused(text, words):
     with pytest.raises(ExerciseError, match=words):
         parse_exercise("add_ten", text)
+
+
+@pytest.mark.parametrize(
+    ("survivors", "refuted", "status"), [((), (), 0), (("4: `a` -> `b`",), (), 1), ((), ("x",), 1)]
+)
+def test_the_command_lists_the_mutants_that_pass(
+    monkeypatch, capsys, tmp_path, survivors, refuted, status
+):
+    found = proof.Survival("add_ten", 12, survivors, 1, refuted)
+    monkeypatch.setattr(command, "survival", lambda exercise, jobs: found)
+    file = tmp_path / "mutants.json"
+    assert main.main(["exercises", "--mutate", "add_ten", "--json", str(file)]) == status
+    printed = capsys.readouterr().out
+    assert f"add_ten: 12 of {12 + len(survivors)} mutants killed, 1 equivalent" in printed
+    assert all(change in printed for change in survivors + refuted)
+    [record] = json.loads(file.read_text())["mutants"]
+    assert (record["killed"], record["of"]) == (12, 12 + len(survivors))
+    assert tuple(record["survivors"]) == survivors and record["equivalent"] == 1
+
+
+def test_the_proof_holds_the_share_of_mutants_and_fails_for_no_survivor(monkeypatch, capsys):
+    found = proof.Survival("add_ten", 12, ("4: `a` -> `b`",))
+    monkeypatch.setattr(command, "survival", lambda exercise, jobs: found)
+    monkeypatch.setattr(command, "prove", lambda exercise: [])
+    assert main.main(["exercises", "--prove", "add_ten", "--json", "-"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["mutants"][0]["killed"] == 12 and record["mutants"][0]["of"] == 13

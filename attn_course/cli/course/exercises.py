@@ -23,14 +23,15 @@ def add(parsers) -> None:
         "the mutants that pass. Exit status 1 when one of them is not listed in the exercise's "
         "file, or one that is listed does not pass.",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--prove",
         nargs="?",
         const="all",
         metavar="NAME",
         help="examine all solutions of this exercise (default: of all exercises)",
     )
-    parser.add_argument(
+    what.add_argument(
         "--mutate",
         nargs="?",
         const="all",
@@ -48,23 +49,21 @@ def execute(arguments) -> int:
     found = [read_exercise(name) for name in names]
     say, quiet = printer(arguments.json), arguments.json == Path("-")
     record = {"exercises": [_row(exercise) for exercise in found]}
+    proven, survivals = [], []
     if chosen is None:
         say(_listing(found))
-        write_json(arguments.json, record)
-        return 0
-    proven, survivals = [], []
-    for exercise in tqdm(found, disable=quiet or None):
+    for exercise in tqdm(found if chosen else [], disable=quiet or not chosen or None):
         if arguments.prove:
             proven += prove_problem(exercise) if exercise.points else prove(exercise)
         survivals.append(survival(exercise, arguments.jobs))
     if arguments.prove:
         record["proof"] = [_proof_row(one) for one in proven]
-        say(_report(proven), "\n")
-    record["mutants"] = [asdict(one) for one in survivals]
-    say(_survival_report(survivals))
+        say(_report(proven) + "\n")
+    if chosen:
+        record["mutants"] = [asdict(one) for one in survivals]
+        say(_survival_report(survivals))
     write_json(arguments.json, record)
-    rightly = all(one.holds for one in proven)
-    return 0 if rightly and (not arguments.mutate or all(one.holds for one in survivals)) else 1
+    return 0 if all(one.holds for one in (proven if arguments.prove else survivals)) else 1
 
 
 def _row(exercise: Exercise) -> dict:
