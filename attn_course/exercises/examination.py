@@ -99,10 +99,13 @@ def compiled(exercise: Exercise, source: str) -> Kernel:
     return module.get_function(exercise.kernel)
 
 
-def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str, int]]:
+def examine(
+    kernel: Kernel, setup: Setup, *, sanitized: bool = True
+) -> tuple[tuple[Failure, ...], dict[str, int]]:
     """Return the failures of one case in the order of PROPERTIES, and its counters.
 
     The method is judged wherever the kernel ends; goals are judged where all else holds.
+    sanitized: run the debug build under the sanitizer too.
     """
     counters, arguments, totals = Counters(), setup.fresh(), {}
     try:
@@ -113,11 +116,13 @@ def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str
             counters, arguments = Counters(), setup.fresh()
             launch(kernel, setup, arguments, counters)
         totals = _totals(kernel, setup, counters)
-        found = [*_sanitized(kernel, setup), *_compared(setup, arguments)]
+        found = _sanitized(kernel, setup) if sanitized else []
+        found += _compared(setup, arguments)
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)
         failure = Failure("in bounds", str(fault), setup.label, fault.line, block)
-        found = _sanitized(kernel, setup, ended=True) or [failure]  # the sanitizer knows more of it
+        known = _sanitized(kernel, setup, ended=True) if sanitized else []  # it knows more
+        found = known or [failure]
     except CompilerFailedError:
         raise
     except _NOT_LAUNCHED as error:
@@ -125,7 +130,8 @@ def examine(kernel: Kernel, setup: Setup) -> tuple[tuple[Failure, ...], dict[str
     except OutOfTime as error:
         found = [_unfinished(error, setup)]
     except SimulatorError as error:
-        found = [_unfinished(error, setup), *_sanitized(kernel, setup, ended=True)]
+        found = [_unfinished(error, setup)]
+        found += _sanitized(kernel, setup, ended=True) if sanitized else []
     sound = not found
     if totals:
         found += _missed(setup, setup.method, counters, totals, method=True)

@@ -1,10 +1,10 @@
 """One exercise, read from its Markdown file.
 
 The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines), then
-sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, and any
-number of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY` and whose second may be
-`Earns: POINTS`. Code stands in fences: c++ for a whole kernel file, python for the specification,
-diff for a change of the solution.
+sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, any number
+of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY` and whose next may be `Earns: POINTS`
+or `Kind: KIND`, and Equivalent mutants. Code stands in fences: c++ for a whole kernel file, python
+for the specification, diff for a change of the solution.
 
 A problem of a problem set, in the folder `assignments`, has points in its head, a section NumPy
 with the formula that its notebook shows, hidden cases, and a solution whose marked region is what
@@ -35,8 +35,24 @@ BEGIN, END = "// BEGIN SOLUTION", "// END SOLUTION"
 YOUR_CODE = "# // YOUR CODE HERE"  # a comment in Python, an empty directive in CUDA C
 _HEAD = {"title": str, "lesson": str, "kernel": str, "lines": int}
 _PROBLEM = {"points": dict, "needed": str, "bonus": int}  # of the head of a problem; optional
+_PROOF = {"without": dict}  # of the head; optional
+# Kinds of wrong kernels: an exercise has one of each, or says in its head's `without` why not.
+KINDS = (
+    "hard-coded size",
+    "uninitialised",
+    "extreme start",
+    "forbidden method",
+    "method left out",
+    "swapped axes",
+    "all lanes write",
+    "ties",
+    "ragged end",
+    "narrow type",
+)
 _ONCE = ("Statement", "Specification", "Hint", "Solution")
-_OPTIONAL = ("Stub", "NumPy")
+_OPTIONAL = ("Stub", "NumPy", "Equivalent mutants")
+_LEADING = re.compile(r"Rejected for: (.+)(?:\nEarns: (\d+)$)?(?:\nKind: (.+)$)?", re.MULTILINE)
+_EQUIVALENT = re.compile(r"- (\d+: `.*?` -> `.*?`(?: \(\d+\))?): (.+)", re.DOTALL)
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -48,13 +64,14 @@ class ExerciseError(UserError, ValueError):
 class Solution:
     """A kernel file that must pass, or, with `rejected_for`, fail for this property.
 
-    earns: of a problem with points, exactly so many; None: less than all.
+    earns: of a problem with points, exactly so many; None: less than all. kind: one of KINDS or "".
     """
 
     name: str
     text: str
     rejected_for: str = ""
     earns: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,8 @@ class Exercise:
         stub: what the learner starts from. solution: the reference.
         specification: Python text; see setups.
         correct, wrong: other solutions, for the proof.
+        without: kind of KINDS -> why no kernel can be wrong in this way.
+        equivalent: change, as `mutants` words it -> why the mutant computes the same.
         numpy: Python text that computes the expected result; run before the specification.
         points: property, or GOAL and a counter -> points. Empty where nothing is graded.
         needed: a property without which nothing is earned, or "".
@@ -87,6 +106,8 @@ class Exercise:
     solution: str
     correct: tuple[Solution, ...]
     wrong: tuple[Solution, ...]
+    without: Mapping[str, str] = field(default_factory=dict)
+    equivalent: Mapping[str, str] = field(default_factory=dict)
     numpy: str = ""
     points: Mapping[str, int] = field(default_factory=dict)
     needed: str = ""
@@ -202,6 +223,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         solution=solution,
         correct=tuple(others["Correct"]),
         wrong=tuple(others["Wrong"]),
+        equivalent=_equivalent(name, sections.get("Equivalent mutants", "")),
         numpy=_fenced(name, "NumPy", sections["NumPy"], "python") if "NumPy" in sections else "",
     )
 
@@ -217,7 +239,7 @@ def _head(name: str, text: str) -> dict:
         head = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExerciseError(f"{name}: the head is not TOML: {error}") from None
-    known = _HEAD | {key: kind for key, kind in _PROBLEM.items() if key in head}
+    known = _HEAD | {key: kind for key, kind in (_PROBLEM | _PROOF).items() if key in head}
     wrong = [key for key, kind in known.items() if not isinstance(head.get(key), kind)]
     if wrong or set(head) - set(known):
         fields = ", ".join(f"{key} ({kind.__name__})" for key, kind in _HEAD.items())
@@ -229,6 +251,12 @@ def _head(name: str, text: str) -> dict:
             raise ExerciseError(
                 f"{name}: points are whole numbers for a property or for `{GOAL}COUNTER`, "
                 f"not {key!r} = {points!r}"
+            )
+    for kind, reason in head.get("without", {}).items():
+        if kind not in KINDS or not isinstance(reason, str) or not reason.strip():
+            raise ExerciseError(
+                f"{name}: `without` gives a reason for a kind of wrong kernel, not {kind!r} = "
+                f"{reason!r}; the kinds are: {', '.join(KINDS)}"
             )
     if head.get("needed", "") not in ("", *head.get("points", {})):
         raise ExerciseError(f"{name}: needed is {head['needed']!r}, which has no points")
@@ -264,24 +292,44 @@ def _fenced(name: str, title: str, body: str, language: str) -> str:
     return fences[0]
 
 
-def _other(name: str, kind: str, called: str, body: str, solution: str) -> Solution:
-    title, rejected_for, earns = f"{kind}: {called}", "", None
-    if kind == "Wrong":
-        found = re.match(r"Rejected for: (.+)(?:\nEarns: (\d+)$)?", body, re.MULTILINE)
-        rejected_for = found[1].strip() if found else ""
-        earns = int(found[2]) if found and found[2] else None
-        if rejected_for not in PROPERTIES:
-            known = ", ".join(PROPERTIES)
+def _equivalent(name: str, body: str) -> dict[str, str]:
+    found = {}
+    for item in filter(None, re.split(r"^(?=- )", body, flags=re.MULTILINE)):
+        parts = _EQUIVALENT.fullmatch(item.strip())
+        if not parts:
             raise ExerciseError(
-                f"{name}: section {title!r} begins with `Rejected for: PROPERTY`, one of: {known}"
+                f"{name}: an equivalent mutant is `- CHANGE: why it computes the same`, with the "
+                f"change as --mutate prints it, not {item.strip()!r}"
             )
+        found[parts[1]] = " ".join(parts[2].split())
+    return found
+
+
+def _other(name: str, section: str, called: str, body: str, solution: str) -> Solution:
+    title = f"{section}: {called}"
+    about = _about(name, title, body) if section == "Wrong" else {}
     if "```diff" not in body:
-        return Solution(called, _fenced(name, title, body, "c++"), rejected_for, earns)
+        return Solution(called, _fenced(name, title, body, "c++"), **about)
     try:
         text = edited(solution, edits_of(_fenced(name, title, body, "diff")), f"{name}: {title}")
     except EditError as error:
         raise ExerciseError(str(error)) from None
-    return Solution(called, text, rejected_for, earns)
+    return Solution(called, text, **about)
+
+
+def _about(name: str, title: str, body: str) -> dict:
+    """Return what the first lines say of a wrong solution."""
+    found = _LEADING.match(body)
+    if not found or found[1].strip() not in PROPERTIES:
+        known = ", ".join(PROPERTIES)
+        raise ExerciseError(
+            f"{name}: section {title!r} begins with `Rejected for: PROPERTY`, one of: {known}"
+        )
+    kind = (found[3] or "").strip()
+    if kind not in ("", *KINDS):
+        raise ExerciseError(f"{name}: section {title!r} has no kind of: {', '.join(KINDS)}")
+    earns = int(found[2]) if found[2] else None
+    return {"rejected_for": found[1].strip(), "earns": earns, "kind": kind}
 
 
 def _code_of(source: str) -> str:

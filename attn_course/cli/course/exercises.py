@@ -1,13 +1,14 @@
 """`attn-course exercises`: the exercises of the lessons, and the proof that each one works."""
 
+from dataclasses import asdict
 from pathlib import Path
 
-from kernelscope.cli.arguments import printer, write_json
+from kernelscope.cli.arguments import positive, printer, write_json
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
-from attn_course.exercises.proof import Proven, prove
+from attn_course.exercises.proof import Proven, Survival, prove, survival
 from attn_course.figures import table
 from attn_course.lessons.working_copy import WorkingCopy
 
@@ -17,34 +18,52 @@ def add(parsers) -> None:
         "exercises",
         help="list the exercises, or prove that their checks work",
         description="List every exercise with its lesson and line budget. With --prove, examine "
-        "the stub and every correct and wrong solution of an exercise. Exit status 1 when one of "
-        "them is judged wrongly.",
+        "the stub, every correct and wrong solution of an exercise, and mutants of the reference "
+        "solution. Exit status 1 when one of the solutions is judged wrongly. With --mutate, list "
+        "the mutants that pass. Exit status 1 when one of them is not listed in the exercise's "
+        "file, or one that is listed does not pass.",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
         "--prove",
         nargs="?",
         const="all",
         metavar="NAME",
         help="examine all solutions of this exercise (default: of all exercises)",
     )
+    what.add_argument(
+        "--mutate",
+        nargs="?",
+        const="all",
+        metavar="NAME",
+        help="examine mutants of this exercise's solution (default: of all exercises)",
+    )
+    parser.add_argument(
+        "--jobs", type=positive, default=1, help="processes that examine mutants (default: 1)"
+    )
 
 
 def execute(arguments) -> int:
-    names = exercise_names() if arguments.prove in (None, "all") else [arguments.prove]
+    chosen = arguments.prove or arguments.mutate
+    names = exercise_names() if chosen in (None, "all") else [chosen]
     found = [read_exercise(name) for name in names]
     say, quiet = printer(arguments.json), arguments.json == Path("-")
     record = {"exercises": [_row(exercise) for exercise in found]}
-    if arguments.prove is None:
+    proven, survivals = [], []
+    if chosen is None:
         say(_listing(found))
-        write_json(arguments.json, record)
-        return 0
-    proven = []
-    for exercise in tqdm(found, disable=quiet or None):
-        proven += prove_problem(exercise) if exercise.points else prove(exercise)
-    record["proof"] = [_proof_row(one) for one in proven]
-    say(_report(proven))
+    for exercise in tqdm(found if chosen else [], disable=quiet or not chosen or None):
+        if arguments.prove:
+            proven += prove_problem(exercise) if exercise.points else prove(exercise)
+        survivals.append(survival(exercise, arguments.jobs))
+    if arguments.prove:
+        record["proof"] = [_proof_row(one) for one in proven]
+        say(_report(proven) + "\n")
+    if chosen:
+        record["mutants"] = [asdict(one) for one in survivals]
+        say(_survival_report(survivals))
     write_json(arguments.json, record)
-    return 0 if all(one.holds for one in proven) else 1
+    return 0 if all(one.holds for one in (proven if arguments.prove else survivals)) else 1
 
 
 def _row(exercise: Exercise) -> dict:
@@ -92,3 +111,16 @@ def _report(proven: list[Proven] | list[ProvenAnswer]) -> str:
         table(("exercise", "solution", "expected", "found", ""), rows)
         + f"\n\n{len(proven)} solutions examined, {wrong} judged wrongly"
     )
+
+
+def _survival_report(survivals: list[Survival]) -> str:
+    lines = []
+    for one in survivals:
+        lines.append(
+            f"{one.exercise}: {one.killed} of {one.of} mutants killed, {one.equivalent} equivalent"
+        )
+        lines += [f"  passes, line {change}" for change in one.survivors]
+        lines += [
+            f"  listed as equivalent, yet no mutant passes by it, line {it}" for it in one.refuted
+        ]
+    return "\n".join(lines)
