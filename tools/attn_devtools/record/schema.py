@@ -113,7 +113,7 @@ class LayerRowFields(ContestFields):
 
 class ContestRow(ContestFields):
     shape: Shape
-    contestants: dict[str, LaunchTiming]
+    candidates: dict[str, LaunchTiming]
 
 
 class TileRow(ContestRow):
