@@ -281,7 +281,7 @@ def measure_shape(
         "shape": shape,
         "refused": result.entrants.refused,
         "wrong": result.entrants.wrong,
-        "contestants": result.facts(),
+        "candidates": result.facts(),
     }
 
 
@@ -292,7 +292,7 @@ def times(record: dict, shape: Shape, **fields) -> dict[str, float]:
     Candidates of one record were timed in turns, so their ratios compare.
     """
     row = records.row_of(record, shape, **fields)
-    return records.medians_us(row["timings" if "timings" in row else "contestants"])
+    return records.medians_us(row["timings" if "timings" in row else "candidates"])
 
 
 def time_table(record: dict, names: Sequence[str]) -> str:
@@ -309,7 +309,7 @@ def tile_times(record: dict, shape: Shape, keys: int) -> list[tuple[str, dict, i
     Raises:
         KeyError: the record does not have the problem.
     """
-    found = records.row_of(record, shape, keys=keys)["contestants"]
+    found = records.row_of(record, shape, keys=keys)["candidates"]
     return [(*parsed_label(name), one["blocks"], one["median_us"]) for name, one in found.items()]
 
 

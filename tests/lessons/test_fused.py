@@ -126,7 +126,7 @@ def record(shape, keys, times, blocks):
     row = {
         "shape": list(shape),
         "keys": keys,
-        "contestants": {
+        "candidates": {
             label(method, dict(c)): {"median_us": time, "blocks": blocks[method, c]}
             for (method, c), time in times.items()
         },
@@ -228,7 +228,7 @@ def test_tile_options_name_every_constant_of_kernel_11():
 
 def test_times_are_of_an_experiments_record_or_of_a_suites():
     shape = REPORT_SHAPES[1]
-    row = {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 3.0}}}
+    row = {"shape": list(shape), "candidates": {"rows_warp": {"median_us": 3.0}}}
     found = stamped("experiments", rows=[row], tiles={"shape": fused.TILE_SHAPE})
     assert fused.times(found, shape) == {"rows_warp": 3.0}
     row = {"shape": list(shape), "causal": False, "timings": {"rows_online": {"median_us": 2.0}}}
@@ -240,7 +240,7 @@ def test_times_are_of_an_experiments_record_or_of_a_suites():
 
 def test_a_table_of_times_has_a_column_a_shape_and_the_caption():
     rows = [
-        {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 10.0 + at}}}
+        {"shape": list(shape), "candidates": {"rows_warp": {"median_us": 10.0 + at}}}
         for at, shape in enumerate(REPORT_SHAPES)
     ]
     heads, _, first, second, caption = fused.time_table(

@@ -104,7 +104,7 @@ def wider_gain_8192() -> list[Evidence]:
     us = fused.times(found, LARGE_HEADS[3])
     work = attention_work(Problem(1, 16, 16, 8192))
     floor = work.floors_us(peak_of(found["gpu"]))["memory"]
-    blocks = row_of(found, LARGE_HEADS[3])["contestants"]["rows_online"]["blocks"]
+    blocks = row_of(found, LARGE_HEADS[3])["candidates"]["rows_online"]["blocks"]
     source, filled = caption(found), us["rows_online"] / us["rows_split"]
     return [
         Evidence("blocks", blocks, f"on {found['device']['sm_count']} SMs", source),
