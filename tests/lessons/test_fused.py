@@ -70,11 +70,6 @@ def test_a_budget_is_used_up_and_not_exceeded():
     assert fused.shared_need("double_buffer_slices", 64) == 4 * (2 * 32 * 132 + 64 + 64)
 
 
-def test_tensor_core_instructions_are_counted_by_their_names():
-    found = fused.ptx_counts("half2_tiles", ("mma", "wmma", "cvt"))
-    assert found["mma"] == found["wmma"] == 0 and found["cvt"] > 0
-
-
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
 def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
