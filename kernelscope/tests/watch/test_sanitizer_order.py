@@ -27,12 +27,12 @@ GROUP_BODIES = tuple(
     )
 )
 ORDERED = (
-    "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t];",
     "p[t] = a[t]; c.sync(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); b[g] = p[63 - t]; c.sync(); s[t] = 1;",
     "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
     "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
+    "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t];",
 )
 RACING = (
     "p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();",
