@@ -110,7 +110,7 @@ def test_after_the_answer_the_first_prediction_stays(capsys, first, words):
 
 
 def test_the_scorecard_keeps_the_first_answer(capsys):
-    """A cell run again with other numbers is another experiment; the prediction was of the first."""
+    """A cell run again with other numbers is a new experiment; the prediction was for the first."""
     lessons.predict("how many", 8)
     lessons.reveal("how many", 8)
     lessons.reveal("how many", 16, "threads")
