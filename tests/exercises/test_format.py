@@ -11,11 +11,14 @@ DEFECTS = {
     "not TOML": TEXT.replace('title = "Add ten"', "title = Add ten"),
     "wrong or missing: lines": TEXT.replace("lines = 2", 'lines = "two"'),
     "wrong or missing: colour": TEXT.replace("lines = 2", "lines = 2\ncolour = 1"),
-    "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
-        "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
+    "no section Hints": TEXT.replace("## Hints", "## Correct: hint\n\n```c++\nx\n```", 1),
+    "a list from 1. to 3.": TEXT.replace("\n2. ", "\nAnd ", 1),
+    "what must hold, the idea, a line of code": TEXT.replace(
+        "\n\n## Solution", "\n4. x\n\n## Solution"
     ),
-    "unknown section 'Remark'": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
-    "two sections 'Hint'": TEXT + "\n## Hint\n",
+    "section 'Hints' is a list": TEXT.replace("## Hints\n", "## Hints\n\nSome."),
+    "unknown section 'Remark'": TEXT.replace("## Hints", "## Remark\n\n## Hints"),
+    "two sections 'Hints'": TEXT + "\n## Hints\n",
     "Rejected for: PROPERTY": TEXT.replace("Rejected for: in bounds", "Rejected for: style", 1),
     "holds 0 fences": TEXT.replace("```c++", "```cpp"),
     "not once": TEXT.replace("-    if (i < n) out[i]", "-    if (i < m) out[i]", 1),
@@ -24,7 +27,9 @@ DEFECTS = {
 
 
 def test_the_unchanged_text_is_read():
-    assert parse_exercise("add_ten", TEXT).kernel == "add_ten"
+    found = parse_exercise("add_ten", TEXT)
+    assert found.kernel == "add_ten" and len(found.hints) == 3
+    assert not any("\n   " in hint or hint[:3] == "2. " for hint in found.hints)
 
 
 @pytest.mark.parametrize("message", DEFECTS)
