@@ -8,7 +8,7 @@ from datetime import date
 
 from kernelscope import RawModule, Sanitizer, SimulatorError, Tracer
 
-from attn_course.lessons.working_copy import Attempts, WorkingCopy
+from attn_course.lessons.working_copy import Attempts, Pass, WorkingCopy
 
 from .diagnosis import diagnosis
 from .examination import BROKEN_BY, compiled, judge, launch
@@ -17,7 +17,6 @@ from .golf import COSTS, TOTAL, Standing, costs, known_standings, ranked, text_h
 from .judgement import DIAGNOSIS, Failure, Judgement, wrapped
 from .setups import Setup
 
-DATE = "date"  # of a pass
 STEP_SECONDS = 5.0  # of a launch that `step` shows
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
 _judgements: dict[str, Judgement] = {}
@@ -51,8 +50,8 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
     def note(attempts: Attempts) -> None:
         attempts.add(judgement.first.property if judgement.first else "", known)
         if mine:
-            about = {**mine, DATE: date.today().isoformat()}
-            attempts.passes.setdefault(text_hash(text), about)
+            today = date.today().isoformat()
+            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today))
 
     attempts = _noted(copy, exercise.name, note)
     if not mine:
@@ -66,8 +65,8 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
 def own_standings(attempts: Attempts) -> list[Standing]:
     """Return the costs of a learner's passes, by the hash of the text."""
     return [
-        (name, {cost: about[cost] for cost in (*COSTS, TOTAL)})
-        for name, about in attempts.passes.items()
+        (name, {cost: getattr(one, cost) for cost in (*COSTS, TOTAL)})
+        for name, one in attempts.passes.items()
     ]
 
 

@@ -72,13 +72,23 @@ def _lesson(path: Path) -> Lesson:
     )
 
 
+class Pass(msgspec.Struct):
+    """The costs of a kernel that passed, as in exercises.golf, and the date such as 2026-11-23."""
+
+    sectors: int
+    wavefronts: int
+    instructions: int
+    total: int
+    date: str
+
+
 class Attempts(msgspec.Struct):
     """A learner's attempts at an exercise; once passed it stays passed.
 
-    tries: checks of a kernel that was not the stub. failed: the property that the last one found
-    broken, or "". diagnosis: the known mistake that it fails like, or "". hints: levels seen. began:
-    of the first, in seconds since 1970. minutes: from it to the first pass. passes: hash of a
-    text -> its counts and the date, for `attn-course golf`.
+    tries: checks of a kernel that was not the stub. began: the first, in seconds since 1970.
+    minutes: from it to the first pass. failed: the property that the last one found broken, or "".
+    diagnosis: the known mistake that it fails like, or "". hints: levels seen. passes: by the
+    hash of the text.
     """
 
     passed: bool = False
@@ -88,7 +98,7 @@ class Attempts(msgspec.Struct):
     hints: int = 0
     began: float = 0.0
     minutes: float | None = None
-    passes: dict[str, dict[str, int | str]] = {}
+    passes: dict[str, Pass] = {}
 
     def add(self, failed: str, diagnosis: str) -> None:
         """Count an attempt; failed: the first property that is broken, "" of a pass."""
@@ -117,14 +127,14 @@ class WorkingCopy:
     folder: Path
 
     @classmethod
-    def here(cls) -> WorkingCopy | None:
-        """Return the working copy that holds the current folder, if there is one.
+    def here(cls, start: Path | None = None) -> WorkingCopy | None:
+        """Return the working copy that holds the current folder, or `start`, if there is one.
 
         A grader has none: it neither reads kept answers nor counts as a learner.
         """
         if GRADER in os.environ:
             return None
-        start = Path.cwd()
+        start = start or Path.cwd()
         for folder in (start, *start.parents):
             if (folder / PROGRESS).is_file():
                 return cls(folder)

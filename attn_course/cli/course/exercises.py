@@ -4,26 +4,33 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kernelscope.cli.arguments import positive, printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
 from attn_course.exercises.proof import Proven, Survival, prove, survival
+from attn_course.exercises.session import attempt, next_hint
 from attn_course.figures import table
-from attn_course.lessons.working_copy import WorkingCopy
+from attn_course.lessons.working_copy import Attempts
+
+from .grade_self import own_copy
 
 
 def add(parsers) -> None:
     parser = parsers.add_parser(
         "exercises",
-        help="list the exercises, or prove that their checks work",
-        description="List every exercise with its lesson and line budget. With --prove, examine "
+        help="list the exercises, check your kernel for one, or prove that their checks work",
+        description="List every exercise with its lesson and line budget. With NAME, examine your "
+        "kernel as `check` does in a notebook; exit status 1 where it does not pass. With --prove, "
+        "examine "
         "the stub, every correct and wrong solution of an exercise, and mutants of the reference "
         "solution. Exit status 1 when one of the solutions is judged wrongly. With --mutate, list "
         "the mutants that pass. Exit status 1 when one of them is not listed in the exercise's "
         "file, or one that is listed does not pass.",
     )
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("name", nargs="?", help="an exercise, or a problem of a problem set")
     what.add_argument(
         "--prove",
         nargs="?",
@@ -39,11 +46,22 @@ def add(parsers) -> None:
         help="examine mutants of this exercise's solution (default: of all exercises)",
     )
     parser.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="the kernel (default: the one in your working copy)",
+    )
+    parser.add_argument("--hint", action="store_true", help="show one hint more, and check nothing")
+    parser.add_argument(
         "--jobs", type=positive, default=1, help="processes that examine mutants (default: 1)"
     )
 
 
 def execute(arguments) -> int:
+    if arguments.name:
+        return _own(arguments)
+    if arguments.hint or arguments.file:
+        raise InputError("name the exercise: attn-course exercises NAME --hint")
     chosen = arguments.prove or arguments.mutate
     names = exercise_names() if chosen in (None, "all") else [chosen]
     found = [read_exercise(name) for name in names]
@@ -66,6 +84,28 @@ def execute(arguments) -> int:
     return 0 if all(one.holds for one in (proven if arguments.prove else survivals)) else 1
 
 
+def _own(arguments) -> int:
+    """Check a learner's kernel, or show a hint."""
+    exercise, copy, say = read_exercise(arguments.name), own_copy(), printer(arguments.json)
+    if arguments.hint:
+        shown = next_hint(exercise, copy)
+        say(shown)
+        write_json(arguments.json, {"exercise": exercise.name, "hints": shown.splitlines()})
+        return 0
+    text = copy.answer(exercise.name) if copy else ""
+    if arguments.file:
+        text = arguments.file.read_text(encoding="utf-8", errors="replace")
+    if not text:
+        raise InputError(f"no kernel for {exercise.name}: name its file with --file FILE")
+    judgement = attempt(exercise, text, copy)
+    say(repr(judgement))
+    names = ("exercise", "waiting", "cases", "diagnosis", "counters", "standings")
+    record = {name: getattr(judgement, name) for name in names}
+    failures = [asdict(one) for one in judgement.failures]
+    write_json(arguments.json, {**record, "passed": bool(judgement), "failures": failures})
+    return 0 if judgement else 1
+
+
 def _row(exercise: Exercise) -> dict:
     """An exercise as plain data; `correct` counts the reference too."""
     names = ("name", "title", "lesson", "lines", "minutes")
@@ -74,12 +114,12 @@ def _row(exercise: Exercise) -> dict:
 
 
 def _listing(exercises: list[Exercise]) -> str:
-    copy = WorkingCopy.here()
+    copy = own_copy()
     progress = copy.progress() if copy else {}
     rows, counts = [], ("lines", "minutes", "correct", "wrong")
     for one in exercises:
-        state, row = progress.get(one.name, {}), _row(one)
-        mark = "passed" if state.get("passed") else "tried" if state else ""
+        state, row = progress.get(one.name, Attempts()), _row(one)
+        mark = "passed" if state.passed else "tried" if state.tries else ""
         rows.append((row["lesson"], row["name"], *(f"{row[head]}" for head in counts), mark))
     heads = ("lesson", "exercise", *counts, "")
     lines = sum(one.lines for one in exercises)
