@@ -4,8 +4,8 @@
     python tools/exercise_cells.py --check             exit status 1 where one is not current
     python tools/exercise_cells.py --place NAME CELL   put an exercise after the cell with this id
 
-The cells hold the statement, the stub, the check, and three hints and the solution in four folds. Their
-metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
+The cells hold the statement, the stub, the check, and in four folds three hints and the solution.
+Their metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
 before them. The minutes in a lesson's first cell are written too, by the rule in
 attn_course/lessons/study_minutes.py.
 """

@@ -3,7 +3,7 @@
 Two kernels fail alike where they break the same property and show the same in the cases: the same
 results, bit for bit, and the same findings of the sanitizer or, where it finds nothing, the same
 counts. Names of variables and the order of lines do not matter. A kernel that only resembles a
-wrong solution gets no diagnosis: a wrong one would mislead.
+wrong solution, or fails like two of them, gets no diagnosis: a wrong one would mislead.
 """
 
 import hashlib
@@ -26,15 +26,16 @@ _seen: dict[tuple, tuple] = {}  # exercise, text, case, property -> what the ker
 
 
 def diagnosis(exercise: Exercise, judgement: Judgement) -> str:
-    """Return the names of the wrong solutions that a rejected kernel fails like, or ""."""
+    """Return the name of the one wrong solution that a rejected kernel fails like, or ""."""
     end, first = monotonic() + SECONDS, judgement.first
     if first is None or first.property not in (*WATCHED, *COUNTED):
         return ""
     known = [one for one in exercise.wrong if one.rejected_for == first.property]
     try:
-        return "; or ".join(one.name for one in known if _alike(exercise, judgement, one.text, end))
+        found = [one.name for one in known if _alike(exercise, judgement, one.text, end)]
     except OutOfTime:
         return ""  # another one might be as like
+    return found[0] if len(found) == 1 else ""
 
 
 def _alike(exercise: Exercise, judgement: Judgement, text: str, end: float) -> bool:

@@ -316,7 +316,7 @@ def _equivalent(name: str, body: str) -> dict[str, str]:
         if not parts:
             raise ExerciseError(
                 f"{name}: an equivalent mutant is `- CHANGE: why it computes the same`, with the "
-                f"change as --mutate prints it, not {item.strip()!r}"
+                f"change as attn-course mutants prints it, not {item.strip()!r}"
             )
         found[parts[1]] = " ".join(parts[2].split())
     return found

@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise, session
 from attn_course.exercises.exercise import KINDS, problem_names
-from attn_course.exercises.proof import survival
+from attn_devtools.mutants.survival import survival
 
 pytestmark = pytest.mark.system
 

@@ -138,7 +138,7 @@ def test_answers_and_progress_are_kept(copy):
     exercise = read_exercise("add_ten")
     session.write("add_ten", exercise.wrong[0].text)
     session.check("add_ten")
-    assert copy.progress()["add_ten"] .tries == 1
+    assert copy.progress()["add_ten"].tries == 1
     session.write("add_ten", exercise.solution)
     session.check("add_ten")
     session.write("add_ten", exercise.wrong[0].text)
