@@ -3,7 +3,14 @@
 import pytest
 
 from attn_course.clinic.edits import edits_of
-from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
+from attn_course.exercises import exercise_names, read_exercise
+from attn_course.exercises.exercise import (
+    FOLDER,
+    LEVELS,
+    ExerciseError,
+    parse_exercise,
+    problem_names,
+)
 
 TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
 DEFECTS = {
@@ -30,6 +37,17 @@ def test_the_unchanged_text_is_read():
     found = parse_exercise("add_ten", TEXT)
     assert found.kernel == "add_ten" and len(found.hints) == 3
     assert not any("\n   " in hint or hint[:3] == "2. " for hint in found.hints)
+
+
+@pytest.mark.parametrize("name", [*exercise_names(), *problem_names()])
+def test_the_hints_of_an_exercise_end_in_code_and_have_a_fold_each(name):
+    found = read_exercise(name)
+    assert len(set(found.hints)) == len(LEVELS) and found.hints[-1].count("`") >= 2
+    folds = found.folded_hints.split("</details>")
+    assert [one.strip()[:33] for one in folds[:-1]] == [
+        f"<details><summary>Hint {number}: {level}"[:33] for number, level in enumerate(LEVELS, 1)
+    ]
+    assert all(hint in fold for hint, fold in zip(found.hints, folds, strict=False))
 
 
 @pytest.mark.parametrize("message", DEFECTS)

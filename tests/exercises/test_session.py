@@ -159,6 +159,7 @@ def test_the_magic_keeps_the_kernel_and_names_its_module(copy):
         shell.register_magic_function(session.cuda, "cell")
         shell.run_cell_magic("cuda", "add_ten", read_exercise("add_ten").solution)
         assert shell.user_ns["add_ten"].get_function("add_ten") is not None
+        assert shell.user_ns["hint"] is session.hint
         with pytest.raises(ExerciseError, match="there is no exercise 'add_tenn'; .*add_ten"):
             shell.run_cell_magic("cuda", "add_tenn", "x")
     finally:
