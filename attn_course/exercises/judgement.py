@@ -156,7 +156,9 @@ class Judgement:
         for name, costs in self.standings.items():
             if name == next(iter(self.standings)):
                 lines += ["", f"  {'golf, largest case':<28}" + "".join(f"{c:>14}" for c in costs)]
-            lines.append(f"  {name:<28}" + "".join(f"{count:>14,}" for count in costs.values()))
+            title = name.partition(":")[0]
+            lines.append(f"  {title:<28}" + "".join(f"{count:>14,}" for count in costs.values()))
+        lines += [f"  {name}" for name in self.standings if ":" in name]
         return lines
 
     def _repr_html_(self) -> str:

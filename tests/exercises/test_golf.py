@@ -48,6 +48,7 @@ def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
     shown = repr(judgement)
     assert f"best known: {best}" in shown and f"{mine['total']:,}" in shown
     assert "best known" in judgement._repr_html_()
+    assert max(map(len, shown.splitlines())) <= 100
     assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
 
 
