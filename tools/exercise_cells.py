@@ -4,8 +4,8 @@
     python tools/exercise_cells.py --check             exit status 1 where one is not current
     python tools/exercise_cells.py --place NAME CELL   put an exercise after the cell with this id
 
-The cells hold the statement, the stub, the check, and hint and solution in two folds. Their
-metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
+The cells hold the statement, the stub, the check, and in four folds three hints and the solution.
+Their metadata names the exercise, so that they are found again. A lesson imports `check` and `step`
 before them. The minutes in a lesson's first cell are written too, by the rule in
 attn_course/lessons/study_minutes.py.
 """
@@ -22,7 +22,7 @@ from attn_course.lessons.study_minutes import lesson_minutes
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 TIME = re.compile(r"(?<=\*\*Time:\*\* )\d+ minutes, and \d+(?= for the exercises\.)")
-FOLD = "<details><summary>{}</summary>\n\n{}\n\n</details>"
+SOLUTION = "<details><summary>Solution</summary>\n\n```c++\n{}```\n\n</details>"
 
 
 def cells_of(exercise: Exercise) -> list:
@@ -31,13 +31,12 @@ def cells_of(exercise: Exercise) -> list:
     title = f"### Exercise: {exercise.title}"
     plural = "s" if exercise.lines > 1 else ""
     budget = f"*About {exercise.lines} line{plural}, {exercise.minutes} minutes.*"
-    solution = f"```c++\n{exercise.solution}```"
-    folds = [FOLD.format("Hint", exercise.hint), FOLD.format("Solution", solution)]
+    solution = SOLUTION.format(exercise.solution)
     cells = [
         new.new_markdown_cell(f"{title}\n\n{budget}\n\n{exercise.statement}"),
         new.new_code_cell(f"%%cuda {exercise.name}\n{exercise.stub.rstrip()}"),
         new.new_code_cell(f'check("{exercise.name}")'),
-        new.new_markdown_cell("\n\n".join(folds)),
+        new.new_markdown_cell(f"{exercise.folded_hints}\n\n{solution}"),
     ]
     for part, cell in zip(("statement", "stub", "check", "folds"), cells, strict=True):
         cell.id = f"{exercise.name}-{part}"[:64]

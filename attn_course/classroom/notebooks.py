@@ -44,11 +44,7 @@ STATEMENT = """## {title}
 
 {table}
 
-<details><summary>Hint</summary>
-
-{hint}
-
-</details>"""
+{hints}"""
 MAGIC = "%%cuda"
 
 
@@ -149,7 +145,7 @@ def _statement(problem: Exercise) -> str:
         points=sum(problem.points.values()),
         statement=problem.statement,
         table="\n".join(["| property | what it says | points |", "|---|---|---|", *rows]),
-        hint=problem.hint,
+        hints=problem.folded_hints,
     )
 
 

@@ -11,6 +11,7 @@ from kernelscope.errors import UserError
 
 from attn_course.exercises.exercise import ExerciseError
 from attn_course.exercises.session import current_text
+from attn_course.lessons.working_copy import GRADER
 
 from .gpu_bonus import Bonus, timed
 from .points import Points, PropertyPoints
@@ -21,7 +22,6 @@ class NotEarned(UserError, AssertionError):
     """A property that does not hold; the message says where."""
 
 
-EXECUTED_BY_NBGRADER = "NBGRADER_EXECUTION"  # environment: "autograde" or "validate"
 STANDARD_ERROR = 2
 _scored = lru_cache(maxsize=64)(score)
 
@@ -53,7 +53,7 @@ def _judged(name: str, text: str, hidden: bool) -> Points:
     try:
         return _scored(name, text, hidden=hidden)
     except Exception as error:
-        if os.environ.get(EXECUTED_BY_NBGRADER) != "autograde":
+        if os.environ.get(GRADER) != "autograde":
             raise
         told = f"attn-course: {name} is not judged: {type(error).__name__}: {error}\n"
         os.write(STANDARD_ERROR, told.encode())

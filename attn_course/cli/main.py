@@ -15,9 +15,9 @@ from attn_course import __version__
 from attn_course.folders import FOLDERS, home
 
 from . import check, count, profile, run, tour, trace
-from .course import exercises, grade, lessons
+from .course import exercises, golf, grade, lessons
 
-COMMANDS = (tour, run, count, check, trace, profile, lessons, exercises, grade)
+COMMANDS = (tour, run, count, check, trace, profile, lessons, exercises, golf, grade)
 GROUP = "attn_course.commands"  # entry points: commands of other packages, such as the authors'
 
 

@@ -58,8 +58,8 @@ SANITIZER_SECONDS = 60.0  # of a launch under the sanitizer, for a kernel that h
 # Without the macro of -G: else the sanitizer's build could be another text than the one counted.
 ONE_TEXT = ("-U__CUDACC_DEBUG__",)
 _ORDER = list(PROPERTIES)
-_reference_totals: dict[str, dict[str, int]] = {}  # text of a solution -> its counters
-_NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
+_known_totals: dict[tuple[str, str], dict[str, int]] = {}  # exercise, text -> its counters
+NOT_LAUNCHED = (ArgumentError, CompileError, LaunchError, ParseError)
 
 
 def judge(exercise: Exercise, source: str) -> Judgement:
@@ -89,6 +89,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
         solution="" if exercise.points else exercise.solution,
         cases=tuple(passed),
         counters=_beside(exercise, totals),
+        totals=totals,
     )
 
 
@@ -115,7 +116,7 @@ def examine(
             launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
             counters, arguments = Counters(), setup.fresh()
             launch(kernel, setup, arguments, counters)
-        totals = _totals(kernel, setup, counters)
+        totals = totals_of(kernel, setup, counters)
         found = _sanitized(kernel, setup) if sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
@@ -125,7 +126,7 @@ def examine(
         found = known or [failure]
     except CompilerFailedError:
         raise
-    except _NOT_LAUNCHED as error:
+    except NOT_LAUNCHED as error:
         found = [Failure("compiles", str(error), setup.label)]
     except OutOfTime as error:
         found = [_unfinished(error, setup)]
@@ -174,7 +175,7 @@ def _sanitized(kernel, setup: Setup, *, ended: bool = False) -> list[Failure]:
         raise
     except SimulatorError:
         pass  # the optimised build says what ended it; the findings until then count
-    except _NOT_LAUNCHED as error:
+    except NOT_LAUNCHED as error:
         return [Failure("compiles", str(error), setup.label)]
     errors = [finding for finding in watch.findings if finding.severity == "error"]
     return [*found, *(_failure(finding, setup.label) for finding in errors)]
@@ -209,7 +210,7 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-def _totals(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
+def totals_of(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
     """Return all that a goal may bound."""
     return {**counters.totals, SHARED_BYTES: kernel.shared_size_bytes + setup.shared_bytes}
 
@@ -242,11 +243,7 @@ def _miss(setup, goal: Goal, counters: Counters, message: str, totals, method: b
 def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup = exercise.setups[-1]
-    if exercise.solution not in _reference_totals:
-        counters, reference = Counters(), compiled(exercise, exercise.solution)
-        launch(reference, setup, setup.fresh(), counters)
-        _reference_totals[exercise.solution] = _totals(reference, setup, counters)
-    theirs = _reference_totals[exercise.solution]
+    theirs = largest_totals(exercise, exercise.solution)
     found = {
         goal.counter: (goal.counted(totals), goal.counted(theirs), goal.bound)
         for goal in (*setup.method, *setup.goals)
@@ -255,3 +252,12 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:
         if name not in found and (totals[name] or theirs[name]):
             found[name] = totals[name], theirs[name], ""
     return found
+
+
+def largest_totals(exercise: Exercise, text: str) -> dict[str, int]:
+    """Return the counts of a known solution in the largest case; a process counts it once."""
+    if (key := (exercise.name, text)) not in _known_totals:
+        setup, counters, kernel = exercise.setups[-1], Counters(), compiled(exercise, text)
+        launch(kernel, setup, setup.fresh(), counters)
+        _known_totals[key] = totals_of(kernel, setup, counters)
+    return _known_totals[key]

@@ -1,7 +1,7 @@
 """One exercise, read from its Markdown file.
 
 The file has a head in TOML between two lines `+++` (title, lesson, kernel, lines), then
-sections: Statement, Stub, Specification, Hint, Solution, any number of `Correct: NAME`, any number
+sections: Statement, Stub, Specification, Hints, Solution, any number of `Correct: NAME`, any number
 of `Wrong: NAME`, whose first line is `Rejected for: PROPERTY` and whose next may be `Earns: POINTS`
 or `Kind: KIND`, and Equivalent mutants. Code stands in fences: c++ for a whole kernel file, python
 for the specification, diff for a change of the solution.
@@ -49,8 +49,11 @@ KINDS = (
     "ragged end",
     "narrow type",
 )
-_ONCE = ("Statement", "Specification", "Hint", "Solution")
+_ONCE = ("Statement", "Specification", "Hints", "Solution")
 _OPTIONAL = ("Stub", "NumPy", "Equivalent mutants")
+LEVELS = ("what must hold", "the idea", "a line of code")  # of the hints
+_FOLD = "<details><summary>Hint {}: {}</summary>\n\n{}\n\n</details>"
+_HINT = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |\Z)", re.MULTILINE | re.DOTALL)
 _LEADING = re.compile(r"Rejected for: (.+)(?:\nEarns: (\d+)$)?(?:\nKind: (.+)$)?", re.MULTILINE)
 _EQUIVALENT = re.compile(r"- (\d+: `.*?` -> `.*?`(?: \(\d+\))?): (.+)", re.DOTALL)
 _FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,7 +85,7 @@ class Exercise:
         name: of the file, without its suffix; what `%%cuda` and `check` take.
         title, lesson, kernel: the heading, the notebook's name, the entry point to write.
         lines: the budget that the learner is told; `minutes` follows from it and the texts.
-        statement, hint: Markdown.
+        statement, hints: Markdown; the hints in the order of LEVELS.
         stub: what the learner starts from. solution: the reference.
         specification: Python text; see setups.
         correct, wrong: other solutions, for the proof.
@@ -102,7 +105,7 @@ class Exercise:
     statement: str
     stub: str
     specification: str
-    hint: str
+    hints: tuple[str, ...]
     solution: str
     correct: tuple[Solution, ...]
     wrong: tuple[Solution, ...]
@@ -146,6 +149,12 @@ class Exercise:
     def minutes(self) -> int:
         """The time that a learner needs, by the rule of `lessons.study_minutes`."""
         return exercise_minutes(self.statement, self.stub, self.lines)
+
+    @property
+    def folded_hints(self) -> str:
+        """The hints as Markdown for a notebook, each in a fold of its own."""
+        levels = enumerate(zip(LEVELS, self.hints, strict=True), 1)
+        return "\n\n".join(_FOLD.format(number, *level) for number, level in levels)
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:
@@ -219,7 +228,7 @@ def parse_exercise(name: str, text: str) -> Exercise:
         if "Stub" in sections
         else without_solution(solution),
         specification=_fenced(name, "Specification", sections["Specification"], "python"),
-        hint=sections["Hint"],
+        hints=_hints(name, sections["Hints"]),
         solution=solution,
         correct=tuple(others["Correct"]),
         wrong=tuple(others["Wrong"]),
@@ -292,6 +301,14 @@ def _fenced(name: str, title: str, body: str, language: str) -> str:
     return fences[0]
 
 
+def _hints(name: str, body: str) -> tuple[str, ...]:
+    found = _HINT.findall(body)
+    if [int(number) for number, _ in found] != [1, 2, 3] or not body.startswith("1. "):
+        levels = ", ".join(LEVELS)
+        raise ExerciseError(f"{name}: section 'Hints' is a list from 1. to 3.: {levels}")
+    return tuple(re.sub(r"\n {3}", "\n", text.strip()) for _, text in found)
+
+
 def _equivalent(name: str, body: str) -> dict[str, str]:
     found = {}
     for item in filter(None, re.split(r"^(?=- )", body, flags=re.MULTILINE)):
@@ -299,7 +316,7 @@ def _equivalent(name: str, body: str) -> dict[str, str]:
         if not parts:
             raise ExerciseError(
                 f"{name}: an equivalent mutant is `- CHANGE: why it computes the same`, with the "
-                f"change as --mutate prints it, not {item.strip()!r}"
+                f"change as attn-course mutants prints it, not {item.strip()!r}"
             )
         found[parts[1]] = " ".join(parts[2].split())
     return found

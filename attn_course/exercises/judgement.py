@@ -18,6 +18,7 @@ PROPERTIES = {
     "agrees": "the result agrees with float64",
     "counters": "the counters reach the goal",
 }
+DIAGNOSIS = "A known wrong solution of this exercise fails in exactly this way: {}"
 CONTEXT = 2  # lines shown before and after the line of a failure
 WIDTH = 98  # characters of a message's lines: a notebook beside its file browser has room for them
 
@@ -57,6 +58,9 @@ class Judgement:
         failures: of the smallest case that fails, in the order of PROPERTIES.
         counters: counter -> (the learner's, the reference's, the goal such as "<= 64" or ""), of
             the largest case, after a pass; atomics are counted in where the goal counts them.
+        totals: all counters of the largest case, after a pass.
+        diagnosis: the known mistake that the kernel fails like, or "". standings: name of a kernel
+            -> its costs, to be shown after a pass; see golf.
     """
 
     exercise: str
@@ -67,6 +71,9 @@ class Judgement:
     of: int = 0
     failures: tuple[Failure, ...] = ()
     counters: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    diagnosis: str = ""
+    standings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return not self.waiting and not self.failures
@@ -127,6 +134,9 @@ class Judgement:
             ]
         if failure.block is not None:
             lines.append(f'  step("{self.exercise}") shows this case thread by thread.')
+        if self.diagnosis:
+            lines += [f"  {line}" for line in wrapped(DIAGNOSIS.format(self.diagnosis))]
+        lines.append(f'  hint("{self.exercise}") gives a hint.')
         return lines
 
     def context(self, line: int) -> list[tuple[int, str]]:
@@ -143,6 +153,12 @@ class Judgement:
         lines = ["", f"  {'counter, largest case':<28}{'yours':>12}{'reference':>12}{'goal':>12}"]
         for name, (mine, theirs, bound) in self.counters.items():
             lines.append(f"  {name:<28}{mine:>12,}{theirs:>12,}{bound:>12}".rstrip())
+        for name, costs in self.standings.items():
+            if name == next(iter(self.standings)):
+                lines += ["", f"  {'golf, largest case':<28}" + "".join(f"{c:>14}" for c in costs)]
+            title = name.partition(":")[0]
+            lines.append(f"  {title:<28}" + "".join(f"{count:>14,}" for count in costs.values()))
+        lines += [f"  {name}" for name in self.standings if ":" in name]
         return lines
 
     def _repr_html_(self) -> str:

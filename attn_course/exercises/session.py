@@ -1,19 +1,27 @@
-"""A notebook's side of the exercises: the cell `%%cuda NAME`, `check("NAME")`, `step("NAME")`."""
+"""A notebook's side of the exercises: `%%cuda NAME`, `check`, `step` and `hint`."""
 
+import logging
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import date
 
 from kernelscope import RawModule, Sanitizer, SimulatorError, Tracer
 
-from attn_course.lessons.working_copy import WorkingCopy
+from attn_course.lessons.working_copy import Attempts, Pass, WorkingCopy
 
+from .diagnosis import diagnosis
 from .examination import BROKEN_BY, compiled, judge, launch
-from .exercise import Exercise, ExerciseError, read_exercise
-from .judgement import Failure, Judgement
+from .exercise import LEVELS, Exercise, ExerciseError, read_exercise
+from .golf import COSTS, TOTAL, Standing, costs, known_standings, ranked, text_hash
+from .judgement import DIAGNOSIS, Failure, Judgement, wrapped
 from .setups import Setup
 
 STEP_SECONDS = 5.0  # of a launch that `step` shows
 _written: dict[str, str] = {}  # exercise -> the text of its last `%%cuda` cell
 _judgements: dict[str, Judgement] = {}
+_unkept: dict[str, Attempts] = {}  # of a learner without a working copy, or with one that is locked
+_log = logging.getLogger(__name__)
 
 
 def check(name: str) -> Judgement:
@@ -23,11 +31,71 @@ def check(name: str) -> Judgement:
     Raises ExerciseError for a name that is no exercise's.
     """
     exercise = read_exercise(name)
-    copy = WorkingCopy.here()
-    judgement = _judgements[name] = judge(exercise, current_text(exercise))
-    if copy and not judgement.waiting:
-        copy.note(name, bool(judgement))
+    judgement = attempt(exercise, current_text(exercise), WorkingCopy.here())
+    _judgements[name] = judgement
     return judgement
+
+
+def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgement:
+    """Judge a learner's text, with a diagnosis or its standing, and note the attempt in the copy.
+
+    A copy that cannot be written is told, and changes nothing else.
+    """
+    judgement = judge(exercise, text)
+    if judgement.waiting:
+        return judgement
+    known = diagnosis(exercise, judgement)
+    mine = costs(judgement.totals) if judgement else {}
+
+    def note(attempts: Attempts) -> None:
+        attempts.add(judgement.first.property if judgement.first else "", known)
+        if mine:
+            today = date.today().isoformat()
+            attempts.passes.setdefault(text_hash(text), Pass(**mine, date=today))
+
+    attempts = _noted(copy, exercise.name, note)
+    if not mine:
+        return replace(judgement, diagnosis=known)
+    others = known_standings(exercise)
+    best, lowest = ranked([*others, *own_standings(attempts), ("yours", mine)])[0]
+    shown = {"yours": mine, "reference": others[0][1], f"best known: {best}": lowest}
+    return replace(judgement, standings=shown)
+
+
+def own_standings(attempts: Attempts) -> list[Standing]:
+    """Return the costs of a learner's passes, by the hash of the text."""
+    return [
+        (name, {cost: getattr(one, cost) for cost in (*COSTS, TOTAL)})
+        for name, one in attempts.passes.items()
+    ]
+
+
+def hint(name: str) -> None:
+    """Print one hint more than the last time, after the diagnosis of the last check, if any.
+
+    Raises ExerciseError for a name that is no exercise's.
+    """
+    print(next_hint(read_exercise(name), WorkingCopy.here()))
+
+
+def next_hint(exercise: Exercise, copy: WorkingCopy | None) -> str:
+    """Return what `hint` prints, and note in the copy that it is seen."""
+    attempts = _noted(copy, exercise.name, Attempts.see)
+    known = [DIAGNOSIS.format(attempts.diagnosis)] if attempts.diagnosis else []
+    shown = [*zip(LEVELS, exercise.hints, strict=True)][: attempts.hints]
+    said = [f"Hint {n} of {len(LEVELS)}, {level}: {one}" for n, (level, one) in enumerate(shown, 1)]
+    return "\n".join(line for one in (*known, *said) for line in wrapped(" ".join(one.split())))
+
+
+def _noted(copy: WorkingCopy | None, name: str, change: Callable[[Attempts], object]) -> Attempts:
+    """Change the attempts at an exercise in the copy, else in this process, and return them."""
+    try:
+        if copy:
+            return copy.note(name, change)
+    except OSError as error:
+        _log.warning("this is not kept, for %s cannot be written: %s", copy.folder, error)
+    change(mine := _unkept.setdefault(name, Attempts()))
+    return mine
 
 
 def current_text(exercise: Exercise) -> str:
@@ -87,8 +155,11 @@ def traced(
 def write(name: str, source: str) -> RawModule:
     """Keep a kernel's text for `check`, in the working copy too, and return it as a module."""
     _written[name] = source
-    if copy := WorkingCopy.here():
-        copy.keep(name, source)
+    try:
+        if copy := WorkingCopy.here():
+            copy.keep(name, source)
+    except OSError as error:
+        _log.warning("the kernel is not kept, for %s cannot be written: %s", copy.folder, error)
     return RawModule(code=source, strict=True)
 
 
@@ -98,7 +169,9 @@ def cuda(line: str, cell: str):
 
     name = line.strip()
     read_exercise(name)  # a wrong name is told here, with the names that exist
-    get_ipython().user_ns[name] = write(name, cell)
+    names = get_ipython().user_ns
+    names.setdefault("hint", hint)
+    names[name] = write(name, cell)
 
 
 def _register() -> None:

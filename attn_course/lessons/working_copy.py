@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from attn_course.folders import course_folder
 
@@ -25,6 +29,8 @@ LAB_EXTENSIONS = Path(__file__).resolve().parent / "labextensions"
 PROGRESS = "progress.json"
 GLOSSARY = "glossary.md"
 TEST_MARK = "# NBVAL_IGNORE_OUTPUT\n"  # at the head of cells whose stored output is not compared
+GRADER = "NBGRADER_EXECUTION"  # environment: "autograde" or "validate" where nbgrader runs cells
+_log = logging.getLogger(__name__)
 _TIME = re.compile(r"\*\*Time:\*\*\s*(\d+) minutes(?:, and (\d+) for the exercises)?")
 _QUESTION = re.compile(r"\*\*The question[^:]*:\s*(.+?)\*\*\s*\n\n", re.DOTALL)
 
@@ -66,6 +72,54 @@ def _lesson(path: Path) -> Lesson:
     )
 
 
+class Pass(msgspec.Struct):
+    """The costs of a kernel that passed, as in exercises.golf, and the date such as 2026-11-23."""
+
+    sectors: int
+    wavefronts: int
+    instructions: int
+    total: int
+    date: str
+
+
+class Attempts(msgspec.Struct):
+    """A learner's attempts at an exercise; once passed it stays passed.
+
+    tries: checks of a kernel that was not the stub. began: the first, in seconds since 1970.
+    minutes: from it to the first pass. failed: the property that the last one found broken, or "".
+    diagnosis: the known mistake that it fails like, or "". hints: levels seen. passes: by the
+    hash of the text.
+    """
+
+    passed: bool = False
+    tries: int = 0
+    failed: str = ""
+    diagnosis: str = ""
+    hints: int = 0
+    began: float = 0.0
+    minutes: float | None = None
+    passes: dict[str, Pass] = {}
+
+    def add(self, failed: str, diagnosis: str) -> None:
+        """Count an attempt; failed: the first property that is broken, "" of a pass."""
+        self.tries += 1
+        self.began = self.began or time.time()
+        self.failed, self.diagnosis = failed, diagnosis
+        if not failed and not self.passed:
+            self.passed, self.minutes = True, round((time.time() - self.began) / 60, 1)
+
+    def see(self) -> None:
+        """Count a hint, of three."""
+        self.hints = min(self.hints + 1, 3)
+
+
+class _State(msgspec.Struct):
+    """The content of PROGRESS: lesson -> hash of its cells, exercise -> attempts."""
+
+    lessons: dict[str, str] = {}
+    exercises: dict[str, Attempts] = {}
+
+
 @dataclass(frozen=True)
 class WorkingCopy:
     """A folder with a learner's copies of the lessons, their answers and their progress."""
@@ -73,9 +127,14 @@ class WorkingCopy:
     folder: Path
 
     @classmethod
-    def here(cls) -> WorkingCopy | None:
-        """Return the working copy that holds the current folder, if there is one."""
-        start = Path.cwd()
+    def here(cls, start: Path | None = None) -> WorkingCopy | None:
+        """Return the working copy that holds the current folder, or `start`, if there is one.
+
+        A grader has none: it neither reads kept answers nor counts as a learner.
+        """
+        if GRADER in os.environ:
+            return None
+        start = start or Path.cwd()
         for folder in (start, *start.parents):
             if (folder / PROGRESS).is_file():
                 return cls(folder)
@@ -89,11 +148,10 @@ class WorkingCopy:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         state = self._read()
-        placed = state.setdefault("lessons", {})
         said = []
         for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
             text = cleared(path.read_text(encoding="utf-8"))
-            said += self._place(path.name, text, placed)
+            said += self._place(path.name, text, state.lessons)
         self._write(state)
         self._link_kernels()
         shutil.copyfile(NOTEBOOKS / GLOSSARY, self.folder / GLOSSARY)  # the lessons link to it
@@ -105,7 +163,7 @@ class WorkingCopy:
         said = []
         for name, text in texts.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            said += self._place(name, text, state["lessons"])
+            said += self._place(name, text, state.lessons)
         self._write(state)
         return said
 
@@ -132,7 +190,7 @@ class WorkingCopy:
         path = self.folder / f"{name}.ipynb"
         if not path.is_file():
             return False
-        return digest(path.read_text(encoding="utf-8")) != self._read()["lessons"].get(path.name)
+        return digest(path.read_text(encoding="utf-8")) != self._read().lessons.get(path.name)
 
     def _link_kernels(self) -> None:
         """Put the kernels beside the lessons: a link, or a copy where links are refused."""
@@ -161,38 +219,34 @@ class WorkingCopy:
         path.write_text(source, encoding="utf-8")
 
     # -- progress -------------------------------------------------------------------------------
-    def progress(self) -> dict[str, dict]:
-        """Return exercise -> {"passed": bool, "tries": int}."""
-        return self._read()["exercises"]
+    def progress(self) -> dict[str, Attempts]:
+        """Return exercise -> attempts, of those that have any."""
+        return self._read().exercises
 
-    def note(self, name: str, passed: bool) -> None:
-        """Note the outcome of a check; an exercise once passed stays passed."""
+    def note(self, name: str, change: Callable[[Attempts], object]) -> Attempts:
+        """Change the attempts at an exercise, and return them. Raises OSError."""
         state = self._read()
-        before = state["exercises"].get(name, {})
-        state["exercises"][name] = {
-            "passed": passed or bool(before.get("passed")),
-            "tries": int(before.get("tries", 0)) + 1,
-        }
+        change(mine := state.exercises.setdefault(name, Attempts()))
         self._write(state)
+        return mine
 
-    def _read(self) -> dict[str, dict]:
+    def _read(self) -> _State:
         """The state; a file that can not be read is set aside, and counts as no state."""
         path = self.folder / PROGRESS
-        state = {}
-        if path.is_file():
-            try:
-                state = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                path.replace(path.with_suffix(".json.unreadable"))
-        parts = {"lessons": {}, "exercises": {}}
-        if not isinstance(state, dict):
-            return parts
-        return {key: state[key] if isinstance(state.get(key), dict) else {} for key in parts}
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=_State)
+        except FileNotFoundError:
+            return _State()
+        except msgspec.MsgspecError as error:
+            aside = path.replace(path.with_suffix(".json.unreadable"))
+            said = "%s is damaged (%s). It is kept as %s, and your progress starts again"
+            _log.warning(said, path, error, aside.name)
+            return _State()
 
-    def _write(self, state: dict) -> None:
+    def _write(self, state: _State) -> None:
         path = self.folder / PROGRESS
         temporary = path.with_suffix(".json.new")
-        temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
         os.replace(temporary, path)
 
 

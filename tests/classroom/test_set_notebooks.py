@@ -79,7 +79,7 @@ def secrets(chosen) -> set[str]:
     """Lines of solutions, correct and wrong, and of the hidden cases, that a learner must find."""
     found = {"hidden=True", "HIDDEN"}
     for problem in chosen.problems:
-        shown = f"{problem.stub}\n{problem.statement}\n{problem.hint}\n{problem.numpy}"
+        shown = f"{problem.stub}\n{problem.statement}\n{problem.folded_hints}\n{problem.numpy}"
         others = [one.text for one in (*problem.correct, *problem.wrong)]
         hidden = problem.specification.partition("HIDDEN = [")[2].partition("\n]")[0]
         for text in (problem.solution, hidden, *others):

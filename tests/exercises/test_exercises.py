@@ -7,12 +7,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise, session
 from attn_course.exercises.exercise import KINDS, problem_names
-from attn_course.exercises.proof import survival
+from attn_devtools.mutants.survival import survival
 
 pytestmark = pytest.mark.system
 
 NAMES = exercise_names()
-ONE_IN = 12  # so many mutants; `attn-course exercises --mutate NAME` examines each of them
+ONE_IN = 12  # so many mutants; `attn-course mutants NAME` examines each of them
 LEAST_WRONG, LEAST_CORRECT = 12, 3  # the reference is one of the correct ones
 # Exercises whose proof is not complete: too few solutions, or a kind of wrong kernel missing. Their
 # mutants are not tested. This list only becomes shorter.

@@ -3,7 +3,14 @@
 import pytest
 
 from attn_course.clinic.edits import edits_of
-from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
+from attn_course.exercises import exercise_names, read_exercise
+from attn_course.exercises.exercise import (
+    FOLDER,
+    LEVELS,
+    ExerciseError,
+    parse_exercise,
+    problem_names,
+)
 
 TEXT = (FOLDER / "add_ten.md").read_text(encoding="utf-8")
 DEFECTS = {
@@ -11,11 +18,14 @@ DEFECTS = {
     "not TOML": TEXT.replace('title = "Add ten"', "title = Add ten"),
     "wrong or missing: lines": TEXT.replace("lines = 2", 'lines = "two"'),
     "wrong or missing: colour": TEXT.replace("lines = 2", "lines = 2\ncolour = 1"),
-    "no section Hint": TEXT.replace("## Hint", "## Correct: hint", 1).replace(
-        "`blockIdx", "```c++\nx\n```\n`blockIdx", 1
+    "no section Hints": TEXT.replace("## Hints", "## Correct: hint\n\n```c++\nx\n```", 1),
+    "a list from 1. to 3.": TEXT.replace("\n2. ", "\nAnd ", 1),
+    "what must hold, the idea, a line of code": TEXT.replace(
+        "\n\n## Solution", "\n4. x\n\n## Solution"
     ),
-    "unknown section 'Remark'": TEXT.replace("## Hint", "## Remark\n\n## Hint"),
-    "two sections 'Hint'": TEXT + "\n## Hint\n",
+    "section 'Hints' is a list": TEXT.replace("## Hints\n", "## Hints\n\nSome."),
+    "unknown section 'Remark'": TEXT.replace("## Hints", "## Remark\n\n## Hints"),
+    "two sections 'Hints'": TEXT + "\n## Hints\n",
     "Rejected for: PROPERTY": TEXT.replace("Rejected for: in bounds", "Rejected for: style", 1),
     "holds 0 fences": TEXT.replace("```c++", "```cpp"),
     "not once": TEXT.replace("-    if (i < n) out[i]", "-    if (i < m) out[i]", 1),
@@ -24,7 +34,20 @@ DEFECTS = {
 
 
 def test_the_unchanged_text_is_read():
-    assert parse_exercise("add_ten", TEXT).kernel == "add_ten"
+    found = parse_exercise("add_ten", TEXT)
+    assert found.kernel == "add_ten" and len(found.hints) == 3
+    assert not any("\n   " in hint or hint[:3] == "2. " for hint in found.hints)
+
+
+@pytest.mark.parametrize("name", [*exercise_names(), *problem_names()])
+def test_the_hints_of_an_exercise_end_in_code_and_have_a_fold_each(name):
+    found = read_exercise(name)
+    assert len(set(found.hints)) == len(LEVELS) and found.hints[-1].count("`") >= 2
+    folds = found.folded_hints.split("</details>")
+    assert [one.strip()[:33] for one in folds[:-1]] == [
+        f"<details><summary>Hint {number}: {level}"[:33] for number, level in enumerate(LEVELS, 1)
+    ]
+    assert all(hint in fold for hint, fold in zip(found.hints, folds, strict=False))
 
 
 @pytest.mark.parametrize("message", DEFECTS)

@@ -138,12 +138,12 @@ def test_answers_and_progress_are_kept(copy):
     exercise = read_exercise("add_ten")
     session.write("add_ten", exercise.wrong[0].text)
     session.check("add_ten")
-    assert copy.progress()["add_ten"] == {"passed": False, "tries": 1}
+    assert copy.progress()["add_ten"].tries == 1
     session.write("add_ten", exercise.solution)
     session.check("add_ten")
     session.write("add_ten", exercise.wrong[0].text)
     session.check("add_ten")
-    assert copy.progress()["add_ten"] == {"passed": True, "tries": 3}
+    assert (mine := copy.progress()["add_ten"]).passed and mine.tries == 3
     assert copy.answer("add_ten") == exercise.wrong[0].text
     assert (copy.folder / "answers" / "add_ten.before.cu").read_text() == exercise.solution
 
@@ -159,6 +159,7 @@ def test_the_magic_keeps_the_kernel_and_names_its_module(copy):
         shell.register_magic_function(session.cuda, "cell")
         shell.run_cell_magic("cuda", "add_ten", read_exercise("add_ten").solution)
         assert shell.user_ns["add_ten"].get_function("add_ten") is not None
+        assert shell.user_ns["hint"] is session.hint
         with pytest.raises(ExerciseError, match="there is no exercise 'add_tenn'; .*add_ten"):
             shell.run_cell_magic("cuda", "add_tenn", "x")
     finally:
@@ -175,6 +176,6 @@ def test_outside_a_working_copy_nothing_is_kept(tmp_path, monkeypatch):
 
 def test_an_unreadable_progress_file_is_set_aside(copy):
     (copy.folder / PROGRESS).write_text('{"exercises": [1, 2')
-    copy.note("add_ten", True)
+    copy.note("add_ten", lambda attempts: attempts.add("", ""))
     assert json.loads((copy.folder / PROGRESS).read_text())["exercises"]["add_ten"]["passed"]
     assert (copy.folder / "progress.json.unreadable").is_file()

@@ -3,27 +3,31 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from kernelscope.cli.arguments import positive, printer, write_json
+from kernelscope.cli.arguments import printer, write_json
+from kernelscope.errors import InputError
 from tqdm import tqdm
 
 from attn_course.classroom.proof import ProvenAnswer, prove_problem
 from attn_course.exercises.exercise import Exercise, exercise_names, read_exercise
-from attn_course.exercises.proof import Proven, Survival, prove, survival
+from attn_course.exercises.proof import Proven, prove
+from attn_course.exercises.session import attempt, next_hint
 from attn_course.figures import table
-from attn_course.lessons.working_copy import WorkingCopy
+from attn_course.lessons.working_copy import Attempts
+
+from .grade_self import own_copy
 
 
 def add(parsers) -> None:
     parser = parsers.add_parser(
         "exercises",
-        help="list the exercises, or prove that their checks work",
-        description="List every exercise with its lesson and line budget. With --prove, examine "
-        "the stub, every correct and wrong solution of an exercise, and mutants of the reference "
-        "solution. Exit status 1 when one of the solutions is judged wrongly. With --mutate, list "
-        "the mutants that pass. Exit status 1 when one of them is not listed in the exercise's "
-        "file, or one that is listed does not pass.",
+        help="list the exercises, check your kernel for one, or prove that their checks work",
+        description="List every exercise with its lesson and line budget. With NAME, examine your "
+        "kernel as `check` does in a notebook; exit status 1 where it does not pass. With --prove, "
+        "examine the stub and every correct and wrong solution of an exercise; exit status 1 when "
+        "one of them is judged wrongly.",
     )
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("name", nargs="?", help="an exercise, or a problem of a problem set")
     what.add_argument(
         "--prove",
         nargs="?",
@@ -31,39 +35,54 @@ def add(parsers) -> None:
         metavar="NAME",
         help="examine all solutions of this exercise (default: of all exercises)",
     )
-    what.add_argument(
-        "--mutate",
-        nargs="?",
-        const="all",
-        metavar="NAME",
-        help="examine mutants of this exercise's solution (default: of all exercises)",
-    )
     parser.add_argument(
-        "--jobs", type=positive, default=1, help="processes that examine mutants (default: 1)"
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="the kernel (default: the one in your working copy)",
     )
+    parser.add_argument("--hint", action="store_true", help="show one hint more, and check nothing")
 
 
 def execute(arguments) -> int:
-    chosen = arguments.prove or arguments.mutate
+    if arguments.name:
+        return _own(arguments)
+    if arguments.hint or arguments.file:
+        raise InputError("name the exercise: attn-course exercises NAME --hint")
+    chosen = arguments.prove
     names = exercise_names() if chosen in (None, "all") else [chosen]
     found = [read_exercise(name) for name in names]
     say, quiet = printer(arguments.json), arguments.json == Path("-")
-    record = {"exercises": [_row(exercise) for exercise in found]}
-    proven, survivals = [], []
-    if chosen is None:
-        say(_listing(found))
-    for exercise in tqdm(found if chosen else [], disable=quiet or not chosen or None):
-        if arguments.prove:
-            proven += prove_problem(exercise) if exercise.points else prove(exercise)
-        survivals.append(survival(exercise, arguments.jobs))
-    if arguments.prove:
-        record["proof"] = [_proof_row(one) for one in proven]
-        say(_report(proven) + "\n")
+    record, proven = {"exercises": [_row(exercise) for exercise in found]}, []
     if chosen:
-        record["mutants"] = [asdict(one) for one in survivals]
-        say(_survival_report(survivals))
+        for exercise in tqdm(found, disable=quiet or None):
+            proven += prove_problem(exercise) if exercise.points else prove(exercise)
+        record["proof"] = [_proof_row(one) for one in proven]
+    say(_report(proven) if chosen else _listing(found))
     write_json(arguments.json, record)
-    return 0 if all(one.holds for one in (proven if arguments.prove else survivals)) else 1
+    return 0 if all(one.holds for one in proven) else 1
+
+
+def _own(arguments) -> int:
+    """Check a learner's kernel, or show a hint."""
+    exercise, copy, say = read_exercise(arguments.name), own_copy(), printer(arguments.json)
+    if arguments.hint:
+        shown = next_hint(exercise, copy)
+        say(shown)
+        write_json(arguments.json, {"exercise": exercise.name, "hints": shown.splitlines()})
+        return 0
+    text = copy.answer(exercise.name) if copy else ""
+    if arguments.file:
+        text = arguments.file.read_text(encoding="utf-8", errors="replace")
+    if not text:
+        raise InputError(f"no kernel for {exercise.name}: name its file with --file FILE")
+    judgement = attempt(exercise, text, copy)
+    say(repr(judgement))
+    names = ("exercise", "waiting", "cases", "diagnosis", "counters", "standings")
+    record = {name: getattr(judgement, name) for name in names}
+    failures = [asdict(one) for one in judgement.failures]
+    write_json(arguments.json, {**record, "passed": bool(judgement), "failures": failures})
+    return 0 if judgement else 1
 
 
 def _row(exercise: Exercise) -> dict:
@@ -74,12 +93,12 @@ def _row(exercise: Exercise) -> dict:
 
 
 def _listing(exercises: list[Exercise]) -> str:
-    copy = WorkingCopy.here()
+    copy = own_copy()
     progress = copy.progress() if copy else {}
     rows, counts = [], ("lines", "minutes", "correct", "wrong")
     for one in exercises:
-        state, row = progress.get(one.name, {}), _row(one)
-        mark = "passed" if state.get("passed") else "tried" if state else ""
+        state, row = progress.get(one.name, Attempts()), _row(one)
+        mark = "passed" if state.passed else "tried" if state.tries else ""
         rows.append((row["lesson"], row["name"], *(f"{row[head]}" for head in counts), mark))
     heads = ("lesson", "exercise", *counts, "")
     lines = sum(one.lines for one in exercises)
@@ -111,16 +130,3 @@ def _report(proven: list[Proven] | list[ProvenAnswer]) -> str:
         table(("exercise", "solution", "expected", "found", ""), rows)
         + f"\n\n{len(proven)} solutions examined, {wrong} judged wrongly"
     )
-
-
-def _survival_report(survivals: list[Survival]) -> str:
-    lines = []
-    for one in survivals:
-        lines.append(
-            f"{one.exercise}: {one.killed} of {one.of} mutants killed, {one.equivalent} equivalent"
-        )
-        lines += [f"  passes, line {change}" for change in one.survivors]
-        lines += [
-            f"  listed as equivalent, yet no mutant passes by it, line {it}" for it in one.refuted
-        ]
-    return "\n".join(lines)

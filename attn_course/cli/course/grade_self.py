@@ -55,9 +55,14 @@ def grade_self(name: str, path: Path | None, json_file: Path | None) -> int:
     return 0 if earned == chosen.points else 1
 
 
+def own_copy() -> WorkingCopy | None:
+    """Return the working copy in the folder `work`, else the one around the current folder."""
+    return WorkingCopy.here(Path.cwd() / WORK)
+
+
 def own_notebook(chosen: ProblemSet) -> Path:
     """Return the learner's notebook of a set. Raises FileNotFoundError with the way to get it."""
-    copy = WorkingCopy.here() or WorkingCopy(Path.cwd() / WORK)
+    copy = own_copy() or WorkingCopy(Path.cwd() / WORK)
     path = copy.folder / FOLDER / f"{chosen.name}.ipynb"
     if not path.is_file():
         raise MissingFileError(

@@ -99,7 +99,7 @@ def lab_command(folder: Path, lesson: str) -> list[str]:
 
 def _row(copy: WorkingCopy, lesson: Lesson) -> dict:
     progress = copy.progress()
-    passed = [name for name in lesson.exercises if progress.get(name, {}).get("passed")]
+    tried = {name: progress[name] for name in lesson.exercises if name in progress}
     return {
         "name": lesson.name,
         "title": lesson.title,
@@ -107,7 +107,10 @@ def _row(copy: WorkingCopy, lesson: Lesson) -> dict:
         "exercise_minutes": lesson.exercise_minutes,
         "begun": copy.has_changed(lesson.name),
         "exercises": list(lesson.exercises),
-        "passed": passed,
+        "passed": [name for name, one in tried.items() if one.passed],
+        "tries": sum(one.tries for one in tried.values()),
+        "minutes_taken": round(sum(one.minutes or 0 for one in tried.values()), 1),
+        "hints": sum(one.hints for one in tried.values()),
     }
 
 
@@ -118,9 +121,13 @@ def _listing(rows: list[dict]) -> str:
             f"{row['minutes']}",
             f"{row['exercise_minutes']}",
             f"{len(row['passed'])} of {len(row['exercises'])}" if row["exercises"] else "-",
+            *(
+                f"{row[name]:g}" if row[name] else ""
+                for name in ("tries", "minutes_taken", "hints")
+            ),
             "begun" if row["begun"] else "",
         )
         for row in rows
     ]
-    heads = ("lesson", "minutes", "for exercises", "exercises passed", "")
-    return table(heads, cells, right=(1, 2, 3))
+    heads = ("lesson", "minutes", "for exercises", "passed", "tries", "minutes taken", "hints", "")
+    return table(heads, cells, right=(1, 2, 3, 4, 5, 6))

@@ -1,4 +1,4 @@
-"""Judge one kernel, inside the sandbox: points per property, and the failing case step by step.
+"""Judge one kernel, inside the sandbox: its costs, or points and the failing case step by step.
 
     python -m attn_course.classroom.grading.confined.judging  (the task: standard input)
 
@@ -12,7 +12,9 @@ import sys
 
 import msgspec
 
-from attn_course.exercises.exercise import Exercise
+from attn_course.exercises.examination import compiled, examine, judge
+from attn_course.exercises.exercise import Exercise, read_exercise
+from attn_course.exercises.golf import costs
 from attn_course.exercises.session import traced
 
 from ...points import Points, PropertyPoints
@@ -29,11 +31,26 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     task = json.load(sys.stdin)
-    points = score(task["problem"], task["text"])
-    answer = json.dumps(msgspec.to_builtins(points))
     with os.fdopen(reply, "w", encoding="utf-8") as file:
+        if "exercise" in task:
+            json.dump(standing_of(task["exercise"], task["text"]), file)
+            return
+        points = score(task["problem"], task["text"])
+        answer = json.dumps(msgspec.to_builtins(points))
         print(answer, file=file, flush=True)  # even if the page fails
         print(json.dumps(page(read_problem(task["problem"]), task["text"], points)), file=file)
+
+
+def standing_of(name: str, text: str) -> dict[str, int] | str:
+    """Return the costs of a kernel that passes, hidden cases included, or why it has none."""
+    exercise = read_exercise(name)
+    judgement = judge(exercise, text)
+    failures = list(judgement.failures)
+    for setup in exercise.hidden_setups if judgement else ():
+        failures += examine(compiled(exercise, text), setup)[0]
+    if judgement and not failures:
+        return costs(judgement.totals)
+    return f"fails: {failures[0].property}" if failures else "is the stub"
 
 
 def page(problem: Exercise, text: str, points: Points) -> str:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from attn_course.cli import main
-from attn_course.cli.course import exercises as command
-from attn_course.exercises import mutants, proof, read_exercise
+from attn_course.cli.main import main
+from attn_course.exercises import read_exercise
 from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
+from attn_devtools.mutants import command, rules, survival
 
 KERNEL = """#define START __int_as_float(0xff800000)
 // if (i < n) in a comment
@@ -27,7 +27,7 @@ REASON = "no numbers are compared"  # of its head, why ties are no kind
 
 
 def test_every_rule_changes_its_tokens_and_names_the_line():
-    changes = {one.change for one in mutants.mutants_of(KERNEL)}
+    changes = {one.change for one in rules.mutants_of(KERNEL)}
     assert changes >= {
         "4: `][33];` -> `][32];`",
         "4: `tile[32][` -> `tile[31][`",
@@ -57,7 +57,7 @@ def test_every_rule_changes_its_tokens_and_names_the_line():
 
 
 def test_mutants_differ_from_the_text_and_from_each_other():
-    made = mutants.mutants_of(KERNEL)
+    made = rules.mutants_of(KERNEL)
     assert len({one.text for one in made} | {KERNEL}) == len(made) + 1
     assert len({one.change for one in made}) == len(made)
     for one in made:
@@ -86,27 +86,27 @@ def exercise():
 def test_the_fate_of_a_text(exercise, old, new, fate):
     text = exercise.solution.replace(old, new)
     assert text != exercise.solution
-    code = proof.compiled(exercise, exercise.solution).module.ptx()
-    assert proof._fate(exercise, code, text) == fate
+    code = survival.compiled(exercise, exercise.solution).module.ptx()
+    assert survival._fate(exercise, code, text) == fate
 
 
 def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_list(exercise):
     sizes = 'SIZES = [{"n": 256}]\n'
     blunt = replace(exercise, specification=f"{exercise.specification}\n\n{sizes}")
-    found = proof.survival(blunt)
+    found = survival.survival(blunt)
     guard = "4: `if (i < n) out` -> `if (true) out`"
     assert guard in found.survivors and not found.holds
     assert found.of == found.killed + len(found.survivors)
     reasons = dict.fromkeys(found.survivors, "one full block has no thread without a number")
-    listed = proof.survival(replace(blunt, equivalent=reasons))
+    listed = survival.survival(replace(blunt, equivalent=reasons))
     assert listed.holds and listed.of == listed.killed == found.killed
     assert listed.equivalent == found.equivalent + len(reasons)
-    refuted = proof.survival(replace(exercise, equivalent={guard: "it is not"}), jobs=2)
+    refuted = survival.survival(replace(exercise, equivalent={guard: "it is not"}), jobs=2)
     assert refuted.refuted == (guard,) and not refuted.holds and not refuted.survivors
 
 
 def test_a_share_of_the_mutants_is_chosen_by_their_words(exercise):
-    whole, parts = proof.survival(exercise), [proof.survival(exercise, one_in=3) for _ in range(2)]
+    whole, *parts = (survival.survival(exercise, one_in=share) for share in (1, 3, 3))
     assert parts[0] == parts[1] and 0 < parts[0].of < whole.of
 
 
@@ -123,7 +123,7 @@ def test_equivalent_mutants_and_kinds_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (TEXT + "\n## Equivalent mutants\n\n- the guard\n", "as --mutate prints it"),
+        (TEXT + "\n## Equivalent mutants\n\n- the guard\n", "as attn-course mutants prints it"),
         (TEXT.replace("for: agrees", "for: agrees\nKind: odd", 1), "has no kind of"),
         (TEXT.replace('"ties" =', '"odd" ='), "gives a reason"),
         (TEXT.replace(REASON, " "), "gives a reason"),
@@ -140,22 +140,13 @@ def test_a_wrong_list_or_kind_is_refused(text, words):
 def test_the_command_lists_the_mutants_that_pass(
     monkeypatch, capsys, tmp_path, survivors, refuted, status
 ):
-    found = proof.Survival("add_ten", 12, survivors, 1, refuted)
+    found = survival.Survival("add_ten", 12, survivors, 1, refuted)
     monkeypatch.setattr(command, "survival", lambda exercise, jobs: found)
     file = tmp_path / "mutants.json"
-    assert main.main(["exercises", "--mutate", "add_ten", "--json", str(file)]) == status
+    assert main(["mutants", "add_ten", "--json", str(file)], [command]) == status
     printed = capsys.readouterr().out
     assert f"add_ten: 12 of {12 + len(survivors)} mutants killed, 1 equivalent" in printed
     assert all(change in printed for change in survivors + refuted)
     [record] = json.loads(file.read_text())["mutants"]
     assert (record["killed"], record["of"]) == (12, 12 + len(survivors))
     assert tuple(record["survivors"]) == survivors and record["equivalent"] == 1
-
-
-def test_the_proof_holds_the_share_of_mutants_and_fails_for_no_survivor(monkeypatch, capsys):
-    found = proof.Survival("add_ten", 12, ("4: `a` -> `b`",))
-    monkeypatch.setattr(command, "survival", lambda exercise, jobs: found)
-    monkeypatch.setattr(command, "prove", lambda exercise: [])
-    assert main.main(["exercises", "--prove", "add_ten", "--json", "-"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["mutants"][0]["killed"] == 12 and record["mutants"][0]["of"] == 13

@@ -1,0 +1,90 @@
+"""Golf: costs, standings after a pass, and the learner's own table."""
+
+import json
+
+import pytest
+
+from attn_course.cli.main import main
+from attn_course.exercises import judge, read_exercise, session
+from attn_course.exercises.golf import COSTS, costs, known_standings, text_hash
+from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
+
+EXERCISE = read_exercise("transpose")
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch) -> WorkingCopy:
+    (tmp_path / PROGRESS).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "_written", {})
+    return WorkingCopy(tmp_path)
+
+
+def test_costs_add_the_counters_of_each_kind_and_their_total():
+    totals = judge(EXERCISE, EXERCISE.solution).totals
+    found = costs(totals)
+    assert found["sectors"] == totals["global_load_sectors"] + totals["global_store_sectors"] > 0
+    assert found["wavefronts"] > totals["shared_load_wavefronts"] > 0
+    assert found["instructions"] == totals["instructions"]
+    assert found["total"] == sum(found[name] for name in COSTS)
+    assert costs(dict.fromkeys(totals, 1)) == {
+        "sectors": 3,
+        "wavefronts": 3,
+        "instructions": 1,
+        "total": 7,
+    }
+
+
+def test_a_pass_shows_its_standing_beside_the_reference_and_the_best(copy):
+    known = dict(known_standings(EXERCISE))
+    best = min(known, key=lambda name: known[name]["total"])
+    judgement = session.attempt(EXERCISE, EXERCISE.correct[0].text, copy)
+    mine = known[EXERCISE.correct[0].name]
+    assert judgement.standings == {
+        "yours": mine,
+        "reference": known["reference"],
+        f"best known: {best}": known[best],
+    }
+    shown = repr(judgement)
+    assert f"best known: {best}" in shown and f"{mine['total']:,}" in shown
+    assert "best known" in judgement._repr_html_()
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "best known" not in repr(session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy))
+
+
+def test_an_own_pass_can_be_the_best_known(copy):
+    lean = EXERCISE.solution
+    session.attempt(EXERCISE, lean, copy)
+    mine = copy.progress()["transpose"].passes[text_hash(lean)]
+    copy.note("transpose", lambda attempts: setattr(attempts.passes[text_hash(lean)], "total", 1))
+    again = session.attempt(EXERCISE, f"{lean}\n// the same code, another text\n", copy)
+    assert f"best known: {text_hash(lean)}" in again.standings
+    assert len(copy.progress()["transpose"].passes) == 2 and mine.total > 1
+
+
+def test_blanks_at_the_ends_of_lines_make_no_other_text():
+    assert text_hash("a \nb\n\n") == text_hash("a\nb") != text_hash("a\nc")
+
+
+def test_the_command_shows_the_passes_beside_the_known_solutions(copy, capsys):
+    session.attempt(EXERCISE, EXERCISE.solution, copy)
+    session.attempt(EXERCISE, EXERCISE.wrong[0].text, copy)
+    assert main(["golf", "transpose", "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)["standings"]
+    [own] = [row for row in rows if row["kernel"] == "yours"]
+    reference = next(row for row in rows if row["kernel"] == "reference")
+    assert own["text"] == text_hash(EXERCISE.solution) and own["total"] == reference["total"]
+    assert [row["total"] for row in rows] == sorted(row["total"] for row in rows)
+    assert len(rows) == 2 + len(EXERCISE.correct)
+    assert main(["golf", "transpose"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{own['total']:,}" in shown and own["date"] in shown
+
+
+def test_without_a_working_copy_the_command_shows_the_known_solutions(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["golf", "add_ten"]) == 0
+    assert "reference" in capsys.readouterr().out
+    assert main(["golf", "no_such"]) == 2

@@ -1,0 +1,102 @@
+"""The mutants of an exercise's solution, examined: which are rejected, and which pass."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing import get_context
+from zlib import crc32
+
+from kernelscope import CompileError
+from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
+
+from attn_course.exercises.examination import compiled, examine
+from attn_course.exercises.exercise import Exercise
+
+from .rules import Mutant, mutants_of
+
+
+@dataclass(frozen=True)
+class Survival:
+    """The outcome of the mutants of an exercise's solution.
+
+    Attributes:
+        killed: mutants that are rejected. of: these, and those in `survivors`.
+        survivors: mutants that pass and that the file does not list as equivalent.
+        equivalent: how many pass that the file lists, or of which the compiler makes the same code.
+        refuted: changes that the file lists as equivalent and that do not pass.
+    """
+
+    exercise: str
+    killed: int = 0
+    survivors: tuple[str, ...] = ()
+    equivalent: int = 0
+    refuted: tuple[str, ...] = ()
+    of: int = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "of", self.killed + len(self.survivors))
+
+    @property
+    def holds(self) -> bool:
+        return not self.survivors and not self.refuted
+
+
+def survival(exercise: Exercise, jobs: int = 1, one_in: int = 1) -> Survival:
+    """Examine the mutants of an exercise's solution, in so many processes.
+
+    one_in: examine one of so many; which ones follows from the words of a change alone. One that
+    does not compile is none.
+    """
+
+    def chosen(change: str) -> bool:
+        return crc32(change.encode()) % one_in == 0
+
+    mutants = [one for one in mutants_of(exercise.solution) if chosen(one.change)]
+    fates = dict(zip((one.change for one in mutants), _fates(exercise, mutants, jobs), strict=True))
+    passed = [change for change, fate in fates.items() if fate == "passes"]
+    listed = [change for change in passed if change in exercise.equivalent]
+    same = sum(fate == "same code" for fate in fates.values())
+    return Survival(
+        exercise.name,
+        killed=sum(fate == "killed" for fate in fates.values()),
+        survivors=tuple(change for change in passed if change not in exercise.equivalent),
+        equivalent=len(listed) + same,
+        refuted=tuple(one for one in exercise.equivalent if chosen(one) and one not in listed),
+    )
+
+
+def _fates(exercise: Exercise, mutants: list[Mutant], jobs: int) -> Iterable[str]:
+    code = compiled(exercise, exercise.solution).module.ptx()
+    texts = [one.text for one in mutants]
+    plain = replace(exercise)  # without what has been worked out of it, which cannot be sent
+    if jobs == 1:
+        return list(map(partial(_fate, plain, code), texts))
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        shares = [pool.submit(_share, plain, code, texts[at::jobs]) for at in range(jobs)]
+        turns: list[Iterator[str]] = [iter(one.result()) for one in shares]
+    return [next(turns[at % jobs]) for at in range(len(texts))]
+
+
+def _share(exercise: Exercise, code: str, texts: list[str]) -> list[str]:
+    return [_fate(exercise, code, text) for text in texts]
+
+
+def _fate(exercise: Exercise, code: str, text: str) -> str:
+    """Return "no kernel", "same code", "killed" or "passes" for a mutant.
+
+    code: the optimised PTX of the solution. The debug build and the sanitizer come last: the
+    result or a counter tells on most mutants before.
+    """
+    try:
+        kernel = compiled(exercise, text)
+    except CompilerFailedError:
+        raise
+    except (CompileError, KernelNotFoundError, ParseError):
+        return "no kernel"
+    same = kernel.module.ptx() == code  # of the debug build only the sanitizer can tell
+    setups = (*exercise.setups, *exercise.hidden_setups)
+    for sanitized in (True,) if same else (False, True):
+        if any(examine(kernel, setup, sanitized=sanitized)[0] for setup in setups):
+            return "killed"
+    return "same code" if same else "passes"
