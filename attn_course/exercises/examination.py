@@ -28,13 +28,13 @@ from kernelscope.errors import (
     OutOfTime,
     ParseError,
 )
-from kernelscope.watch import Finding
+from kernelscope.watch import Finding, InFlight
 
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import SHARED_BYTES, Goal, Setup
+from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Goal, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -107,15 +107,15 @@ def examine(
     The method is judged wherever the kernel ends; goals are judged where all else holds.
     sanitized: run the debug build under the sanitizer too.
     """
-    counters, arguments, totals = Counters(), setup.fresh(), {}
+    watch, arguments, totals = _Watch(setup), setup.fresh(), {}
     try:
         try:
-            launch(kernel, setup, arguments, counters, seconds=LAUNCH_SECONDS)
+            launch(kernel, setup, arguments, *watch.observers, seconds=LAUNCH_SECONDS)
         except OutOfTime:
             launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
-            counters, arguments = Counters(), setup.fresh()
-            launch(kernel, setup, arguments, counters)
-        totals = _totals(kernel, setup, counters)
+            watch, arguments = _Watch(setup), setup.fresh()
+            launch(kernel, setup, arguments, *watch.observers)
+        totals = watch.totals(kernel)
         found = _sanitized(kernel, setup) if sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
@@ -134,9 +134,9 @@ def examine(
         found += _sanitized(kernel, setup, ended=True) if sanitized else []
     sound = not found
     if totals:
-        found += _missed(setup, setup.method, counters, totals, method=True)
+        found += _missed(setup, setup.method, watch.counters, totals, method=True)
     if sound:
-        found += _missed(setup, setup.goals, counters, totals)
+        found += _missed(setup, setup.goals, watch.counters, totals)
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -209,9 +209,22 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-def _totals(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
-    """Return all that a goal may bound."""
-    return {**counters.totals, SHARED_BYTES: kernel.shared_size_bytes + setup.shared_bytes}
+class _Watch:
+    """What counts one launch: all that a goal may bound."""
+
+    def __init__(self, setup: Setup):
+        self.counters, self.flights = Counters(), InFlight(copies_only=True)
+        self.shared_bytes = setup.shared_bytes
+        bounded = {goal.counter for goal in (*setup.method, *setup.goals)}
+        follows = PRODUCTS_UNDER_COPIES in bounded
+        self.observers = (self.counters, *((self.flights,) if follows else ()))
+
+    def totals(self, kernel: Kernel) -> dict[str, int]:
+        return {
+            **self.counters.totals,
+            SHARED_BYTES: kernel.shared_size_bytes + self.shared_bytes,
+            PRODUCTS_UNDER_COPIES: self.flights.products_under_way,
+        }
 
 
 def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> list[Failure]:
@@ -243,9 +256,9 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:
     """Return the counters of the largest case beside the reference's and the goals."""
     setup = exercise.setups[-1]
     if exercise.solution not in _reference_totals:
-        counters, reference = Counters(), compiled(exercise, exercise.solution)
-        launch(reference, setup, setup.fresh(), counters)
-        _reference_totals[exercise.solution] = _totals(reference, setup, counters)
+        watch, reference = _Watch(setup), compiled(exercise, exercise.solution)
+        launch(reference, setup, setup.fresh(), *watch.observers)
+        _reference_totals[exercise.solution] = watch.totals(reference)
     theirs = _reference_totals[exercise.solution]
     found = {
         goal.counter: (goal.counted(totals), goal.counted(theirs), goal.bound)
