@@ -9,6 +9,7 @@ from types import ModuleType
 from kernelscope.cli.arguments import add_json
 from kernelscope.cli.main import TRACEBACK, outcome
 from kernelscope.cli.options import joined
+from kernelscope.errors import UnknownNameError
 
 from attn_course import __version__
 from attn_course.folders import FOLDERS, home
@@ -40,6 +41,20 @@ def all_commands() -> tuple[ModuleType, ...]:
     return (*COMMANDS, *(entry.load() for entry in found))
 
 
+def require_known(name: str, commands: Sequence[ModuleType]) -> None:
+    """Raise UnknownNameError for a command that is not there; it says how it may come to be."""
+    known = [name_of(one) for one in commands]
+    if name in known or name.startswith("-"):
+        return
+    found = f"no command {name!r}; there are: {', '.join(known)}"
+    if not entry_points(group=GROUP):
+        found += (
+            ". Those of the course's authors, such as record, are found once the course is "
+            "installed: `make venv`, or pip install -e kernelscope -e ."
+        )
+    raise UnknownNameError(found)
+
+
 def build_parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="attn-course",
@@ -69,10 +84,12 @@ def main(
     def work() -> int:
         given = sys.argv[1:] if arguments is None else arguments
         mine = set(map(name_of, COMMANDS)) & set(given[:1])
-        parser = build_parser(commands or (COMMANDS if mine else all_commands()))
+        chosen = commands or (COMMANDS if mine else all_commands())
+        parser = build_parser(chosen)
         if not given:
             parser.print_help(sys.stderr)
             return 2
+        require_known(given[0], chosen)
         parsed = parser.parse_args(joined(given))
         return parsed.execute(parsed)
 

@@ -82,7 +82,7 @@ class _Kernel:
         rules = (
             *(self._comparison, self._bound, self._operator, self._number, self._macro),
             *(self._index, self._start, self._axis, self._guard, self._operand, self._choice),
-            self._call,
+            *(self._call, self._unset),
         )
         for at, token in enumerate(self.tokens):
             if token.depth:
@@ -150,6 +150,12 @@ class _Kernel:
             old = self.text[start:end]
             yield start, end, f"({old}) + 1" if "?" in old else f"{old} + 1"
 
+    def _unset(self, at: int):
+        """`float sum = 0.0f;` to `float sum;`."""
+        if self.words[at] == "=" and self.words[at + 2] in (";", ",") and self._declares(at):
+            if self.words[at + 1][0].isdigit() or self.words[at + 1] in self.macros:
+                yield self._span(at, at + 1, "")
+
     def _start(self, at: int):
         """`for (int i = lane;` to `for (int i = lane + 1;`."""
         if self.words[at] == "for" and self.words[at + 1] == "(":
@@ -209,7 +215,7 @@ class _Kernel:
         return self.words[at] if value and not cast else ""
 
     def _declares(self, at: int) -> bool:
-        """Whether this is part of the size of an array that is declared."""
+        """Whether this stands in a declaration, before any value."""
         first = at
         while self.words[first - 1] not in (";", "{", "}"):
             first -= 1

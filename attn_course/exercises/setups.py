@@ -180,6 +180,18 @@ def output(*shape: int, dtype=np.float32) -> np.ndarray:
     return poisoned(shape, dtype)
 
 
+def tile_stores(*shape: int) -> tuple[int, int]:
+    """Return the requests and sectors that store float32 numbers of shape (..., rows, columns).
+
+    Each thread of 16 x 16 blocks stores one number, x along the columns: a warp stores two rows of
+    16 columns.
+    """
+    *planes, row, col = np.indices(shape).reshape(len(shape), -1)
+    warps = np.stack([*planes, row // 2, col // 16])
+    sectors = np.vstack([warps, np.arange(row.size) // 8])
+    return np.unique(warps, axis=1).shape[1], np.unique(sectors, axis=1).shape[1]
+
+
 VOCABULARY = {
     "np": np,
     "reference": reference,
@@ -190,6 +202,7 @@ VOCABULARY = {
     "exactly": exactly,
     "normal": normal,
     "output": output,
+    "tile_stores": tile_stores,
     "int32": np.int32,
     "float16": np.float16,
     "float32": np.float32,

@@ -1,6 +1,6 @@
 """Where the time goes: Amdahl's curve, shares, a roofline, time by work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -165,7 +165,7 @@ def roofline(
 
 @style.styled
 def time_by_work(
-    series: Mapping[str, Mapping[float, float]],
+    series: Mapping[str, Collection[tuple[float, float]]],
     *,
     floors: Mapping[str, float],
     launches: Mapping[str, float] | None = None,
@@ -175,20 +175,20 @@ def time_by_work(
     """Draw times against work, with the floors of arithmetic and of a launch.
 
     Args:
-        series: name -> {10^6 operations: microseconds}.
+        series: name -> pairs of 10^6 operations and microseconds.
         floors: name of a rate -> microseconds for 10^6 operations at that rate.
         launches: name -> microseconds of kernels that do nothing, a horizontal line each.
 
     Raises:
         ValueError: no series, or one that is not positive.
     """
-    every = [pair for one in series.values() for pair in one.items()]
+    every = [pair for one in series.values() for pair in one]
     positive = min(map(min, every), default=0) > 0
     style.require(positive, "every series needs positive work and time")
     least, most = min(every)[0], max(every)[0]
     figure, axes = style.new_axes(7.8, 4.4)
     for colour, mark, (name, one) in zip(style.PALETTE, "os^Dv", series.items(), strict=False):
-        axes.plot(*zip(*sorted(one.items()), strict=True), mark, color=colour, ms=7, label=name)
+        axes.plot(*zip(*sorted(one), strict=True), mark, color=colour, ms=7, label=name)
     reach = np.array([least / 1.6, most * 1.6])
     for (name, each), dash in zip(floors.items(), ((4, 3), (1, 2)), strict=False):
         axes.plot(reach, reach * each, color=style.INK, lw=1.3, ls=(0, dash), label=name)

@@ -19,8 +19,8 @@ from attn_course.measure.records import RESULTS_FOLDER, RecordError
 
 from .predictions import predict, reveal
 
-HOLDS, HOLDS_WHEN, FAILS = "holds", "holds only when", "does not hold"
-VERDICTS = (HOLDS, HOLDS_WHEN, FAILS)
+HOLDS, HOLDS_WHEN, FAILS, UNDECIDED = "holds", "holds only when", "does not hold", "not decided"
+VERDICTS = (HOLDS, HOLDS_WHEN, FAILS, UNDECIDED)
 # What the claims come from: five documents about attention kernels, by their kind.
 SOURCES = {
     "guide": "a beginner's guide to a tiled kernel for attention scores",
@@ -32,9 +32,12 @@ SOURCES = {
 COUNTED = "counted by the simulator"
 COMPUTED = "computed"
 PRINTED = "printed in the source"
+EXACT = (COUNTED, COMPUTED, PRINTED)  # sources of numbers that have no spread
 YES_OR_NO = "yes or no"
+# A recorded number without a spread must miss a limit by this factor to decide.
+WITHOUT_SPREAD = 1.25
 FILE = "claims.json"
-CHOICE = dict(zip("hwn", VERDICTS, strict=True))  # what a learner answers -> the verdict
+CHOICE = dict(zip("hwnu", VERDICTS, strict=True))  # what a learner answers -> the verdict
 
 
 @dataclass(frozen=True)
@@ -43,23 +46,49 @@ class Evidence:
 
     value: True and False become 1 and 0 in the unit YES_OR_NO.
     source: COUNTED, COMPUTED, PRINTED, or the caption of a record.
+    low, high: the interval of a recorded number, in its unit; None: the record has no spread.
     """
 
     what: str
     value: float
     unit: str
     source: str
+    low: float | None = None
+    high: float | None = None
 
     def __post_init__(self):
         if isinstance(self.value, bool | np.bool_):
             object.__setattr__(self, "unit", YES_OR_NO)
         object.__setattr__(self, "value", float(self.value))
 
+    @property
+    def exact(self) -> bool:
+        """A count, a result of arithmetic, a printed number, or a yes or no."""
+        return self.source in EXACT or self.unit == YES_OR_NO
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What a rule compares with its limit; of a recorded number without a spread a wide one."""
+        if self.low is not None and self.high is not None:
+            return self.low, self.high
+        factor = 1.0 if self.exact else WITHOUT_SPREAD
+        return self.value / factor, self.value * factor
+
+    @property
+    def spread(self) -> str:
+        """The interval in words; empty for an exact number."""
+        if self.low is not None:
+            return f"{_number(self.low)} to {_number(self.high)}"
+        return "" if self.exact else "no spread"
+
     def __str__(self) -> str:
         if self.unit == YES_OR_NO:
             return "yes" if self.value else "no"
-        number = f"{self.value:,.0f}" if self.value >= 1000 else f"{self.value:.4g}"
-        return f"{number} {self.unit}".rstrip()
+        return f"{_number(self.value)} {self.unit}".rstrip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +105,11 @@ class Tried:
 
     def record(self) -> dict:
         """Return the fields for the file."""
-        return asdict(self) | {"evidence": [asdict(one) for one in self.evidence]}
+        evidence = [
+            {key: value for key, value in asdict(one).items() if value is not None}
+            for one in self.evidence
+        ]
+        return asdict(self) | {"evidence": evidence}
 
 
 class _Book(TypedDict):
@@ -111,9 +144,12 @@ def evidence_table(evidence: Iterable[Evidence]) -> str:
     evidence = list(evidence)
     sources = list(dict.fromkeys(one.source for one in evidence))
     mark = {source: "abcdefgh"[number] for number, source in enumerate(sources)}
-    rows = [(one.what, str(one), mark[one.source]) for one in evidence]
+    rows = [(one.what, str(one), one.spread, mark[one.source]) for one in evidence]
+    heads = ("what", "value", "interval", "from")
+    if not any(one.spread for one in evidence):
+        heads, rows = ("what", "value", "from"), [(*row[:2], row[3]) for row in rows]
     notes = [f"{letter}: {source}" for source, letter in mark.items()]
-    return "\n".join([table(("what", "value", "from"), rows, (1,)), *notes])
+    return "\n".join([table(heads, rows, (1,)), *notes])
 
 
 def ask(verdicts: Mapping[str, str | None]) -> None:

@@ -6,13 +6,13 @@ several other attempts: each of them takes its turns beside the ladder's kernels
 
 import difflib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
-from kernelscope import Counters, Observer, RawModule, Tracer, observe
+from kernelscope import Counters, Observer, Tracer, observe
 from kernelscope.errors import InputError
 
 from attn_course.figures import table
@@ -91,14 +91,6 @@ def counts(which: int | str, q, k, v, **options) -> dict[str, int]:
     seen = Counters()
     run(which, q, k, v, seen, **options)
     return seen.totals
-
-
-def ptx_counts(which: int | str, opcodes: Iterable[str], options: Sequence[str] = ()) -> dict:
-    """Return the number of instructions in a kernel's PTX that begin with each name."""
-    text = RawModule(path=str(step(which).path), options=options, backend="simulator").ptx()
-    words = [line.split(None, 1) for line in text.splitlines() if line.strip()]
-    first = [part[1] if part[0].startswith("@") and len(part) > 1 else part[0] for part in words]
-    return {name: sum(word.startswith(name) for word in first) for name in opcodes}
 
 
 @dataclass(frozen=True)
@@ -281,7 +273,7 @@ def measure_shape(
         "shape": shape,
         "refused": result.entrants.refused,
         "wrong": result.entrants.wrong,
-        "contestants": result.facts(),
+        "candidates": result.facts(),
     }
 
 
@@ -292,7 +284,7 @@ def times(record: dict, shape: Shape, **fields) -> dict[str, float]:
     Candidates of one record were timed in turns, so their ratios compare.
     """
     row = records.row_of(record, shape, **fields)
-    return records.medians_us(row["timings" if "timings" in row else "contestants"])
+    return records.medians_us(row["timings" if "timings" in row else "candidates"])
 
 
 def time_table(record: dict, names: Sequence[str]) -> str:
@@ -309,7 +301,7 @@ def tile_times(record: dict, shape: Shape, keys: int) -> list[tuple[str, dict, i
     Raises:
         KeyError: the record does not have the problem.
     """
-    found = records.row_of(record, shape, keys=keys)["contestants"]
+    found = records.row_of(record, shape, keys=keys)["candidates"]
     return [(*parsed_label(name), one["blocks"], one["median_us"]) for name, one in found.items()]
 
 

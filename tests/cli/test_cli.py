@@ -247,6 +247,16 @@ def test_json_holds_what_json_can():
     }
 
 
+def test_a_command_of_the_authors_is_missed_where_nothing_is_installed(capsys, monkeypatch):
+    status, _, err = call(capsys, "recrod")
+    assert status == 2 and "no command 'recrod'" in err and " record" in err
+    assert "make venv" not in err
+    monkeypatch.setattr(main, "entry_points", lambda **_: ())
+    status, _, err = call(capsys, "record", "ladder")
+    assert status == 2 and "no command 'record'; there are: tour, " in err and "make venv" in err
+    assert call(capsys, "exercises")[0] == 0
+
+
 def test_the_module_runs_as_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "attn_course.cli", "run", "--help"],

@@ -59,7 +59,7 @@ TURNED = {
     "attention_bound_by_memory": {"in one kernel": 10.0},
     "half_operation_a_byte": {"64 queries, 64 keys": 0.5},
     "restrict_reorders": {"instructions, __restrict__": 100.0},
-    "unroll_removes_the_loop": {"the same code with it": 0.0},
+    "unroll_removes_the_loop": {"multiply-adds, no pragma": 1.0},
     "six_percent": {"the whole faster": 2.9},
     "quarter_operation_a_byte": {"the whole": 0.25},
     "infinite_compute": {"over the floor": 1.1},
@@ -68,7 +68,7 @@ TURNED = {
     "double_buffer_overflows": {"slices run": 0.0},
     "atomic_max_on_bits": {"right with negative scores": 1.0},
     "tensor_cores_slower": {"tensor-core instructions": 64.0},
-    "speedup_7_76": {"tiled against the best of PyTorch": 7.5},
+    "speedup_7_76": {"eager PyTorch over tiled": 7.5},
     "launch_overhead_below_4": {"batch 4, printed": 2.0},
     "bound_by_memory_at_0_4_percent": {"tiled, share of the bandwidth": 90.0},
     "profile_percentages": {"DRAM": 85.0},
@@ -76,32 +76,81 @@ TURNED = {
     "linear_traffic": {"sectors read, 2 L over L": 2.0},
     "tile_16_occupancy": {"TILE 32": 50.0},
     "gelu_error": {"weights as torch.nn.Linear draws them: error": 2.3e-2},
-    "first_warp_found": {"right against float64": 1.0},
+    "first_warp_found": {"right, rows of 32": 0.0},
+    "layer_norm_2_to_7": {"4,512,768": 2.5},
+    "mlp_handle": {"2048 tokens, made over eager PyTorch": 1.0},
 }
+
+
+def changed(name: str, values: dict[str, float]) -> dict[str, Evidence]:
+    """Return a claim's evidence, by what it is, with other, exact values."""
+    exact = {"source": COMPUTED, "low": None, "high": None}
+    return {
+        one.what: replace(one, value=values[one.what], **exact) if one.what in values else one
+        for one in STORED[name].evidence
+    }
 
 
 @pytest.mark.parametrize("name", TURNED)
 def test_other_numbers_give_another_verdict(name):
-    stored = {one.what: one.value for one in STORED[name].evidence}
-    assert TURNED[name].keys() <= stored.keys()
-    assert BY_NAME[name].judge(stored | TURNED[name]) != STORED[name].verdict
+    assert TURNED[name].keys() <= {one.what for one in STORED[name].evidence}
+    assert BY_NAME[name].judge(changed(name, TURNED[name])) != STORED[name].verdict
 
 
 def test_gains_decide_by_every_size():
     for name in ("atomics_32_times", "layer_norm_2_to_7", "warp_reduction_gain"):
-        stored = {one.what: one.value for one in STORED[name].evidence}
-        low, high = dict.fromkeys(stored, 1.0), dict.fromkeys(stored, 40.0)
-        low |= {key: 8.0 for key in stored if "printed" in key}
-        assert BY_NAME[name].judge(high) == claims.HOLDS
-        assert BY_NAME[name].judge(low) == claims.FAILS
+        what = [one.what for one in STORED[name].evidence]
+        low, high = dict.fromkeys(what, 1.0), dict.fromkeys(what, 40.0)
+        low |= {key: 8.0 for key in what if "printed" in key}
+        assert BY_NAME[name].judge(changed(name, high)) == claims.HOLDS
+        assert BY_NAME[name].judge(changed(name, low)) == claims.FAILS
 
 
 def test_a_handle_is_the_cause_only_if_keeping_it_is_the_cure():
-    judge = BY_NAME["mlp_handle"].judge
-    kept, made, theirs = ("8 tokens, handle kept", "8 tokens, handle made", "8 tokens, PyTorch")
-    assert judge({kept: 100.0, made: 300.0, theirs: 100.0}) == claims.HOLDS
-    assert judge({kept: 300.0, made: 300.0, theirs: 100.0}) == claims.FAILS
-    assert judge({kept: 90.0, made: 100.0, theirs: 100.0}) == claims.FAILS
+    def judged(kept, made, cost=2000.0):
+        values = {"8 tokens, kept over eager PyTorch": kept}
+        values |= {"8 tokens, made over eager PyTorch": made}
+        values |= {"8 tokens, cost of a handle": cost, "the loss, printed": 2150.0}
+        made_up = {what: Evidence(what, value, "", COMPUTED) for what, value in values.items()}
+        return BY_NAME["mlp_handle"].judge(made_up)
+
+    assert judged(kept=1.0, made=3.0) == claims.HOLDS
+    assert judged(kept=1.0, made=3.0, cost=200.0) == claims.HOLDS_WHEN
+    assert judged(kept=3.0, made=3.0, cost=0.0) == claims.FAILS
+    assert judged(kept=0.9, made=1.0, cost=100.0) == claims.FAILS
+
+
+def measured(value: float, low: float | None, high: float | None) -> Evidence:
+    return Evidence("a ratio", value, "times", "recorded on a GPU", low, high)
+
+
+def test_an_interval_decides_and_a_median_does_not():
+    straddling, above, without = (
+        measured(2.004, 1.99, 2.13),
+        measured(2.004, 2.001, 2.007),
+        measured(2.004, None, None),
+    )
+    assert [trials.at_least(one, 2) for one in (straddling, above, without)] == [None, True, None]
+    assert [trials.below(one, 2) for one in (straddling, above)] == [None, False]
+    assert trials.at_least(without, 1.5) and trials.at_least(without, 2.6) is False
+    assert trials.within(straddling, 2.0, 0.05) is None and trials.within(above, 2.0, 0.05)
+    assert trials.within(above, 3.0, 0.05) is False
+    assert straddling.spread == "1.99 to 2.13" and without.spread == "no spread"
+
+
+@pytest.mark.parametrize(
+    "held, verdict",
+    [
+        ((True, True), claims.HOLDS),
+        ((True, False), claims.HOLDS_WHEN),
+        ((False, False), claims.FAILS),
+        ((True, None), claims.UNDECIDED),
+        ((False, None), claims.UNDECIDED),
+        ((True, False, None), claims.HOLDS_WHEN),
+    ],
+)
+def test_an_open_case_is_no_verdict_where_it_would_change_it(held, verdict):
+    assert trials._each(held) == verdict
 
 
 def test_a_learners_verdict_stands_beside_the_stored_one(capsys):

@@ -21,7 +21,7 @@ def no_gpu(no_gpu, monkeypatch):
 def taken(monkeypatch, rows=({},)):
     """Let every record be made up; returns the calls' `quick`."""
     calls = []
-    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "contestants": {}}
+    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "candidates": {}}
     found = stamped("experiments", device=DEVICE, rows=[row | one for one in rows], tiles=row)
     monkeypatch.setattr(
         record, "measurement", lambda name: (lambda q: calls.append(q) or found, lambda r: "table")
@@ -157,7 +157,7 @@ def test_a_record_that_takes_too_long_is_ended(tmp_path, monkeypatch):
 
 
 def test_prices_are_fitted_to_the_record(monkeypatch, tmp_path, capsys):
-    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "contestants": {}, "keys": None}
+    row = NOT_TIMED | {"shape": [1, 2, 3, 4], "candidates": {}, "keys": None}
     found = stamped("tiles", device=DEVICE, rows=[row])
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "tiles.json").write_text(json.dumps(found))

@@ -51,7 +51,7 @@ def made_up_record(times):
     row = {
         "shape": [1, 2, 64, 64],
         "keys": 64,
-        "contestants": {name: {"median_us": us} for name, us in times.items()},
+        "candidates": {name: {"median_us": us} for name, us in times.items()},
     }
     return {
         "device": {
@@ -127,7 +127,7 @@ def test_the_model_loses_little_on_the_record():
 
 def by_tile(row):
     """Tile -> microseconds; tiles of one shape for several head dims are one tile."""
-    times = {name: one["median_us"] for name, one in row["contestants"].items()}
+    times = {name: one["median_us"] for name, one in row["candidates"].items()}
     return {re.sub(r" D=\d+", "", name): us for name, us in times.items()}
 
 

@@ -7,7 +7,7 @@ from kernelscope.watch.counters.counters import NAMES
 
 from attn_course.exercises import read_exercise
 from attn_course.exercises.examination import compiled, examine, judge
-from attn_course.exercises.setups import TRAFFIC, at_least, at_most, exactly
+from attn_course.exercises.setups import TRAFFIC, at_least, at_most, exactly, tile_stores
 
 TOTALS = dict.fromkeys(NAMES, 0) | {"global_load_sectors": 10, "shared_store_requests": 4}
 ATOMICS = TOTALS | {"global_atomic_sectors": 3, "shared_atomic_requests": 9}
@@ -106,3 +106,18 @@ def test_the_method_is_judged_beside_a_wrong_result_and_goals_are_not():
     assert failures[1].method and failures[1].line == 0
     assert failures[1].message == ("shared_store_requests is 0; the goal is at least 1: method")
     assert all(one.label == setup.label for one in failures)
+
+
+@pytest.mark.parametrize(
+    ("shape", "requests", "sectors"),
+    [((1, 1), 1, 1), ((16, 16), 8, 32), ((3, 17), 4, 11), ((2, 3, 16), 4, 12)],
+)
+def test_the_stores_of_tiles(shape, requests, sectors):
+    assert tile_stores(*shape) == (requests, sectors)
+
+
+def test_the_stores_of_tiles_are_those_that_are_counted():
+    counted = judge(read_exercise("outer_sum"), read_exercise("outer_sum").solution).counters
+    for name in ("global_store_requests", "global_store_sectors"):
+        mine, theirs, bound = counted[name]
+        assert mine == theirs == int(bound.split()[-1].replace(",", ""))

@@ -33,6 +33,7 @@ def test_every_rule_changes_its_tokens_and_names_the_line():
         "4: `tile[32][` -> `tile[31][`",
         "5: `threadIdx.x;` -> `threadIdx.y;`",
         "6: `sum = START;` -> `sum = 0.0f;`",
+        "6: `float sum = START;` -> `float sum ;`",
         "6: `sum = START;` -> `sum = (-1e30f);`",
         "7: `= i; c` -> `= i + 1; c`",
         "7: `; c < n;` -> `; c <= n;`",

@@ -131,7 +131,9 @@ def test_a_kernel_of_tensor_cores_is_judged_by_their_roof():
 
 def test_times_by_work_stand_over_the_lines_of_empty_kernels():
     figure = figures.time_by_work(
-        {"ours": {1.0: 5.0, 10.0: 50.0}}, floors={"floor": 2.0}, launches={"one": 0.5, "three": 1.5}
+        {"ours": [(1.0, 5.0), (10.0, 50.0)]},
+        floors={"floor": 2.0},
+        launches={"one": 0.5, "three": 1.5},
     )
     (axes,) = figure.axes
     drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}

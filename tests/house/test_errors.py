@@ -21,7 +21,7 @@ RAISES = {
     "attn_course.figures": "imports nothing of ours; commands check their input before",
     "attn_course.classroom.points.Points.of": "a mapping's KeyError: the name is a row of its own",
     "attn_course.classroom.grading.handout.source_of": "caught by the readers of notebooks",
-    "attn_course.classroom.grading.confined.supervise": "loaded by path, in a sandbox's process",
+    "attn_course.classroom.grading.confined.supervise": "a process of its own; its caller tells",
     "attn_course.measure.records.read_record": "becomes a RecordError there",
     "kernelscope.ptx.shared_shapes": "caught there: the expression is no constant",
     "kernelscope.differential.random_code.printer.expression": "a node that ours does not make",

@@ -150,6 +150,25 @@ def test_prose_has_at_most_100_columns(name):
     assert not [line for line in typed.splitlines() if len(line) > 100 and line[0] != "|"]
 
 
+def test_the_contributors_map_names_every_room():
+    lines = PAGES["CONTRIBUTING.md"].split("```")[1].splitlines()
+    engine = lines.index(next(line for line in lines if line.startswith("kernelscope/")))
+    course = lines.index(next(line for line in lines if line.startswith("attn_course/")))
+    maps = {
+        "kernelscope/src/kernelscope": lines[engine:course],
+        "attn_course": lines[course:],
+        "tools/attn_devtools": lines[course:],
+    }
+    for folder, part in maps.items():
+        rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+        named = {word for line in part for word in re.findall(r"^ +(\w+)/ ", line)}
+        assert rooms and not rooms - named, folder
+    tops = [ROOT, ROOT / "kernelscope", *(ROOT / folder for folder in maps)]
+    there = {path.name for top in tops for path in (*top.glob("*/"), *top.glob("*/*/"))}
+    named = {word for line in lines for word in re.findall(r"^ *(\w+)/ ", line)}
+    assert not named - there
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_subcommands_that_are_named_exist(name):
     known = set(map(name_of, all_commands()))

@@ -70,10 +70,10 @@ def stored(folder: str, *endings: str) -> set[str]:
 
 
 DATA = (
-    stored("kernels", ".cu", ".cuh")
+    stored("kernels", ".cu", ".cuh", ".toml")
     | stored("results", ".json")
-    | stored("notebooks", ".ipynb")
-    | stored("exercises", ".md")
+    | stored("notebooks", ".ipynb", ".md")
+    | stored("exercises", ".md", ".toml")
     | stored("docs", ".md")
     | stored("kernelscope/docs", ".md")
     | stored("kernelscope/results", ".json")
@@ -121,7 +121,7 @@ def test_the_engines_sdist_holds_its_tests_and_docs(tmp_path):
 
 def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = stored("attn_course", ".py", ".js", ".css", ".json")
+    package = stored("attn_course", ".py", ".js", ".j2", ".json")
     authors = stored("tools/attn_devtools", ".py", ".js", ".css", ".j2", ".toml")
     assert package | {f"attn_course/{name}" for name in DATA} <= names
     assert {name.removeprefix("tools/") for name in authors} <= names
@@ -133,8 +133,9 @@ def test_the_wheel_holds_the_package_kernels_records_and_lessons(wheel):
 def test_the_sdist_is_a_checkout(tmp_path):
     with tarfile.open(build("sdist", tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    package = stored("attn_course", ".py", ".js", ".css", ".j2")
-    others = stored("tests", ".py", ".cfg") | stored("tools", ".py") | stored("docs", "")
+    package = stored("attn_course", ".py", ".js", ".j2", ".json")
+    others = stored("tests", ".py", ".cfg") | stored("docs", "")
+    others |= stored("tools", ".py", ".js", ".css", ".j2", ".toml")
     single = {"Makefile", "pyproject.toml", "setup.py", "environment.yml", "Dockerfile"}
     single |= {f"requirements/{group}.lock" for group in ("tour", "lab", "test")}
     assert DATA | package | {name for name in others if "__pycache__" not in name} | single <= {

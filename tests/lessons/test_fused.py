@@ -70,11 +70,6 @@ def test_a_budget_is_used_up_and_not_exceeded():
     assert fused.shared_need("double_buffer_slices", 64) == 4 * (2 * 32 * 132 + 64 + 64)
 
 
-def test_tensor_core_instructions_are_counted_by_their_names():
-    found = fused.ptx_counts("half2_tiles", ("mma", "wmma", "cvt"))
-    assert found["mma"] == found["wmma"] == 0 and found["cvt"] > 0
-
-
 @pytest.mark.parametrize(("m", "tiles"), [(8, 1), (30, 4)])
 def test_kernel_20_waits_twice_a_key_tile_and_once_before(m, tiles):
     options = ("-DCLUSTER=4", "-DCOLS=1", "-DWARPS=4", "-DROWS=2", "-DKEYS=1")  # 8 rows, 8 keys
@@ -126,7 +121,7 @@ def record(shape, keys, times, blocks):
     row = {
         "shape": list(shape),
         "keys": keys,
-        "contestants": {
+        "candidates": {
             label(method, dict(c)): {"median_us": time, "blocks": blocks[method, c]}
             for (method, c), time in times.items()
         },
@@ -228,7 +223,7 @@ def test_tile_options_name_every_constant_of_kernel_11():
 
 def test_times_are_of_an_experiments_record_or_of_a_suites():
     shape = REPORT_SHAPES[1]
-    row = {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 3.0}}}
+    row = {"shape": list(shape), "candidates": {"rows_warp": {"median_us": 3.0}}}
     found = stamped("experiments", rows=[row], tiles={"shape": fused.TILE_SHAPE})
     assert fused.times(found, shape) == {"rows_warp": 3.0}
     row = {"shape": list(shape), "causal": False, "timings": {"rows_online": {"median_us": 2.0}}}
@@ -240,7 +235,7 @@ def test_times_are_of_an_experiments_record_or_of_a_suites():
 
 def test_a_table_of_times_has_a_column_a_shape_and_the_caption():
     rows = [
-        {"shape": list(shape), "contestants": {"rows_warp": {"median_us": 10.0 + at}}}
+        {"shape": list(shape), "candidates": {"rows_warp": {"median_us": 10.0 + at}}}
         for at, shape in enumerate(REPORT_SHAPES)
     ]
     heads, _, first, second, caption = fused.time_table(

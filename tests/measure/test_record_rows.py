@@ -104,11 +104,11 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
 
 def test_a_row_of_experiments(made_up_gpu, monkeypatch):
     found = fused.measure_shape(SHAPE, fused.VARIANTS, iterations=1)
-    timed = found["contestants"]
+    timed = found["candidates"]
     assert {*timed, *found["refused"]} == set(fused.VARIANTS) and not found["wrong"]
     assert {"rows_atomic", "multi_query", "half2_tiles"} <= set(timed)
     shown = {name: one | {"resident_blocks": 1} for name, one in timed.items()}
-    record = {"rows": [found | {"contestants": shown}], "tiles": found | {"contestants": shown}}
+    record = {"rows": [found | {"candidates": shown}], "tiles": found | {"candidates": shown}}
     assert report(record).count("rows_atomic") == 2
 
 
@@ -116,7 +116,7 @@ def test_a_row_of_tiles(made_up_gpu):
     wanted = tile_model.variants(SHAPE, 33, Device())
     few = dict(list(wanted.items())[-3:])
     found = fused.measure_shape(SHAPE, few, keys=33, iterations=2)
-    assert list(found["contestants"]) == list(few) and not found["wrong"]
+    assert list(found["candidates"]) == list(few) and not found["wrong"]
 
 
 def test_a_row_of_pipelines(made_up_gpu):

@@ -7,6 +7,7 @@ refuse such a notebook.
 import copy
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import nbformat
 import pytest
@@ -23,6 +24,8 @@ IGNORED = ("# NBVAL_IGNORE_OUTPUT", "nbval-ignore-output")
 DURATION = re.compile(
     r"(?<![\w.])\d+(?:[.,]\d+)?(?:e-?\d+)?\s?(?:ns|us|µs|μs|ms|s|seconds?)\b|it/s"
 )
+# A name of the two packages, as prose gives it: attn_course.measure.recorded.
+OF_OURS = re.compile(r"\b(?:attn_course|kernelscope)(?:\.[A-Za-z_]\w*)+")
 # A cell that shows a duration from results/ says so; that one is the same in every run.
 RECORDED = re.compile(r"(?i)\brecorded\b")
 
@@ -163,6 +166,29 @@ GOOD_HEAD = """# 99 · Title
 **Builds on:** nothing.
 
 **New words:** none ([glossary](glossary.md))"""
+
+
+def names_that_lead_nowhere(text: str) -> list[str]:
+    """The names of ours in a text that no module has."""
+    found = []
+    for name in OF_OURS.findall(text):
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_prose_names_what_there_is(path):
+    cells = nbformat.read(path, as_version=4).cells
+    prose = "\n".join(source(cell) for cell in cells if cell.cell_type == "markdown")
+    assert names_that_lead_nowhere(prose) == []
+
+
+def test_a_name_that_is_gone_is_found():
+    text = "`attn_course.measure.recorded`, `attn_course.measure.gone(1)`, `kernelscope.gone.name`"
+    assert names_that_lead_nowhere(text) == ["attn_course.measure.gone", "kernelscope.gone.name"]
 
 
 def good_notebook():

@@ -22,7 +22,7 @@ from kernelscope.compile import (
 )
 from kernelscope.compile import compiler as compiler_process
 from kernelscope.compile import nvrtc as compiler
-from kernelscope.compile.messages import describe_failure
+from kernelscope.compile.messages import CONSTANTS, describe_failure
 from kernelscope.ptx.source_module import lines_of
 
 SCALE = """extern "C" __global__ void scale(float* x, float factor) {
@@ -244,6 +244,14 @@ def test_a_misspelt_name_gets_a_suggestion():
     lines = str(error).splitlines()
     caret = next(i for i, line in enumerate(lines) if line.endswith("^"))
     assert lines[caret - 1][lines[caret].index("^") :].startswith("treadIdx")
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_constant_of_the_hosts_math_header_is_given_as_a_definition(name):
+    line = f"  x[0] = {name};"
+    _, _, advice = str(failure(body(line))).partition("put this before the kernel: ")
+    assert advice.startswith(f"#define {name} ")
+    compile_ptx(advice.splitlines()[0] + "\n" + body(line))
 
 
 @pytest.mark.parametrize(

@@ -370,6 +370,8 @@ def test_null_pointer():
     arrays = [np.arange(256, dtype=np.int32), None]
     found = check("if (threadIdx.x < 3)\nb[threadIdx.x] = 1;", arrays=arrays)
     assert kinds(found) == [("out-of-bounds", "error")] and found[0].line == 4
+    (found,) = check("memcpy(0, &a[threadIdx.x], 4);\nb[0] = 0;", arrays=[arrays[0]] * 2, block=1)
+    assert found.array == "" and "a null or wild pointer" in found.message
 
 
 def test_local_array_overrun():

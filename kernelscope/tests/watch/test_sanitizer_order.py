@@ -32,7 +32,7 @@ ORDERED = (
     "b[g] = a[t]; c.sync(); s[t] = b[g ^ 64];",
     "p[t] = a[t]; c.barrier_arrive(); b[g] = a[t]; c.barrier_wait(); b[g] = s[t];",
     "s[t] = a[t]; c.sync(); s[t] += 1; c.sync(); b[g] = p[t]; c.sync(); s[63 - t] = 2;",
-    "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+    "s[t] = a[t]; c.sync(); if (t > 40) return; c.sync(); b[g] = p[63 - t];",
 )
 RACING = (
     "p[t] = a[t]; __syncthreads(); b[g] = s[t]; c.sync();",
@@ -40,6 +40,8 @@ RACING = (
     "b[g] = a[t]; c.sync(); s[t] = b[(g + 128) % 256];",
     "s[t] = a[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait(); b[g] = p[t]; c.sync();",
     "s[t] = a[t]; c.sync(); b[g] = p[t]; c.barrier_arrive(); s[t] = 2; c.barrier_wait();",
+    "s[t] = a[t]; if (t > 40) return; c.sync(); b[g] = p[63 - t];",
+    "c.barrier_arrive(); p[t] = a[t]; c.barrier_wait(); if (c.block_rank() == 0) b[g] = s[t];",
 )
 UNWRITTEN = "c.sync(); b[g] = p[63 - t]; c.sync();"
 REMOTE = "p[t] = a[t]; c.sync(); b[g] = s[t] + p[t];"

@@ -61,7 +61,7 @@ class Suite(ABC):
         quick: bool = False,
         progress: Callable[[Iterable], Iterable] = iter,
     ) -> dict:
-        """Run the suite and return its record (see :mod:`..records`).
+        """Run the suite and return its record (see :mod:`attn_course.measure.records`).
 
         chosen: names of candidates; None: all.  quick: the first row alone.  progress: wraps the
         rows, as tqdm does.

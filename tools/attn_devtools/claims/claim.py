@@ -1,7 +1,7 @@
 """A claim on trial: what was said, what was measured or counted, and the verdict that follows."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Claim:
         said: the claim, in our words.
         why: what explains the numbers.
         experiment: returns the evidence; raises NotMeasured.
-        judge: what -> value gives a verdict of VERDICTS: the rule is fixed before the numbers.
+        judge: what -> evidence gives a verdict of VERDICTS: the rule is fixed before the numbers.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Claim:
     said: str
     why: str
     experiment: Callable[[], list[Evidence]]
-    judge: Callable[[dict[str, float]], str]
+    judge: Callable[[Mapping[str, Evidence]], str]
 
     def tried(self) -> Tried:
         """Run the experiment and judge its numbers.
@@ -44,7 +44,7 @@ class Claim:
             NotMeasured: a record is missing.
         """
         evidence = tuple(self.experiment())
-        verdict = self.judge({one.what: one.value for one in evidence})
+        verdict = self.judge({one.what: one for one in evidence})
         return Tried(self.name, self.source, self.said, self.lesson, evidence, verdict, self.why)
 
 

@@ -8,7 +8,7 @@ from kernelscope.compile import compile_cubin
 from kernelscope.module import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
 
 from attn_course import reference
-from attn_course.clinic import BROKEN_FOLDER, examine
+from attn_course.clinic import BROKEN_FOLDER, examine, read_case
 from attn_course.clinic.edits import edited
 from attn_course.ladder.call import run_steps
 from attn_course.ladder.headers import kernel_path
@@ -117,10 +117,13 @@ def unrolling() -> list[Evidence]:
         _machine_code(((loop, f"{pragma}{loop}"),))
         for pragma in ("", "#pragma unroll\n", "#pragma unroll 1\n")
     )
+    builds = {"no pragma": plain, "pragma": asked, "unroll 1": never}
     return [
-        Evidence("multiply-adds, no pragma", count_operations(plain, "FFMA")["FFMA"], "", COMPUTED),
+        *(
+            Evidence(f"multiply-adds, {name}", count_operations(code, "FFMA")["FFMA"], "", COMPUTED)
+            for name, code in builds.items()
+        ),
         Evidence("the same code with it", plain == asked, "", COMPUTED),
-        Evidence("multiply-adds, unroll 1", count_operations(never, "FFMA")["FFMA"], "", COMPUTED),
     ]
 
 
@@ -241,8 +244,9 @@ def _gelu_change(scaled: bool) -> tuple[float, float]:
 
 
 def first_warp() -> list[Evidence]:
-    found = examine(BROKEN_FOLDER / "first_warp_layernorm.cu")
-    return [
-        Evidence("findings of the sanitizer", len(found.errors), "", COUNTED),
-        Evidence("right against float64", found.comparison.agrees, "", COUNTED),
-    ]
+    evidence, path = [], BROKEN_FOLDER / "first_warp_layernorm.cu"
+    for d in (32, 77):
+        found = examine(path, read_case(f"BH=2, n=3, m=1, d={d}"))
+        evidence.append(Evidence(f"right, rows of {d}", found.comparison.agrees, "", COUNTED))
+        evidence.append(Evidence(f"sanitizer, rows of {d}", len(found.errors), "findings", COUNTED))
+    return evidence

@@ -26,7 +26,6 @@ Date = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\d")]
 Shape = Annotated[list[Count], Meta(min_length=4, max_length=4)]  # (B, H, L, D) or (BH, n, m, d)
 Extents = Annotated[list[Count], Meta(min_length=1, max_length=3)]  # of a grid or a block
 Spread = Annotated[list[float], Meta(min_length=3, max_length=3)]  # lowest, median, highest
-KernelFile = Annotated[str, Meta(pattern=r"^\d\d_\w+\.cu$")]
 Reasons = dict[str, str]  # candidate -> why it was not timed
 Options = list[str]
 
@@ -114,7 +113,7 @@ class LayerRowFields(ContestFields):
 
 class ContestRow(ContestFields):
     shape: Shape
-    contestants: dict[str, LaunchTiming]
+    candidates: dict[str, LaunchTiming]
 
 
 class TileRow(ContestRow):

@@ -127,7 +127,7 @@ def picks(found: dict, prices: Prices = PRICES) -> Iterable[Pick]:
     """For each problem of a record, what the model picks among the tiles timed."""
     device = device_of(found)
     for row in found["rows"]:
-        shape, times = tuple(row["shape"]), row["contestants"]
+        shape, times = tuple(row["shape"]), row["candidates"]
         clocks = {
             name: forecast(name, problem(shape, row["keys"]), device, prices) for name in times
         }
@@ -171,7 +171,7 @@ def cost(found: dict, prices: Prices) -> float:
         wanted = problem(tuple(row["shape"]), row["keys"])
         logs = [
             math.log(forecast(name, wanted, device, prices) / one["median_us"])
-            for name, one in row["contestants"].items()
+            for name, one in row["candidates"].items()
         ]
         errors.append(np.std(logs))
     return float(np.mean(losses) + 0.1 * max(losses) + 0.1 * np.mean(errors))

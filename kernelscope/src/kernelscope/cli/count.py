@@ -9,7 +9,7 @@ from ..watch.counters.counters import DESCRIPTIONS, NAMES, Counters
 from .arguments import printer, write_json
 from .call import file_call
 from .options import add_file
-from .tables import table
+from .tables import table, width
 from .written import arrays_record, arrays_report, save, written
 
 
@@ -69,7 +69,7 @@ def report(seen: Counters, result: str, *, lines: bool) -> str:
     """The result for people: a column a kernel, what it computed, the source with its counts."""
     parts = [totals_table(seen), result]
     if lines:
-        parts.append(seen.by_line.text())
+        parts.append(seen.by_line.text(width()))
     return "\n\n".join(parts)
 
 

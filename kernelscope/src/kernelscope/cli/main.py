@@ -13,6 +13,7 @@ from ..settings import setting
 from . import check, count, run, trace
 from .arguments import add_json
 from .options import joined
+from .tables import terminal_wide
 
 TRACEBACK = "KERNELSCOPE_TRACEBACK"  # environment: 1 shows where an error arose
 REFUSED = 2  # as argparse ends where it does not understand a call
@@ -70,7 +71,8 @@ def outcome(
     """
     try:
         try:
-            return work()
+            with terminal_wide():
+                return work()
         finally:
             sys.stdout.flush()  # after --help too
     except BrokenPipeError:

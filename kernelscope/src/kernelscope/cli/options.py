@@ -93,11 +93,6 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def call_options(arguments: argparse.Namespace) -> list[str]:
-    """The options of a call of a kernel file that are given."""
-    return [one for one in CALL if getattr(arguments, one) is not None]
-
-
 def source_file(name: str) -> Path:
     """The kernel file of a name. Raises FileNotFoundError, with the folder's files."""
     path = Path(name)

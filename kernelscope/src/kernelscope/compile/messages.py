@@ -74,6 +74,17 @@ DEVICE_NAMES = """
     float4
 """.split()
 
+# Macros of the host's <math.h>, and what they stand for.
+CONSTANTS = {
+    "INFINITY": "__int_as_float(0x7f800000)",
+    "HUGE_VALF": "__int_as_float(0x7f800000)",
+    "NAN": "__int_as_float(0x7fffffff)",
+    "M_PI": "3.14159265358979323846",
+    "M_E": "2.71828182845904523536",
+    "M_SQRT2": "1.41421356237309504880",
+    "M_LOG2E": "1.44269504088896340736",
+    "M_LN2": "0.69314718055994530942",
+}
 # What an undeclared name is declared in.
 HEADER_OF_NAME = (
     (re.compile(r"^(__)?half2?$|^__(half|float)\w*(half|float)\w*$"), "cuda_fp16.h"),
@@ -253,6 +264,8 @@ def _header_hint(header: str) -> str:
 
 
 def _name_hint(name: str, source: str) -> str:
+    if name in CONSTANTS:
+        return f"NVRTC has no {name}; put this before the kernel: #define {name} {CONSTANTS[name]}"
     for pattern, header in HEADER_OF_NAME:
         if name and pattern.search(name):
             return f"{name} is declared in <{header}>: add #include <{header}>"

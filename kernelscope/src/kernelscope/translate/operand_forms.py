@@ -274,16 +274,11 @@ def _counts(forms: tuple[Form, ...]) -> str:
 def describe(word: str) -> str:
     """What a word of a form asks for."""
     kind, _, count = word.removeprefix("=").removesuffix("^").partition("*")
-    result = word[0] == "="
     if kind in WORDS:
         return WORDS[kind]
-    if kind[:4] == "part" or kind == "signed":
-        return (
-            "a register of 32 bits, or a part of it" if kind != "signed" else "a value of 32 bits"
-        )
     first, _, second = kind.partition("|")
     what = "a predicate" if first == "pred" else f"a value of type .{first}"
-    if result:
+    if word[0] == "=":
         what = what.replace("value", "register for a value")
     if count > "1":
         what = f"{count} in braces, each {what}"

@@ -21,7 +21,6 @@ _KEPT = 32  # operands that are kept decoded
 _RAW = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("u8")}
 _WORD, _HALF = _RAW[4], _RAW[2]
 _BASES = (SHARED_BASE, LOCAL_BASE)
-_ROW_BYTES = 16  # of an 8x8 matrix of ldmatrix
 
 
 def _fragment(name: str, layout: Layout, values: np.ndarray) -> Fragment:

@@ -28,7 +28,6 @@ _SHOWN = (
     ("branches", "branches", None),
     ("divergent", "divergent_branches", None),
 )
-_COLUMNS = 120  # characters of a line of text
 _SOURCE_WIDTH = (56, 64)  # characters of source text in it, least and most
 # Heads wrap, and source lines take the room that the counts leave: the counts are what is read.
 _STYLE = (
@@ -135,9 +134,9 @@ class LineTable(Mapping):
     def __str__(self) -> str:
         return self.text()
 
-    def text(self) -> str:
-        """Every kernel's source with its counts beside it, for a terminal."""
-        return "\n\n".join(_text(kernel) for kernel in self.kernels) or "no kernel ran"
+    def text(self, columns: int = 120) -> str:
+        """Every kernel's source with its counts beside it, in lines of at most so many columns."""
+        return "\n\n".join(_text(kernel, columns) for kernel in self.kernels) or "no kernel ran"
 
     def _repr_html_(self) -> str:
         return _STYLE + ("".join(_html(kernel) for kernel in self.kernels) or "no kernel ran")
@@ -168,15 +167,16 @@ def _table(kernel: KernelLines) -> tuple[list[str], list[list[str]]]:
     return heads, [*rows, ["", "(all lines)", *totals]]
 
 
-def _text(kernel: KernelLines) -> str:
+def _text(kernel: KernelLines, columns: int) -> str:
     heads, rows = _table(kernel)
     split = [[*head.split(" x ", 1), ""][:2] for head in heads]  # "a x b" over two lines
     top = [[head for head, _ in split], [f"x {tail}" if tail else "" for _, tail in split]]
     widths = [max(len(row[i]) for row in (*top, *rows)) for i in range(len(heads))]
-    room = _COLUMNS - widths[0] - sum(2 + width for width in widths[2:]) - 2
-    widths[1] = min(widths[1], max(_SOURCE_WIDTH[0], min(_SOURCE_WIDTH[1], room)))
-    lines = textwrap.wrap(_title(kernel), _COLUMNS)
-    for part in _parts(widths):
+    room = columns - widths[0] - sum(2 + width for width in widths[2:]) - 2
+    least = min(_SOURCE_WIDTH[0], columns // 2)
+    widths[1] = min(widths[1], max(least, min(_SOURCE_WIDTH[1], room)))
+    lines = textwrap.wrap(_title(kernel), columns)
+    for part in _parts(widths, columns):
         shown = rows
         if part[2] > 2:  # the rest of the columns: only lines that have one of them
             shown = [row for row in rows if any(row[i] for i in part[2:])]
@@ -186,11 +186,11 @@ def _text(kernel: KernelLines) -> str:
     return "\n".join(lines)
 
 
-def _parts(widths: list[int]) -> Iterator[list[int]]:
+def _parts(widths: list[int], columns: int) -> Iterator[list[int]]:
     """Columns of counts that fit beside the source, group by group, with the first two columns."""
     part = [0, 1]
     for column in range(2, len(widths)):
-        if sum(2 + widths[i] for i in (*part, column)) - 2 > _COLUMNS and len(part) > 2:
+        if sum(2 + widths[i] for i in (*part, column)) - 2 > columns and len(part) > 2:
             yield part
             part = [0, 1]
         part.append(column)

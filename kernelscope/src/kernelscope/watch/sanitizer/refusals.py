@@ -118,8 +118,9 @@ def _meant(access: Access, address: int, line: int, naming: Naming, local) -> Ar
     if access.space == "local":
         return nearest(local, address, line, naming)
     buffers = naming.buffers.get(access.space, [])
-    is_null = access.space == "global" and 0 <= address < 256
-    found = named(buffers, line, naming) if is_null else nearest(buffers, address, line, naming)
+    if access.space == "global" and 0 <= address < 256:
+        return None  # a null pointer
+    found = nearest(buffers, address, line, naming)
     array = naming.array(found, access.size) if found is not None else None
     if array is not None and found.space == "global" and found.shape:
         return replace(array, shape=())  # the kernel has only a pointer, and counts along it

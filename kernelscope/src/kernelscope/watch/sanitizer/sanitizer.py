@@ -383,7 +383,7 @@ class Sanitizer(Observer):
         state = self._chunks[event.machine]
         if event.barrier == CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
-                state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals, self._tick())
+                state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals)
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks)

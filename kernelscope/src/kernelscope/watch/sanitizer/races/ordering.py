@@ -121,7 +121,7 @@ class ChunkOrder:
             return np.zeros(time.size, bool)
         here = (earlier >= 0) & (earlier < self.lanes)
         known = np.where(here, earlier, 0)
-        return here & self.clusters.orders(time, known, later, self.alive)
+        return here & self.clusters.orders(time, known, later)
 
     def _tell_apart(self) -> None:
         """From now on barriers order some warps of a block and not others."""
@@ -157,8 +157,8 @@ class ChunkOrder:
 class ClusterBarriers:
     """Barriers of clusters of blocks, at which threads first arrive and later wait.
 
-    What a thread does between the two is not ordered by that barrier. Threads that have ended
-    count as arrived.
+    What a thread does between the two is not ordered by that barrier. Nobody waits for a thread
+    that has ended, and what it did after its last arrival is ordered before nothing.
     """
 
     _KEPT = 4  # phases: a thread can be two ahead of another
@@ -166,20 +166,21 @@ class ClusterBarriers:
     def __init__(self, lanes: int, cluster_of_lane: np.ndarray):
         self.cluster = cluster_of_lane
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
+        self.arrivals = np.zeros(lanes, np.int64)  # how many
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
-        self.waited = np.zeros(lanes, np.int64)  # and when
 
     def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
         """phase: (all lanes,) how often each has arrived."""
+        self.arrivals[lanes] = phase[lanes]
         self.arrived[phase[lanes] % self._KEPT, lanes] = time
 
-    def wait(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
-        self.phase[lanes], self.waited[lanes] = phase[lanes], time
+    def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
+        self.phase[lanes] = phase[lanes]
 
-    def orders(self, time, earlier, later, alive: np.ndarray) -> np.ndarray:
+    def orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool: did a barrier of their cluster come between?"""
-        arrived = self.arrived[self.phase[later] % self._KEPT, earlier]
-        before = np.where(alive[earlier], arrived, self.waited[later])
+        phase = np.minimum(self.phase[later], self.arrivals[earlier])  # fewer: it has ended
+        before = self.arrived[phase % self._KEPT, earlier]
         return (self.cluster[earlier] == self.cluster[later]) & (time < before)
 
 
