@@ -213,7 +213,8 @@ class _Watch:
     """What counts one launch: all that a goal may bound."""
 
     def __init__(self, setup: Setup):
-        self.counters, self.flights = Counters(), InFlight(copies_only=True)
+        self.counters = Counters()
+        self.flights = InFlight(copies_only=True, product_opcodes=("fma", "mul"))
         self.shared_bytes = setup.shared_bytes
         bounded = {goal.counter for goal in (*setup.method, *setup.goals)}
         follows = PRODUCTS_UNDER_COPIES in bounded

@@ -18,7 +18,7 @@ from attn_course.ladder.problem import ceil_div
 from attn_course.reference.comparison import poisoned
 
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters
-# Float32 multiply-adds of the first warp while an asynchronous copy is under way: a goal too.
+# Float32 products of the first warp while an asynchronous copy is under way: a goal too.
 PRODUCTS_UNDER_COPIES = "products_under_copies"
 # Counter of a goal -> the counter of the atomics that do the same: an atomic reads and writes.
 TRAFFIC = {
