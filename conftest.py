@@ -11,6 +11,9 @@ from kernelscope import backend
 # time: collect a thirtieth as often.
 gc.set_threshold(20_000, 10, 10)
 
+# Tables of the commands fit the terminal: here a terminal of one width, whoever runs the tests.
+os.environ["COLUMNS"] = "120"
+
 # Where this package is found, an import of nbformat compiles the grammar of IRIs, which takes a
 # second in each worker; no notebook's check needs it.
 sys.modules["rfc3987_syntax"] = None

@@ -10,6 +10,9 @@ from kernelscope import backend
 # time: collect a thirtieth as often.
 gc.set_threshold(20_000, 10, 10)
 
+# Tables of the commands fit the terminal: here a terminal of one width, whoever runs the tests.
+os.environ["COLUMNS"] = "120"
+
 
 def pytest_collection_finish():
     """Leave the collected tests and the imported modules of a worker out of all later searches.
