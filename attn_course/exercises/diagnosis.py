@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from time import monotonic
 
 import numpy as np
-from kernelscope import Counters, Sanitizer, SimulatorError
+from kernelscope import Sanitizer, SimulatorError
 from kernelscope.errors import OutOfTime
 
-from .examination import NOT_LAUNCHED, SHOWN, compiled, launch, totals_of
+from .examination import NOT_LAUNCHED, SHOWN, Tally, compiled, launch
 from .exercise import Exercise
 from .judgement import Judgement
 from .setups import Setup
@@ -65,10 +65,11 @@ def _shown(
     """Yield what a kernel shows in one case. Raises OutOfTime."""
     if (left := end - monotonic()) <= 0:
         raise OutOfTime("the time of the diagnosis is over")
-    watch = Sanitizer(setup.unwritten) if broken in WATCHED else Counters()
+    watch, tally = Sanitizer(setup.unwritten), Tally(setup)
+    observers = (watch,) if broken in WATCHED else tally.observers
     kernel, arguments = compiled(exercise, text), setup.fresh()
     try:
-        launch(kernel, setup, arguments, watch, seconds=left)
+        launch(kernel, setup, arguments, *observers, seconds=left)
     except OutOfTime:
         raise
     except (SimulatorError, *NOT_LAUNCHED) as error:
@@ -81,6 +82,6 @@ def _shown(
             known = one.array in setup.arguments and one.array
             yield one.kind, known, one.threads, one.index, one.count
     else:
-        totals = totals_of(kernel, setup, watch)
+        totals = tally.totals(kernel)
         goals = {goal.counter for goal in (*setup.method, *setup.goals)}
         yield {name: totals[name] for name in {*SHOWN, *goals} - {"instructions"}}

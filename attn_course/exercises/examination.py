@@ -28,13 +28,13 @@ from kernelscope.errors import (
     OutOfTime,
     ParseError,
 )
-from kernelscope.watch import Finding
+from kernelscope.watch import Finding, InFlight
 
 from attn_course.reference.comparison import compare
 
 from .exercise import Exercise
 from .judgement import PROPERTIES, Failure, Judgement
-from .setups import SHARED_BYTES, Goal, Setup
+from .setups import PRODUCTS_UNDER_COPIES, SHARED_BYTES, Goal, Setup
 
 # Kind of a finding -> the property that it breaks.
 BROKEN_BY = {
@@ -108,15 +108,15 @@ def examine(
     The method is judged wherever the kernel ends; goals are judged where all else holds.
     sanitized: run the debug build under the sanitizer too.
     """
-    counters, arguments, totals = Counters(), setup.fresh(), {}
+    tally, arguments, totals = Tally(setup), setup.fresh(), {}
     try:
         try:
-            launch(kernel, setup, arguments, counters, seconds=LAUNCH_SECONDS)
+            launch(kernel, setup, arguments, *tally.observers, seconds=LAUNCH_SECONDS)
         except OutOfTime:
             launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
-            counters, arguments = Counters(), setup.fresh()
-            launch(kernel, setup, arguments, counters)
-        totals = totals_of(kernel, setup, counters)
+            tally, arguments = Tally(setup), setup.fresh()
+            launch(kernel, setup, arguments, *tally.observers)
+        totals = tally.totals(kernel)
         found = _sanitized(kernel, setup) if sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
@@ -135,9 +135,9 @@ def examine(
         found += _sanitized(kernel, setup, ended=True) if sanitized else []
     sound = not found
     if totals:
-        found += _missed(setup, setup.method, counters, totals, method=True)
+        found += _missed(setup, setup.method, tally.counters, totals, method=True)
     if sound:
-        found += _missed(setup, setup.goals, counters, totals)
+        found += _missed(setup, setup.goals, tally.counters, totals)
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -210,9 +210,23 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-def totals_of(kernel: Kernel, setup: Setup, counters: Counters) -> dict[str, int]:
-    """Return all that a goal may bound."""
-    return {**counters.totals, SHARED_BYTES: kernel.shared_size_bytes + setup.shared_bytes}
+class Tally:
+    """What counts one launch: all that a goal may bound."""
+
+    def __init__(self, setup: Setup):
+        self.counters = Counters()
+        self.flights = InFlight(copies_only=True, product_opcodes=("fma", "mul"))
+        self.shared_bytes = setup.shared_bytes
+        bounded = {goal.counter for goal in (*setup.method, *setup.goals)}
+        follows = PRODUCTS_UNDER_COPIES in bounded
+        self.observers = (self.counters, *((self.flights,) if follows else ()))
+
+    def totals(self, kernel: Kernel) -> dict[str, int]:
+        return {
+            **self.counters.totals,
+            SHARED_BYTES: kernel.shared_size_bytes + self.shared_bytes,
+            PRODUCTS_UNDER_COPIES: self.flights.products_under_way,
+        }
 
 
 def _missed(setup, goals, counters: Counters, totals, *, method: bool = False) -> list[Failure]:
@@ -257,7 +271,8 @@ def _beside(exercise: Exercise, totals) -> dict[str, tuple[int, int, str]]:
 def largest_totals(exercise: Exercise, text: str) -> dict[str, int]:
     """Return the counts of a known solution in the largest case; a process counts it once."""
     if (key := (exercise.name, text)) not in _known_totals:
-        setup, counters, kernel = exercise.setups[-1], Counters(), compiled(exercise, text)
-        launch(kernel, setup, setup.fresh(), counters)
-        _known_totals[key] = totals_of(kernel, setup, counters)
+        setup, kernel = exercise.setups[-1], compiled(exercise, text)
+        tally = Tally(setup)
+        launch(kernel, setup, setup.fresh(), *tally.observers)
+        _known_totals[key] = tally.totals(kernel)
     return _known_totals[key]

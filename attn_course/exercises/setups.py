@@ -18,6 +18,8 @@ from attn_course.ladder.problem import ceil_div
 from attn_course.reference.comparison import poisoned
 
 SHARED_BYTES = "shared_bytes"  # of a block, static and dynamic: a goal beside the counters
+# Float32 products of the first warp while an asynchronous copy is under way: a goal too.
+PRODUCTS_UNDER_COPIES = "products_under_copies"
 # Counter of a goal -> the counter of the atomics that do the same: an atomic reads and writes.
 TRAFFIC = {
     f"{space}_{kind}_{what}": f"{space}_atomic_{what}"
@@ -89,8 +91,8 @@ class Goal:
 
 
 def goal_names() -> tuple[str, ...]:
-    """Return what a goal may bound: the counters, and SHARED_BYTES."""
-    return (*COUNTERS, SHARED_BYTES)
+    """Return what a goal may bound: the counters, SHARED_BYTES and PRODUCTS_UNDER_COPIES."""
+    return (*COUNTERS, SHARED_BYTES, PRODUCTS_UNDER_COPIES)
 
 
 def at_most(counter: str, limit: int, why: str) -> Goal:

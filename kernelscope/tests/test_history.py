@@ -378,6 +378,35 @@ def test_loads_under_way_end_with_their_launch():
     assert len(flights.flights) - cut == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "flights", "products"),
+    [
+        ({}, 2, 1),
+        ({"copies_only": True}, 1, 1),
+        ({"copies_only": True, "product_opcodes": ("fma", "mul")}, 1, 2),
+    ],
+)
+def test_flights_of_copies_alone_and_what_counts_as_a_product(options, flights, products):
+    k = kernel("""extern "C" __global__ void k(const float* in, float* out) {
+        __shared__ float tile[32];
+        const int t = threadIdx.x;
+        const unsigned to = (unsigned)__cvta_generic_to_shared(tile + t);
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(in + t) : "memory");
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        float x = in[t], y;
+        asm volatile("mul.f32 %0, %1, %1;" : "=f"(y) : "f"(x));
+        asm volatile("fma.rn.f32 %0, %0, %0, %1;" : "+f"(y) : "f"(x));
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        asm volatile("mul.f32 %0, %0, %1;" : "+f"(y) : "f"(x));
+        out[t] = y + tile[t];
+    }""")
+    a, b = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    with observe(InFlight(**options)) as followed:
+        k((1,), (32,), (a, b))
+    assert np.array_equal(b, (a**4 + a) * a + a)
+    assert len(followed.flights) == flights and followed.products_under_way == products
+
+
 def test_threads_take_turns():
     """Four threads launch one kernel that none has launched before."""
     code = """

@@ -27,7 +27,7 @@ RACY = ("A", "B")  # right in lockstep
 
 def test_a_patient_runs_at_any_case_and_on_any_old_memory():
     one = patient("I")
-    assert one.cases[1] == "rows = 2, m = 9, d = 32, scale = 1"
+    assert one.cases[1] == "rows = 2, m = 9, d = 32, scale = 1, shift = -3"
     assert one.run(case=1).result.shape == (2, 32)
     assert [one.run(before=value).wrong for value in (0.0, np.inf)] == [0, 210]
 

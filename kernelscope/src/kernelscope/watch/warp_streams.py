@@ -53,14 +53,23 @@ class InFlight(Observer):
     until the first instruction that reads one of them. That is the order of the PTX: ptxas may move
     a load further up.
 
-    block, warp: which warp to follow.
+    block, warp: which warp to follow. copies_only: leave loads into registers out.
+    product_opcodes: what counts as a multiply-add; with "mul" a product alone counts too.
     flights: a Flight each, in the order in which they ended; products: (count,) int64, the
     instruction counts at which the warp's multiply-adds ran; length: its instructions in all.
     """
 
-    def __init__(self, block: int = 0, warp: int = 0):
+    def __init__(
+        self,
+        block: int = 0,
+        warp: int = 0,
+        *,
+        copies_only: bool = False,
+        product_opcodes: tuple[str, ...] = ("fma",),
+    ):
         super().__init__()
-        self.block, self.warp = block, warp
+        self.block, self.warp, self.copies_only = block, warp, copies_only
+        self.product_opcodes = product_opcodes
         self.flights: list[Flight] = []
         self.length = 0
         self._products: list[int] = []
@@ -95,9 +104,9 @@ class InFlight(Observer):
         opcode = instruction.opcode
         if self._loading:
             self._use(reads_and_writes(instruction)[0])
-        if opcode.startswith("fma") and opcode.endswith("f32"):
+        if opcode.startswith(self.product_opcodes) and opcode.endswith("f32"):
             self._products.append(self.length)
-        elif opcode.startswith("ld.global"):
+        elif opcode.startswith("ld.global") and not self.copies_only:
             self._loading.append((frozenset(registers_in(instruction.operands[0])), self.length))
         elif opcode == "cp.async.commit_group":
             self._groups.append(self._copying)
