@@ -350,7 +350,8 @@ const wide = [...document.querySelectorAll("article *")].filter((box) =>
   box.scrollWidth > box.clientWidth + 2 && box.getClientRects().length &&
   ["auto", "scroll"].includes(getComputedStyle(box).overflowX) && !box.closest(".stepper"));
 return wide.map((box) => [box.tagName + "." + box.className, box.matches(".cut"),
-  box.closest(".cell_input") ? true : getComputedStyle(box.previousElementSibling).display !== "none"]);
+  !!box.closest(".cell_input") ||
+    getComputedStyle(box.previousElementSibling).display !== "none"]);
 """
 PICTURES = """
 return [...document.querySelectorAll("article img")].map((img) => [
