@@ -21,8 +21,7 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
         ValueError: arrays of different shapes.
     """
     result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
-    message = f"a result of shape {result.shape} has no place for {expected.shape}"
-    require(result.shape == expected.shape, message)
+    require(result.shape == expected.shape, f"shapes {result.shape} and {expected.shape} differ")
     size = np.maximum(np.abs(expected), np.sqrt(np.mean(expected**2)))
     with np.errstate(invalid="ignore", over="ignore"):
         return ~(np.abs(result - expected) <= TOLERANCE * size)

@@ -105,7 +105,7 @@ def _draw_banks(
         column, row = word % BANKS, (word - start) // BANKS
         face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
         style.draw_cell(axes, row, column, face, "", 0.4)
-        if owner.get(word - 1) != lane and (size >= 16 or lane % 4 == 0):
+        if owner.get(word - 1) != lane and (size >= 16 and rows <= 16 or lane % 4 == 0):
             free = size < 16 and word + 1 not in owner  # then the number stands beside the word
             x = column + (size // 8 if not free else -0.9 if column > 28 else 1.9)
             style.centred(axes, x, row + 0.5, str(lane), fontsize=9)

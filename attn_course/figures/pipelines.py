@@ -135,9 +135,8 @@ def roofline(
     drawn = own.keys() <= points.keys() and all(rate > 0 for rate, _ in others.values())
     style.require(drawn, "every other roof needs a positive rate and points that are drawn")
     highest = max([tflops, *(rate for rate, _ in others.values())])
-    ridge = highest * 1e3 / least
     xs = [x for x, _ in points.values()]
-    low, high = min(0.5, min(xs) / 2), max(10 * ridge, 20 * max(xs))  # room for names
+    low, high = min(0.5, min(xs) / 2), max(1e4 * highest / least, 20 * max(xs))  # room for names
     bottom, top = min(y for _, y in points.values()) / 3, 3 * highest
     height, shares = max(4.6, 2 + 0.24 * len(points)), {}
     figure, axes = style.new_axes(9.6, height)
@@ -148,7 +147,8 @@ def roofline(
     for name, (rate, _) in ({"float32": (tflops, ())} | others).items():
         if rate < highest:
             axes.plot((rate * 1e3 / first, high), (rate, rate), color=style.INK, lw=1.4)
-        style.note(axes, f"{name}: {rate:,.3g} TFLOP/s", (rate * 1e3 / least, rate), (6, -11))
+        ridge, down = rate * 1e3 / least, -11 if rate < highest else 4
+        style.note(axes, f"{name}: {rate:,.3g} TFLOP/s", (ridge, rate), (6, down))
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(own.get(name, tflops), at * first / 1e3)
         colour = style.PALETTE[number % len(style.PALETTE)]
@@ -156,7 +156,8 @@ def roofline(
         axes.plot(at, rate, "o", color=colour, mec=style.PAPER, ms=9, zorder=3)
         shares[f"{name}: {100 * rate / roof:.2g} %"] = at, rate, colour
     x = "operations a byte, each array moved once; %: of the roof above"
-    style.chart(axes, title, x, "TFLOP/s", log=True, legend="lower right")
+    style.chart(axes, title, x, "TFLOP/s", log=True)
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
     axes.set(xlim=(low, high), ylim=(bottom, top))
     _name_points(axes, shares, 0.19 / (height - 1.6) * np.log(top / bottom))
     style.below(figure, source)

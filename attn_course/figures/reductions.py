@@ -23,7 +23,7 @@ def butterfly(
 
     Args:
         offsets: (steps,) lane l exchanges with lane l ^ offset.
-        values: (steps + 1, lanes), as a trace recorded them.
+        values: (steps + 1, lanes), as a trace recorded them.  written: the format of those from 1.
         lane: the lane whose sources are drawn darker; None: the way of the final value, which
             must be the same in all lanes (as after a maximum).
 
@@ -84,7 +84,7 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
         ink = {"color": style.ink_on(face), "fontsize": 10.5, "zorder": 3}
-        text = format(value, written)
+        text = format(value, written if abs(value) >= 1 else ".2f")
         text = text[text.startswith("0.") :]  # 0.15 as .15: a lane has room for three letters
         edge = style.RED if marked[row, lane] else "#CBD2D9"
         box = {"boxstyle": "square,pad=0.12", "fc": face, "lw": 1.6, "ec": edge}

@@ -99,6 +99,7 @@ def examples():
             }
         ),
     )
+    yield "bank_maps", figures.bank_maps({"16 bytes a lane": (LANES, 128 * LANES, 16)})
     yield (
         "latency_by_size",
         figures.latency_by_size(
@@ -141,14 +142,15 @@ def examples():
             [0, 1, 2], [1717.5, 1722.8, 1720], [1980, 1980], [132, 535], source=SOURCE
         ),
     )
-    steps = np.repeat(RNG.uniform(0, 4, (1, 32)), 6, 0)
+    steps = np.repeat(RNG.uniform(0, 4, (1, 32)), 6, 0) ** [[1], [2], [1], [1], [1], [1]]
     yield "butterfly", figures.butterfly((16, 8, 4, 2, 1), steps, lane=5, title="t")
     yield "float_orders", figures.float_orders([1.0, -1.0], {"a": LANES[:2], "b": LANES[:2]})
     yield "amdahl", figures.amdahl({"scores": 0.085, "softmax": 0.915}, {"report": (2.9, 1.06)})
     yield (
         "roofline",
         figures.roofline(
-            {name: (254.0, 2.0 + n / 10) for n, name in enumerate(MANY)}
+            {"04 softmax and output": (15.0, 0.03)}
+            | {name: (254.0, 2.0 + n / 10) for n, name in enumerate(MANY)}
             | {"13 flash_wmma": (2000, 280), "14 flash_mma": (2000, 370), "16 layer_norm": (1, 4)},
             tflops=67,
             gbps=work,
@@ -275,6 +277,7 @@ def test_each_of_many_runs_has_its_name(drawn):
 def test_names_beside_the_points_of_a_roofline_do_not_overlap(drawn):
     (figure,) = (figure for name, figure, _ in drawn if name == "roofline")
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    boxes.append(figure.axes[0].get_legend().get_window_extent())
     for number, box in enumerate(boxes):
         assert box.x1 <= figure.bbox.x1
         assert not any(box.overlaps(other) for other in boxes[number + 1 :])

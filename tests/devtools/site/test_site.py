@@ -347,8 +347,9 @@ def test_the_pages_in_a_browser(browser, report, width, scheme):
 
 CUT = """
 const wide = [...document.querySelectorAll("article *")].filter((box) =>
-  box.scrollWidth > box.clientWidth + 2 && box.getClientRects().length &&
-  ["auto", "scroll"].includes(getComputedStyle(box).overflowX) && !box.closest(".stepper"));
+  box.scrollWidth > box.clientWidth + 2 && box.checkVisibility() &&
+  ["auto", "scroll"].includes(getComputedStyle(box).overflowX) &&
+  !box.className.includes('acs-'));
 return wide.map((box) => [box.tagName + "." + box.className, box.matches(".cut"),
   !!box.closest(".cell_input") ||
     getComputedStyle(box.previousElementSibling).display !== "none"]);

@@ -27,8 +27,8 @@ function breakName(link) {
   while (texts.nextNode()) found.push(texts.currentNode);
   for (const text of found) {
     const parts = text.data.split(/(?<=[_/])(?=.)/);
-    if (parts.length > 1) text.replaceWith(...parts.flatMap((part, i) =>
-      i ? [document.createElement("wbr"), part] : [part]));
+    const broken = parts.flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
+    if (parts.length > 1) text.replaceWith(...broken);
   }
 }
 
@@ -39,7 +39,8 @@ document.addEventListener("DOMContentLoaded", () => {
     picture.replaceWith(box);
     box.append(picture);
   }
-  const boxes = ".pst-scrollable-table-container, .wide, .source, .output.text_html, pre:not(.source pre)";
+  const boxes =
+    ".pst-scrollable-table-container, .wide, .source, .output.text_html, pre:not(.source pre)";
   document.querySelectorAll(`article :is(${boxes})`).forEach(hint);
   document.querySelectorAll("h1, .bd-sidebar a, article :is(a, code):not(pre *)").forEach(breakName);
 });
