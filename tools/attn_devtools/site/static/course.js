@@ -42,5 +42,6 @@ document.addEventListener("DOMContentLoaded", () => {
   const boxes =
     ".pst-scrollable-table-container, .wide, .source, .output.text_html, pre:not(.source pre)";
   document.querySelectorAll(`article :is(${boxes})`).forEach(hint);
-  document.querySelectorAll("h1, .bd-sidebar a, article :is(a, code):not(pre *)").forEach(breakName);
+  const names = "h1, .bd-sidebar a, article :is(a, code):not(pre *)";
+  document.querySelectorAll(names).forEach(breakName);
 });
