@@ -148,7 +148,7 @@ def write_figures(folder: Path, windows: data.MriWindows, verdicts: list[Verdict
     }
     scores = found["02_scores_tiled"].outputs["s"][0]
     figures["scores_in_tiles.png"] = plots.tile_grid(
-        scores, 32, highlight=(2, 3), title="scores of window 0, head 0, in tiles of 32"
+        scores, 32, highlight=(2, 3), title="window 0, head 0, in tiles of 32", unit="score"
     )
     figures["errors.png"] = error_figure(windows, verdicts)
     for name, figure in figures.items():

@@ -30,7 +30,7 @@ def _draw_window(axes: Axes, window: np.ndarray, query_at: tuple[int, int], toke
     axes.imshow(window, cmap="gray", interpolation="nearest")
     row, column = query_at
     style.outline(axes, row * token, column * token, token, token, edgecolor=style.RED, linewidth=2)
-    axes.set_title(f"window, query ({row}, {column})", fontsize=9.5)
+    axes.set_title(f"query ({row}, {column})", fontsize=9.5)
     style.bare(axes)
 
 
@@ -97,7 +97,7 @@ def attention_over_slice(
     at = divmod(query, grid[1])
 
     across = -(-(len(heads) + 1) // 2)
-    figure = style.new_figure(4.1 + 1.95 * across, 4.2)
+    figure = style.new_figure(3.9 + 1.95 * across, 4.2)
     left, right = figure.subfigures(1, 2, width_ratios=(3.7, 1.95 * across + 0.4))
     _draw_slice(left.subplots(), image, origins, window, extent)
     cells = right.subplots(2, across, squeeze=False)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
-from .style import GREEN, INK, PAPER, RED, frameless, new_figure, styled
+from .style import GREEN, PAPER, RED, frameless, new_figure, require, styled
 
 RIGHT, WRONG, NOTHING = "#DDEFE8", RED, "#3E4C59"  # of an element; NOTHING is NaN
 TICKS = 8  # elements from one tick to the next
@@ -21,8 +21,7 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
         ValueError: arrays of different shapes.
     """
     result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
-    if result.shape != expected.shape:
-        raise ValueError(f"a result of shape {result.shape} has no place for {expected.shape}")
+    require(result.shape == expected.shape, f"shapes {result.shape} and {expected.shape} differ")
     size = np.maximum(np.abs(expected), np.sqrt(np.mean(expected**2)))
     with np.errstate(invalid="ignore", over="ignore"):
         return ~(np.abs(result - expected) <= TOLERANCE * size)
@@ -30,7 +29,8 @@ def wrong_elements(result: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 @styled
 def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
-    """Draw the wrong elements of each patient's result, the patients side by side.
+    """Draw the wrong elements of each patient's result, the patients side by side, strips below
+    each other.
 
     Args:
         patients: label -> (result, expected), both (heads, rows, columns) or (rows, columns),
@@ -39,14 +39,16 @@ def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
     Raises:
         ValueError: no patient, arrays of other dimensions, or of different shapes.
     """
-    if not patients:
-        raise ValueError("there is no patient to draw")
-    for label, arrays in patients.items():
-        if any(np.ndim(array) not in (2, 3) for array in arrays):
-            raise ValueError(f"{label}: arrays need rows and columns, or heads, rows and columns")
+    require(bool(patients), "there is no patient to draw")
+    message = "arrays need rows and columns, or heads, rows and columns"
+    require(all(np.ndim(one) in (2, 3) for two in patients.values() for one in two), message)
     wrong = {label: wrong_elements(*arrays) for label, arrays in patients.items()}
-    figure = new_figure(4.3 * len(patients), max(map(_height, wrong.values())) + 0.75)
-    panels = figure.subplots(1, len(patients), squeeze=False)[0]
+    heights, count = [_height(found) for found in wrong.values()], len(patients)
+    strips = max(heights) < 1  # of a few rows
+    wide, high = min(4.3, 9.6 / count) * count, max(heights) + 0.95
+    figure = new_figure(*((7.0, sum(heights) + 0.8 * count) if strips else (wide, high)))
+    shape = {"nrows": count, "height_ratios": heights} if strips else {"ncols": count}
+    panels = figure.subplots(**shape, squeeze=False).flat
     for axes, (label, found) in zip(panels, wrong.items(), strict=True):
         _draw_patient(axes, label, np.isnan(patients[label][0]), found)
     return figure
@@ -55,7 +57,7 @@ def symptoms(patients: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
 def _height(array: np.ndarray) -> float:
     """Inches: square cells where a panel is not too flat or too tall for that."""
     columns = array.shape[-1]
-    return min(max(4.0 * array.size / columns / columns, 1.1), 4.0)
+    return min(max(4.0 * array.size / columns / columns, 0.4), 4.0)
 
 
 def _draw_patient(axes: Axes, label: str, unwritten: np.ndarray, wrong: np.ndarray) -> None:
@@ -73,9 +75,10 @@ def _draw_patient(axes: Axes, label: str, unwritten: np.ndarray, wrong: np.ndarr
         axes.set_yticks(middles, [f"head {head}" for head in range(len(heads))])
     else:
         axes.set_yticks(range(0, rows, TICKS))
-    frameless(axes, 8.5)
+        axes.set_ylabel("row")
+    frameless(axes, 9)
     count = int(wrong.sum())
     title = f"{label}: {count:,} of {wrong.size:,} wrong"
     axes.set_title(title, color=RED if count else GREEN)
-    if unwritten.any():
-        axes.set_xlabel(f"dark: {int(unwritten.sum()):,} NaN", fontsize=9, color=INK)
+    dark = f" (dark: {int(unwritten.sum()):,} NaN)" if unwritten.any() else ""
+    axes.set_xlabel(f"column{dark}")

@@ -49,11 +49,6 @@ def _written(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-# Their number and that of the palette's colours have no common divisor: no two of the first 28
-# lines look alike, and lines that coincide show through each other's gaps.
-_DASHES = ("-", (0, (5, 2)), (0, (4, 4)), (0, (1.2, 2.6)))
-
-
 @style.styled
 def curves(
     x: np.ndarray,
@@ -83,12 +78,15 @@ def error_profile(
     *,
     title: str = "absolute error against float64",
 ) -> Figure:
-    """Draw the share of elements with an error below each size, a curve a run.
+    """Draw how large the errors of each run are, a row a run, on a logarithmic axis.
+
+    A dot is the median; the middle half of the elements lies on the thick line. The thin line
+    begins where one element in a hundred has a smaller error, and ends at the largest.
 
     Args:
         labels: one a run.
-        errors: absolute errors of each run, any shape. The axis begins where one in 200 of some
-            run's are smaller; a curve starts there at its share of those, zeros among them.
+        errors: absolute errors of each run, any shape. Zero is drawn as the smallest error of all
+            runs that is not.
 
     Raises:
         ValueError: lengths differ, or an error is negative or not finite.
@@ -99,18 +97,15 @@ def error_profile(
     style.require(finite, "errors must be finite and not negative")
     positive = np.concatenate([one[one > 0] for one in flat])
     floor = positive.min() if len(positive) else 1e-12
-    figure, axes = style.new_axes(8.4, 4.2)
-    for number, (label, one) in enumerate(zip(labels, flat, strict=True)):
-        picked = one[np.linspace(0, len(one) - 1, min(len(one), 2000)).astype(int)]
-        dash = number % len(_DASHES)  # the more gaps, the nearer to the eye
-        line = {"color": style.PALETTE[number % len(style.PALETTE)], "ls": _DASHES[dash]}
-        line |= {"lw": 2.4 if dash else 3.2, "zorder": 2 + dash / 10, "dash_capstyle": "butt"}
-        shares = np.linspace(0, 1, len(picked))
-        axes.plot(np.maximum(picked, floor), shares, label=label, **line)
+    figure, axes = style.new_axes(7.4, 1.3 + 0.3 * len(labels))
+    for place, one in enumerate(flat):
+        marks = np.maximum(np.quantile(one, (0.01, 0.25, 0.5, 0.75, 1)), floor)
+        for ends, width in ((marks[::4], 1.5), (marks[1:4:2], 7)):
+            axes.plot(ends, (place, place), color=style.BLUE, lw=width, solid_capstyle="butt")
+        axes.plot(marks[2], place, "o", color=style.PAPER, mec=style.INK, ms=7)
     axes.set_xscale("log")
-    axes.set_xlim(left=max(floor, min(np.quantile(one, 0.005) for one in flat)) * 0.8)
-    style.chart(axes, title, "absolute error", "share of elements below")
-    style.legend_beside(axes, handlelength=4)  # long enough to tell the dashes apart
+    style.rows_of_bars(axes, labels)
+    axes.set(title=title, xlabel="absolute error: 1 % smaller, middle half, median, largest")
     return figure
 
 
@@ -147,6 +142,7 @@ def times_by_shape(
 
 # -- the benchmark book: numbers by shape and candidate -------------------------------------------
 Values = Mapping[str, Sequence[float | None]]  # candidate -> a number a shape, None where absent
+_CLEAR = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.4}  # behind a number on a line
 
 
 def _check(shapes: Sequence[str], values: Values) -> None:
@@ -164,7 +160,8 @@ def _frame(figure: Figure, title: str, source: str) -> None:
 def _text_width(texts: Sequence[str], **font) -> float:
     """Width in inches of the longest text. font: of FontProperties; 10 points unless told."""
     font = FontProperties(**{"size": 10} | font)
-    return max(TextPath((0, 0), text, prop=font).get_extents().width for text in texts) / 72
+    lines = (line for text in texts for line in text.split("\n"))
+    return max(TextPath((0, 0), line, prop=font).get_extents().width for line in lines) / 72
 
 
 def _numbers(row: Sequence[float | None]) -> list[float]:
@@ -175,37 +172,30 @@ def _numbers(row: Sequence[float | None]) -> list[float]:
 def ratios(
     shapes: Sequence[str], values: Values, *, to: str, source: str, title: str = ""
 ) -> Figure:
-    """Draw how many times faster each candidate is than `to`, a group of bars a shape.
+    """Draw the speed of each candidate relative to `to`, a group of bars a shape, with a line at 1.
 
-    values: candidate -> ratios, above 1 where it is faster.
+    values: candidate -> speeds, above 1 where it is faster.
 
     Raises:
         ValueError: no shape, no candidate, or rows of another length.
     """
     _check(shapes, values)
-    width = 7 + _text_width(shapes)
-    figure, axes = style.new_axes(width, 1.4 + 0.17 * len(shapes) * (len(values) + 1))
+    width = 6.4 + _text_width(shapes)
+    figure, axes = style.new_axes(width, 1.4 + 0.18 * len(shapes) * (len(values) + 1))
     height = 0.8 / len(values)
     for number, (name, row, colour, _) in enumerate(style.coloured(values)):
         places = np.arange(len(shapes)) + (number - (len(values) - 1) / 2) * height
         ends = np.array(_numbers(row))
-        # On a logarithmic axis only 1, no difference, is a place for a bar to start.
-        axes.barh(places, ends - 1, height * 0.9, left=1, color=colour, label=name, zorder=2)
+        axes.barh(places, ends, height * 0.9, color=colour, label=name, zorder=2)
         for place, end in zip(places, ends, strict=True):
             if np.isfinite(end):
-                side = {"ha": "left"} if end >= 1 else {"ha": "right"}  # away from the line at 1
-                offset = (3 if end >= 1 else -3, 0)
-                style.note(
-                    axes, f"{end:.2f}", (end, place), offset, va="center", fontsize=8, **side
-                )
-    axes.axvline(1, color=style.INK, lw=1.2, zorder=3)
+                style.note(axes, f"{end:.2f}", (end, place), (3, 0), va="center", bbox=_CLEAR)
+    axes.axvline(1, color=style.INK, lw=1.2, zorder=2.5)  # under the numbers
     style.rows_of_bars(axes, shapes)
     axes.set_ylim(len(shapes) - 0.5, -0.5)
-    every = [1, *(value for row in values.values() for value in row if value is not None)]
-    if max(every) < 1.25 * min(every):  # a small difference is to look small
-        every += [0.8, 1.25]
-    style.log_axis(axes, every, room=0.1)  # for the numbers behind the longest bars
-    axes.set(xlabel=f"times faster than {to}")
+    found = (value for row in values.values() for value in row if value is not None)
+    axes.set_xlim(0, 1.12 * max(1, *found))  # room for the number behind the longest bar
+    axes.set(xlabel=f"speed, {to} = 1")
     style.legend_beside(axes)
     _frame(figure, title, source)
     return figure
@@ -223,8 +213,9 @@ def rates(
     style.require(bool(panels), "there is no panel to draw")
     for values in panels.values():
         _check(shapes, values)
-    width = 4 * len(panels) + 1.6 + _text_width(shapes)
-    figure, every = style.new_row(width, 1.6 + 0.34 * len(shapes), len(panels), sharey=True)
+    width = 3.2 * len(panels) + 1.8 + _text_width(shapes)
+    height = 1.6 + 0.17 * len(shapes) * (2 + max(shape.count("\n") for shape in shapes))
+    figure, every = style.new_row(width, height, len(panels), sharey=True)
     for axes, (unit, values) in zip(every, panels.items(), strict=True):
         for name, row, colour, mark in style.coloured(values):
             axes.plot(_numbers(row), range(len(shapes)), mark, color=colour, ms=7, label=name)
@@ -251,7 +242,7 @@ def scaling(
         ValueError: no panel, or rows of another length than its sizes.
     """
     style.require(bool(panels), "there is no panel to draw")
-    figure, every = style.new_row(4.2 * len(panels) + 1.6, 3.6, len(panels), sharey=True)
+    figure, every = style.new_row(3.6 * len(panels) + 1.6, 3.6, len(panels), sharey=True)
     for axes, (what, (sizes, values)) in zip(every, panels.items(), strict=True):
         _check([str(size) for size in sizes], values)
         for name, row, colour, mark in style.coloured(values):
@@ -280,7 +271,7 @@ def summary(heads: Sequence[str], rows: Sequence[Sequence[str]], *, source: str)
     style.require(complete, f"every row needs {len(heads)} cells")
     columns = zip(heads, *rows, strict=True)
     widths = [_text_width(column, size=9.5, weight="bold") + 0.3 for column in columns]
-    figure, axes = style.new_axes(sum(widths) + 0.2, 0.34 * len(rows) + 0.9)
+    figure, axes = style.new_axes(sum(widths) + 0.2, 0.235 * len(rows) + 0.8)
     axes.axis("off")
     shares = [width / sum(widths) for width in widths]
     cells = {"cellText": [list(row) for row in rows], "colLabels": list(heads)}

@@ -89,8 +89,7 @@ def traffic_by_tile(
         axes.axhline(value, color=colour, lw=1.4, ls=style.DASHED, zorder=1)
         place, side = (on_chip[0], "left") if value == least else (on_chip[-1], "right")
         style.note(axes, words, (place, value), (0, 4), ha=side, color=colour)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
+    axes.loglog(base=2)
     axes.set_xlim(right=2 * on_chip[-1])
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: style.bytes_text(value))
@@ -119,11 +118,10 @@ def visited_tiles(visible: np.ndarray, visited: np.ndarray, tile: tuple[int, int
     axes.set_yticks(range(0, n + 1, rows))
     axes.grid(color=style.INK, lw=0.6)
     axes.tick_params(length=0, labelsize=8)
-    axes.set(xlabel="key", ylabel="query", title="tiles computed under the causal mask")
     names = ("skipped", "computed and masked", "computed and used")
     handles = [axes.bar(0, 0, color=_three_shades()(shade)) for shade in range(3)]
     figure.legend(handles, names, frameon=False, loc="outside right center", fontsize=9)
-    axes.set(xlim=(0, m), ylim=(n, 0))
+    axes.set(xlim=(0, m), ylim=(n, 0), xlabel="key", ylabel="query", title="causal: tiles computed")
     return figure
 
 
@@ -145,7 +143,7 @@ def window_bias(
     weights: title -> (rows, columns); masked elements are grey, as in the bias.
     query: (row, column) of the query token.
     """
-    figure = style.new_figure(2.5 * (2 + len(weights)) + 0.7, 2.9)
+    figure = style.new_figure(2.25 * (2 + len(weights)) + 0.7, 2.8)
     axes = figure.subplots(1, 2 + len(weights))
     axes[0].imshow(regions, cmap="Set2", vmin=0, vmax=7, interpolation="nearest")
     for number in np.unique(regions):
@@ -173,8 +171,8 @@ def window_bias(
 def _colour_bar(figure: Figure, drawn, places, unit: str) -> None:
     """Draw the colour bar of a picture beside all axes that share its colours."""
     bar = figure.colorbar(drawn, ax=places, shrink=0.75, pad=0.02)
-    bar.set_label(unit, fontsize=8.5)
-    bar.ax.tick_params(labelsize=8)
+    bar.set_label(unit, fontsize=9)
+    bar.ax.tick_params(labelsize=9)
     bar.outline.set_visible(False)
 
 
@@ -232,8 +230,7 @@ def shared_budget(
         axes.axhline(value, color=style.INK, lw=1, ls=style.DASHED)
         how = {"fontsize": 8.5, "va": "center", "transform": axes.get_yaxis_transform()}
         axes.text(1.01, value, f"{name}: {style.bytes_text(value)}", **how)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
+    axes.loglog(base=2)
     axes.set_xticks(dims, dims)
     axes.yaxis.set_major_formatter(lambda value, _: style.bytes_text(value))
     y = "shared memory of a block"

@@ -149,10 +149,9 @@ def matrix_lines(
     Raises:
         ValueError: no line, lines of different lengths, or labels that do not go with them.
     """
-    if not lines or len({len(line) for line in lines}) != 1:
-        raise ValueError("every line needs the same number of matrices and signs")
-    if labels and len(labels) != len(lines):
-        raise ValueError(f"{len(labels)} labels for {len(lines)} lines")
+    alike = len({len(line) for line in lines}) == 1
+    style.require(alike, "every line needs the same number of matrices and signs")
+    style.require(len(labels) in (0, len(lines)), f"{len(labels)} labels for {len(lines)} lines")
     widths = [max(_width(line[i]) for line in lines) for i in range(len(lines[0]))]
     heights = [
         max(1 if isinstance(one, str) else len(one.values) for one in line) for line in lines
@@ -238,14 +237,16 @@ def tile_grid(
     highlight: tuple[int, int] | None = None,
     names: tuple[str, str] = ("key", "query"),
     title: str = "",
+    unit: str = "",
 ) -> Figure:
-    """Draw a matrix with its tile borders, and one tile outlined; up to 144 values are written.
+    """Draw a matrix with its tile borders, and one tile outlined; up to 144 values are written, of
+    more a colour bar tells them.
 
     Args:
         values: (rows, columns), any real dtype.
         tile: rows and columns of a tile; edge tiles may be partly outside, drawn hatched.
         highlight: (tile row, tile column) to outline, e.g. one block's tile.
-        names: of the columns and of the rows.
+        names: of the columns and of the rows.  unit: of the colour bar.
 
     Raises:
         ValueError: values are not two-dimensional, or the tile or highlight does not fit.
@@ -265,6 +266,8 @@ def tile_grid(
         for (row, column), value in np.ndenumerate(values):
             ink = style.ink_on(drawn.cmap(drawn.norm(value)))
             style.centred(axes, column, row, f"{value:g}", color=ink, fontsize=10)
+    else:
+        figure.colorbar(drawn, ax=axes, shrink=0.8, label=unit).outline.set_visible(False)
     if highlight is not None:
         row, column = highlight[0] * tile, highlight[1] * tile
         style.outline(axes, row, column, tile, tile, edgecolor=style.RED, linewidth=3, zorder=5)
@@ -319,7 +322,7 @@ def fragment_maps(
     shapes = [lanes.shape for lanes, _ in arrays.values()]
     most = max(int(registers.max()) for _, registers in arrays.values())
     widths = [columns for _, columns in shapes]
-    size = 0.6 + 0.27 * sum(widths) + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0]
+    size = 0.6 + 0.24 * sum(widths) + 0.5 * len(shapes), 1.7 + 0.25 * max(shapes)[0]
     figure, panels = style.new_row(*size, len(shapes), width_ratios=widths)
     for axes, (name, (lanes, registers)) in zip(panels, arrays.items(), strict=True):
         _draw_lanes_of(axes, lanes, registers, lane)
@@ -343,7 +346,7 @@ def _draw_lanes_of(
     for (row, column), number in np.ndenumerate(lanes):
         face = _tint_of(int(registers[row, column]))
         bold = {"fontweight": "bold"} if number == outlined else {}
-        style.draw_cell(axes, row, column, face, f"{int(number)}", 0.8, fontsize=7, **bold)
+        style.draw_cell(axes, row, column, face, f"{int(number)}", 0.8, fontsize=9, **bold)
         if number == outlined:
             border = {"fill": False, "edgecolor": style.INK, "lw": 1.8, "zorder": 4}
             axes.add_patch(Rectangle((column, row), 1, 1, **border))

@@ -32,16 +32,12 @@ def sector_maps(
     style.require(len(shape) == 2, f"a map has two dimensions, not {shape}")
     possible = all(one.min() >= 0 and one.max() <= SECTOR_BYTES for one in arrays.values())
     style.require(possible, f"a sector has {SECTOR_BYTES} bytes")
-    figure, panels = style.new_row(
-        0.75 + len(arrays) * (0.38 * shape[1] + 0.45),
-        1.2 + 0.17 * shape[0],
-        len(arrays),
-        sharey=True,
-    )
+    size = 0.75 + len(arrays) * (0.26 * shape[1] + 0.5), 1.4 + 0.17 * shape[0]
+    figure, panels = style.new_row(*size, len(arrays), sharey=True)
     for axes, (name, used) in zip(panels, arrays.items(), strict=True):
         _draw_sectors(axes, used)
         touched, asked = int((used > 0).sum()), int(used.sum())
-        head = f"{name}\n{touched} sectors, {asked} of {touched * SECTOR_BYTES} bytes used"
+        head = f"{name}\n{touched} sectors,\n{asked} of {touched * SECTOR_BYTES} bytes used"
         axes.set_title(head, fontsize=9)
         axes.set_xlabel(columns, fontsize=9)
     panels[0].set_ylabel(rows, fontsize=9)
@@ -56,7 +52,7 @@ def _draw_sectors(axes: Axes, used: np.ndarray) -> None:
         share = 0.25 + 0.75 * count / SECTOR_BYTES
         face = style.EMPTY if count == 0 else style.mixed(style.BLUE if full else style.RED, share)
         text, ink = f"{int(count)}" if count else "", style.ink_on(face)
-        style.draw_cell(axes, row, column, face, text, 1, color=ink, fontsize=6.5)
+        style.draw_cell(axes, row, column, face, text, 1, color=ink, fontsize=9)
     style.cell_axes(axes, used.shape, (4, 1))
 
 
@@ -69,17 +65,20 @@ def bank_maps(
     Args:
         accesses: title -> (lanes (n,), addresses (n,) in bytes, bytes a lane). A cell is a word:
             its column is its bank, its row its place in the bank; the number is the lane that
-            asks for it, the colour how many words its bank has to deliver.
+            asks for it (every fourth, where cells are narrow), the colour how many words its bank
+            has to deliver. With a fourth number, bytes from a row of the tile to the next, a bar
+            marks where each row begins.
 
     Raises:
         ValueError: no access, or addresses that are not of whole words.
     """
     style.require(len(accesses) > 0, "no access to draw")
-    for lanes, address, size in accesses.values():
+    for lanes, address, size, *_ in accesses.values():
         style.require(len(lanes) == len(address) > 0, "lanes and addresses go together")
         whole = size % 4 == 0 and not (np.asarray(address) % 4).any()
         style.require(whole, "whole words are drawn")
-    figure, panels = style.new_row(0.5 + 4.6 * len(accesses), 4.9, len(accesses))
+    width = 9.4 / max(2, len(accesses))
+    figure, panels = style.new_row(0.4 + width * len(accesses), 4.9, len(accesses))
     for axes, (name, access) in zip(panels, accesses.items(), strict=True):
         worst = _draw_banks(axes, *access)
         words = "one word a bank" if worst == 1 else f"up to {worst} words of one bank"
@@ -90,7 +89,9 @@ def bank_maps(
     return figure
 
 
-def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -> int:
+def _draw_banks(
+    axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int, step: int = 0
+) -> int:
     """Draw the words asked for; return the number that the busiest bank delivers."""
     words = np.asarray(address, np.int64)[:, None] // 4 + np.arange(size // 4)
     start = int(words.min()) // BANKS * BANKS
@@ -103,7 +104,13 @@ def _draw_banks(axes: Axes, lanes: np.ndarray, address: np.ndarray, size: int) -
     for word, lane in owner.items():
         column, row = word % BANKS, (word - start) // BANKS
         face = style.mixed(style.BLUE if load[column] == 1 else style.RED, 0.55)
-        style.draw_cell(axes, row, column, face, str(lane), 0.4, fontsize=6)
+        style.draw_cell(axes, row, column, face, "", 0.4)
+        if owner.get(word - 1) != lane and (size >= 16 and rows <= 16 or lane % 4 == 0):
+            free = size < 16 and word + 1 not in owner  # then the number stands beside the word
+            x = column + (size // 8 if not free else -0.9 if column > 28 else 1.9)
+            style.centred(axes, x, row + 0.5, str(lane), fontsize=9)
+    for word in range(0, rows * BANKS, step // 4) if step else ():
+        axes.add_patch(Rectangle((word % BANKS, word // BANKS), 0.4, 1, facecolor=style.INK))
     style.cell_axes(axes, (rows, BANKS), (max(1, rows // 8), 4))
     return int(load.max())
 

@@ -1,5 +1,6 @@
 """Where the time goes: Amdahl's curve, shares, a roofline, time by work."""
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -38,8 +39,7 @@ def amdahl(
         style.note(axes, f"limit {limit:.3g}", (most, limit), (-2, 3), **how)
     for (name, at), mark in zip((points or {}).items(), "osD^v", strict=False):
         axes.plot(*at, mark, color=style.INK, ms=7, zorder=4, label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log")
     _plain_ticks(axes.xaxis, (1, 2, 5, 10, 20, 50, 100))
     _plain_ticks(axes.yaxis, (1, 1.5, 2, 3, 5, 10, 20, 50))
     axes.set_ylim(0.97, 1.25 * max(1 / (1 - one) for one in shares.values()))
@@ -128,18 +128,18 @@ def roofline(
     """
     positive = min((min(point) for point in points.values()), default=0) > 0
     style.require(positive, "every point needs a positive intensity and rate")
-    first = next(iter(gbps.values()), 0)
-    style.require(min(gbps.values(), default=0) > 0, "every level of memory needs a positive rate")
+    first, least = next(iter(gbps.values()), 0), min(gbps.values(), default=0)
+    style.require(least > 0, "every level of memory needs a positive rate")
     others = others or {}
     own = {name: rate for rate, names in others.values() for name in names}
     drawn = own.keys() <= points.keys() and all(rate > 0 for rate, _ in others.values())
     style.require(drawn, "every other roof needs a positive rate and points that are drawn")
     highest = max([tflops, *(rate for rate, _ in others.values())])
-    ridge = highest * 1e3 / min(gbps.values())
     xs = [x for x, _ in points.values()]
-    low, high = min(0.5, min(xs) / 2), max(10 * ridge, 3 * max(xs))
-    height = max(4.6, 2 + 0.22 * (len(points) + len(gbps)))
-    figure, axes = style.new_axes(9.8 if others else 8.2, height)
+    low, high = min(0.5, min(xs) / 2), max(1e4 * highest / least, 20 * max(xs))  # room for names
+    bottom, top = min(y for _, y in points.values()) / 3, 3 * highest
+    height, shares = max(4.6, 2 + 0.24 * len(points)), {}
+    figure, axes = style.new_axes(9.6, height)
     x = np.geomspace(low, high, 300)
     for (name, rate), dash in zip(gbps.items(), ("-", style.DASHED, ":"), strict=False):
         line = {"color": style.INK, "lw": 2, "ls": dash, "label": f"{name}: {rate:,.0f} GB/s"}
@@ -147,20 +147,42 @@ def roofline(
     for name, (rate, _) in ({"float32": (tflops, ())} | others).items():
         if rate < highest:
             axes.plot((rate * 1e3 / first, high), (rate, rate), color=style.INK, lw=1.4)
-        style.note(axes, f"{name}: {rate:,.3g} TFLOP/s", (high, rate), (-2, 4), ha="right")
+        ridge, down = rate * 1e3 / least, -11 if rate < highest else 4
+        style.note(axes, f"{name}: {rate:,.3g} TFLOP/s", (ridge, rate), (6, down))
     for number, (name, (at, rate)) in enumerate(points.items()):
         roof = min(own.get(name, tflops), at * first / 1e3)
         colour = style.PALETTE[number % len(style.PALETTE)]
         axes.plot((at, at), (rate, roof), color=colour, lw=1, ls=(0, (2, 2)))
-        # Large ones behind small ones: of two at one place, both can be seen.
-        large = number % 2 == 0
-        mark = {"marker": "osD^vPXp"[number % 8], "color": colour, "mec": style.PAPER}
-        mark |= {"ms": 12 if large else 7, "zorder": 2.5 if large else 3}
-        axes.plot(at, rate, ls="", label=f"{name}: {100 * rate / roof:.2g} % of its roof", **mark)
-    x = "operations a byte, each array moved once"
-    style.chart(axes, title, x, "TFLOP/s", log=True, legend="beside")
+        axes.plot(at, rate, "o", color=colour, mec=style.PAPER, ms=9, zorder=3)
+        shares[f"{name}: {100 * rate / roof:.2g} %"] = at, rate, colour
+    x = "operations a byte, each array moved once; %: of the roof above"
+    style.chart(axes, title, x, "TFLOP/s", log=True)
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    axes.set(xlim=(low, high), ylim=(bottom, top))
+    _name_points(axes, shares, 0.19 / (height - 1.6) * np.log(top / bottom))
     style.below(figure, source)
     return figure
+
+
+def _name_points(axes: Axes, points: Mapping[str, tuple], gap: float) -> None:
+    """Write the names of points (x, y, colour) to their right, in columns of those that are near
+    each other across, at least `gap` (of the logarithm) above each other."""
+    columns: list[list] = []
+    points = {textwrap.fill(name, 24): point for name, point in points.items()}
+    for name, (x, y, colour) in sorted(points.items(), key=lambda point: point[1]):
+        if not columns or x > 4 * columns[-1][0][1]:
+            columns.append([])
+        columns[-1].append((y, x, name, colour))
+    for column in map(sorted, columns):
+        own, sizes = np.log([y for y, *_ in column]), [1 + one[2].count("\n") for one in column]
+        steps = gap * (np.cumsum(sizes) - np.divide(sizes, 2))
+        places = np.maximum.accumulate(own - steps) + steps
+        places -= (places - own).max() / 2  # pushed down as far as up
+        right = 1.25 * max(x for _, x, *_ in column)
+        for (y, x, name, colour), place in zip(column, np.exp(places), strict=True):
+            axes.plot((x, right), (y, place), color=colour, lw=0.8)
+            axes.text(right * 1.04, place, name, va="center", fontsize=9)
+        axes.set_ylim(bottom=min(axes.get_ylim()[0], np.exp(places[0] - gap)))
 
 
 @style.styled

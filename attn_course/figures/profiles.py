@@ -40,10 +40,8 @@ def count_ratios(
         rows = np.full(len(ratios), float(place)) + spread
         axes.scatter(ratios, rows, s=20, c=colours, alpha=0.7, zorder=2, linewidth=0)
         lowest, highest = min(lowest, ratios.min()), max(highest, ratios.max())
-    for place, (predicted, measured) in enumerate(filled.values()):
-        equal = sum(a == b for a, b in zip(predicted, measured, strict=True))
-        text = f"{equal} of {len(predicted)} at 1"
-        style.note(axes, text, (highest, place), (10, 0), va="center")
+        text, right = f"{(ratios == 1).sum()} of {len(ratios)} at 1", axes.get_yaxis_transform()
+        style.note(axes, text, (1, place), (4, 0), va="center", xycoords=right)
     style.rows_of_bars(axes, list(filled))
     axes.set(title=title, xscale="log", xlabel=style.with_source("hardware / simulator", source))
     ticks = [2.0**power for power in range(-12, 13, 2 if highest > 16 * lowest else 1)]

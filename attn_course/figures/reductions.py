@@ -17,13 +17,13 @@ def butterfly(
     *,
     lane: int | None = None,
     title: str = "",
-    written: str = ".1f",
+    written: str = ".2g",
 ) -> Figure:
     """Draw the values of a warp's lanes before an exchange and after each of its steps.
 
     Args:
         offsets: (steps,) lane l exchanges with lane l ^ offset.
-        values: (steps + 1, lanes), as a trace recorded them.
+        values: (steps + 1, lanes), as a trace recorded them.  written: the format of those from 1.
         lane: the lane whose sources are drawn darker; None: the way of the final value, which
             must be the same in all lanes (as after a maximum).
 
@@ -44,15 +44,15 @@ def butterfly(
         _draw_exchange(axes, row, offset, marked[row : row + 2])
     _draw_lanes(axes, values, marked, written)
     for row, offset in enumerate(("before", *(f"offset {offset}" for offset in offsets))):
-        axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10)
-        bold = {"fontsize": 10, "color": style.RED, "fontweight": "bold"}
+        axes.text(-1.0, row, offset, ha="right", va="center", fontsize=10.5)
+        bold = {"fontsize": 10.5, "color": style.RED, "fontweight": "bold"}
         axes.text(lanes, row, f"{int(marked[row].sum())}", ha="left", va="center", **bold)
-    axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=8.5, color=style.RED)
+    axes.text(lanes - 0.2, -0.92, "marked", ha="center", fontsize=10.5, color=style.RED)
     axes.set(xlim=(-3.4, lanes + 0.7), ylim=(len(offsets) + 0.35, -1.1), title=title)
     axes.axis("off")
     for number in range(lanes):
-        axes.text(number, -0.62, str(number), ha="center", fontsize=8, color=style.GREY)
-    axes.text(-1.0, -0.62, "lane", ha="right", fontsize=8.5, color=style.GREY)
+        axes.text(number, -0.62, str(number), ha="center", fontsize=10.5, color=style.GREY)
+    axes.text(-1.0, -0.62, "lane", ha="right", fontsize=10.5, color=style.GREY)
     return figure
 
 
@@ -83,10 +83,12 @@ def _draw_lanes(axes: Axes, values: np.ndarray, marked: np.ndarray, written: str
     for (row, lane), value in np.ndenumerate(values):
         share = 0.1 + 0.8 * (value - low) / ((high - low) or 1) if np.isfinite(value) else 0.0
         face = colormaps["YlGnBu"](share)
-        ink = {"color": style.ink_on(face), "fontsize": 6.8, "zorder": 3}
+        ink = {"color": style.ink_on(face), "fontsize": 10.5, "zorder": 3}
+        text = format(value, written if abs(value) >= 1 else ".2f")
+        text = text[text.startswith("0.") :]  # 0.15 as .15: a lane has room for three letters
         edge = style.RED if marked[row, lane] else "#CBD2D9"
-        box = {"boxstyle": "round,pad=0.28", "facecolor": face, "linewidth": 1.6, "edgecolor": edge}
-        style.centred(axes, lane, row, format(value, written), bbox=box, **ink)
+        box = {"boxstyle": "square,pad=0.12", "fc": face, "lw": 1.6, "ec": edge}
+        style.centred(axes, lane, row, text, bbox=box, **ink)
 
 
 @style.styled

@@ -97,9 +97,7 @@ class Described:
         return f'<img alt="{text}" style="max-width:100%" src="data:image/png;base64,{data}">'
 
 
-def described(figure: Figure, description: str) -> Described:
-    """Return a figure with its alternative text, to be the value of a notebook's cell."""
-    return Described(figure, description)
+described = Described  # the value of a notebook's cell
 
 
 def headline(figure: Figure, title: str) -> None:
@@ -111,7 +109,7 @@ def headline(figure: Figure, title: str) -> None:
 def below(figure: Figure, source: str) -> None:
     """Write under a figure where and when its numbers were taken; nothing where it is empty."""
     if source:
-        figure.supxlabel(source, x=0.01, ha="left", fontsize=8.5, color=GREY)
+        figure.supxlabel(source, x=0.01, ha="left", fontsize=9, color=GREY)
 
 
 def with_source(label: str, source: str) -> str:
@@ -133,21 +131,18 @@ _TICKS = (
 )
 
 
-def log_axis(axes: Axes, values: Sequence[float], *, room: float = 0.04) -> None:
+def log_axis(axes: Axes, values: Sequence[float]) -> None:
     """Make x logarithmic, from the least to the largest value, with labels that do not overlap.
 
     They are of the roundest numbers of which four lie on the axis (of powers of ten three), or of
     all that lie there; where that is one or none, of the least and the largest value.
-
-    Args:
-        room: a share of the axis, at each end.
 
     Raises:
         ValueError: no value, or one that is not positive.
     """
     require(len(values) > 0 and min(values) > 0, "a logarithmic axis needs positive values")
     low, high = np.log10(min(values)), np.log10(max(values))
-    margin = room * max(high - low, 0.1)
+    margin = 0.04 * max(high - low, 0.1)
     low, high = low - margin, high + margin
     powers = range(int(np.floor(low)), int(np.ceil(high)) + 1)
     for digits in _TICKS:
@@ -187,9 +182,9 @@ def bare(axes: Axes) -> None:
     axes.set_yticks([])
 
 
-def legend_beside(axes: Axes, **style) -> None:
+def legend_beside(axes: Axes) -> None:
     """Put the legend to the right of the axes."""
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9, **style)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
 
 
 def coloured(series: Mapping[str, object]) -> Iterator[tuple[str, object, str, str]]:
@@ -276,7 +271,7 @@ def cell_axes(axes: Axes, shape: tuple[int, int], every: tuple[int, int]) -> Non
     axes.set(xlim=(0, columns), ylim=(rows, 0))
     axes.set_xticks(np.arange(0, columns, across) + 0.5, range(0, columns, across))
     axes.set_yticks(np.arange(0, rows, down) + 0.5, range(0, rows, down))
-    frameless(axes, 8)
+    frameless(axes, 9)
 
 
 def mixed(colour: str, share: float) -> tuple[float, float, float]:

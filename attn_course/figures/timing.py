@@ -85,7 +85,8 @@ def under_load(
     *,
     source: str = "",
 ) -> Figure:
-    """Draw a kernel's time over many calls, with the clock and the power meanwhile.
+    """Draw a kernel's time over many calls and the clock, in percent off their medians and at least
+    from -1 to 1, and the power meanwhile.
 
     Args:
         at_s, times_us: seconds since the start and the time of a call there.
@@ -97,19 +98,20 @@ def under_load(
     style.require(len(at_s) == len(times_us) > 0, f"{len(at_s)} moments for {len(times_us)} times")
     style.require(len(sm_mhz) == len(power_w), "clock and power readings differ in number")
     figure = style.new_figure(7.6, 4.6)
-    top, middle, bottom = figure.subplots(3, 1, sharex=True)
-    top.plot(at_s, times_us, color=style.BLUE, lw=1.8)
-    top.set(ylabel="us a call", title="the same kernel, again and again")
-    top.set_ylim(0, max(times_us) * 1.15)
-    moments = np.linspace(0, at_s[-1], len(sm_mhz))
-    for axes, values, colour, name in (
-        (middle, sm_mhz, style.ORANGE, "SM clock, MHz"),
-        (bottom, power_w, style.GREY, "power, W"),
-    ):
-        axes.plot(moments, values, color=colour, lw=1.8)
-        axes.set_ylabel(name)
-        axes.set_ylim(0, max(values, default=1) * 1.15)
-    for axes in (top, middle, bottom):
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    moments, reach = np.linspace(0, at_s[-1], len(sm_mhz)), 1.0
+    clock, time = (moments, sm_mhz, "SM clock", "MHz"), (at_s, times_us, "time of a call", "us")
+    for colour, (at, values, name, unit) in zip(style.PALETTE, (time, clock), strict=False):
+        middle = np.median(values) if len(values) else 1.0
+        percent = 100 * (np.asarray(values, float) / middle - 1)
+        top.plot(at, percent, color=colour, lw=1.8, label=f"{name}, median {middle:,.4g} {unit}")
+        reach = max(reach, *1.1 * np.abs(percent))
+    top.set(ylabel="% off the median", ylim=(-reach, 1.5 * reach))
+    top.set_title("the same kernel, again and again")
+    top.legend(frameon=False, loc="upper left", ncols=2)
+    bottom.plot(moments, power_w, color=style.GREY, lw=1.8)
+    bottom.set(ylabel="power, W", ylim=(0, max(power_w, default=1) * 1.15))
+    for axes in (top, bottom):
         style.grid_lines(axes, "y")
     bottom.set_xlabel(style.with_source("seconds since the start", source))
     return figure

@@ -44,7 +44,7 @@ def test_a_figure_has_one_panel_a_patient_and_says_how_many_are_wrong():
         "A: 1 of 24 wrong",
         "B: 0 of 12 wrong",
     ]
-    assert [axes.get_xlabel() for axes in panels] == ["dark: 1 NaN", ""]
+    assert [axes.get_xlabel() for axes in panels] == ["column (dark: 1 NaN)", "column"]
     assert [text.get_text() for text in panels[0].get_yticklabels()] == ["head 0", "head 1"]
 
 
@@ -54,3 +54,12 @@ def test_a_figure_has_one_panel_a_patient_and_says_how_many_are_wrong():
 def test_what_can_not_be_drawn(patients):
     with pytest.raises(ValueError):
         symptoms(patients)
+
+
+def test_strips_stand_below_each_other_with_axes():
+    one = np.arange(24.0)[None]
+    figure = symptoms({"A": (one, one), "B": (one + 1, one)})
+    top, bottom = figure.get_axes()
+    assert top.get_position().y0 > bottom.get_position().y1
+    for axes in (top, bottom):
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("column", "row")

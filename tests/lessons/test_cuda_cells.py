@@ -54,6 +54,8 @@ def test_cuda_cells_are_coloured_as_cpp(browser, lab):
     WebDriverWait(browser, 60).until(lambda b: comments(b) == [True, False])
     plugins = "return jupyterapp.hasPlugin('@jupyterlab/apputils-extension:announcements')"
     assert not browser.execute_script(plugins)  # nobody is asked about Jupyter's news
+    names = "return jupyterapp.listPlugins().filter((name) => name.includes('nbgrader'))"
+    assert not browser.execute_script(names)  # a learner sees no tools for teachers
     cells = "jupyterapp.shell.currentWidget.content.model.cells"
     change = f"{cells}.get(arguments[0]).sharedModel.setSource(arguments[1])"
     browser.execute_script(change, 0, "before = 1 // 2")

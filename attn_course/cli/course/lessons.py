@@ -83,7 +83,7 @@ def lab_command(folder: Path, lesson: str) -> list[str]:
     """Return the command that opens JupyterLab in the working copy, with the course's extension.
 
     The extension colours cells that begin with %%cuda as C++, and turns off JupyterLab's question
-    about news and its look for updates on the network.
+    about news, its look for updates on the network, and nbgrader's tools for teachers.
     Root needs leave of its own; where there is no screen, the address is printed instead.
     """
     command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir", str(folder)]

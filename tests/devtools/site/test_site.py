@@ -14,7 +14,7 @@ from attn_course import folders
 from attn_devtools.site import build_site
 from attn_devtools.site import published as published_at
 from attn_devtools.site.build import DOCUMENTS, run_sphinx
-from attn_devtools.site.lessons import fold_answers, page_glossary
+from attn_devtools.site.lessons import ask, fold_answers, page_glossary
 from attn_devtools.site.runs import kernel_run
 
 pytestmark = [
@@ -80,7 +80,8 @@ def test_answers_are_folded_and_questions_are_not(report):
     for name in LESSONS:
         text = article(report, f"notebooks/{name}.html")
         visible = re.sub(r"<details class=\"[^\"]*hide.*?</details>", "", text, flags=re.DOTALL)
-        assert "your prediction is none yet" in visible
+        assert "what do you predict?" in visible
+        assert "your prediction" not in text and "none yet" not in text
         assert text.count("  this run  ") > 2 and "this run" not in visible
         assert "Show the answer" in text and "<details open" not in text
 
@@ -97,6 +98,20 @@ def test_a_fold_covers_outputs_between_question_and_answer():
     fold_answers(notebook)
     folded = ["hide-output" in one.metadata.get("tags", ()) for one in notebook.cells]
     assert folded == [False, True, True, False]
+
+
+def test_a_page_asks_for_predictions_and_has_no_column_of_none():
+    card = "question  your prediction  this run\n--------  ---------------  --------\n"
+    card += "sum       none yet         12\n"
+    texts = ["sum: your prediction is none yet\n", "sum\n  your prediction  none yet\n", card]
+    outputs = [nbformat.v4.new_output("stream", text=text) for text in texts]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x", outputs=outputs)])
+    ask(notebook)
+    assert [one.text for one in notebook.cells[0].outputs] == [
+        "sum: what do you predict?\n",
+        "sum\n",
+        "question  this run\n--------  --------\nsum       12\n",
+    ]
 
 
 def test_solutions_are_folded_and_cuda_is_coloured(report):
@@ -328,6 +343,65 @@ def test_the_pages_in_a_browser(browser, report, width, scheme):
         )
     severe = [one for one in browser.get_log("browser") if one["level"] == "SEVERE"]
     assert not severe
+
+
+CUT = """
+const wide = [...document.querySelectorAll("article *")].filter((box) =>
+  box.scrollWidth > box.clientWidth + 2 && box.checkVisibility() &&
+  ["auto", "scroll"].includes(getComputedStyle(box).overflowX) &&
+  !box.className.includes('acs-'));
+return wide.map((box) => [box.tagName + "." + box.className, box.matches(".cut"),
+  !!box.closest(".cell_input") ||
+    getComputedStyle(box.previousElementSibling).display !== "none"]);
+"""
+PICTURES = """
+return [...document.querySelectorAll("article img")].map((img) => [
+  img.getBoundingClientRect().width, img.naturalWidth, getComputedStyle(img).backgroundColor,
+  parseFloat(getComputedStyle(img).paddingLeft), getComputedStyle(img).filter]);
+"""
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("place", [f"notebooks/{LESSONS[1]}.html", f"kernels/{KERNELS[0]}.html"])
+def test_what_a_telephone_cuts_says_so_until_it_is_scrolled(browser, report, place):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    opened(browser, report, place, 390, "light")
+    waiting = WebDriverWait(browser, 20)
+    waiting.until(lambda b: b.find_elements("css selector", ".cut"))
+    boxes = browser.execute_script(CUT)
+    assert boxes
+    for what, cut, hint in boxes:
+        assert cut and hint, what
+    browser.execute_script(
+        "const b = document.querySelector('.cut'); b.scrollLeft = 1e5; b.id = 'b'"
+    )
+    waiting.until(lambda b: not b.find_elements("css selector", "#b.cut"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_table_of_counters_fits_a_telephone_and_a_name_breaks_at_an_underscore(browser, report):
+    opened(browser, report, f"kernels/{KERNELS[0]}.html", 390, "light")
+    widths = "const t = document.querySelector('.counters table').parentElement;"
+    wide, room = browser.execute_script(widths + "return [t.scrollWidth, t.clientWidth]")
+    assert wide <= room
+    parts = "return [...document.querySelector('h1').childNodes].map((n) => n.data ?? n.tagName)"
+    assert browser.execute_script(parts)[:5] == ["01_", "WBR", "scores_", "WBR", "naive"]
+    listing = "return document.querySelectorAll('.source wbr').length"
+    assert browser.execute_script(listing) == 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("place", ["index.html", f"notebooks/{LESSONS[1]}.html"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_are_light_cards_of_a_readable_size(browser, report, place, scheme):
+    for width in (390, 820, 1440):
+        opened(browser, report, place, width, scheme)
+        pictures = browser.execute_script(PICTURES)
+        assert pictures
+        for shown, natural, colour, padding, dimmed in pictures:
+            assert shown >= min(natural, 660) and colour == "rgb(255, 255, 255)" and padding == 10
+            assert dimmed == ("brightness(0.9)" if scheme == "dark" else "none")
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

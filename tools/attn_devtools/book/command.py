@@ -14,6 +14,7 @@ from attn_devtools import book
 
 SHOWN = 5  # of the course's candidates in a figure; with more, only MAIN_METHODS
 COLUMNS = 84  # of a caption
+LABEL = 30  # letters of a line of a row's label
 MAIN_METHODS = ("naive", "three_kernels", "tiled", "flash_fp32", "auto")
 
 
@@ -82,28 +83,27 @@ def save(folder: Path, name: str, figure) -> str:
 def pages(record: dict, page: book.Page) -> Iterator[tuple[str, str, object]]:
     """Yield name, description and figure, one by one, of a suite."""
     shown, source = candidates(page), textwrap.fill(page.source, COLUMNS)
+    labels = [textwrap.fill(label, LABEL) for label in page.shapes]
     times = page.with_best_baseline(shown)
     rows = "input" if page.suite in book.LAYERS else "(B, H, L, D)"
     yield (
         "times",
         f"Times of {', '.join(times)} by shape",
-        figures.times_by_shape(page.shapes, times, source=source, title=page.suite, rows=rows),
+        figures.times_by_shape(labels, times, source=source, title=page.suite, rows=rows),
     )
     over = {name: row for name, row in page.over_best_baseline().items() if name in shown}
     if page.baselines:
         yield (
             "speedups",
-            "Times faster than the best peer, by shape",
-            figures.ratios(
-                page.shapes, over, to="the best of all peers", source=source, title=page.suite
-            ),
+            "Speed relative to the best peer, by shape",
+            figures.ratios(labels, over, to="the best peer", source=source, title=page.suite),
         )
     counted = "\n".join(filter(None, (textwrap.fill(page.counted, COLUMNS), source)))
     if panels := page.rates(shown):
         yield (
             "efficiency",
             f"{' and '.join(panels)} by shape",
-            figures.rates(page.shapes, panels, source=counted, title=page.suite),
+            figures.rates(labels, panels, source=counted, title=page.suite),
         )
     if page.suite == "seeds_fp32":
         grown = {
@@ -134,7 +134,7 @@ def candidates(page: book.Page) -> list[str]:
 
 def summary(page: book.Page) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows: a shape, the best of ours and of the baselines, and the ratio."""
-    heads = ["shape", "ours", "us", "best peer", "us", "times faster"]
+    heads = ["shape", "ours", "us", "best peer", "us", "speed, peer = 1"]
     ours = [name for name in page.times if name not in page.baselines]
     rows = []
     for at, shape in enumerate(page.shapes):

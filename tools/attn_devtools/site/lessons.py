@@ -9,7 +9,9 @@ from attn_course.lessons.working_copy import TEST_MARK
 
 ANSWER = re.compile(r"^(.+)\n  your prediction  .*\n  this run ", re.MULTILINE)
 QUESTION = re.compile(r"^(.+): your prediction is ", re.MULTILINE)
-SCORECARD = re.compile(r"^question +your prediction +this run", re.MULTILINE)
+SCORECARD = re.compile(r"^question +(your prediction +)this run", re.MULTILINE)
+_ASKS = re.compile(r"^(.+): your prediction is none yet$", re.MULTILINE)
+_NONE = re.compile(r"^  your prediction  none yet\n", re.MULTILINE)
 _WORDS = re.compile(r"(\*\*New words:\*\* )(.*?)( \(\[glossary\])", re.DOTALL)
 _ENTRY = re.compile(r"^- \*\*(.+?)\*\*:", re.MULTILINE)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -26,6 +28,7 @@ def page_notebook(text: str) -> str:
     head = notebook["cells"][0]
     head["source"] = _WORDS.sub(_linked, head["source"])
     fold_answers(notebook)
+    ask(notebook)
     show_steppers(notebook)
     return json.dumps(notebook)
 
@@ -61,6 +64,24 @@ def fold_answers(notebook: dict) -> None:
             what = "answer" if answered else "result"
             prompts = {"code_prompt_show": f"Show the {what}", "code_prompt_hide": f"The {what}"}
             cell["metadata"] |= {"tags": ["hide-output"], "mystnb": prompts}
+
+
+def ask(notebook: dict) -> None:
+    """Ask for a prediction where the stored run had none: a page takes none and compares none."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                text = _ASKS.sub(r"\1: what do you predict?", "".join(output["text"]))
+                output["text"] = _without_column(_NONE.sub("", text))
+
+
+def _without_column(text: str) -> str:
+    """Remove the empty column of a scorecard."""
+    if not (found := SCORECARD.search(text)):
+        return text
+    start, end = (place - found.start() for place in found.span(1))
+    lines = text[found.start() :].split("\n")
+    return text[: found.start()] + "\n".join(line[:start] + line[end:] for line in lines)
 
 
 def show_steppers(notebook: dict) -> None:
