@@ -258,8 +258,8 @@ def _header_hint(header: str) -> str:
     if header in ("stdlib.h", "cstdlib", "iostream", "vector", "string", "stdexcept"):
         return "this is host code; NVRTC compiles kernels only, so keep it out of the .cu file"
     return (
-        "put it beside the .cu file, or name its folder with options=('-I/folder',); headers "
-        "of CUDA come from the nvidia-* packages"
+        "put it beside the .cu file, or name its folder with the compiler's option -I/folder; "
+        "headers of CUDA come from the nvidia-* packages"
     )
 
 
