@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from kernelscope.backend import resolve_backend
 from kernelscope.cli.arguments import finite
+from kernelscope.errors import InputError
 
 import attn_course
+import attn_devtools.site
 from attn_course import reference
 from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
@@ -339,6 +341,21 @@ def test_a_message_speaks_the_language_of_the_shell(words, said, unsaid, capsys)
     assert main.main(words.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(one in line for one in said) and not any(one in line for one in unsaid)
+
+
+@pytest.mark.parametrize("given", ["02", "2", "02_threads_blocks_tiles"])
+def test_a_page_of_the_site_is_named_by_the_number_of_its_lesson(given, capsys, monkeypatch):
+    asked = []
+
+    def build(folder, lessons, *_):
+        asked.append(lessons)
+        raise InputError("enough")
+
+    monkeypatch.setattr(attn_devtools.site, "build_site", build)
+    assert call(capsys, "site", "--lesson", given)[0] == 2
+    assert asked == [["02_threads_blocks_tiles"]]
+    status, _, err = call(capsys, "site", "--lesson", "77")
+    assert status == 2 and "no lesson '77'" in err and len(asked) == 1
 
 
 @pytest.mark.skipif(resolve_backend() == "gpu", reason="here the GPU is measured")

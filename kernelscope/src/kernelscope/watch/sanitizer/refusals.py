@@ -140,12 +140,17 @@ def named(arrays: Sequence, line: int, naming: Naming):
 
 
 def nearest(arrays: Sequence, address: int, line: int, naming: Naming):
-    """The array that the source line names, or else the nearest to the address, if it is near."""
+    """The array that the source line names, or else the nearest to the address, if it is near.
+
+    A line may name another array than the one that it reaches by a pointer: `out[i] = row[i]`. So a
+    named one that is far away does not count where another one is near.
+    """
     found = named(arrays, line, naming)
-    if found is not None:
-        return found
     near = min(arrays, key=lambda a: _distance(a, address), default=None)
-    return None if near is None or _distance(near, address) > _FAR else near
+    if near is not None and _distance(near, address) > _FAR:
+        near = None
+    is_far = found is None or _distance(found, address) > _FAR
+    return near if near is not None and is_far else found
 
 
 def _distance(buffer, address: int) -> int:
