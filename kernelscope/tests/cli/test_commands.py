@@ -299,8 +299,8 @@ def test_python_is_advised_in_python_and_a_shell_in_options(call, folder):
 
 FILES = {  # text of a file -> how the message goes on
     "": "has no kernel: it needs a function that is `__global__ void`",
-    "template <int N> __global__ void __launch_bounds__(N) g(int* x) {}": (
-        "has templates of kernels only: give --kernel 'g<float>'"
+    "template <class T, int N> __global__ void __launch_bounds__(N) g(T* x) {}": (
+        "has templates of kernels only: give --kernel 'g<float, 32>'"
     ),
 }
 

@@ -131,7 +131,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
         listed = ", ".join(known[name] for name in found)
         raise InputError(f"{file.name} has the kernels: {listed}. Name one with --kernel")
     if templates := module.template_kernels:
-        example = instance_advice(f"{templates[0]}<float>")
+        example = instance_advice(next(iter(templates.values())))
         raise InputError(f"{file.name} has templates of kernels only: " + example)
     raise InputError(f"{file.name} has no kernel: it needs a function that is `__global__ void`")
 

@@ -32,7 +32,7 @@ from .signature import read_entry
 
 _MAKING = threading.RLock()  # threads make one program after the other
 _TEMPLATE_KERNEL = re.compile(
-    r"\btemplate\s*<[^;{}]{0,200}>[^;{}]{0,100}\b__global__\b[^;{}]{0,200}?"
+    r"\btemplate\s*<([^;{}]{0,200})>[^;{}]{0,100}\b__global__\b[^;{}]{0,200}?"
     r"\b(?!__launch_bounds__|__cluster_dims__)(\w+)\s*\("
 )
 
@@ -291,9 +291,14 @@ class RawModule:
             )
 
     @property
-    def template_kernels(self) -> tuple[str, ...]:
-        """Names of the kernels that the source declares as templates."""
-        return tuple(dict.fromkeys(_TEMPLATE_KERNEL.findall(self.code or "")))
+    def template_kernels(self) -> dict[str, str]:
+        """Name -> an instance, such as "g<float, 32>", of the source's templates of kernels."""
+        found = {}
+        for parameters, name in _TEMPLATE_KERNEL.findall(self.code or ""):
+            kinds = (one.split()[:1] for one in parameters.split(","))
+            values = ("float" if kind in (["typename"], ["class"]) else "32" for kind in kinds)
+            found[name] = f"{name}<{', '.join(values)}>"
+        return found
 
     def _not_found(self, name: str) -> Advice:
         bare, shown = name.partition("<")[0].strip(), [*map(demangle, self.kernels)]
@@ -307,7 +312,7 @@ class RawModule:
                 f"name_expressions=({name!r},) to RawModule"
             )
         if bare in templates:
-            example = name if "<" in name else f"{name}<float>"
+            example = name if "<" in name else templates[bare]
             return message + " It is a template: " + instance_advice(example)
         return message
 
