@@ -13,7 +13,7 @@ _NAMES = {
     "matrices": "Matrix fragment_maps matrix_lines tile_grid tile_steps worked_example",
     "comparisons": "bars curves error_profile rates ratios scaling summary times_by_shape",
     "memory": "bank_maps latency_by_size passes_and_times sector_maps",
-    "clinic": "symptoms",
+    "clinic": "symptoms wrong_elements",
     "timing": "calls_in_order spread under_load",
     "reductions": "butterfly float_orders",
     "pipelines": "amdahl roofline shares time_by_work",

@@ -1,13 +1,14 @@
 """Predictions: :func:`predict` takes the learner's answer, :func:`reveal` shows the machine's.
 
-An answer of None means "not yet": a lesson runs from top to bottom without any.
+A guess of None means "not yet": a lesson runs from top to bottom without any. Once the answer has
+been shown, the guess made before it stays, and the scorecard counts that one.
 """
 
 import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -63,6 +64,9 @@ def predict(
 ) -> None:
     """Commit to an answer before the cell that finds it out.
 
+    A new guess replaces an earlier one until `reveal` has shown the answer. From then on the
+    earlier one stays, none included; `begin` forgets it.
+
     Args:
         question: what is asked, in a few words; `reveal` names it again.
         guess: a number, a key of ``options`` (0 for "0"), or None for no prediction yet.
@@ -76,14 +80,22 @@ def predict(
         guess = str(guess).strip().lower()
     found = Question(question, guess, dict(options) if options is not None else None)
     _check(found, "the prediction", guess)
-    _questions[question] = found
+    shown = question in _questions and _questions[question].answer is not None
+    if not shown:
+        _questions[question] = found
     for key, meaning in (found.options or {} if listed else {}).items():
         print(f"  {key}: {meaning}")
+    if shown:
+        kept = _questions[question]
+        first = kept.describe(kept.guess)
+        counts = "no prediction" if kept.guess is None else f"your first prediction, {first},"
+        print(f"{question}: the answer has been shown, so {counts} counts")
+        return
     print(f"{question}: your prediction is {found.describe(guess)}")
 
 
 def reveal(question: str, answer: Answer, unit: str = "") -> None:
-    """Print the machine's answer beside the prediction.
+    """Print the machine's answer beside the prediction; the scorecard keeps the first answer.
 
     Args:
         question: as it was given to `predict`.
@@ -102,15 +114,17 @@ def reveal(question: str, answer: Answer, unit: str = "") -> None:
         )
     found = _questions[question]
     _check(found, "the answer", answer)
-    found.answer, found.unit = answer, unit
+    now = replace(found, answer=answer, unit=unit)
+    if found.answer is None:
+        _questions[question] = now
     print(question)
-    print(f"  your prediction  {found.describe(found.guess)}")
-    judged = found.verdict()
-    print(f"  this run         {found.describe(answer)}" + (f"   ({judged})" if judged else ""))
+    print(f"  your prediction  {now.describe(now.guess)}")
+    judged = now.verdict()
+    print(f"  this run         {now.describe(answer)}" + (f"   ({judged})" if judged else ""))
 
 
 def scorecard() -> None:
-    """Every prediction of the lesson beside its answer, in the order in which they were made."""
+    """Print every question's first prediction and first answer, in the order of the lesson."""
     heads = ("question", "your prediction", "this run", "")
     rows = [
         (

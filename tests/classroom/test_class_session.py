@@ -33,7 +33,7 @@ def test_a_property_that_holds_prints_its_points(write, capsys):
     earn(NAME, "in bounds", hidden=True)
     assert capsys.readouterr().out.splitlines() == [
         "in bounds: 2 of 2 points (3 cases, visible)",
-        "in bounds: 2 of 2 points (5 cases, with hidden ones)",
+        "in bounds: 2 of 2 points (6 cases, with hidden ones)",
     ]
 
 

@@ -12,6 +12,7 @@ from attn_course.exercises.proof import survival
 pytestmark = pytest.mark.system
 
 NAMES = exercise_names()
+ONE_IN = 12  # so many mutants; `attn-course exercises --mutate NAME` examines each of them
 LEAST_WRONG, LEAST_CORRECT = 12, 3  # the reference is one of the correct ones
 # Exercises whose proof is not complete: too few solutions, or a kind of wrong kernel missing. Their
 # mutants are not tested. This list only becomes shorter.
@@ -39,8 +40,8 @@ def test_a_complete_proof_has_every_kind_of_wrong_kernel():
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(INCOMPLETE)))
-def test_every_mutant_of_a_reference_is_rejected_or_listed_with_its_reason(name):
-    found = survival(read_exercise(name))
+def test_a_mutant_of_a_reference_is_rejected_or_listed_with_its_reason(name):
+    found = survival(read_exercise(name), one_in=ONE_IN)
     assert found.holds, found
 
 

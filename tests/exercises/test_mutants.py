@@ -105,6 +105,11 @@ def test_survivors_are_those_that_the_cases_do_not_reject_and_the_file_does_not_
     assert refuted.refuted == (guard,) and not refuted.holds and not refuted.survivors
 
 
+def test_a_share_of_the_mutants_is_chosen_by_their_words(exercise):
+    whole, parts = proof.survival(exercise), [proof.survival(exercise, one_in=3) for _ in range(2)]
+    assert parts[0] == parts[1] and 0 < parts[0].of < whole.of
+
+
 def test_equivalent_mutants_and_kinds_are_read():
     section = "\n## Equivalent mutants\n\n- 4: `i < n` -> `i != n` (2): no\n  reason.\n"
     text = TEXT.replace("Rejected for: agrees", "Rejected for: agrees\nKind: narrow type", 1)

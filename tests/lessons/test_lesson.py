@@ -73,19 +73,56 @@ def test_options_are_listed_unless_they_were_before(capsys):
     assert "as predicted" in capsys.readouterr().out
 
 
-def test_a_new_prediction_replaces_the_old_one(capsys):
+def scored(capsys, question: str) -> list[str]:
+    """The scorecard's row of a question: the words after its name."""
+    capsys.readouterr()
+    lessons.scorecard()
+    rows = capsys.readouterr().out.splitlines()
+    return next(row for row in rows if row.startswith(question)).removeprefix(question).split()
+
+
+def test_before_the_answer_a_new_prediction_replaces_the_old_one(capsys):
     lessons.predict("how many", 1)
     lessons.predict("how many", 8)
     lessons.reveal("how many", 8)
-    lessons.scorecard()
-    out = capsys.readouterr().out.splitlines()
-    assert [line for line in out if line.startswith("how many")][-1].split() == [
-        "how",
-        "many",
-        "8",
-        "8",
-        "exactly",
-    ]
+    assert scored(capsys, "how many") == ["8", "8", "exactly"]
+
+
+@pytest.mark.parametrize(
+    ("first", "words"), [(1, ["1", "8", *"8 times too low".split()]), (None, ["none", "yet", "8"])]
+)
+def test_after_the_answer_the_first_prediction_stays(capsys, first, words):
+    lessons.predict("how many", first)
+    lessons.reveal("how many", 8)
+    lessons.predict("how many", 8)
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert "the answer has been shown" in said and "your prediction is" not in said
+    assert said.endswith(
+        "so no prediction counts" if first is None else "so your first prediction, 1, counts"
+    )
+    lessons.reveal("how many", 8)
+    assert "exactly" not in capsys.readouterr().out
+    assert scored(capsys, "how many") == words
+    lessons.begin()
+    lessons.predict("how many", 8)
+    lessons.reveal("how many", 8)
+    assert scored(capsys, "how many") == ["8", "8", "exactly"]
+
+
+def test_the_scorecard_keeps_the_first_answer(capsys):
+    """A cell run again with other numbers is a new experiment; the prediction was for the first."""
+    lessons.predict("how many", 8)
+    lessons.reveal("how many", 8)
+    lessons.reveal("how many", 16, "threads")
+    assert "this run         16 threads   (2 times too low)" in capsys.readouterr().out
+    assert scored(capsys, "how many") == ["8", "8", "exactly"]
+
+
+def test_a_late_prediction_must_fit_its_options_all_the_same():
+    lessons.predict("which way", "a", {"a": "down", "b": "up"})
+    lessons.reveal("which way", "b")
+    with pytest.raises(PredictionError, match="choose one of"):
+        lessons.predict("which way", "c", {"a": "down", "b": "up"})
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class Budget:
     """The limits of one call and what is left of them.
 
-    seconds, memory_bytes, output_bytes: the limits; deadline: `time.monotonic()` at the end;
+    seconds, memory_bytes, output_bytes: the limits; deadline: `time.monotonic()` at the end, which
+    moves for a call whose seconds are the processor's;
     next_look: the time before which `check` has nothing to do; output_left: in bytes; progress:
     what each look is told to, a function that takes `where` of `check`.
     """
@@ -35,8 +36,9 @@ class Budget:
         texts = map(setting, (TIMEOUT, MEMORY, OUTPUT))
         self.seconds, self.memory_bytes, self.output_bytes = _limits(*texts)
         self.time_remedy = f" If it has to, set the environment variable {TIMEOUT} to more seconds"
+        self.started: float | None = None  # `time.process_time()`, where seconds are the processor's
         if seconds is not None and seconds < self.seconds:
-            self.seconds, self.time_remedy = seconds, ""
+            self.seconds, self.time_remedy, self.started = seconds, "", time.process_time()
         self.output_left = self.output_bytes
         now = time.monotonic()
         self.deadline = now + self.seconds
@@ -57,6 +59,8 @@ class Budget:
         now = time.monotonic()
         if now < self.next_look:
             return
+        if now > self.deadline and self.started is not None:
+            self.deadline = now + self.seconds - (time.process_time() - self.started)
         if now > self.deadline:
             question = question and f" {question}"
             raise OutOfTime(
@@ -109,7 +113,8 @@ def call_budget(seconds: float | None = None) -> Iterator[Budget]:
 
     The environment variables KERNELSCOPE_TIMEOUT, KERNELSCOPE_MEMORY and KERNELSCOPE_OUTPUT set
     the limits; ValueError names the one that is wrong. `with call_budget():` around several calls
-    bounds them together. seconds: a limit below that of the environment.
+    bounds them together. seconds: a limit below that of the environment, in seconds of the
+    processor, so that a busy machine ends no call that another one finishes.
     """
     budget = _running.get()
     if budget is not None:

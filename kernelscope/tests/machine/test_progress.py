@@ -113,3 +113,10 @@ def test_a_limit_of_seconds_and_the_line(count):
             count((1,), (32,), (np.zeros(32, np.float32), 2**32 - 1))
     assert late.value.line in (3, 4) and isinstance(late.value, Hang)
     assert time.monotonic() - start < 5
+
+
+def test_a_limit_of_seconds_is_one_of_the_processor(count):
+    with budget.call_budget(0.3) as limits:
+        time.sleep(0.4)  # as on a machine that is busy with something else
+        limits.check("count", lambda: "its end")
+        count((1,), (32,), (np.zeros(32, np.float32), 1))
