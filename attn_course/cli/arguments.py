@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from kernelscope.cli.arguments import add_backend, dimensions, natural, positive, try_to_write
 from kernelscope.cli.options import add_call
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, UnknownNameError, did_you_mean
 
 from attn_course.ladder.methods import AUTO, METHODS, check_dtype, dtypes_of
-from attn_course.ladder.steps import step
+from attn_course.ladder.steps import LADDER, step
 from attn_course.ladder.verify import LaunchRecord, Verdict
 from attn_course.measure.records import RESULTS_FOLDER
 from attn_course.reference.comparison import Comparison
@@ -75,12 +75,14 @@ def require_writable(folder: Path) -> None:
         raise InputError(f"cannot write to {str(place)!r}: {error.strerror}") from None
 
 
-def ladder_step(text: str) -> int:
-    """A step of the ladder by its number, entry point or file name."""
+def ladder_steps(text: str) -> tuple[int, ...]:
+    """The steps of a method, or one by its number, entry point or file name."""
     try:
-        return step(int(text) if text.isdecimal() else text).number
-    except KeyError as error:
-        raise argparse.ArgumentTypeError(error.args[0]) from None
+        return METHODS.get(text) or (step(int(text) if text.isdecimal() else text).number,)
+    except UnknownNameError as error:
+        near = did_you_mean(text, (*METHODS, *(row.file for row in LADDER)))
+        methods = f"; the methods are {', '.join(METHODS)}"
+        raise argparse.ArgumentTypeError(f"{error}{methods}{near}") from None
 
 
 def add_records(parser: argparse.ArgumentParser, measured_where: str) -> None:

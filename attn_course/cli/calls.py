@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from kernelscope import BackendError, array_module
 from kernelscope.cli.options import CALL
-from kernelscope.errors import InputError, MissingFileError
+from kernelscope.errors import InputError, MissingFileError, did_you_mean
 
 from attn_course import reference
 from attn_course.clinic import Case, ClinicError, clean_step, prepare, read_broken
 from attn_course.ladder.call import StepLaunch
 from attn_course.ladder.headers import KERNEL_FOLDER
-from attn_course.ladder.methods import METHODS, Request
+from attn_course.ladder.methods import METHODS, Request, method_names
 from attn_course.ladder.steps import Problem
 from attn_course.ladder.verify import warm_up, worst
 from attn_course.layers.launches import Launches
@@ -205,7 +205,7 @@ def kernel_file(name: str) -> Path | None:
     """The kernel file that a name means, or None where it is a method's.
 
     Raises:
-        FileNotFoundError: a path that leads to no file.
+        FileNotFoundError: a name or path that leads to neither.
     """
     is_path = name.endswith(".cu") or "/" in name
     stem = name if name.endswith(".cu") else f"{name}.cu"
@@ -215,9 +215,17 @@ def kernel_file(name: str) -> Path | None:
         for path in places:
             if path.is_file():
                 return path.resolve()
-    if not is_path:
+    if name in method_names():
         return None
-    raise MissingFileError(f"no kernel file {name!r}; kernels are in {KERNEL_FOLDER}")
+    files = [str(file.relative_to(KERNEL_FOLDER))[:-3] for file in KERNEL_FOLDER.rglob("*.cu")]
+    files += [file.removeprefix("broken/") for file in files]
+    near = did_you_mean(name, (*method_names(), *files, *map(str, Path(name).parent.glob("*.cu"))))
+    what = "kernel file" if is_path else "method or kernel"
+    methods = "" if is_path else f"a method ({', '.join(method_names())}), "
+    raise MissingFileError(
+        f"no {what} {name!r}{near}; name {methods}a kernel of {KERNEL_FOLDER}, or a file of your "
+        "own by its path"
+    )
 
 
 def named_call(

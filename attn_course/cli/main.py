@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from kernelscope.cli.arguments import add_json
+from kernelscope.cli.arguments import OneLineParser, add_json
 from kernelscope.cli.main import TRACEBACK, outcome
 from kernelscope.cli.options import joined
-from kernelscope.errors import UnknownNameError
+from kernelscope.errors import UnknownNameError, did_you_mean
 
 from attn_course import __version__
 from attn_course.folders import FOLDERS, home
@@ -46,7 +46,7 @@ def require_known(name: str, commands: Sequence[ModuleType]) -> None:
     known = [name_of(one) for one in commands]
     if name in known or name.startswith("-"):
         return
-    found = f"no command {name!r}; there are: {', '.join(known)}"
+    found = f"no command {name!r}{did_you_mean(name, known)}; there are: {', '.join(known)}"
     if not entry_points(group=GROUP):
         found += (
             ". Those of the course's authors, such as record, are found once the course is "
@@ -55,8 +55,8 @@ def require_known(name: str, commands: Sequence[ModuleType]) -> None:
     raise UnknownNameError(found)
 
 
-def build_parser(commands: Sequence[ModuleType]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser(commands: Sequence[ModuleType]) -> OneLineParser:
+    parser = OneLineParser(
         prog="attn-course",
         description="CUDA attention kernels, run on a GPU or simulated, checked against float64.",
         epilog=f"Set {TRACEBACK}=1 to see where an error arose.",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import chain
 
 from kernelscope import Counters, observe, resolve_backend
 from kernelscope.cli.arguments import printer, write_json
@@ -21,7 +22,7 @@ from attn_course.measure.hardware.nsight import (
 )
 from attn_course.measure.records import caption, is_current, new_record, records, write_record
 
-from .arguments import add_records, add_shape, ladder_step, require_writable
+from .arguments import add_records, add_shape, ladder_steps, require_writable
 
 STEPS = (1, 2, 3, 4, 5, 6)
 SHAPE = (2, 12, 196, 64)
@@ -45,9 +46,9 @@ def add(parsers) -> None:
     parser.add_argument(
         "steps",
         nargs="*",
-        type=ladder_step,
+        type=ladder_steps,
         metavar="STEP",
-        help="ladder steps by number or name (default: 1 to 6, or all recorded)",
+        help="methods, or ladder steps by number or name (default: steps 1 to 6, or all recorded)",
     )
     add_shape(parser, "the shape to profile (default: 2,12,196,64)", SHAPE)
     add_records(parser, "ncu could run")
@@ -55,10 +56,11 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     """0 where a profile is shown, else 1."""
+    steps = list(dict.fromkeys(chain.from_iterable(arguments.steps)))
     measure = not arguments.recorded and find_ncu() and resolve_backend() == "gpu"
     if measure:
         require_writable(arguments.results)
-        record = profile(arguments.steps or STEPS, arguments.shape)
+        record = profile(steps or STEPS, arguments.shape)
         path = write_record(record, "profile", arguments.results)
         found, note = [record], f"written to {path}"
     else:
@@ -68,7 +70,7 @@ def execute(arguments) -> int:
         )
         if arguments.shape != SHAPE:
             note += "; --shape asks for a run of ncu, the records are of their own shapes"
-    found = [select(record, arguments.steps) for record in found]
+    found = [select(record, steps) for record in found]
     found = [record for record in found if record["cases"]] or found
     printer(arguments.json)("\n\n".join([*map(report, found), note]))
     write_json(

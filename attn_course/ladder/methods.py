@@ -12,14 +12,13 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from time import monotonic
 
 import msgspec
 import numpy as np
 from kernelscope import array_module, capture_graph, resolve_backend
-from kernelscope.errors import UserError
+from kernelscope.errors import Advice, UserError, did_you_mean
 
 from .call import Call, StepLaunch, call_steps
 from .checks import check_arrays, check_bias, check_output, check_overlap
@@ -70,6 +69,11 @@ class UnsupportedDtype(UnsupportedOption, TypeError):
     """A dtype that the chosen method's kernels do not take."""
 
 
+def method_names() -> tuple[str, ...]:
+    """Return every name that `method` takes: of METHODS, "auto", the experiments."""
+    return (*METHODS, AUTO, *(row.entry for row in EXPERIMENTS))
+
+
 def steps_of(method: str) -> tuple[Step, ...]:
     """Return the ladder steps of a method in the order in which they run; an experiment's one step.
 
@@ -80,11 +84,10 @@ def steps_of(method: str) -> tuple[Step, ...]:
         return tuple(step(number) for number in METHODS[method])
     if any(method == row.entry for row in EXPERIMENTS):
         return (step(method),)
-    known = (*METHODS, AUTO, *(row.entry for row in EXPERIMENTS))
+    known = method_names()
     of = [name for name, numbers in METHODS.items() if method in (step(n).file for n in numbers)]
-    near = [] if of else get_close_matches(str(method), known, 1)
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
-    meant = f" (this kernel is a step of: {', '.join(of)})" if of else meant
+    step_of = f" (this kernel is a step of: {', '.join(of)})" if of else ""
+    meant = step_of or did_you_mean(str(method), known)
     raise UnknownMethod(
         f"no method {method!r}{meant}; choose one of: {', '.join(METHODS)}, {AUTO}, or of the "
         f"experiments: {', '.join(row.entry for row in EXPERIMENTS)}"
@@ -328,8 +331,8 @@ def check_options(method: str, problem: Problem, return_lse: bool = False) -> No
         if wanted[option] and not supports(method, option):
             able = ", ".join(name for name in METHODS if supports(name, option))
             raise UnsupportedOption(
-                f"method {method!r} has no {words.removeprefix('a ')}; methods that do: {able}. "
-                "attn_course.reference.attention computes it in float64"
+                f"method {method!r} has no {words.removeprefix('a ')}; methods that do: {able}"
+                + Advice(". attn_course.reference.attention computes it in float64", "")
             )
 
 
@@ -342,12 +345,15 @@ def check_dtype(method: str, dtype: str) -> None:
     taken = dtypes_of(method)
     if dtype not in taken:
         able = [name for name in METHODS if dtype in dtypes_of(name)]
-        default = ", the default," if method == DEFAULT else ""
+        default = Advice(", the default," if method == DEFAULT else "", "")
         module = "ml_dtypes" if taken[0] == "bfloat16" else "numpy"
         raise UnsupportedDtype(
-            f"method {method!r}{default} takes {' or '.join(taken)}, not {dtype}: pass "
-            f'method="{AUTO}"; methods that take {dtype}: {", ".join(able)}. '
-            f"Or pass .astype({module}.{taken[0]})"
+            f"method {method!r}"
+            + default
+            + f" takes {' or '.join(taken)}, not {dtype}: "
+            + Advice(f'pass method="{AUTO}"', f"name {AUTO} in its place")
+            + f"; methods that take {dtype}: {', '.join(able)}. Or "
+            + Advice(f"pass .astype({module}.{taken[0]})", f"give --dtype {taken[0]}")
         )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from kernelscope.backend import resolve_backend
 from kernelscope.cli.arguments import finite
+from kernelscope.errors import InputError
 
 import attn_course
+import attn_devtools.site
 from attn_course import reference
 from attn_course.cli import __main__, course, main, run, tour
 from attn_course.cli.arguments import Workload
@@ -140,7 +142,7 @@ def test_a_wrong_call_gets_one_clear_message(capsys, arguments, words):
 @pytest.mark.skipif(resolve_backend() == "gpu", reason="this machine has the GPU that is asked for")
 def test_asking_for_a_gpu_where_there_is_none(capsys):
     status, _, err = call(capsys, "run", "naive", *SMALL, "--backend", "gpu")
-    assert status == 2 and "simulator" in err and len(err.splitlines()) == 1
+    assert status == 2 and "--backend simulator" in err and len(err.splitlines()) == 1
 
 
 def test_a_fault_of_the_course_is_a_traceback_and_asks_for_a_report(capsys, monkeypatch):
@@ -296,9 +298,79 @@ def test_a_call_that_cannot_run_says_the_way_out(arguments, words, capsys):
     ],
 )
 def test_arguments_are_refused_before_the_work(arguments, words, capsys):
-    with pytest.raises(SystemExit):
-        main.main(arguments)
+    assert main.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run tiled --bakend gpu", "no option '--bakend' (did you mean '--backend'?)"),
+        ("run tiled extra", "'extra' is one argument too many"),
+        ("run", "arguments are required: METHOD"),
+        ("tour --qick", "no option '--qick' (did you mean '--quick'?)"),
+        ("run tiled --dtype float1", "--dtype: 'float1' is not known (did you mean 'float16'?)"),
+        ("bench laddr", "SUITE: 'laddr' is not known (did you mean 'ladder'?)"),
+        ("record laddr", "NAME: 'laddr' is not known (did you mean 'ladder'?)"),
+        ("profile tield", "STEP: no step 'tield'"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_leads_to_the_help(words, said, capsys):
+    assert main.main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and line.endswith(f"; see attn-course {words.split()[0]} --help")
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "unsaid"),
+    [
+        ("run tiled --dtype float16", ("name auto", "--dtype float32"), ("method=", "astype")),
+        ("run naive --causal", ("rows_atomic",), ("attn_course.reference",)),
+        ("check lost_updat", ("did you mean 'lost_update'", "flash_mma"), ()),
+        ("check broken/lost_updat", ("did you mean 'broken/lost_update'",), ()),
+        ("check broken/nothing", ("no kernel file", "by its path"), ("did you mean",)),
+        ("run none.cu --grid 1", ("no kernel file 'none.cu'", "by its path"), ("did you mean",)),
+        ("rnu tiled", ("no command 'rnu' (did you mean 'run'?)",), ()),
+        ("claims five_clock", ("did you mean 'five_clocks'",), ()),
+        ("bench ladder --methods tilde", ("did you mean 'tiled'",), ()),
+        ("site --kernel 01_scores_naiv", ("did you mean '01_scores_naive'",), ()),
+        ("lessons --open 03_memory_trafic", ("did you mean '03_memory_traffic'",), ()),
+    ],
+)
+def test_a_message_speaks_the_language_of_the_shell(words, said, unsaid, capsys):
+    assert main.main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(one in line for one in said) and not any(one in line for one in unsaid)
+
+
+@pytest.mark.parametrize("given", ["02", "2", "02_threads_blocks_tiles"])
+def test_a_page_of_the_site_is_named_by_the_number_of_its_lesson(given, capsys, monkeypatch):
+    asked = []
+
+    def build(folder, lessons, *_):
+        asked.append(lessons)
+        raise InputError("enough")
+
+    monkeypatch.setattr(attn_devtools.site, "build_site", build)
+    assert call(capsys, "site", "--lesson", given)[0] == 2
+    assert asked == [["02_threads_blocks_tiles"]]
+    status, _, err = call(capsys, "site", "--lesson", "77")
+    assert status == 2 and "no lesson '77'" in err and len(asked) == 1
+
+
+@pytest.mark.skipif(resolve_backend() == "gpu", reason="here the GPU is measured")
+def test_without_a_gpu_records_are_named_as_such_and_lead_to_their_reader(capsys):
+    _, out, _ = call(capsys, "bench", "ladder")
+    assert out.startswith("these are recorded results, no GPU here\n")
+    status, _, err = call(capsys, "record", "ladder")
+    assert status == 2 and "`attn-course bench ladder --recorded` shows" in err
+
+
+def test_the_profile_of_a_method_is_that_of_its_kernels(capsys):
+    assert main.main(["profile", "tiled", "1", "--recorded"]) == 0
+    shown = capsys.readouterr().out
+    files = "02_scores_tiled 05_softmax_warp 06_output_tiled 01_scores_naive".split()
+    assert all(file in shown for file in files) and "03_scores" not in shown
 
 
 def test_a_profile_is_shown_by_the_name_of_its_step(capsys):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from kernelscope.cli.arguments import write_json
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.classroom.notebooks import notebook_text, released_notebook
 from attn_course.classroom.sets import problem_sets
@@ -43,7 +43,7 @@ def add(parsers) -> None:
 
 def execute(arguments) -> int:
     found = lessons()
-    opened = None if arguments.open is None else _chosen(arguments.open, found)
+    opened = None if arguments.open is None else lesson_name(arguments.open, found)
     if opened is not None and importlib.util.find_spec("jupyterlab") is None:
         raise ModuleNotFoundError(name="jupyterlab")
     copy = WorkingCopy(arguments.folder.resolve())
@@ -63,13 +63,14 @@ def execute(arguments) -> int:
     return 0
 
 
-def _chosen(name: str, found: list[Lesson]) -> str:
+def lesson_name(name: str, found: list[Lesson]) -> str:
     """The lesson of a name, or of a number such as 03. Raises ValueError where there is none."""
     names = [lesson.name for lesson in found]
     for one in names:
         if name == one or f"{name:0>2}" == one.split("_")[0]:
             return one
-    raise InputError(f"no lesson {name!r}; the lessons are: {', '.join(names)}")
+    near = did_you_mean(name, names)
+    raise InputError(f"no lesson {name!r}{near}; the lessons are: {', '.join(names)}")
 
 
 def lab_environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .errors import BackendError, InputError
+from .errors import Advice, BackendError, InputError, keyword
 from .settings import setting
 
 ENVIRONMENT_VARIABLE = "KERNELSCOPE_BACKEND"
@@ -57,7 +57,7 @@ def resolve_backend(backend: str | None = None) -> str:
     None, "nvrtc" and "nvcc" (which CuPy code passes) leave the choice open.
     Raises ValueError for an unknown name and BackendError for "gpu" where there is none.
     """
-    origin = "backend"
+    origin: Advice | str = Advice("backend", "--backend")
     chosen = None if backend in CUPY_COMPILERS else backend
     if chosen is None:
         chosen = setting(ENVIRONMENT_VARIABLE) or None
@@ -68,8 +68,10 @@ def resolve_backend(backend: str | None = None) -> str:
         raise InputError(f'{origin} is {chosen!r}; it must be "gpu" or "simulator"')
     if chosen == "gpu" and not gpu_count():
         raise BackendError(
-            f'{origin} asks for "gpu", but CuPy sees no GPU on this machine; '
-            'use backend="simulator", or leave the choice open'
+            origin
+            + ' asks for "gpu", but CuPy sees no GPU on this machine; use '
+            + keyword("backend", "simulator")
+            + ", or leave the choice open"
         )
     return chosen
 

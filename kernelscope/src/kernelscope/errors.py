@@ -2,7 +2,9 @@
 
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
 
@@ -45,13 +47,54 @@ def _is_users(filename: str) -> bool:
     return not (is_hidden(filename) or filename.startswith(tuple(libraries)))
 
 
+@dataclass(frozen=True)
+class Advice:
+    """Text that names a parameter: in the words of a Python call, and in those of a command line.
+
+    Sums with texts are the same for the sum: "use " + keyword("backend", "simulator"). `str` gives
+    the words of Python, UserError.at_shell the others.
+    """
+
+    python: str
+    shell: str
+
+    def __str__(self) -> str:
+        return self.python
+
+    def __add__(self, text: "str | Advice") -> "Advice":
+        return Advice(self.python + str(text), self.shell + shell_words(text))
+
+    def __radd__(self, text: str) -> "Advice":
+        return Advice(text + self.python, text + self.shell)
+
+
+def keyword(name: str, value: str) -> Advice:
+    """`backend="simulator"` for Python, `--backend simulator` for a shell."""
+    return Advice(f'{name}="{value}"', f"--{name.replace('_', '-')} {value}")
+
+
+def shell_words(text: object) -> str:
+    """Return a text, or an Advice in the words of a command line."""
+    return text.shell if isinstance(text, Advice) else str(text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" for the nearest of the known names, "" where none is near."""
+    near = get_close_matches(name, list(known), 1, 0.65)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 class UserError(ShownBriefly, Exception):
     """An error that the user can correct: the base class of all such errors.
 
-    Packages that use this one derive theirs from it too. The message says what is wrong, where,
-    and what to do instead. A command prints it in one line and ends with status 2; any other
-    exception is a fault of the program, shown with its traceback and status 70.
+    Packages that use this one derive theirs from it too. The message, a text or an Advice, says
+    what is wrong, where, and what to do instead. A command prints it in one line and ends with
+    status 2; any other exception is a fault of the program, shown with its traceback and status 70.
     """
+
+    def at_shell(self) -> str:
+        """Return the message as a command prints it: `--backend` for `backend=`."""
+        return shell_words(self.args[0]) if len(self.args) == 1 else str(self)
 
 
 class InputError(UserError, ValueError):

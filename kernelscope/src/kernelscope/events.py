@@ -14,12 +14,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import numpy as np
+from kernelscope.ptx.demangle import demangle
 from kernelscope.ptx.source_module import SourceModule
 from kernelscope.ptx.syntax import Function, Instruction
 
 from .errors import InputTypeError
 
 CLUSTER_BARRIER = -1  # number of the barrier of a cluster of blocks
+_MOST_SHARED = 1 << 20  # bytes: no device gives a block as much
+GIVE_MEMORY = (
+    "pass the bytes that it needs (shared_mem=BYTES from Python, --shared-mem BYTES at a shell)"
+)
 VERBS = {"load": "reads", "store": "writes", "atomic": "updates"}  # kind of an access, in a message
 
 
@@ -59,6 +64,16 @@ class Launch:
     def shared_sizes(self) -> dict[str, int]:
         """Bytes of each shared array, by its name in the source."""
         return {one.name: one.size for one in self.buffers if one.space == "shared"}
+
+    def without_memory(self, address: int) -> str:
+        """Return the dynamic shared array at a byte address, where the launch gives it none; ""."""
+        given = {one.start for one in self.buffers if one.space == "shared"}
+        names = (
+            demangle(name)
+            for name, start in self.shared_places.items()
+            if start not in given and start <= address < _MOST_SHARED
+        )
+        return next(names, "")
 
     @property
     def threads(self) -> int:

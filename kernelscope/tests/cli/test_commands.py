@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from kernelscope import RawModule
 from kernelscope.cli import main
-from kernelscope.errors import InputError, UnknownNameError
+from kernelscope.errors import (
+    ArgumentError,
+    InputError,
+    KernelNotFoundError,
+    UnknownNameError,
+)
 
 ADD = r"""
 __global__ void add(const float* x, const float* y, float* z, int n) {
@@ -147,7 +152,7 @@ WRONG = [
     (("--grid", "4"), ("4 parameters, not 0", "float* z")),
     ((*CALL, "--arg", "1.5"), ("int n", "whole number")),
     ((*CALL[:4], *"--arg 3 --arg ones:9 --arg ones:9 --arg 3".split()), ("float* x", "KIND:SHAPE")),
-    (("--kernel", "sub", "--grid", "1"), ("sub", "_Z3add")),
+    (("--kernel", "sub", "--grid", "1"), ("no kernel 'sub'", "it has: add.")),
     (("--grid", "0"), ("at least 1",)),
     ((*CALL, "--arg", "1", "--out", "no/where.npz"), ("no folder",)),
 ]
@@ -163,7 +168,11 @@ def test_a_wrong_call_says_what_the_kernel_takes(call, arguments, words):
 VALUES = [
     ("mix", ("normal:3", "zeros:3", "1", "0"), ("unsigned char* a", "normal makes floats")),
     ("mix", ("ones:3", "zeros:0", "1", "0"), ("long long* b", "0 elements")),
-    ("mix", ("ones:3", "none.npy", "1", "0"), ("none.npy",)),
+    (
+        "mix",
+        ("ones:3", "none.npy", "1", "0"),
+        ("none.npy for long long* b: no such file", "KIND:SHAPE"),
+    ),
     ("mix", ("ones:3", "null", "x", "0"), ("double d", "a number such as 0.5")),
     ("odd", ("arange:3", "null", "0"), ("float3 c", "struct")),
     ("odd", ("arange:3", "zeros:3", "0"), ("void* b", "FILE.npy")),
@@ -251,6 +260,56 @@ def test_an_error_for_the_user_is_one_line(call, monkeypatch, words):
     monkeypatch.setenv(main.TRACEBACK, "1")
     status, _, err = call("run", "add.cu")
     assert status == 2 and err.startswith("Traceback ") and err.endswith(f"kernelscope: {words}\n")
+
+
+USAGE = {
+    "rn add.cu": ("COMMAND: 'rn' is not known (did you mean 'run'?)", ""),
+    "run add.cu --gird 4": ("no option '--gird' (did you mean '--grid'?)", " run"),
+    "check add.cu more": ("'more' is one argument too many", " check"),
+    "run add.cu --backend gpuu": ("--backend: 'gpuu' is not known (did you mean 'gpu'?)", " run"),
+    "trace": ("arguments are required: FILE", " trace"),
+}
+
+
+@pytest.mark.parametrize("words", USAGE)
+def test_a_usage_error_is_one_line_that_leads_to_the_help(call, words):
+    said, command = USAGE[words]
+    status, out, err = call(*words.split())
+    (line,) = err.splitlines()
+    assert (status, out) == (2, "") and said in line
+    assert line.endswith(f"; see kernelscope{command} --help")
+
+
+def test_python_is_advised_in_python_and_a_shell_in_options(call, folder):
+    np.save(folder / "doubles.npy", np.ones(100))
+    module = RawModule(path=folder / "add.cu", backend="simulator", strict=True)
+    with pytest.raises(ArgumentError, match=r"Pass \.astype\(np\.float32\)$"):
+        kernel = module.get_function("_Z3addPKfS0_Pfi")
+        kernel((4,), (32,), (np.ones(100), np.ones(100), np.ones(100), 100))
+    values = "--arg doubles.npy --arg ones:9 --arg ones:9 --arg 9".split()
+    _, _, err = call("run", "add.cu", "--grid", "4", *values)
+    assert err.endswith("Save the file with .astype(np.float32)\n")
+    with pytest.raises(KernelNotFoundError, match=r"name_expressions=\('root<float>',\)"):
+        RawModule(path=folder / "many.cu", backend="simulator").get_function("root")
+    _, _, err = call("run", "many.cu", "--option", "-DTWO=2", "--kernel", "root")
+    assert err.endswith("It is a template: give --kernel 'root<float>'\n")
+    _, _, err = call("run", "add.cu", *CALL, "--arg", "100", "--block", "2048")
+    assert "--block 256 and a larger --grid" in err and "grid (" not in err
+
+
+FILES = {  # text of a file -> how the message goes on
+    "": "has no kernel: it needs a function that is `__global__ void`",
+    "template <class T, int N> __global__ void __launch_bounds__(N) g(T* x) {}": (
+        "has templates of kernels only: give --kernel 'g<float, 32>'"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_without_a_kernel_says_what_it_needs(call, folder, tmp_path, text):
+    (tmp_path / "file.cu").write_text(text)
+    status, _, err = call("run", str(tmp_path / "file.cu"), "--grid", "1")
+    assert (status, err) == (2, f"kernelscope: file.cu {FILES[text]}\n")
 
 
 def test_no_command_shows_the_help(call):

@@ -288,6 +288,38 @@ def test_a_missing_header_gets_a_way_out(header, hint):
     assert hint in str(error)
 
 
+HOST = """{}
+int main() {{
+    std::cout << "one launch";
+    float* x;
+    cudaMalloc(&x, 4);
+    k<<<1, 1>>>(x, 1);
+}}
+{}"""
+
+
+def test_host_code_is_named_as_such_and_the_advice_is_right():
+    kernel = body("  x[0] = n;")
+    text = str(failure(kernel + HOST.format("", "")))
+    assert text.count("hint: this is host code") == 1 and "device code only" in text
+    assert "not declared" not in text and "cudaMalloc" in text
+    guarded = HOST.format("#ifndef __CUDACC_RTC__", "#endif")
+    assert compile_ptx(kernel + guarded).ptx.count(".entry") == 1
+    assert "host code" in str(failure(body("  cudaMalloc(&x, 4);")))
+
+
+@pytest.mark.parametrize("line", ["for i in range(n):", "if n > 1:", "while n > 1:  # go on"])
+def test_a_line_of_python_is_one_message(line):
+    error = failure(body(f"  {line}\n    x[i] = 1.0f;"))
+    assert str(error).count("error: ") == 1 and "hint: this is Python: C++ has" in str(error)
+    assert "not declared" not in str(error) and len(error.diagnostics) > 1
+
+
+def test_a_colon_of_c_plus_plus_is_not_python():
+    source = body("  switch (n) {\n    default:\n      x[0] = y;\n  }\n  x[0] = n ? z :\n 1;")
+    assert "Python" not in str(failure(source)) and str(failure(source)).count("error: ") == 2
+
+
 def test_an_unclosed_brace():
     error = failure('extern "C" __global__ void k(float* x) {\n  x[0] = 1;\n')
     assert error.line == 2 and "never closed" in str(error)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from kernelscope import budget, device_address
-from kernelscope.machine import Hang, MemoryFault, SimulatorError
+from kernelscope.machine import Hang, MemoryFault, SimulatorError, UnsupportedKernel
 from machine_harness import integers, listen, module, run, zeros
 
 CODE = r"""
@@ -292,6 +292,28 @@ def test_a_read_outside_an_array_is_named(build):
         assert part in text, part
     with pytest.raises(MemoryFault, match="element -3 of values"):
         run(CODE, "outside", 1, 32, values, out, np.int32(-3), build=build)
+
+
+def test_a_missing_dynamic_shared_array_is_named_with_its_remedy(build):
+    dynamic = """extern "C" __global__ void late(int* x) {
+    extern __shared__ int s[];
+    s[threadIdx.x] = x[threadIdx.x];
+}"""
+    words = r"The launch gives s no memory: pass the bytes .*shared_mem=BYTES.*--shared-mem BYTES"
+    with pytest.raises(MemoryFault, match=words):
+        run(dynamic, "late", 1, 32, zeros(32), build=build)
+    with pytest.raises(MemoryFault, match="Guard the access"):
+        run(dynamic, "late", 1, 32, zeros(32), build=build, shared=64)
+
+
+@pytest.mark.parametrize(
+    "access", ["tex1Dfetch<float>(at, 0)", "(surf1Dwrite(x[0], at, 0), 1)", "tex1D<float>(at, 0)"]
+)
+def test_textures_and_surfaces_are_refused_by_their_name(access):
+    handle = "cudaSurfaceObject_t" if "surf" in access else "cudaTextureObject_t"
+    code = f'extern "C" __global__ void look(float* x, {handle} at) {{ x[1] = {access}; }}'
+    with pytest.raises(UnsupportedKernel, match="does not know the texture or surface instruction"):
+        run(code, "look", 1, 1, zeros(2, np.float32), np.uint64(1))
 
 
 def test_other_bad_accesses_are_named(build):

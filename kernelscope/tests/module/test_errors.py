@@ -437,7 +437,8 @@ def test_too_much_static_shared_memory_does_not_compile():
 
 
 def test_an_unknown_kernel_lists_the_known(module):
-    with pytest.raises(KernelNotFoundError, match="no kernel 'kk'; it has: k, halves, kinds"):
+    words = r"no kernel 'kk' \(did you mean 'k'\?\); it has: k, halves, kinds"
+    with pytest.raises(KernelNotFoundError, match=words):
         module.get_function("kk")
 
 

@@ -366,6 +366,26 @@ def test_out_of_bounds(body, array, index):
     assert found[0].valid_range and found[0].threads
 
 
+def test_an_array_that_a_line_names_is_not_blamed_for_another_one_nearby():
+    arrays = [np.arange(1, dtype=np.int32), np.zeros(32, np.int32)]
+    (found,) = check(
+        "const int* row = a;\nb[threadIdx.x] = row[threadIdx.x];", arrays=arrays, block=32
+    )
+    assert (found.array, found.index) == ("a", 1)
+    assert "reads element 1 of a, which has elements 0 to 0" in found.message
+
+
+@pytest.mark.parametrize(
+    "use", ["s[t] = 1;", "atomicAdd(&s[t], 1);", "b[t] = s[t];", "held[t] = 0; s[t] = 1;"]
+)
+def test_dynamic_shared_memory_that_the_launch_does_not_give(use):
+    static = "__shared__ int held[64];\n" if "held" in use else "\n"
+    body = f"extern __shared__ int s[]; const int t = threadIdx.x; {static}{use}"
+    found = next(f for f in check(body) if f.kind == "out-of-bounds")
+    assert "s, to which the launch gives no memory" in found.message
+    assert "shared_mem=BYTES" in found.remedy and "--shared-mem BYTES" in found.remedy
+
+
 def test_null_pointer():
     arrays = [np.arange(256, dtype=np.int32), None]
     found = check("if (threadIdx.x < 3)\nb[threadIdx.x] = 1;", arrays=arrays)
@@ -398,6 +418,9 @@ def test_different_barriers():
     (found,) = check(body)
     assert (found.kind, found.line, found.other_line) == ("divergent-barrier", 5, 7)
     assert "20 threads at line 5 and 44 threads at line 7" in found.message
+    (found,) = check(body.replace("20", "1"), grid=3)
+    words = "of block (0, 0, 0) meet at different barriers: 1 thread at line 5 and 63 threads at"
+    assert words in found.message and found.count == 3
 
 
 def test_a_barrier_that_never_completes():

@@ -353,7 +353,7 @@ def test_a_race_is_put_on_the_call_that_makes_it():
 
 def test_recording_stops_at_its_limit_and_the_kernel_goes_on():
     trace, scores = trace_scores(limit=5)
-    assert len(trace.frames) == 5 and "limit=" in trace.truncated
+    assert len(trace.frames) == 5 and "raise the limit" in trace.truncated
     assert scores[0, 0, 0] == 10
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
 from attn_course.ladder.steps import Problem
@@ -87,7 +87,8 @@ class AttentionSuite(Suite):
         known = (*METHODS, AUTO, *BASELINES)
         for name in (chosen := tuple(dict.fromkeys(chosen))):
             if name not in known:
-                raise InputError(f"no method or peer {name!r}; there are: {', '.join(known)}")
+                near = did_you_mean(name, known)
+                raise InputError(f"no method or peer {name!r}{near}; there are: {', '.join(known)}")
         return chosen
 
     def _able(self) -> list[str]:

@@ -92,7 +92,7 @@ def execute(arguments) -> int:
     found, complete = [], True
     for name in SUITES if arguments.suite == ALL else (arguments.suite,):
         results, note, faults = results_of(SUITES[name], arguments)
-        printer(arguments.json)("\n\n".join([*map(report, results), *faults, note]))
+        printer(arguments.json)("\n\n".join([note, *map(report, results), *faults]))
         found += results
         complete &= bool(results) and not faults
     write_json(
@@ -133,7 +133,7 @@ def results_of(suite: Suite, arguments) -> tuple[list[dict], str, list[str]]:
         found = records(f"bench_{suite.name}", arguments.results)
         why = "as asked for" if arguments.recorded else "no GPU here"
         if found:
-            return found, f"recorded results, {why}", []
+            return found, f"these are recorded results, {why}", []
         return [], f"no record of {suite.name} in {arguments.results}, and none taken: {why}", []
     require_writable(arguments.results)
     if arguments.methods is None and not candidates.available():

@@ -1,7 +1,7 @@
 """`attn-course claims`: claims of other documents, tried by experiment, with their verdicts."""
 
 from kernelscope.cli.arguments import printer, write_json
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.lessons.claims import evidence_table, read, verdict_table
 from attn_course.measure.records import RecordError
@@ -33,7 +33,8 @@ def execute(arguments) -> int:
     chosen = {one.name: one for one in CLAIMS}
     unknown = [name for name in arguments.names if name not in chosen]
     if unknown:
-        raise InputError(f"no claim {unknown[0]!r}; the claims are: {', '.join(chosen)}")
+        near = did_you_mean(unknown[0], chosen)
+        raise InputError(f"no claim {unknown[0]!r}{near}; the claims are: {', '.join(chosen)}")
     if arguments.write and arguments.names:
         raise InputError("--write writes all claims: name none")
     names = arguments.names or list(chosen)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from kernelscope import gpu_count
+from kernelscope import gpu_count, resolve_backend
 from kernelscope.cli.arguments import positive
 from kernelscope.errors import InputError
 
@@ -24,7 +24,6 @@ from attn_course.measure.records import (
     caption,
     newest_record,
 )
-from attn_course.measure.timing import require_gpu
 from attn_devtools.bench import SUITES, problems, simulator_speed
 from attn_devtools.bench.command import REPEATS
 from attn_devtools.bench.command import report as suite_report
@@ -186,8 +185,12 @@ def measurement(name: str) -> tuple[Callable[[bool], dict], Callable[[dict], str
 
 
 def take_suite(name: str, quick: bool) -> dict:
-    """Return the record of a suite."""
-    require_gpu()
+    """Return the record of a suite. Raises RecordError where there is no GPU."""
+    if resolve_backend() != "gpu":
+        raise RecordError(
+            f"there is no GPU here for {name}; "
+            f"`attn-course bench {name} --recorded` shows the record that was taken"
+        )
     if not candidates.available():
         print("no PyTorch with CUDA here: the record has no peers", file=sys.stderr)
     turns = {"iterations": 5, "warmup": 1} if quick else {}
@@ -255,7 +258,10 @@ def take_several(names: Sequence[str], out: Path, quick: bool, seconds: float) -
     The output of each goes to OUT/logs/NAME.txt. Returns 1 where one failed or was left out.
     """
     if not gpu_count() and set(names) & set(ON_A_GPU):
-        raise RecordError(f"no GPU here for {', '.join(n for n in names if n in ON_A_GPU)}")
+        raise RecordError(
+            f"no GPU here for {', '.join(n for n in names if n in ON_A_GPU)}; "
+            "`attn-course bench SUITE --recorded` shows the record of a suite"
+        )
     logs, end, failed = out / "logs", time.monotonic() + seconds, []
     logs.mkdir(parents=True, exist_ok=True)
     for name in names:

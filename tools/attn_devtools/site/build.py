@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from kernelscope.errors import InputError
+from kernelscope.errors import InputError, did_you_mean
 from kernelscope.watch import DESCRIPTIONS
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -89,7 +89,8 @@ def chosen(known: Iterable[str], wanted: Collection[str] | None, what: str) -> l
     if wanted is None:
         return names
     if unknown := sorted(set(wanted) - set(names)):
-        raise InputError(f"no {what} {unknown[0]!r}; there are: {', '.join(names)}")
+        near = did_you_mean(unknown[0], names)
+        raise InputError(f"no {what} {unknown[0]!r}{near}; there are: {', '.join(names)}")
     return [name for name in names if name in wanted]
 
 

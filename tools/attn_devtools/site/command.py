@@ -7,6 +7,8 @@ from kernelscope.cli.arguments import natural, printer, write_json
 from kernelscope.errors import InputError
 
 from attn_course.cli.arguments import output_folder
+from attn_course.cli.course.lessons import lesson_name
+from attn_course.lessons.working_copy import lessons
 
 
 def add(parsers) -> None:
@@ -21,7 +23,10 @@ def add(parsers) -> None:
         "--folder", type=output_folder, default="site", help="where to write (default: site)"
     )
     parser.add_argument(
-        "--lesson", action="append", metavar="NAME", help="only this lesson; can be repeated"
+        "--lesson",
+        action="append",
+        metavar="NAME",
+        help="only this lesson, by its name or number; can be repeated",
     )
     parser.add_argument(
         "--kernel", action="append", metavar="NAME", help="only this kernel; can be repeated"
@@ -41,7 +46,9 @@ def execute(arguments) -> int:
     from attn_devtools.site import build_site  # takes long to import
 
     start = time.perf_counter()
-    report = build_site(arguments.folder, arguments.lesson, arguments.kernel, arguments.workers)
+    found = lessons()
+    only = arguments.lesson and [lesson_name(name, found) for name in arguments.lesson]
+    report = build_site(arguments.folder, only, arguments.kernel, arguments.workers)
     seconds = time.perf_counter() - start
     say, size = printer(arguments.json), sum(report.pages.values()) / 1e6
     say("\n".join(report.faults), end="\n" if report.faults else "")

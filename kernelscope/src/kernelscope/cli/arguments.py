@@ -9,6 +9,36 @@ from pathlib import Path
 import numpy as np
 
 from ..backend import BACKENDS
+from ..errors import InputError, did_you_mean
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are InputErrors of one line: the wrong argument and the way on.
+
+    Its parsers of subcommands are such parsers too.
+    """
+
+    def error(self, message: str):
+        raise InputError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As in argparse, but arguments that are not known are an error of this subcommand."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            wrong = next((one for one in unknown if one.startswith("-")), unknown[0])
+            name = wrong.partition("=")[0]
+            if not name.startswith("-"):
+                self.error(f"{name!r} is one argument too many")
+            self.error(f"no option {name!r}{did_you_mean(name, self._option_string_actions)}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value) -> None:
+        """Refuse what is none of an action's choices; argparse's own words name no nearest one."""
+        if action.choices is not None and value not in action.choices:
+            near, known = did_you_mean(str(value), action.choices), ", ".join(action.choices)
+            raise argparse.ArgumentError(
+                action, f"{value!r} is not known{near}; there are: {known}"
+            )
 
 
 def positive(text: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from ..backend import array_module, asnumpy, resolve_backend
 from ..errors import InputError
 from ..module import Kernel, RawModule, allow_shared
+from ..module.raw_module import instance_advice
 from ..ptx.demangle import demangle
 from .arguments import dimensions
 from .options import BLOCK, source_file
@@ -126,8 +127,13 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
         return module.get_function(found[0]), known[found[0]]
     if wanted and not found:
         module.get_function(wanted)  # raises, with the kernels of the file
-    listed = ", ".join(known[name] for name in found) or "none"
-    raise InputError(f"{file.name} has the kernels: {listed}. Name one with --kernel")
+    if found:
+        listed = ", ".join(known[name] for name in found)
+        raise InputError(f"{file.name} has the kernels: {listed}. Name one with --kernel")
+    if templates := module.template_kernels:
+        example = instance_advice(next(iter(templates.values())))
+        raise InputError(f"{file.name} has templates of kernels only: " + example)
+    raise InputError(f"{file.name} has no kernel: it needs a function that is `__global__ void`")
 
 
 def _usage(name: str, parameters, texts: list[str], grid) -> str:

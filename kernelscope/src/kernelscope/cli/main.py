@@ -1,6 +1,5 @@
 """The command `kernelscope`: a parser, and one line for a user instead of a traceback."""
 
-import argparse
 import errno
 import os
 import sys
@@ -11,7 +10,7 @@ from .. import __version__
 from ..errors import UserError
 from ..settings import setting
 from . import check, count, run, trace
-from .arguments import add_json
+from .arguments import OneLineParser, add_json
 from .options import joined
 from .tables import terminal_wide
 
@@ -25,8 +24,8 @@ CUDA_ERRORS = ("cupy_backends.cuda.", "cupy.cuda.")  # modules of CuPy's excepti
 OUT_OF = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM}
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> OneLineParser:
+    parser = OneLineParser(
         prog="kernelscope",
         description="Runs, counts, checks and traces a CUDA kernel, on a GPU or without one.",
         epilog=f"Set {TRACEBACK}=1 to see where an error arose.",
@@ -91,7 +90,9 @@ def outcome(
             return report_fault(program)
         return refuse(program, f"{error.name} is not installed; {install}")
     except Exception as error:
-        return refuse(program, str(error)) if is_for_users(error) else report_fault(program)
+        if not is_for_users(error):
+            return report_fault(program)
+        return refuse(program, error.at_shell() if isinstance(error, UserError) else str(error))
 
 
 def is_for_users(error: Exception) -> bool:

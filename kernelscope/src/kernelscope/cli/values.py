@@ -28,8 +28,7 @@ def takes(parameter: Parameter) -> str:
 def value_of(parameter: Parameter, text: str, seed: int) -> object:
     """Return the value that an --arg gives a parameter: an array, a number, None for `null`.
 
-    seed: of `normal`. Raises InputError that names the parameter and what it takes,
-    FileNotFoundError for a file that is not there.
+    seed: of `normal`. Raises InputError that names the parameter and what it takes.
     """
     try:
         return _array(parameter, text, seed) if is_pointer(parameter) else _number(parameter, text)
@@ -89,7 +88,10 @@ def _read(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise
+        raise InputError(
+            "no such file. Make it with numpy.save, or give an array as KIND:SHAPE, such as "
+            "normal:33x70"
+        ) from None
     except (OSError, EOFError, ValueError) as error:
         raise InputError(f"the file cannot be read as an array: {error}") from None
     return np.ascontiguousarray(array).reshape(array.shape)

@@ -61,7 +61,7 @@ def check_includes(
                 message = f'"{wanted}" is not in a folder that this source may read'
                 hint = (
                     "headers come from the source's own folder and from CUDA's; name any other "
-                    f"folder with options=('-I{os.path.dirname(wanted) or '.'}',)"
+                    f"folder with the compiler's option -I{os.path.dirname(wanted) or '.'}"
                 )
                 raise _refusal(file, line, message, text, hint)
             if found not in seen:

@@ -16,6 +16,18 @@ _MISSING_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _ASSEMBLER = re.compile(r"^ptxas (?:error|fatal)\s*: (.*)$", re.MULTILINE)
 _UNSET = re.compile(r'variable "([^"]+)" is used before its value is set')
 
+_PYTHON = re.compile(r"\s*(?:for\s+\w+\s+in\b|(?:if|elif|else|while|def)\b).*:\s*(?://.*|#.*)?$")
+_MAIN = re.compile(r"\s*(?:int|void|auto)\s+main\s*\(")
+_HOST_CALL = re.compile(r"\bcuda[A-Z]\w*\s*\(|\bstd::(?:cout|cerr|endl|vector|string)\b")
+
+PYTHON_HINT = (
+    "this is Python: C++ has the condition in parentheses and the body in braces, as in "
+    "for (int i = 0; i < n; ++i) { ... }"
+)
+HOST_HINT = (
+    "The compiler takes device code only: kernels and what they call. Keep the host's part in "
+    "another file, or between #ifndef __CUDACC_RTC__ and #endif"
+)
 MAX_SHOWN = 5
 MOST_NAMES = 10000  # of a source, in which a misspelt name is looked for
 
@@ -150,9 +162,16 @@ def describe_failure(
     if not errors:
         kind = CompilerFailedError if code in NO_VERDICT else CompileError
         return kind(_describe_other(name, log, options), (), log)
-    parts = [_describe(diagnostic, source, name) for diagnostic in errors[:MAX_SHOWN]]
-    if len(errors) > MAX_SHOWN:
-        parts.append(f"... and {len(errors) - MAX_SHOWN} more errors; the first causes most others")
+    lines = lines_of(source)
+    first = lines[errors[0].line - 1 : errors[0].line] if errors[0].file == name else ()
+    most = 1 if any(map(_PYTHON.match, first)) else MAX_SHOWN
+    parts, hints = [], set()
+    for diagnostic in errors[:most]:
+        text, hint = _describe(diagnostic, source, name)
+        parts += [text] if not hint or hint in hints else [text, f"hint: {hint}"]
+        hints.add(hint)
+    if len(errors) > most:
+        parts.append(f"... and {len(errors) - most} more errors; the first causes most others")
     missing = any(_is_of_the_machine(error, system) for error in errors)
     kind = CompilerFailedError if missing else CompileError
     return kind("\n".join(parts), tuple(errors), log)
@@ -184,7 +203,8 @@ def _describe_other(name: str, log: str, options: tuple[str, ...]) -> str:
     return f"{name}: {log.strip()}\ncompiler options: {own}"
 
 
-def _describe(diagnostic: Diagnostic, source: str, name: str) -> str:
+def _describe(diagnostic: Diagnostic, source: str, name: str) -> tuple[str, str]:
+    """A message with its source line, and the hint to it or ""."""
     lines = lines_of(source) if diagnostic.file == name else []
     number = diagnostic.line
     text = list(diagnostic.snippet)
@@ -196,8 +216,7 @@ def _describe(diagnostic: Diagnostic, source: str, name: str) -> str:
         shown.append(f"{previous:6d} | {lines[previous - 1]}")
     for position, line in enumerate(text):
         shown.append(f"{number:6d} | {line}" if position == 0 else f"       | {line}")
-    hint = _hint(diagnostic, source, lines, previous)
-    return "\n".join(shown + ([f"hint: {hint}"] if hint else []))
+    return "\n".join(shown), _hint(diagnostic, source, lines, previous)
 
 
 def _previous_code_line(lines: list[str], number: int) -> int:
@@ -210,7 +229,12 @@ def _previous_code_line(lines: list[str], number: int) -> int:
 
 
 def _hint(diagnostic: Diagnostic, source: str, lines: list[str], previous: int) -> str:
-    message = diagnostic.message
+    message, text = diagnostic.message, lines[diagnostic.line - 1 : diagnostic.line]
+    if any(map(_PYTHON.match, text)):
+        return PYTHON_HINT
+    main = next((i for i, line in enumerate(lines, 1) if _MAIN.match(line)), len(lines) + 1)
+    if diagnostic.line >= main or any(map(_HOST_CALL.search, text)):
+        return f"this is host code. {HOST_HINT}"
     if 'expected a ";"' in message:
         return _semicolon_hint(diagnostic, lines, previous)
     missing = _MISSING_HEADER.search(message)
@@ -256,10 +280,10 @@ def _header_hint(header: str) -> str:
         wheel = package_name(HEADER_PACKAGES[header], cuda_major())
         return f"it is in this package: pip install {wheel}"
     if header in ("stdlib.h", "cstdlib", "iostream", "vector", "string", "stdexcept"):
-        return "this is host code; NVRTC compiles kernels only, so keep it out of the .cu file"
+        return f"this is host code. {HOST_HINT}"
     return (
-        "put it beside the .cu file, or name its folder with options=('-I/folder',); headers "
-        "of CUDA come from the nvidia-* packages"
+        "put it beside the .cu file, or name its folder with the compiler's option -I/folder; "
+        "headers of CUDA come from the nvidia-* packages"
     )
 
 

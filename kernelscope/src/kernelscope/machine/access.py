@@ -13,6 +13,7 @@ from kernelscope.translate.control_flow import LANE, LOCAL_BASE, SHARED_BASE
 
 from ..addresses import CLUSTER_SHIFT, RANGES, WINDOWS, aligned
 from ..errors import SimulatorError
+from ..events import GIVE_MEMORY
 from .clusters import Cluster
 from .lanes import ChunkLanes
 from .memory import FlatMemory, bounds, differs, scalar, spread
@@ -45,8 +46,9 @@ class Memory:
         self.holes = self.find_holes()
         self.shared_limit = 0 if self.holes is not None else run.shared_size
         count = lanes.block_count
-        self.shared = FlatMemory("shared", np.zeros(count * run.shared_stride, np.uint8))
-        self.local = FlatMemory("local", np.zeros(lanes.count * self.local_size, np.uint8))
+        # at least one item, which refused lanes read
+        self.shared = FlatMemory("shared", np.zeros(max(count * run.shared_stride, 1), np.uint8))
+        self.local = FlatMemory("local", np.zeros(max(lanes.count * self.local_size, 1), np.uint8))
         base = (lanes.block_of_place * run.shared_stride).astype(np.uint64)
         lanes.home[SHARED_BASE] = np.uint64(0) if count == 1 else base
         lanes.home[LOCAL_BASE] = self.frame_starts()
@@ -399,6 +401,8 @@ class Memory:
 
     def remedy(self, space: str, address: int, place: str) -> str:
         """Return the remedy for an access that is out of bounds."""
+        if space == "shared" and (missing := self.run.description().without_memory(address)):
+            return f"The launch gives {missing} no memory: {GIVE_MEMORY}"
         if space != "global" or not self.globals.is_null(address):
             if place.endswith("read-only"):
                 return "Pass an array that can be written, or do not write through this pointer"

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from kernelscope.backend import is_device_array
 
-from ..errors import ArgumentError, ArgumentWarning, is_hidden
+from ..errors import Advice, ArgumentError, ArgumentWarning, is_hidden
 from ..ptx.c_types import NARROW_FLOATS
 from .signature import Entry, Parameter
 
@@ -66,13 +66,13 @@ class _Refusal:
         self.where = f"{kernel}, argument {position} ({parameter.text})"
         self.strict = strict
 
-    def __call__(self, message: str):
-        raise ArgumentError(f"{self.where}: {message}")
+    def __call__(self, message: str | Advice):
+        raise ArgumentError(f"{self.where}: " + message)
 
-    def or_warn(self, problem: str, remedy: str, passed: str) -> None:
+    def or_warn(self, problem: str, remedy: str | Advice, passed: str) -> None:
         """Refuse when strict; else warn. passed: the consequence of CuPy's rule."""
         if self.strict:
-            self(f"{problem}. {remedy}")
+            self(f"{problem}. " + remedy)
         text = f"{self.where}: {problem}. As in CuPy, {passed}. {remedy}"
         warnings.warn(text, ArgumentWarning, stacklevel=_levels_to_caller())
 
@@ -167,7 +167,7 @@ def _check_dtype(refuse, parameter: Parameter, value) -> None:
         return
     narrow = accepted[0] in NARROW_FLOATS.values()
     numpy_name = accepted[-1] if narrow else accepted[0]
-    remedy = f"Pass .astype(np.{numpy_name})"
+    remedy = Advice("Pass", "Save the file with") + f" .astype(np.{numpy_name})"
     same_size = dtype.itemsize == np.dtype(numpy_name).itemsize
     integers = dtype.kind in "iu" and np.dtype(numpy_name).kind in "iu"
     if same_size and (integers or not refuse.strict):

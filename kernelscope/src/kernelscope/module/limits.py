@@ -4,7 +4,7 @@ import operator
 import re
 from dataclasses import dataclass
 
-from ..errors import LaunchError
+from ..errors import Advice, LaunchError
 
 KIB = 1024
 # Shared memory in KB that a block may have after opting in: CUDA C++ Programming Guide, table
@@ -12,6 +12,7 @@ KIB = 1024
 # The limit without opting in is 48 KB everywhere.
 OPT_IN_SHARED_KIB = {50: 48, 70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
 DEFAULT_SHARED_BYTES = 48 * KIB
+_BLOCKS_OF_256 = Advice("grid ((n + 255) // 256,), block (256,)", "--block 256 and a larger --grid")
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,13 @@ def _three(kernel, what, sizes, largest, limits) -> tuple[int, int, int]:
             hint = "Put the larger number in x"
             if axis == "x":
                 hint = (
-                    "Use more blocks, e.g. grid ((n + 255) // 256,), block (256,)"
+                    "Use more blocks, e.g. " + _BLOCKS_OF_256
                     if what == "block"
                     else "Let each block do more, or launch several times"
                 )
             raise LaunchError(
                 f"{kernel}: {what} {sizes} has {value} in {axis}; at most {limit} is allowed "
-                f"there on {limits.name}. {hint}"
+                f"there on {limits.name}. " + hint
             )
     return found[:3]
 

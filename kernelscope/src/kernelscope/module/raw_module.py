@@ -19,7 +19,7 @@ from kernelscope.compile import (
     unset_uses,
 )
 
-from ..errors import InputError, InputTypeError, KernelNotFoundError
+from ..errors import Advice, InputError, InputTypeError, KernelNotFoundError, did_you_mean
 from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
@@ -31,6 +31,15 @@ from .limits import DEFAULT_SHARED_BYTES
 from .signature import read_entry
 
 _MAKING = threading.RLock()  # threads make one program after the other
+_TEMPLATE_KERNEL = re.compile(
+    r"\btemplate\s*<([^;{}]{0,200})>[^;{}]{0,100}\b__global__\b[^;{}]{0,200}?"
+    r"\b(?!__launch_bounds__|__cluster_dims__)(\w+)\s*\("
+)
+
+
+def instance_advice(name: str) -> Advice:
+    """How to ask for an instance of a template kernel, such as "g<float>"."""
+    return Advice(f"pass name_expressions=({name!r},) to RawModule", f"give --kernel {name!r}")
 
 
 class RawModule:
@@ -255,7 +264,8 @@ class RawModule:
             raise CompileError(
                 f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
                 f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "
-                "__shared__ and set kernel.max_dynamic_shared_size_bytes"
+                "__shared__ and "
+                + Advice("set kernel.max_dynamic_shared_size_bytes", "give --shared-mem BYTES")
             )
         return kernel
 
@@ -280,19 +290,30 @@ class RawModule:
                 f"linked with no other: define {missing[0]} in this source"
             )
 
-    def _not_found(self, name: str) -> str:
-        known = ", ".join(self.kernels) or "none"
-        message = f"{self.name} has no kernel {name!r}; it has: {known}."
-        bare = name.partition("<")[0].strip()
+    @property
+    def template_kernels(self) -> dict[str, str]:
+        """Name -> an instance, such as "g<float, 32>", of the source's templates of kernels."""
+        found = {}
+        for parameters, name in _TEMPLATE_KERNEL.findall(self.code or ""):
+            kinds = (one.split()[:1] for one in parameters.split(","))
+            values = ("float" if kind in (["typename"], ["class"]) else "32" for kind in kinds)
+            found[name] = f"{name}<{', '.join(values)}>"
+        return found
+
+    def _not_found(self, name: str) -> Advice:
+        bare, shown = name.partition("<")[0].strip(), [*map(demangle, self.kernels)]
+        known = Advice(*(", ".join(names) or "none" for names in (self.kernels, shown)))
+        templates = self.template_kernels
+        near = did_you_mean(name, () if bare in templates else shown)
+        message = f"{self.name} has no kernel {name!r}{near}; it has: " + known + "."
         if bare == name and bare in map(demangle, self._entries):
-            return (
-                f'{message} C++ has changed its name: write extern "C" __global__ void '
-                f"{name}(...), or pass name_expressions=({name!r},) to RawModule"
+            return message + (
+                f' C++ has changed its name: write extern "C" __global__ void {name}(...), or pass '
+                f"name_expressions=({name!r},) to RawModule"
             )
-        template = rf"\btemplate\s*<[^;{{}}]{{0,200}}>[^;{{}}]{{0,200}}\b{re.escape(bare)}\s*\("
-        if re.search(template, self.code or ""):
-            example = name if "<" in name else f"{name}<float>"
-            return f"{message} It is a template: pass name_expressions=({example!r},) to RawModule"
+        if bare in templates:
+            example = name if "<" in name else templates[bare]
+            return message + " It is a template: " + instance_advice(example)
         return message
 
     # -- variables ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -27,6 +28,7 @@ from .instructions import Decoder
 from .operand_forms import check_operands
 from .operands import STORED, check_words, printable
 
+_TEXTURE = re.compile(r"(tex|tld4|txq|istypep|suld|sust|sured|suq)\b")
 TRANSLATED = "<translated PTX>"  # the file that tracebacks name for a line
 
 
@@ -400,9 +402,11 @@ class Instance:
     def complaint(self, instruction: Instruction, why: str) -> str:
         """Why an instruction cannot be simulated, and what to do about it."""
         where = self.where(instruction)
+        what = "texture or surface" if _TEXTURE.match(instruction.opcode) else "PTX"
         return (
-            f"the simulator does not know the PTX instruction `{printable(instruction)}` ({why}), "
-            f"compiled from {where}; run this kernel on a GPU, or write that line differently"
+            f"the simulator does not know the {what} instruction `{printable(instruction)}` "
+            f"({why}), compiled from {where}; run this kernel on a GPU, or write that line "
+            "differently"
         )
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from kernelscope.events import VERBS, Access
+from kernelscope.events import GIVE_MEMORY, VERBS, Access
 
-from .elements import Array, Element, element
+from .elements import NOWHERE, Array, Element, element
 from .findings import Finding, Naming
 
 _FAR = 1 << 20  # bytes: an address this far from every array belongs to none in particular
@@ -78,7 +78,8 @@ def _first(access: Access, wrong: np.ndarray) -> int:
 def _finding(
     kind, access: Access, address: int, lanes, line: int, naming: Naming, meant: Array | None
 ) -> Finding:
-    who = f"{naming.who(lanes[0])} {VERBS[access.kind]}"
+    who, remedy = f"{naming.who(lanes[0])} {VERBS[access.kind]}", ""
+    missing = naming.launch.without_memory(address) if access.space == "shared" else ""
     where = element(meant, address) if meant is not None else Element("", address, "", "")
     if kind == "misaligned":
         place = _in_words(where) if meant is not None else str(address)
@@ -88,6 +89,9 @@ def _finding(
                 "; the optimised build may keep the array in registers and make no such access, "
                 "but C++ leaves it undefined: declare the array with __align__"
             )
+    elif missing:
+        text, where = f"{who} {missing}, to which the launch gives no memory", NOWHERE
+        remedy = GIVE_MEMORY
     elif meant is None:
         text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:
@@ -97,7 +101,7 @@ def _finding(
                 ". A negative index: an int gives one when it passes 2^31; compute the index in "
                 "64 bits (size_t)"
             )
-    return naming.finding(kind, line, text, lanes, where)
+    return naming.finding(kind, line, text, lanes, where, remedy=remedy)
 
 
 def outside(where: Element) -> str:
@@ -136,12 +140,17 @@ def named(arrays: Sequence, line: int, naming: Naming):
 
 
 def nearest(arrays: Sequence, address: int, line: int, naming: Naming):
-    """The array that the source line names, or else the nearest to the address, if it is near."""
+    """The array that the source line names, or else the nearest to the address, if it is near.
+
+    A line may name another array than the one that it reaches by a pointer: `out[i] = row[i]`. So a
+    named one that is far away does not count where another one is near.
+    """
     found = named(arrays, line, naming)
-    if found is not None:
-        return found
     near = min(arrays, key=lambda a: _distance(a, address), default=None)
-    return None if near is None or _distance(near, address) > _FAR else near
+    if near is not None and _distance(near, address) > _FAR:
+        near = None
+    is_far = found is None or _distance(found, address) > _FAR
+    return near if near is not None and is_far else found
 
 
 def _distance(buffer, address: int) -> int:

@@ -413,8 +413,8 @@ class Sanitizer(Observer):
         shared = sorted(set().union(*pairs))
         if not shared:
             return
-        members = [
-            (event.machine.line_at(site, instruction), lanes[np.isin(lanes // per_block, shared)])
+        members = [  # of the first of these blocks
+            (event.machine.line_at(site, instruction), lanes[lanes // per_block == shared[0]])
             for instruction, lanes, site in groups.values()
         ]
         self._report_mixed([m for m in members if m[1].size], state, len(shared))
@@ -424,10 +424,12 @@ class Sanitizer(Observer):
         members = sorted(members, key=lambda m: m[1].size)
         lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
-        waits = " and ".join(f"{who.size} threads at line {line}" for line, who in members)
+        waits = " and ".join(
+            f"{who.size} thread{'s' * (who.size > 1)} at line {line}" for line, who in members
+        )
         said = (
-            f"threads of one block meet at different barriers: {waits}; which threads pass "
-            "together is then an accident"
+            f"threads of block {self._naming.thread(lanes[0])[0]} meet at different barriers: "
+            f"{waits}; which threads pass together is then an accident"
         )
         how = {"count": blocks, "other_line": lines[-1]}
         self._naming.report("divergent-barrier", lines[0], said, lanes, **how)

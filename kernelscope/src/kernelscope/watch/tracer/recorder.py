@@ -144,7 +144,7 @@ class Recorder:
         if len(self.recording.frames) >= self.limit or self.values > _VALUES_PER_TRACE:
             self.recording.truncated = (
                 f"recording stopped after {len(self.recording.frames)} steps; trace a smaller "
-                "shape, one warp (warp=0), or raise limit="
+                "problem, one warp only, or raise the limit"
             )
 
     def record_stop(self, fault: FaultEvent) -> None:
