@@ -36,9 +36,7 @@ class Budget:
         texts = map(setting, (TIMEOUT, MEMORY, OUTPUT))
         self.seconds, self.memory_bytes, self.output_bytes = _limits(*texts)
         self.time_remedy = f" If it has to, set the environment variable {TIMEOUT} to more seconds"
-        self.started: float | None = (
-            None  # time.process_time(), for the processor's seconds
-        )
+        self.started: float | None = None  # time.process_time(), for the processor's seconds
         if seconds is not None and seconds < self.seconds:
             self.seconds, self.time_remedy, self.started = seconds, "", time.process_time()
         self.output_left = self.output_bytes
