@@ -14,7 +14,7 @@ import numpy as np
 from kernelscope import Sanitizer, SimulatorError
 from kernelscope.errors import OutOfTime
 
-from .examination import NOT_LAUNCHED, SHOWN, Tally, compiled, launch
+from .examination import NOT_LAUNCHED, SHOWN, LaunchCounts, compiled, launch
 from .exercise import Exercise
 from .judgement import Judgement
 from .setups import Setup
@@ -65,8 +65,8 @@ def _shown(
     """Yield what a kernel shows in one case. Raises OutOfTime."""
     if (left := end - monotonic()) <= 0:
         raise OutOfTime("the time of the diagnosis is over")
-    watch, tally = Sanitizer(setup.unwritten), Tally(setup)
-    observers = (watch,) if broken in WATCHED else tally.observers
+    watch, counts = Sanitizer(setup.unwritten), LaunchCounts(setup)
+    observers = (watch,) if broken in WATCHED else counts.observers
     kernel, arguments = compiled(exercise, text), setup.fresh()
     try:
         launch(kernel, setup, arguments, *observers, seconds=left)
@@ -82,6 +82,6 @@ def _shown(
             known = one.array in setup.arguments and one.array
             yield one.kind, known, one.threads, one.index, one.count
     else:
-        totals = tally.totals(kernel)
+        totals = counts.totals(kernel)
         goals = {goal.counter for goal in (*setup.method, *setup.goals)}
         yield {name: totals[name] for name in {*SHOWN, *goals} - {"instructions"}}

@@ -108,15 +108,15 @@ def examine(
     The method is judged wherever the kernel ends; goals are judged where all else holds.
     sanitized: run the debug build under the sanitizer too.
     """
-    tally, arguments, totals = Tally(setup), setup.fresh(), {}
+    counts, arguments, totals = LaunchCounts(setup), setup.fresh(), {}
     try:
         try:
-            launch(kernel, setup, arguments, *tally.observers, seconds=LAUNCH_SECONDS)
+            launch(kernel, setup, arguments, *counts.observers, seconds=LAUNCH_SECONDS)
         except OutOfTime:
             launch(kernel, setup, setup.fresh(), seconds=LAUNCH_SECONDS)
-            tally, arguments = Tally(setup), setup.fresh()
-            launch(kernel, setup, arguments, *tally.observers)
-        totals = tally.totals(kernel)
+            counts, arguments = LaunchCounts(setup), setup.fresh()
+            launch(kernel, setup, arguments, *counts.observers)
+        totals = counts.totals(kernel)
         found = _sanitized(kernel, setup) if sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
@@ -135,9 +135,9 @@ def examine(
         found += _sanitized(kernel, setup, ended=True) if sanitized else []
     sound = not found
     if totals:
-        found += _missed(setup, setup.method, tally.counters, totals, method=True)
+        found += _missed(setup, setup.method, counts.counters, totals, method=True)
     if sound:
-        found += _missed(setup, setup.goals, tally.counters, totals)
+        found += _missed(setup, setup.goals, counts.counters, totals)
     found.sort(key=lambda failure: _ORDER.index(failure.property))
     return tuple(found), totals
 
@@ -210,7 +210,7 @@ def _compared(setup: Setup, arguments) -> Iterator[Failure]:
             yield Failure("agrees", result.message, setup.label, 0, (0, 0, 0))
 
 
-class Tally:
+class LaunchCounts:
     """What counts one launch: all that a goal may bound."""
 
     def __init__(self, setup: Setup):
@@ -272,7 +272,7 @@ def largest_totals(exercise: Exercise, text: str) -> dict[str, int]:
     """Return the counts of a known solution in the largest case; a process counts it once."""
     if (key := (exercise.name, text)) not in _known_totals:
         setup, kernel = exercise.setups[-1], compiled(exercise, text)
-        tally = Tally(setup)
-        launch(kernel, setup, setup.fresh(), *tally.observers)
-        _known_totals[key] = tally.totals(kernel)
+        counts = LaunchCounts(setup)
+        launch(kernel, setup, setup.fresh(), *counts.observers)
+        _known_totals[key] = counts.totals(kernel)
     return _known_totals[key]

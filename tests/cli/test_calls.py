@@ -9,6 +9,8 @@ from attn_course.cli import main
 from attn_course.cli.calls import KINDS, kernel_file
 from attn_course.clinic import broken_kernels
 
+pytestmark = pytest.mark.system
+
 COMMANDS = ("run", "count", "check", "trace")
 # name -> (words of the kind, status of each command)
 NAMES = {

@@ -10,6 +10,8 @@ from attn_course.exercises import read_exercise
 from attn_course.exercises.exercise import FOLDER, ExerciseError, parse_exercise
 from attn_devtools.mutants import command, rules, survival
 
+pytestmark = pytest.mark.system
+
 KERNEL = """#define START __int_as_float(0xff800000)
 // if (i < n) in a comment
 extern "C" __global__ void f(const float* x, float* out, int n) {

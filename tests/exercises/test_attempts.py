@@ -11,6 +11,8 @@ from attn_course.exercises import hint, judge, prove, read_exercise, session
 from attn_course.lessons import working_copy
 from attn_course.lessons.working_copy import GRADER, PROGRESS, Attempts, WorkingCopy, lessons
 
+pytestmark = pytest.mark.system
+
 SOLUTION = read_exercise("add_ten").solution
 NO_GUARD = next(one.text for one in read_exercise("add_ten").wrong if one.name == "no guard")
 

@@ -9,6 +9,8 @@ from attn_course.exercises import judge, read_exercise
 from attn_course.exercises.diagnosis import diagnosis
 from attn_course.exercises.examination import compiled
 
+pytestmark = pytest.mark.system
+
 module = sys.modules[diagnosis.__module__]
 
 

@@ -9,6 +9,8 @@ from attn_course.exercises import judge, read_exercise, session
 from attn_course.exercises.golf import COSTS, costs, known_standings, text_hash
 from attn_course.lessons.working_copy import PROGRESS, WorkingCopy
 
+pytestmark = pytest.mark.system
+
 EXERCISE = read_exercise("transpose")
 
 

@@ -8,6 +8,8 @@ from attn_course.ladder.methods import METHODS, attention, dtypes_of
 from attn_course.reference.dtypes import DTYPES
 from attn_course.reference.inputs import seeded_qkv
 
+pytestmark = pytest.mark.system
+
 SHAPE, KEYS = (1, 2, 19, 24), 29
 ADDS_IN_ANY_ORDER = {"rows_atomic"}  # floating-point atomicAdd: the rounding depends on the order
 
