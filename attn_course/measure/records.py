@@ -182,11 +182,9 @@ def layer_times(name: str, root: Path = RESULTS_FOLDER) -> str:
         lines.append(row["label"])
         for one, timing in row["timings"].items():
             ratio = row["ratios"].get(one)
-            text = (
-                f"  {one:<30} {timing['median_us']:8.2f} us, error {timing['relative_error']:.1e}"
-            )
+            text = f"  {one:<30} {timing['median_us']:8.2f} us, error "
             faster = f", {ratio['value']:.2f} times as fast as {ratio['peer']}" if ratio else ""
-            lines.append(text + faster)
+            lines.append(f"{text}{timing['relative_error']:.1e}{faster}")
     return "\n".join(lines)
 
 

@@ -7,12 +7,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from attn_course.exercises import exercise_names, prove, read_exercise, session
 from attn_course.exercises.exercise import KINDS, problem_names
+from attn_devtools.mutants.share import MUTANTS_ONE_IN, part_of
 from attn_devtools.mutants.survival import survival
 
 pytestmark = pytest.mark.system
 
 NAMES = exercise_names()
-ONE_IN = 12  # so many mutants; `attn-course mutants NAME` examines each of them
 LEAST_WRONG, LEAST_CORRECT = 12, 3  # the reference is one of the correct ones
 
 
@@ -35,7 +35,7 @@ def test_a_proof_has_every_kind_of_wrong_kernel():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mutant_of_a_reference_is_rejected_or_listed_with_its_reason(name):
-    found = survival(read_exercise(name), one_in=ONE_IN)
+    found = survival(read_exercise(name), one_in=MUTANTS_ONE_IN)
     assert found.holds, found
 
 
@@ -43,7 +43,7 @@ def test_a_mutant_of_a_reference_is_rejected_or_listed_with_its_reason(name):
 def test_every_solution_is_judged_rightly(name):
     wrong = [
         f"{one.name}: {one.found or 'passed'}, expected {one.expected or 'a pass'}\n{one.judgement}"
-        for one in prove(read_exercise(name))
+        for one in prove(part_of(read_exercise(name)))
         if not one.holds
     ]
     assert not wrong, "\n".join(wrong)

@@ -202,3 +202,18 @@ def test_a_sandbox_that_does_not_start_is_told(sandbox, monkeypatch):
 def test_the_walls_are_named(sandbox):
     assert "limits" in sandbox.description
     assert ("Landlock" in sandbox.description) and sandbox.mode in MODES
+
+
+def test_what_a_dead_supervisor_leaves_behind_is_ended():
+    """As where bubblewrap is ended before it has set up its child, which waits for it."""
+    words = ["sh", "-c", "sleep 600 & kill -9 $$"]
+    supervisor = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    sandbox_module._running.add(supervisor)
+    try:
+        supervisor.wait(10)
+        with pytest.raises(subprocess.TimeoutExpired):
+            supervisor.communicate(timeout=0.2)
+        sandbox_module.stop_all()
+        assert supervisor.communicate(timeout=10) == (b"", None)
+    finally:
+        sandbox_module._running.discard(supervisor)

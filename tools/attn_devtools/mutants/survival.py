@@ -5,7 +5,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
-from zlib import crc32
 
 from kernelscope import CompileError
 from kernelscope.errors import CompilerFailedError, KernelNotFoundError, ParseError
@@ -14,6 +13,7 @@ from attn_course.exercises.examination import compiled, examine
 from attn_course.exercises.exercise import Exercise
 
 from .rules import Mutant, mutants_of
+from .share import chosen
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,7 @@ def survival(exercise: Exercise, jobs: int = 1, one_in: int = 1) -> Survival:
     one_in: examine one of so many; which ones follows from the words of a change alone. One that
     does not compile is none.
     """
-
-    def chosen(change: str) -> bool:
-        return crc32(change.encode()) % one_in == 0
-
-    mutants = [one for one in mutants_of(exercise.solution) if chosen(one.change)]
+    mutants = [one for one in mutants_of(exercise.solution) if chosen(one.change, one_in)]
     fates = dict(zip((one.change for one in mutants), _fates(exercise, mutants, jobs), strict=True))
     passed = [change for change, fate in fates.items() if fate == "passes"]
     listed = [change for change in passed if change in exercise.equivalent]
@@ -62,7 +58,9 @@ def survival(exercise: Exercise, jobs: int = 1, one_in: int = 1) -> Survival:
         killed=sum(fate == "killed" for fate in fates.values()),
         survivors=tuple(change for change in passed if change not in exercise.equivalent),
         equivalent=len(listed) + same,
-        refuted=tuple(one for one in exercise.equivalent if chosen(one) and one not in listed),
+        refuted=tuple(
+            one for one in exercise.equivalent if chosen(one, one_in) and one not in listed
+        ),
     )
 
 

@@ -13,11 +13,13 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -143,9 +145,11 @@ class Sandbox:
         try:
             out, error = supervisor.communicate(json.dumps(request).encode() + b"\n" + data)
         finally:
-            if supervisor.poll() is None:
+            while supervisor.poll() is None:
                 supervisor.terminate()
-                supervisor.communicate()
+                with suppress(subprocess.TimeoutExpired):
+                    supervisor.wait(0.1)
+            _end(supervisor)
             _running.discard(supervisor)
         try:
             return ProcessOutcome(**json.loads(out))
@@ -171,7 +175,19 @@ class Sandbox:
 def stop_all() -> None:
     """End everything that runs in a sandbox of this process."""
     for supervisor in list(_running):
-        supervisor.terminate()
+        _end(supervisor)
+
+
+def _end(supervisor: subprocess.Popen) -> None:
+    """End a supervisor; once it is gone, what is left of its group.
+
+    A child that bubblewrap was about to set up when it was ended would wait for it for ever, and
+    keep the pipes open.
+    """
+    supervisor.terminate()
+    if supervisor.poll() is not None:
+        with suppress(OSError):  # nothing is left
+            os.killpg(supervisor.pid, signal.SIGKILL)
 
 
 @lru_cache(maxsize=1)

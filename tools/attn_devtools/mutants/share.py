@@ -1,0 +1,22 @@
+"""A share of the solutions and mutants that prove an exercise, for tests that must be quick."""
+
+import os
+from dataclasses import replace
+from zlib import crc32
+
+from attn_course.exercises.exercise import Exercise
+
+WHOLE = os.environ.get("PROOF") == "whole"  # as `make proof` sets it
+WRONG_ONE_IN = 1 if WHOLE else 5
+MUTANTS_ONE_IN = 1 if WHOLE else 24
+
+
+def chosen(name: str, one_in: int) -> bool:
+    """Whether a solution or a mutant is of the share; this follows from its name alone."""
+    return crc32(name.encode()) % one_in == 0
+
+
+def part_of(exercise: Exercise) -> Exercise:
+    """Return an exercise with its share of wrong solutions; the correct ones stay."""
+    wrong = (one for one in exercise.wrong if chosen(one.name, WRONG_ONE_IN))
+    return replace(exercise, wrong=tuple(wrong))
