@@ -7,7 +7,7 @@ from zlib import crc32
 from attn_course.exercises.exercise import Exercise
 
 WHOLE = os.environ.get("PROOF") == "whole"  # as `make proof` sets it
-WRONG_ONE_IN = 1 if WHOLE else 5
+SOLUTIONS_ONE_IN = 1 if WHOLE else 8
 MUTANTS_ONE_IN = 1 if WHOLE else 24
 
 
@@ -17,6 +17,9 @@ def chosen(name: str, one_in: int) -> bool:
 
 
 def part_of(exercise: Exercise) -> Exercise:
-    """Return an exercise with its share of wrong solutions; the correct ones stay."""
-    wrong = (one for one in exercise.wrong if chosen(one.name, WRONG_ONE_IN))
-    return replace(exercise, wrong=tuple(wrong))
+    """Return an exercise with its share of wrong solutions, and with one correct one at least."""
+    wrong, correct = (
+        tuple(one for one in kind if chosen(one.name, SOLUTIONS_ONE_IN))
+        for kind in (exercise.wrong, exercise.correct)
+    )
+    return replace(exercise, wrong=wrong, correct=correct or exercise.correct[:1])
