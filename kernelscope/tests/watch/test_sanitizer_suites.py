@@ -57,6 +57,15 @@ def test_an_index_past_a_parameter(call, array, index):
 
 
 # -- volatile, scopes, locks -----------------------------------------------------------------------
+RELEASE = 'asm volatile("st.release.gpu.global.s32 [%0], 1;" :: "l"(c) : "memory");'
+ACQUIRE = """int seen; do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+    : "=r"(seen) : "l"(c) : "memory"); while (!seen);"""
+GRID_BARRIER = """const int g = blockIdx.x; if (t == 0) { b[g] = g; __threadfence();
+    if (atomicAdd((int*)c, 1) == 2) { __threadfence(); c[1] = 1; }
+    while (c[1] == 0) { } __threadfence(); b[8 + g] = b[(g + 1) % 3]; }"""
+CHAIN = """if (t == 0) { if (blockIdx.x == 0) { b[0] = 4; __threadfence(); c[0] = 1; }
+    if (blockIdx.x == 1) { while (c[0] == 0) { } __threadfence(); c[1] = 1; }
+    if (blockIdx.x == 2) { while (c[1] == 0) { } __threadfence(); b[1] = b[0]; } }"""
 WAIT = "while (c[0] != blockIdx.x) { }"
 ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
     "update by all": ("error race", 4, "c[0] = c[0] + 1;"),
@@ -147,6 +156,35 @@ ORDER = {  # name: findings, blocks, body; c is volatile and starts at 0
         "__shared__ bool last; b[blockIdx.x * 64 + t] = 1; __threadfence(); __syncthreads();\n"
         "if (t == 0) last = atomicAdd((int*)c, 1) == 2; __syncthreads();\n"
         "if (last) b[t] += b[t + 64] + b[t + 128];",
+    ),
+    "release and acquire": (
+        "",
+        2,
+        f"if (t == 0 && blockIdx.x == 0) {{ b[0] = 4; {RELEASE} }}\n"
+        f"if (t == 0 && blockIdx.x == 1) {{ {ACQUIRE} b[1] = b[0]; }}",
+    ),
+    "released too early": (
+        "error race",
+        2,
+        f"if (t == 0 && blockIdx.x == 0) {{ {RELEASE} b[0] = 4; }}\n"
+        f"if (t == 0 && blockIdx.x == 1) {{ {ACQUIRE} b[1] = b[0]; }}",
+    ),
+    "grid barrier by hand": ("", 3, GRID_BARRIER),
+    "grid barrier without a fence before the counter": (
+        "error race",
+        3,
+        GRID_BARRIER.replace("b[g] = g; __threadfence();", "b[g] = g;"),
+    ),
+    "grid barrier without a fence behind the counter": (
+        "error race",
+        3,
+        GRID_BARRIER.replace("{ __threadfence(); c[1] = 1; }", "c[1] = 1;"),
+    ),
+    "a chain of two flags": ("", 3, CHAIN),
+    "a chain that the second block breaks": (
+        "error race",
+        3,
+        CHAIN.replace("while (c[0] == 0) { } __threadfence(); c[1] = 1;", "c[1] = 1;"),
     ),
     # wording: one value written by all
     "all write and read": ("warning race", 2, "b[0] = 1; b[1 + 64 * blockIdx.x + t] = b[0];"),

@@ -263,8 +263,9 @@ class Sanitizer(Observer):
             if state.local.copied and access.kind == "store":
                 state.local.leave(access, event, self._last_line)
             time = self._tick()
-            if traits.block_fence and access.kind != "load":
-                self._fence(event, traits, time - 1)
+            if traits.block_fence and access.kind != "load":  # a release: a fence, and then a store
+                self._fence(event, traits, time)
+                time = self._tick()
             is_global = access.space == "global"
             strong = traits.atomic or traits.volatile and (is_global or self._has_fences)
             lanes = state.lanes_of(access.lanes)
@@ -386,7 +387,7 @@ class Sanitizer(Observer):
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals)
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
-            self._global.publications.barrier(event.blocks)
+            self._global.publications.barrier(event.blocks, self._tick())
         state.exits.barrier(event)
         if event.complete and len(event.arrivals) > 1:
             self._check_mixed(event, state)

@@ -11,12 +11,16 @@ such accesses. __activemask() does not even make lanes meet.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from kernelscope.events import MachineView
 
 from .meetings import MbarrierPhases, NamedBarriers, WarpMeetings
 from .shadow import TIME_SHIFT
+
+NEVER_ACQUIRED = 1 << 62  # later than every time
 
 
 class ChunkOrder:
@@ -184,6 +188,19 @@ class ClusterBarriers:
         return (self.cluster[earlier] == self.cluster[later]) & (time < before)
 
 
+@dataclass(slots=True)
+class _Taking:
+    """Strong accesses of a block at one address, one for each state that was published there.
+
+    first, last: the times of the first and of the last access to this state; acquired: the time of
+    the fence or barrier that follows the first one, or NEVER_ACQUIRED.
+    """
+
+    first: int
+    last: int
+    acquired: int
+
+
 class Publications:
     """Order between blocks: writes, a fence, and an atomic that another block reads afterwards.
 
@@ -192,32 +209,35 @@ class Publications:
     where B, before its own access and after A's atomic, did an atomic or volatile access and then
     a fence. That covers tickets ("the last block to finish"), flags and locks. A fence by one
     thread after a block barrier counts for its block. On B's side a barrier of its block does as
-    well as a fence: CUDA's own example of tickets has no more.
+    well as a fence: CUDA's own example of tickets has no more. The order goes on through further
+    blocks: one that has taken what A gave, and then gives, gives what A did too.
     """
 
     def __init__(self, per_block: int):
         self.per_block = per_block
         self.fences: dict[int, int] = {}  # block -> time of its last fence
+        # block -> address -> (time of the fence, time of the write), one for each fence
         self.given: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
-        self.taken: dict[int, dict[int, int]] = defaultdict(dict)
-        self.fresh: dict[int, dict[int, int]] = defaultdict(dict)  # of `taken`: no fence since
-        self.fenced: dict[int, dict[int, int]] = defaultdict(dict)  # and those with one
+        self.taken: dict[int, dict[int, list[_Taking]]] = defaultdict(dict)  # block -> address
+        self.fresh: dict[int, list[_Taking]] = defaultdict(list)  # of `taken`: no fence since
+        self.takers: dict[int, set[int]] = defaultdict(set)  # address -> blocks
+        self.newest: dict[int, int] = {}  # address -> time of the last write with a fence before
 
     def fence(self, lanes: np.ndarray, time: int) -> None:
         for block in np.unique(lanes // self.per_block).tolist():
             self.fences[block] = time
-            self.acquire(block)
+            self.acquire(block, time)
 
-    def acquire(self, block: int) -> None:
+    def acquire(self, block: int, time: int) -> None:
         """A fence or a barrier follows what the block has taken so far."""
-        if block in self.fresh:
-            self.fenced[block].update(self.fresh.pop(block))
+        for one in self.fresh.pop(block, ()):
+            one.acquired = time
 
-    def barrier(self, blocks: np.ndarray) -> None:
+    def barrier(self, blocks: np.ndarray, time: int) -> None:
         """Blocks, by their numbers in the grid, passed a barrier."""
         if self.fresh:
             for block in blocks.tolist():
-                self.acquire(block)
+                self.acquire(block, time)
 
     def strong(self, lanes, addresses, time: int, writes: bool) -> None:
         """Atomic or volatile accesses at global addresses; of use only after a first fence."""
@@ -225,11 +245,22 @@ class Publications:
             return
         pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
         for address, block in pairs.T.tolist():
+            self._take(block, address, time)
             if writes and block in self.fences:
                 given = self.given[block].setdefault(address, [])
                 if not given or given[-1][0] != self.fences[block]:
                     given.append((self.fences[block], time))
-            self.taken[block][address] = self.fresh[block][address] = time
+                    self.newest[address] = time
+
+    def _take(self, block: int, address: int, time: int) -> None:
+        takings = self.taken[block].setdefault(address, [])
+        # Atomics of one instruction are done in the order of the blocks.
+        if takings and self.newest.get(address, -1) < takings[-1].last:
+            takings[-1].last = time
+            return
+        takings.append(_Taking(time, time, NEVER_ACQUIRED))
+        self.takers[address].add(block)
+        self.fresh[block].append(takings[-1])
 
     def orders(
         self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray, fenced: bool = False
@@ -241,18 +272,38 @@ class Publications:
         if not self.fences:
             return np.zeros(time.size, bool)
         cases, place = np.unique(np.stack([time, earlier, later]), axis=1, return_inverse=True)
-        seen = self.fenced if fenced else self.taken
-        known = [self._ordered(*case, seen) for case in cases.T.tolist()]
+        known = [self._ordered(*case, fenced) for case in cases.T.tolist()]
         return np.array(known, bool)[place.ravel()]
 
-    def _ordered(self, time: int, earlier: int, later: int, seen: dict) -> bool:
-        given, taken = self.given.get(earlier, {}), seen.get(later, {})
-        for address in given.keys() & taken.keys():
-            # Atomics of one instruction are done in the order of the blocks.
-            last = taken[address] + (earlier < later)
-            if any(fenced > time and at < last for fenced, at in given[address]):
-                return True
+    def _ordered(self, time: int, earlier: int, later: int, fenced: bool) -> bool:
+        # block -> its fences from this time on publish what `earlier` did until `time`
+        since, blocks = {earlier: time + 1}, [earlier]
+        while blocks:
+            giver = blocks.pop()
+            for address, at in self._published(giver, since[giver]):
+                if self._takes(later, address, giver, at, fenced) is not None:
+                    return True
+                for taker in self.takers[address]:
+                    acquired = self._takes(taker, address, giver, at, True)
+                    if acquired is not None and acquired < since.get(taker, NEVER_ACQUIRED):
+                        since[taker] = acquired
+                        blocks.append(taker)
         return False
+
+    def _published(self, block: int, since: int) -> Iterator[tuple[int, int]]:
+        """Yield (address, time of the write) of the first publication at each address."""
+        for address, given in self.given.get(block, {}).items():
+            at = next((at for fenced, at in given if fenced >= since), None)
+            if at is not None:
+                yield address, at
+
+    def _takes(self, block: int, address: int, giver: int, at: int, fenced: bool) -> int | None:
+        """Return when a block has acquired what was published at `at`; None: it has not."""
+        for one in self.taken.get(block, {}).get(address, ()):
+            # Atomics of one instruction are done in the order of the blocks.
+            if at < one.first + (giver < block):
+                return one.acquired if one.acquired != NEVER_ACQUIRED or not fenced else None
+        return None
 
 
 class LanePublications:
