@@ -137,3 +137,10 @@ def test_an_element_of_a_matrix(byte, index, text):
 def test_a_shape_that_does_not_fill_the_bytes_is_not_believed():
     found = element(Array("m", 0, 64, 4, (3, 5)), 24)
     assert (found.index, found.text, found.valid) == (6, "m[6]", "elements 0 to 15 of m")
+
+
+def test_a_wide_access_that_begins_inside_says_how_wide_it_is():
+    body = "const float4 v = *(const float4*)(a + 4 * t); b[t] = (int)(v.x + v.w);"
+    arrays = (np.zeros(7, np.int32), np.zeros(2, np.int32))
+    (found,) = findings(body, block=2, arrays=arrays)
+    assert "reads 16 bytes at once at element 4 of a, which has elements 0 to 6" in found.message

@@ -95,7 +95,8 @@ def _finding(
     elif meant is None:
         text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:
-        text = f"{who} {outside(where)}"
+        inside = 0 <= address - meant.start < meant.item * meant.count  # it begins there
+        text = f"{who} {f'{access.size} bytes at once at ' if inside else ''}{outside(where)}"
         if (address - meant.start) // meant.item < -_FAR:
             text += (
                 ". A negative index: an int gives one when it passes 2^31; compute the index in "
