@@ -125,11 +125,11 @@ def compare(actual, expected, *, relative=DEFAULT_RELATIVE, absolute=0.0, name="
 
 def _describe(name, actual, expected, bad, index, ratio, relative) -> str:
     place = ", ".join(map(str, index))
-    text = (
-        f"{name}: {int(bad.sum())} of {bad.size} elements are wrong, the first at [{place}]: "
-        f"{actual[index]:.9g} instead of {expected[index]:.9g}; "
-        f"relative error {ratio:.2e}, allowed {relative:.1e}"
-    )
+    text = f"{name}: {int(bad.sum())} of {bad.size} elements are wrong, the first at [{place}]: "
+    text += f"{actual[index]:.9g} instead of {expected[index]:.9g}; "
+    exact = "an infinity has to be met exactly"  # whatever the error of the others is
+    error = f"relative error {ratio:.2e}, allowed {relative:.1e}"
+    text += exact if np.isinf(expected[index]) else error
     if count := int(np.isnan(expected).sum()):
         return text + f"; {count} elements of the reference itself are NaN"
     if count := int(np.isnan(actual).sum()):

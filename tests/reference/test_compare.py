@@ -125,3 +125,8 @@ def test_assert_agrees(expected):
     assert assert_agrees(expected, expected).agrees
     with pytest.raises(AssertionError, match="output: 120 of 120"):
         assert_agrees(expected + 1.0, expected, name="output")
+
+
+def test_a_finite_number_for_an_infinity_is_no_small_error():
+    found = compare(np.array([1.0, -3.4e38]), np.array([1.0, -np.inf]))
+    assert not found and "-3.4e+38 instead of -inf; an infinity has to be met" in found.message
