@@ -128,9 +128,9 @@ def test_a_pass_shows_the_reference_and_both_counts(copy):
     exercise = read_exercise("add_ten")
     session.write("add_ten", exercise.correct[1].text)
     judgement = session.check("add_ten")
-    assert judgement and judgement.cases[-1] == "n = 70000"
+    assert judgement and judgement.cases[-1] == "n = 140000"
     mine, theirs, goal = judgement.counters["global_load_sectors"]
-    assert mine == theirs == 8750 and goal == "<= 8,750"
+    assert mine == theirs == 17500 and goal == "<= 17,500"
     assert "Your kernel beside the reference" in judgement._repr_html_()
 
 
