@@ -113,7 +113,10 @@ def shell():
         ),
     ],
 )
-def test_an_error_shows_the_learners_line_and_the_message(shell, capsys, cell, line, words):
+def test_an_error_shows_the_learners_line_and_the_message(
+    shell, capsys, monkeypatch, cell, line, words
+):
+    monkeypatch.setattr(session, "_judgements", {})  # as in a session that has checked nothing
     shell.run_cell(cell)
     shown = capsys.readouterr().out
     assert line in shown and words in shown
