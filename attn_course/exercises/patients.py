@@ -63,7 +63,7 @@ class Patient:
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """The labels of the exercise's cases, smallest first."""
+        """The labels of the exercise's cases; the last one shows the symptom."""
         return tuple(setup.label for setup in self.exercise.setups)
 
     @property
