@@ -120,7 +120,7 @@ def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 5
         for step, line, text, seen in chosen
     ]
     heads = ("step", "line", "source", "what happened")
-    return Listing(table(heads, rows, right=(0, 1)), "text")
+    return Listing(table(heads, rows, right=(0, 1), whole=(2,)), "text")
 
 
 def _shortened(text: str, width: int) -> str:
