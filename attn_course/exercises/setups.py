@@ -126,6 +126,8 @@ class Setup:
         goals: bounds on the launch's counters.
         method: goals that a kernel reaches only by the method that is asked for; see
             classroom.points.
+        sanitized: False for a large case of a kernel that smaller cases have shown to the sanitizer
+            already; it is asked only after a fault.
         sizes: what the specification's `setup` was called with.
     """
 
@@ -138,6 +140,7 @@ class Setup:
     absolute: float = 0.0
     goals: tuple[Goal, ...] = ()
     method: tuple[Goal, ...] = ()
+    sanitized: bool = True
     sizes: Mapping[str, object] | None = None
 
     def __post_init__(self):
