@@ -1,8 +1,8 @@
 """Examine a kernel: compile it, run every case of its exercise, and say which property fails.
 
-Everything runs on the simulator, on any machine alike: each case as the optimised build with
-counters and, unless its setup leaves that out, as the debug build under the sanitizer. A loop
-without an end is told within some seconds.
+Everything runs on the simulator: each case as the optimised build with counters and, unless its
+setup says otherwise, as the debug build under the sanitizer. A loop without an end is told within
+some seconds.
 """
 
 from collections.abc import Iterator

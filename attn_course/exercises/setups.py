@@ -125,9 +125,7 @@ class Setup:
             where the reference is 0.
         goals: bounds on the launch's counters.
         method: goals that a kernel reaches only by the method that is asked for; see
-            classroom.points.
-        sanitized: False for a large case of a kernel that smaller cases have shown to the sanitizer
-            already; it is asked only after a fault.
+            classroom.points. sanitized: False leaves the sanitizer to the smaller cases.
         sizes: what the specification's `setup` was called with.
     """
 
