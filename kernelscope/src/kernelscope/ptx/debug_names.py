@@ -9,7 +9,7 @@ import numpy as np
 from .demangle import demangle
 from .dwarf import STEP, CType, Place, attribute_of, bounded, text_of, type_of
 from .registers import reads_and_writes
-from .shared_shapes import SharedArray, declared_arrays
+from .shared_shapes import SharedArray
 from .source_module import SourceModule
 from .syntax import Function, Register, Symbol
 
@@ -133,7 +133,7 @@ def shared_arrays(source: SourceModule, sizes: Mapping[str, int]) -> dict[str, S
         if kind.dtype:
             found[name] = SharedArray(name, kind.dtype, kind.shape)
     fitting: dict[str, set[SharedArray]] = {}
-    for array in declared_arrays(source.source, source.options):
+    for array in source.declared_arrays():
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
             fitting.setdefault(array.name, set()).add(array)

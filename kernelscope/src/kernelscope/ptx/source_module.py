@@ -1,8 +1,10 @@
 """A PTX module beside the CUDA C file that it was compiled from."""
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from .dwarf import Reader
+from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Instruction, Module, Position
 
 
@@ -22,7 +24,13 @@ class SourceModule:
     given it; options: the compiler's; headers: (name, text) of the headers that the source
     includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
     compiler warned that a variable is used before its value is set.
+
+    A front for another language sets: arrays, the shared arrays that the source declares (None: its
+    CUDA C is read); words, which of CUDA C's names in a message are others in that language.
     """
+
+    arrays: Iterable[SharedArray] | None = None
+    words: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -41,6 +49,16 @@ class SourceModule:
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
+
+    def declared_arrays(self) -> Iterable[SharedArray]:
+        """The shared arrays that the source declares."""
+        return declared_arrays(self.source, self.options) if self.arrays is None else self.arrays
+
+    def in_words(self, text: str) -> str:
+        """Return a message with the names of the source's language."""
+        for name, word in self.words.items():
+            text = text.replace(name, word)
+        return text
 
     @cached_property
     def dwarf(self) -> Reader | None:
