@@ -19,7 +19,7 @@ from .compiler import (
     signature_for,
     text_of,
 )
-from .shared import with_names
+from .own_arrays import declared_arrays, with_names
 
 _MODULES: WeakKeyDictionary = WeakKeyDictionary()  # dispatcher -> types -> its NumbaModule
 _WORDS = {"__syncthreads()": "cuda.syncthreads()", "__syncwarp()": "cuda.syncwarp()"}
@@ -55,7 +55,10 @@ class NumbaModule(PtxModule):
 
     def _program(self, build: str):
         program = super()._program(build)
+        local = list(declared_arrays(self.dispatcher.py_func, "local"))
+        program.local_arrays = {self.entry: local[0]} if len(local) == 1 else {}
         program.arrays, program.words = self.build(build)[2].values(), _WORDS
+        program.hidden_types = ("array(", "UniTuple(")  # how Numba keeps an array: seven numbers
         return program
 
     def _make_kernel(self, name: str) -> "NumbaKernel":
@@ -70,6 +73,10 @@ class NumbaKernel(SimulatorKernel):
         module = self.module
         where = place_of(module.dispatcher.py_func)
         return [one for _, one in flattened(module.dispatcher, module.kinds, tuple(args), where)]
+
+    def _build_for(self, observers) -> str:
+        """The debug build has names of variables; the other one tells local arrays apart."""
+        return "debug" if any(one.shows_variables for one in observers) else "optimised"
 
     def __call__(self, grid, block, args, shared_mem: int = 0, stream=None) -> None:
         """Run the kernel; with `debug=True`, raise KernelAssertion for an exception in it."""

@@ -26,11 +26,14 @@ class SourceModule:
     compiler warned that a variable is used before its value is set.
 
     A front for another language sets: arrays, the shared arrays that the source declares (None: its
-    CUDA C is read); words, which of CUDA C's names in a message are others in that language.
+    CUDA C is read); local_arrays, the local ones, for builds without debug information; words, which of CUDA C's names in a message are others in that language;
+    hidden_types, how the names of types begin whose variables the source does not have.
     """
 
     arrays: Iterable[SharedArray] | None = None
+    local_arrays: Mapping[str, SharedArray] = {}  # by the PTX function that has this one alone
     words: Mapping[str, str] = {}
+    hidden_types: tuple[str, ...] = ()
 
     def __init__(
         self,

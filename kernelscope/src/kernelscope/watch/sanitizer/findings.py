@@ -179,7 +179,10 @@ class Naming:
         variable = buffer.space == "shared" or not buffer.shape
         known = self.declared.get(buffer.name) if variable else None
         if known is None:
-            return Array(buffer.name, buffer.start, buffer.size, item, tuple(buffer.shape))
+            shape = tuple(buffer.shape)
+            return Array(
+                buffer.name, buffer.start, buffer.size, item, shape, strided=buffer.strided
+            )
         item = dtype_of(known.dtype).itemsize
         shape = known.shape
         if shape and shape[0] < 0:  # the launch decides

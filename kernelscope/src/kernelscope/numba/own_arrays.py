@@ -1,4 +1,4 @@
-"""Names, shapes and dtypes of a kernel's shared arrays, from its Python source.
+"""Names, shapes and dtypes of a kernel's own arrays, from its Python source.
 
 Numba numbers them: `tile = cuda.shared.array((16, 16), float32)` is `_cudapy_smem_1` in the PTX.
 """
@@ -8,7 +8,6 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from math import prod
 
 import numpy as np
 
@@ -26,9 +25,9 @@ def with_names(ptx: str, functions: Iterable, taken: str) -> tuple[str, dict[str
     """
     found: dict[str, SharedArray] = {}
     names: dict[str, str] = {}
-    declared = [array for function in functions for array in _declared(function)]
+    declared = [array for function in functions for array in declared_arrays(function, "shared")]
     for place, size in _numbered(ptx):
-        at = next((i for i, one in enumerate(declared) if _bytes(one) == size), None)
+        at = next((i for i, one in enumerate(declared) if one.size == size), None)
         if at is None:
             continue
         array, declared = declared[at], declared[at + 1 :]
@@ -47,23 +46,19 @@ def _numbered(ptx: str) -> list[tuple[str, int]]:
     return sorted(shared, key=lambda one: int(_NUMBERED.fullmatch(one[0])[1]))
 
 
-def _bytes(array: SharedArray) -> int:
-    """Its size; 0 where the launch decides."""
-    return max(np.dtype(array.dtype).itemsize * prod(array.shape), 0)
-
-
-def _declared(function) -> Iterator[SharedArray]:
-    """Yield the arrays of the function's `NAME = cuda.shared.array(SHAPE, DTYPE)`."""
+def declared_arrays(function, space: str) -> Iterator[SharedArray]:
+    """Yield the arrays of a function's `NAME = cuda.SPACE.array(SHAPE, DTYPE)`, in its order."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return
     scope = inspect.getclosurevars(function)
     known = {**function.__globals__, **scope.nonlocals}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    for node in sorted(assigned, key=lambda one: one.lineno):
+        if isinstance(node.targets[0], ast.Name):
             call = node.value
-            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("shared.array"):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(f"{space}.array"):
                 given = dict(zip(("shape", "dtype"), call.args, strict=False))
                 given |= {one.arg: one.value for one in call.keywords}
                 if (array := _array(node.targets[0].id, given, known)) is not None:
