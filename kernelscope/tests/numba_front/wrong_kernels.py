@@ -9,7 +9,7 @@ REVERSED = 32
 
 @cuda.jit(device=True)
 def neighbour(values, i):
-    return values[(i + 40) % N]  # race in a device function
+    return values[(i + 40) % N]  # race
 
 
 @cuda.jit
@@ -103,7 +103,7 @@ def half_of_the_warp(x, y):
     t = cuda.threadIdx.x
     values[t] = x[t]
     cuda.syncwarp()
-    y[t] = values[t ^ 16] + values[(t + 32) % N]  # race
+    y[t] = values[t ^ 1] + values[(t + 32) % N]  # race
 
 
 # kernel -> kind of finding, its array, the element of the first thread that does it.
@@ -111,9 +111,9 @@ WRONG = {
     reads_too_far: ("out-of-bounds", "x", N),
     writes_too_far: ("out-of-bounds", "y", N),
     shared_overrun: ("out-of-bounds", "tile", N),
-    local_overrun: ("out-of-bounds", "", 4),
+    local_overrun: ("out-of-bounds", "window", 4),
     no_barrier: ("race", "tile", 47),
-    no_second_barrier: ("race", "tile", 15),
+    no_second_barrier: ("race", "tile", 0),
     race_in_function: ("race", "tile", 40),
     counts_without_atomics: ("race", "y", 0),
     barrier_in_branch: ("divergent-barrier", "", None),

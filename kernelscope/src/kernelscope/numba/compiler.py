@@ -15,11 +15,13 @@ from ..ptx.linking import linked
 
 CAPABILITY = (8, 0)
 _LOCK = threading.RLock()
-# What Numba links from libcudadevrt for `cuda.cg.this_grid().sync()`.
+# `cuda.cg.this_grid().sync()` calls two functions of libcudadevrt, whose names a header of CUDA has
+# declared in other types: here they have names of their own.
+_GRID_FUNCTIONS = {"cudaCGGetIntrinsicHandle": "kernelscope_grid_handle", "cudaCGSynchronize": "kernelscope_grid_barrier"}
 _GRID_BARRIER = """
 #include <cooperative_groups.h>
-extern "C" __device__ unsigned long long cudaCGGetIntrinsicHandle(unsigned scope) { return scope; }
-extern "C" __device__ int cudaCGSynchronize(unsigned long long handle, unsigned flags) {
+extern "C" __device__ unsigned long long kernelscope_grid_handle(unsigned scope) { return scope; }
+extern "C" __device__ int kernelscope_grid_barrier(unsigned long long handle, unsigned flags) {
     cooperative_groups::this_grid().sync();
     return 0;
 }
@@ -149,7 +151,9 @@ def compile_kernel(kernel, kinds: tuple, build: str):
     except (errors.NumbaError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
         raise compile_error(kernel.py_func, error) from error
     if made.cooperative:
-        parts = [*parts, _device_code(_GRID_BARRIER, "grid barrier")]
+        for called, given in _GRID_FUNCTIONS.items():
+            parts = [part.replace(called, given) for part in parts]
+        parts.append(_device_code(_GRID_BARRIER, "grid_barrier.cu"))
     return made, linked([*parts, *map(_linkable, files)]), functions
 
 
