@@ -20,7 +20,15 @@ def add_vectors(left, right, total, count, TILE: tl.constexpr):
 @pytest.mark.parametrize("count", [1, 97, 300])
 def test_vector_addition(count):
     x, y, z = normal(count), normal(count, seed=1), poisoned(count)
-    run(add_vectors, lambda meta: (triton.cdiv(meta["count"], meta["TILE"]),), x, y, z, count, TILE=64)
+    run(
+        add_vectors,
+        lambda meta: (triton.cdiv(meta["count"], meta["TILE"]),),
+        x,
+        y,
+        z,
+        count,
+        TILE=64,
+    )
     assert_close(z, x.astype(np.float64) + y)
 
 
@@ -121,7 +129,11 @@ def test_matrix_product(config, activation):
 def test_a_transposed_operand_is_passed_by_its_strides():
     a, b = normal(33, 40, dtype="float16"), normal(29, 40, dtype="float16", seed=3).T
     c = poisoned(33, 29, dtype="float32")
-    run(product, lambda m: (cdiv(m["M"], m["BM"]) * cdiv(m["N"], m["BN"]),), *product_arguments(a, b, c))
+    run(
+        product,
+        lambda m: (cdiv(m["M"], m["BM"]) * cdiv(m["N"], m["BN"]),),
+        *product_arguments(a, b, c),
+    )
     assert_close(c, a.astype(np.float64) @ b.astype(np.float64), 1e-5)
 
 
@@ -261,7 +273,18 @@ def test_layer_norm_forward_and_backward_with_locks():
     along = (unit * slope).mean(1, keepdims=True)
     assert_close(dx, (slope - unit * along - slope.mean(1, keepdims=True)) * scale)
     final_w, final_b = poisoned(width), poisoned(width)
-    run(norm_backward_columns, (cdiv(width, 32),), dw, db, final_w, final_b, groups, width, BM=8, BN=32)
+    run(
+        norm_backward_columns,
+        (cdiv(width, 32),),
+        dw,
+        db,
+        final_w,
+        final_b,
+        groups,
+        width,
+        BM=8,
+        BN=32,
+    )
     assert_close(final_w, (dy * unit).sum(0))
     assert_close(final_b, dy.astype(np.float64).sum(0))
 
