@@ -69,6 +69,8 @@ class RawModule:
     Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
     """
 
+    managed_shared = False  # see SourceModule
+
     def __init__(
         self,
         code: str | None = None,
@@ -202,6 +204,7 @@ class RawModule:
                     headers=self.headers,
                     unset_uses=unset_uses(compiled.log, self.code or "", self.name),
                     memory=next((one.memory for one in self._programs.values()), None),
+                    managed_shared=self.managed_shared,
                 )
         return self._programs[build]
 

@@ -23,15 +23,17 @@ class SourceModule:
     module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
     given it; options: the compiler's; headers: (name, text) of the headers that the source
     includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
-    compiler warned that a variable is used before its value is set.
+    compiler warned that a variable is used before its value is set; managed_shared: whether the
+    compiler, not the source, lays out shared memory, as Triton's does.
 
     A front for another language sets: arrays, the shared arrays that the source declares (None: its
-    CUDA C is read); local_arrays, the local ones, for builds without debug information; words, which of CUDA C's names in a message are others in that language;
-    hidden_types, how the names of types begin whose variables the source does not have.
+    CUDA C is read); local_arrays, PTX function -> its local array, where it has one alone, for
+    builds without debug information; words, which of CUDA C's names in a message are others in that
+    language; hidden_types, how the names of types begin whose variables the source does not have.
     """
 
     arrays: Iterable[SharedArray] | None = None
-    local_arrays: Mapping[str, SharedArray] = {}  # by the PTX function that has this one alone
+    local_arrays: Mapping[str, SharedArray] = {}
     words: Mapping[str, str] = {}
     hidden_types: tuple[str, ...] = ()
 
@@ -43,11 +45,12 @@ class SourceModule:
         options=(),
         headers=(),
         unset_uses: tuple[tuple[int, str, int], ...] = (),
+        managed_shared: bool = False,
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(lines_of(source))
-        self.unset_uses = unset_uses
+        self.unset_uses, self.managed_shared = unset_uses, managed_shared
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
