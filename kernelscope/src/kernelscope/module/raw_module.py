@@ -70,6 +70,9 @@ class RawModule:
     """
 
     managed_shared = False  # see SourceModule
+    large_shared_advice = "Declare it extern __shared__ and " + Advice(
+        "set kernel.max_dynamic_shared_size_bytes", "give --shared-mem BYTES"
+    )
 
     def __init__(
         self,
@@ -271,9 +274,8 @@ class RawModule:
         if not kernel.fits_without_opt_in(0) and kernel.shared_size_bytes > DEFAULT_SHARED_BYTES:
             raise CompileError(
                 f"{self.name}: {name} has {kernel.shared_size_bytes} bytes of static shared "
-                f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). Declare it extern "
-                "__shared__ and "
-                + Advice("set kernel.max_dynamic_shared_size_bytes", "give --shared-mem BYTES")
+                f"memory; ptxas accepts at most {DEFAULT_SHARED_BYTES} (48 KB). "
+                + self.large_shared_advice
             )
         return kernel
 

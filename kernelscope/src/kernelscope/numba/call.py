@@ -22,11 +22,14 @@ from .compiler import (
 from .own_arrays import declared_arrays, with_names
 
 _MODULES: WeakKeyDictionary = WeakKeyDictionary()  # dispatcher -> types -> its NumbaModule
+_LARGE_SHARED = "Give it the size 0, cuda.shared.array(0, dtype), and pass shared_mem=BYTES"
 _WORDS = {"__syncthreads()": "cuda.syncthreads()", "__syncwarp()": "cuda.syncwarp()"}
 
 
 class NumbaModule(PtxModule):
     """A kernel compiled for argument types; its two builds are made when they are first needed."""
+
+    large_shared_advice = _LARGE_SHARED
 
     def __init__(self, dispatcher, kinds: tuple, names: tuple[str, ...]):
         function = dispatcher.py_func
@@ -97,9 +100,9 @@ class NumbaKernel(SimulatorKernel):
         block, thread = (tuple(state[f"{what}{axis}"] for axis in "xyz") for what in ("ctaid", "tid"))
         line = place[2] if place else 0
         text = self.module.program().text_of(place[1].rsplit("/", 1)[-1], line) if place else ""
+        where = f" on line {line}{text}" if line else ""
         raise KernelAssertion(
-            f"{self.name}: {kind.__name__}{said}, raised on line {line}{text}, "
-            f"block {block}, thread {thread}",
+            f"{self.name}: {kind.__name__}{said}, raised{where}, block {block}, thread {thread}",
             line,
         ) from kind(*values or ())
 

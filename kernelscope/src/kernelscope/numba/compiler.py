@@ -10,7 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ..compile import compile_ptx
-from ..errors import ArgumentError, CompileError, CompilerMissingError, Diagnostic, InputError
+from ..errors import (
+    ArgumentError,
+    CompileError,
+    CompilerMissingError,
+    Diagnostic,
+    InputError,
+    UserError,
+)
 from ..ptx.linking import linked
 
 CAPABILITY = (8, 0)
@@ -26,6 +33,11 @@ extern "C" __device__ int kernelscope_grid_barrier(unsigned long long handle, un
     return 0;
 }
 """
+_OF_MANY_KERNELS = {  # types of Numba's objects
+    "Reduce": "@cuda.reduce",
+    "CUDAUFuncDispatcher": "@vectorize",
+    "CUDAGeneralizedUFunc": "@guvectorize",
+}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -139,7 +151,6 @@ def _building(build: str, compiled: list) -> Iterator[None]:
 def compile_kernel(kernel, kinds: tuple, build: str):
     """Return (Numba's kernel, PTX text, Python functions) for argument types. CompileError."""
     from numba.cuda import dispatcher
-    from numba.cuda.core import errors
 
     options, functions = dict(kernel.targetoptions), []
     options |= {"lineinfo": not options.get("debug")}
@@ -148,7 +159,9 @@ def compile_kernel(kernel, kinds: tuple, build: str):
             made = dispatcher._Kernel(kernel.py_func, kinds, **options)
             parts = made._codelibrary.get_asm_strs(CAPABILITY)
             files = list(made._codelibrary._linking_files)
-    except (errors.NumbaError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Numba's compiler raises exceptions of any type
         raise compile_error(kernel.py_func, error) from error
     if made.cooperative:
         for called, given in _GRID_FUNCTIONS.items():
@@ -176,17 +189,11 @@ def _device_code(source: str, name: str) -> str:
 
 def checked(kernel):
     """Return the dispatcher of a `@cuda.jit` kernel. Raises InputError for anything else."""
-    cuda, dispatcher = import_numba()
-    from numba.cuda.deviceufunc import DeviceVectorize, GeneralizedUFunc
-    from numba.cuda.kernels.reduction import Reduce
-
-    for kind, name, advice in (
-        (Reduce, "@cuda.reduce", "calls several kernels of its own"),
-        (DeviceVectorize, "@vectorize", "makes its kernel and its launches by itself"),
-        (GeneralizedUFunc, "@guvectorize", "makes its kernel and its launches by itself"),
-    ):
-        if isinstance(kernel, kind) or type(kernel).__name__.startswith("CUDAUFunc"):
-            raise InputError(f"{kernel!r}: {name} {advice}; pass a function with @cuda.jit")
+    _, dispatcher = import_numba()
+    if (name := _OF_MANY_KERNELS.get(type(kernel).__name__)) is not None:
+        raise InputError(
+            f"{name} makes kernels and launches of its own; write the kernel with @cuda.jit"
+        )
     if isinstance(kernel, dispatcher._LaunchConfiguration):
         raise InputError("pass the kernel itself and its grid and block: run(kernel, 4, 32, x)")
     name = getattr(kernel, "__name__", repr(kernel))
@@ -231,24 +238,41 @@ def other_files(ptx: str, own: str) -> tuple[tuple[str, str], ...]:
 def compile_error(function, error: Exception) -> CompileError:
     """Return the error for what Numba raised: function, line, its text and the reason."""
     message, file = _COLOUR.sub("", str(error)), file_of(function)
-    lines = [int(n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', message) if file.endswith(f)]
-    line = lines[-1] if lines else getattr(getattr(error, "loc", None), "line", 0)
+    own, places = re.escape(Path(file).name), r'(?:^|[/" ]){}(?:", line |\s\()(\d+)'
+    first = re.search(places.format(own), message)  # of a function that is called, if that is wrong
+    line = int(first[1]) if first else _line_of(error, Path(file).name)
     text = linecache.getline(file, line).strip() if line else ""
-    diagnostic = Diagnostic(file, line, "error", _reason(message), (text,) if text else ())
+    reason = _reason(message) or type(error).__name__
+    if "numba" not in type(error).__module__:
+        reason = f"{type(error).__name__}: {reason}"
+    diagnostic = Diagnostic(file, line, "error", reason, (text,) if text else ())
     where = f"{Path(file).name}:{line or definition_line(function)}"
     quoted = f" `{text}`" if text else ""
     said = f"Numba cannot compile {function.__name__}: {where}{quoted}: {diagnostic.message}"
     return CompileError(said, (diagnostic,), message)
 
 
+def _line_of(error: Exception, own: str) -> int:
+    """The line that Numba was at, where its message does not name it: a local of its frames."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        places = map(trace.tb_frame.f_locals.get, ("constraint", "inst", "stmt", "expr"))
+        for place in [getattr(one, "loc", None) for one in places]:
+            if Path(getattr(place, "filename", "")).name == own:
+                line = place.line
+        trace = trace.tb_next
+    return line
+
+
 def _reason(message: str) -> str:
     """The sentence of Numba's long message that says what is wrong."""
+    inner = re.findall(r"^\s*NumbaTypeError: (?!Failed)(.+)$", message, re.MULTILINE)
+    if inner:
+        return inner[0]
     head = re.split(r'\n\s*(?:There are \d|During: |File "|Enable logging|This error)', message)
-    for part in head[:1]:
-        lines = [one.strip() for one in part.splitlines()]
-        kept = [one for one in lines if one and not one.startswith("Failed in")]
-        return " ".join(" ".join(kept).replace(">>> ", "").split())[:300]
-    return ""
+    lines = [one.strip() for one in head[0].splitlines()]
+    kept = [one for one in lines if not one.startswith("Failed in")]
+    return " ".join(" ".join(kept).replace(">>> ", "").split())[:300]
 
 
 def signature_for(kernel, kinds: tuple) -> tuple:

@@ -1,0 +1,172 @@
+"""Calls of Numba kernels: the page's table, errors in one line, observers, what is imported."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda")
+
+import feature_kernels  # noqa: E402
+import good_kernels  # noqa: E402
+from kernelscope import Counters, Tracer, UserError, numba, observe  # noqa: E402
+from kernelscope.errors import CompilerMissingError, KernelAssertion  # noqa: E402
+from numba import cuda  # noqa: E402
+
+PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
+NUMBA = PAGE.read_text(encoding="utf-8").partition("## Numba\n")[2].partition("\n## ")[0]
+TABLE = re.findall(r"^\| (?!feature|--)(.+?) \| (.+?) \|$", NUMBA, re.MULTILINE)
+X = np.arange(1, 33, dtype=np.float32)
+
+
+def row_of(feature):
+    (found,) = [name for name in feature_kernels.ROWS if feature.startswith(name)]
+    return feature_kernels.ROWS[found]
+
+
+def test_the_table_names_every_row():
+    assert len(TABLE) == len(feature_kernels.ROWS)
+
+
+@pytest.mark.parametrize(("feature", "state"), TABLE, ids=lambda text: text[:24])
+def test_a_row_of_the_table_is_true(feature, state, capsys):
+    row = row_of(feature)
+    if state == "works":
+        row()
+        assert "print" not in feature or "third is 3.0" in capsys.readouterr().out
+        return
+    with pytest.raises(UserError) as refusal:
+        row()
+    expected = state.removeprefix("refused: ")
+    if "KernelAssertion" in state:
+        assert refusal.type is KernelAssertion and refusal.value.line
+        expected = "judges: ValueError: five, raised on line"
+    assert expected in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_python_of_the_page_runs(tmp_path, capsys):
+    """As a file, for Numba reads the source."""
+    blocks = re.findall(r"^```python\n(.*?)^```", NUMBA, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "page.py"
+    path.write_text("\n".join(blocks))
+    exec(compile(path.read_text(), str(path), "exec"), {"__name__": "page"})
+    (shown,) = re.findall(r"^```text\n(.*?)^```", NUMBA, re.MULTILINE | re.DOTALL)
+    assert shown in capsys.readouterr().out
+
+
+# -- errors in one line --------------------------------------------------------------------------
+@cuda.jit
+def attribute(x, n):
+    x[0] = x.nothing + n
+
+
+@cuda.jit
+def unknown_name(x, n):
+    x[0] = n
+    x[1] = nowhere  # noqa: F821
+
+
+@cuda.jit
+def first(x, n):
+    if n:
+        x[0] = 3
+
+
+def read_only():
+    x = X.copy()
+    x.flags.writeable = False
+    return x
+
+
+ERRORS = [  # a call, and parts of its message
+    ((attribute, 1, 32, X, 3), "attribute: test_calls.py:", "`x[0] = x.nothing + n`: Unknown attr"),
+    ((unknown_name, 1, 32, X, 3), "`x[1] = nowhere", "NameError: name 'nowhere' is not defined"),
+    ((first, 1, 32, read_only(), 3), "`x[0] = 3`", "Cannot modify readonly array"),
+    ((first, 1, 32, X), "first (test_calls.py:", "takes 2 arguments, got 1. Its parameters: x, n"),
+    ((first, 1, 32, X, 2**70), "argument n", "Int value is too large"),
+    ((first, 1, 32, X, "n"), "argument n: got str 'n', which no kernel takes"),
+    ((first, 1, 32, np.array([None]), 3), "cannot compile first", "array(pyobject, 1d, C)"),
+    ((first, 0, 32, X, 3), "grid (0,) holds 0; every size must be at least 1"),
+    ((first, 1.5, 32, X, 3), "grid is 1.5; it must be"),
+    ((first, 1, 2000, X, 3), "block (2000,) has 2000 in x; at most 1024"),
+    ((first[128, 32], 1, 32, X, 3), "pass the kernel itself and its grid and block"),
+    ((len, 1, 32, X), "len is no Numba kernel: it needs a function with @cuda.jit"),
+    ((good_kernels.scaled, 1, 32, X, 3), "scaled is a device function"),
+    ((good_kernels.typed, 1, 32, X.astype(int), X, 3), "is compiled for (array(float32, 1d, A), "),
+]
+
+
+@pytest.mark.parametrize(("call", "parts"), [(c, p) for c, *p in ERRORS], ids=range(len(ERRORS)))
+def test_an_error_is_one_line_with_the_function_and_the_reason(call, parts):
+    with pytest.raises(UserError) as refusal:
+        numba.run(*call)
+    message = str(refusal.value)
+    assert "\n" not in message and all(part in message for part in parts), message
+
+
+@pytest.mark.parametrize("state", ["missing", "simulated"])
+def test_without_the_compiler_of_numba_the_error_says_what_to_do(monkeypatch, state):
+    if state == "missing":
+        monkeypatch.setitem(sys.modules, "numba_cuda", None)
+    else:
+        monkeypatch.setattr("numba.config.ENABLE_CUDASIM", 1)
+    wanted = {"missing": "pip install kernelscope\\[numba\\]", "simulated": "NUMBA_ENABLE_CUDASIM"}
+    with pytest.raises(CompilerMissingError, match=wanted[state]):
+        numba.run(first, 1, 32, X, 3)
+
+
+def test_numba_is_imported_at_the_first_use_and_never_asks_for_a_driver():
+    code = (
+        "import sys, kernelscope, kernelscope.numba as front, kernelscope.cli.main\n"
+        "assert not {'numba', 'numba_cuda', 'llvmlite'} & set(sys.modules)\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import good_kernels as good\n"
+        "from numba.cuda.cudadrv.driver import Driver\n"
+        "asked = []\n"
+        "Driver.__getattr__ = lambda self, name: asked.append(name)\n"
+        "kernel, grid, block, arguments, *_ = good.case_constant_array_and_device_function()\n"
+        "front.run(kernel, grid, block, *arguments)\n"
+        "assert not asked, asked\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=120)
+
+
+# -- observers -------------------------------------------------------------------------------------
+def test_the_counters_are_those_of_the_source_lines():
+    kernel, grid, block, arguments, *_ = good_kernels.case_vector_add()
+    with observe(Counters()) as counted:
+        numba.run(kernel, grid, block, *arguments)
+    line = next(n for n, text in enumerate(lines_of(kernel), 1) if "z[i] = x[i] + y[i]" in text)
+    assert counted.by_line[line].counts["global_load_sectors"] == 2 * 13
+    assert "z[i] = x[i] + y[i]" in str(counted)
+
+
+def lines_of(kernel):
+    return Path(kernel.py_func.__code__.co_filename).read_text(encoding="utf-8").splitlines()
+
+
+def test_the_tracer_shows_variables_arrays_and_the_source():
+    kernel, grid, block, arguments, _, shared = good_kernels.case_prefix_sums()
+    with observe(Tracer(warp=0)) as traced:
+        numba.run(kernel, grid, block, *arguments, shared_mem=shared)
+    (recording,) = traced.recordings
+    assert {"t", "step"} <= set(recording.variables) and recording.variables["t"]["dtype"] == "i4"
+    assert recording.arrays["sums"]["space"] == "shared"
+    assert recording.lines[recording.frames[-1]["line"] - 1].strip() == "y[t] = sums[t]"
+    values = [f["variables"]["step"]["values"] for f in recording.frames if "step" in f["variables"]]
+    assert {1, 2, 4, 64} <= {value for each in values for value in each}
+
+
+def test_both_builds_of_a_kernel_write_the_same():
+    results = []
+    for observer in ((), (Tracer(warp=0),)):
+        kernel, grid, block, arguments, *_ = good_kernels.case_matmul_tiled()
+        given = [np.arange(a.size, dtype=a.dtype).reshape(a.shape) for a in arguments]
+        with observe(*observer):
+            numba.run(kernel, grid, block, *given)
+        results.append(given[2])
+    np.testing.assert_array_equal(*results)
