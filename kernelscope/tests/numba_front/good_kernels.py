@@ -298,7 +298,9 @@ def case_bool():
     return negated, 2, 32, (x, np.zeros(50, bool)), {1: ~x}, 0
 
 
-PARTICLE = np.dtype([("mass", np.float32), ("position", np.float64, 3), ("kind", np.int8)], align=True)
+PARTICLE = np.dtype(
+    [("mass", np.float32), ("position", np.float64, 3), ("kind", np.int8)], align=True
+)
 
 
 @cuda.jit
@@ -324,8 +326,12 @@ def functions(x, y):
     i = cuda.grid(1)
     if i < x.size:
         y[i] = (
-            math.sin(x[i]) + math.exp(-x[i]) + math.sqrt(math.fabs(x[i])) + math.atan2(x[i], 2.0)
-        ) * math.pow(1.5, x[i]) + math.erf(x[i]) + math.floor(x[i]) + math.log1p(x[i] * x[i])
+            (math.sin(x[i]) + math.exp(-x[i]) + math.sqrt(math.fabs(x[i])) + math.atan2(x[i], 2.0))
+            * math.pow(1.5, x[i])
+            + math.erf(x[i])
+            + math.floor(x[i])
+            + math.log1p(x[i] * x[i])
+        )
 
 
 def functions_of(x):
@@ -486,8 +492,10 @@ def case_slices():
 def matrix_by_libdevice(x, y):
     i = cuda.grid(1)
     if i < x.size:
-        y[i] = cuda.libdevice.rsqrtf(x[i]) + cuda.fma(x[i], x[i], float32(1)) + cuda.selp(
-            x[i] > 1, float32(2), float32(3)
+        y[i] = (
+            cuda.libdevice.rsqrtf(x[i])
+            + cuda.fma(x[i], x[i], float32(1))
+            + cuda.selp(x[i] > 1, float32(2), float32(3))
         )
 
 

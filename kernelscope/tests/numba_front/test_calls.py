@@ -132,7 +132,9 @@ def test_numba_is_imported_at_the_first_use_and_never_asks_for_a_driver():
         "front.run(kernel, grid, block, *arguments)\n"
         "assert not asked, asked\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=120
+    )
 
 
 # -- observers -------------------------------------------------------------------------------------
@@ -157,7 +159,9 @@ def test_the_tracer_shows_variables_arrays_and_the_source():
     assert {"t", "step"} <= set(recording.variables) and recording.variables["t"]["dtype"] == "i4"
     assert recording.arrays["sums"]["space"] == "shared"
     assert recording.lines[recording.frames[-1]["line"] - 1].strip() == "y[t] = sums[t]"
-    values = [f["variables"]["step"]["values"] for f in recording.frames if "step" in f["variables"]]
+    values = [
+        f["variables"]["step"]["values"] for f in recording.frames if "step" in f["variables"]
+    ]
     assert {1, 2, 4, 64} <= {value for each in values for value in each}
 
 

@@ -48,7 +48,9 @@ class NumbaModule(PtxModule):
         """Numba's kernel, the PTX and the shared arrays of a build."""
         if build not in self._builds:
             made, ptx, functions = compile_kernel(self.dispatcher, self.kinds, build)
-            ptx, arrays = with_names(ptx.replace(made.entry_name, self.entry), functions, self.entry)
+            ptx, arrays = with_names(
+                ptx.replace(made.entry_name, self.entry), functions, self.entry
+            )
             self._builds[build] = made, ptx, arrays
         return self._builds[build]
 
@@ -97,7 +99,9 @@ class NumbaKernel(SimulatorKernel):
         made = self.module.build("optimised")[0]
         kind, values, place = made.call_helper.get_exception(state["errcode"])
         said = f": {values[0]}" if values else ""
-        block, thread = (tuple(state[f"{what}{axis}"] for axis in "xyz") for what in ("ctaid", "tid"))
+        block, thread = (
+            tuple(state[f"{what}{axis}"] for axis in "xyz") for what in ("ctaid", "tid")
+        )
         line = place[2] if place else 0
         text = self.module.program().text_of(place[1].rsplit("/", 1)[-1], line) if place else ""
         where = f" on line {line}{text}" if line else ""

@@ -18,13 +18,16 @@ from ..errors import (
     InputError,
     UserError,
 )
-from ..ptx.linking import linked
+from .linking import linked
 
 CAPABILITY = (8, 0)
 _LOCK = threading.RLock()
 # `cuda.cg.this_grid().sync()` calls two functions of libcudadevrt, whose names a header of CUDA has
 # declared in other types: here they have names of their own.
-_GRID_FUNCTIONS = {"cudaCGGetIntrinsicHandle": "kernelscope_grid_handle", "cudaCGSynchronize": "kernelscope_grid_barrier"}
+_GRID_FUNCTIONS = {
+    "cudaCGGetIntrinsicHandle": "kernelscope_grid_handle",
+    "cudaCGSynchronize": "kernelscope_grid_barrier",
+}
 _GRID_BARRIER = """
 #include <cooperative_groups.h>
 extern "C" __device__ unsigned long long kernelscope_grid_handle(unsigned scope) { return scope; }

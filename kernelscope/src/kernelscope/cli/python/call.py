@@ -36,9 +36,7 @@ class PythonCall:
 def python_call(file: Path, name: str, arguments: argparse.Namespace) -> PythonCall:
     """Return the call of a kernel of a Python file that the options of `add_call` describe."""
     if arguments.backend == "gpu":
-        raise BackendError(
-            f"{file.name} is Python: on a GPU launch its kernel from Python; here the simulator runs"
-        )
+        raise BackendError(f"{file.name} is Python: on a GPU launch its kernel from Python")
     function = load_kernel(file, name or arguments.kernel or "")
     source = getattr(function, "py_func", None) or inspect.unwrap(getattr(function, "fn", function))
     while hasattr(source, "fn"):  # Triton's decorators, one around the other
@@ -51,7 +49,9 @@ def python_call(file: Path, name: str, arguments: argparse.Namespace) -> PythonC
     given = {name: _value(name, text, seed) for (name, text), seed in pairs}
     passed = {name: _copy(value) for name, value in given.items()}
     prepared = _CALLS[front_of(function)](function, passed, arguments)
-    return PythonCall(prepared[0], source.__name__, *prepared[1:-1], texts, given, passed, prepared[-1])
+    return PythonCall(
+        prepared[0], source.__name__, *prepared[1:-1], texts, given, passed, prepared[-1]
+    )
 
 
 def _numba(kernel, passed: dict, arguments: argparse.Namespace) -> tuple:

@@ -12,8 +12,8 @@ class Array:
 
     start, size: its first byte in its memory, and how many bytes; item: bytes of one element;
     shape: its extents, () where only the bytes are known; members: the last axis are the members
-    x, y, ... of a vector type such as float4; scalar: a variable that is no array; strided: (extent,
-    stride in bytes) by axis, of an array that is not in C's order.
+    x, y, ... of a vector type such as float4; scalar: a variable that is no array;
+    strided: (extent, stride in bytes) by axis, of an array that is not in C's order.
     """
 
     name: str
