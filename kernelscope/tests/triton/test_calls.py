@@ -25,7 +25,7 @@ from triton_harness import assert_close, normal, poisoned
 
 
 @triton.jit
-def scaled(x, out, N, factor=2.0, *, B: tl.constexpr = 32):
+def scaled(x, out, N, factor=2.0, B: tl.constexpr = 32):
     at = tl.program_id(0) * B + tl.arange(0, B)
     tl.store(out + at, tl.load(x + at, at < N) * factor, at < N)
 

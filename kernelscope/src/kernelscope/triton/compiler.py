@@ -108,21 +108,22 @@ def other_files(ptx: str, own: str) -> tuple[tuple[str, str], ...]:
 def compile_error(fn, error: Exception) -> CompileError:
     """Return the error for what Triton's compiler raised: function, line, text and reason."""
     name, file = fn.__name__, file_of(fn)
-    inner = error
-    while hasattr(inner.__cause__, "node") and hasattr(inner.__cause__, "src"):
-        inner = inner.__cause__
+    chain = [error]  # the kernel's error, then those of the functions that it calls
+    while hasattr(chain[-1].__cause__, "node"):
+        chain.append(chain[-1].__cause__)
+    inner = chain[-1]
     reason = getattr(inner, "error_message", None) or inner.__cause__ or inner
     reason = " ".join(str(reason).split()) or type(inner).__name__
-    line, text = _place(fn, inner)
-    where = f"{Path(file).name}:{line}" if line else Path(file).name
-    quoted = f" `{text}`" if text else ""
+    places = [place for one in chain if (place := _place(fn, one))[0]]
+    line, text = places[-1] if places else (0, "")
+    where = f"{Path(file).name}:{line} `{text}`" if line else Path(file).name
     diagnostic = Diagnostic(file, line, "error", reason, (text,) if text else ())
-    message = f"Triton cannot compile {name}: {where}{quoted}: {reason}"
+    message = f"Triton cannot compile {name}: {where}: {reason}"
     return CompileError(message, (diagnostic,), str(error))
 
 
 def _place(fn, error: Exception) -> tuple[int, str]:
-    """Line of the kernel's file, 0 where that is not known, and its text."""
+    """Line of the kernel's file and its text; (0, "") of an error in another file."""
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     if not isinstance(source, str) or not hasattr(node, "lineno"):
         return 0, ""
@@ -130,4 +131,4 @@ def _place(fn, error: Exception) -> tuple[int, str]:
     if source == fn.src:
         return definition_line(fn) + node.lineno - 1, text
     before, found, _ = text_of(file_of(fn)).partition(source.strip())
-    return (before.count("\n") + node.lineno if found else 0), text
+    return (before.count("\n") + node.lineno, text) if found else (0, "")
