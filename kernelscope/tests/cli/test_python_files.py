@@ -82,8 +82,8 @@ def test_arrays_of_any_dtype_and_of_files_and_the_result_for_machines(call, fold
     record = json.loads(out)
     assert record["arguments"]["x"] == "ones:100:float16" and record["kernel"] == "add"
     assert record["arrays"][2]["first_unwritten"] == [99]
-    saved = np.load(folder / "arrays.npz")
-    assert saved["x"].dtype == np.float16 and (saved["z"][:99] == np.arange(1, 100)).all()
+    with np.load(folder / "arrays.npz") as saved:
+        assert saved["x"].dtype == np.float16 and (saved["z"][:99] == np.arange(1, 100)).all()
 
 
 def test_signatures_of_decorators_need_no_gpu(call):

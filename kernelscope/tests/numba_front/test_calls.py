@@ -12,9 +12,9 @@ pytest.importorskip("numba_cuda")
 
 import feature_kernels  # noqa: E402
 import good_kernels  # noqa: E402
-from kernelscope import Counters, Tracer, UserError, numba, observe  # noqa: E402
+from kernelscope import Counters, Sanitizer, Tracer, UserError, numba, observe  # noqa: E402
 from kernelscope.errors import CompilerMissingError, KernelAssertion  # noqa: E402
-from numba import cuda  # noqa: E402
+from numba import cuda, float32  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
 NUMBA = PAGE.read_text(encoding="utf-8").partition("## Numba\n")[2].partition("\n## ")[0]
@@ -165,12 +165,67 @@ def test_the_tracer_shows_variables_arrays_and_the_source():
     assert {1, 2, 4, 64} <= {value for each in values for value in each}
 
 
-def test_both_builds_of_a_kernel_write_the_same():
+CASES = (good_kernels.case_matmul_tiled, good_kernels.case_constant_array_and_device_function)
+
+
+@pytest.mark.parametrize("case", CASES, ids=["matmul_tiled", "device_function"])
+def test_both_builds_of_a_kernel_write_the_same(case):
     results = []
-    for observer in ((), (Tracer(warp=0),)):
-        kernel, grid, block, arguments, *_ = good_kernels.case_matmul_tiled()
+    for observers in ((), (Tracer(warp=0),)):
+        kernel, grid, block, arguments, *_ = case()
         given = [np.arange(a.size, dtype=a.dtype).reshape(a.shape) for a in arguments]
-        with observe(*observer):
+        with observe(*observers) as traced:
             numba.run(kernel, grid, block, *given)
-        results.append(given[2])
+        results.append(given[-1])
     np.testing.assert_array_equal(*results)
+    lines = {traced.recordings[0].lines[frame["line"] - 1] for frame in traced.recordings[0].frames}
+    if case is not CASES[0]:  # a function that is linked to the debug build of the kernel
+        assert "    return value * factor" in lines
+
+
+# -- names of elements -----------------------------------------------------------------------------
+@cuda.jit
+def shifted(x, y):
+    i, j = cuda.grid(2)
+    y[i, j] = x[i, j] + 1
+
+
+VIEWS = {  # an array of 4 x 8, and the element that is one too far along its longest stride
+    "C": (np.zeros((4, 8)), 32),
+    "Fortran": (np.zeros((4, 8), order="F"), (0, 8)),
+    "transposed": (np.zeros((12, 20)).T[:4, :8], (0, 8)),
+    "reversed": (np.zeros((8, 4)).T[::-1], (0, 8)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_an_element_of_a_view_has_the_index_of_the_view(name):
+    view, index = VIEWS[name]
+    with observe(Sanitizer()) as seen:
+        numba.run(shifted, 1, (4, 9) if name != "C" else (5, 8), np.zeros((16, 16)), view)
+    (finding,) = seen.findings
+    assert (finding.array, finding.index, finding.kind) == ("y", index, "out-of-bounds")
+
+
+def test_a_shared_array_of_the_kernel_keeps_its_name_beside_one_of_a_function():
+    with observe(Sanitizer()) as seen:
+        numba.run(twice_named, 1, 32, np.zeros(32, np.float32))
+    assert [finding.array for finding in seen.findings] == ["part"]
+
+
+@cuda.jit(device=True)
+def filled(value):
+    part = cuda.shared.array(32, float32)
+    part[cuda.threadIdx.x] = value
+    cuda.syncthreads()
+    return part[31 - cuda.threadIdx.x]
+
+
+@cuda.jit
+def twice_named(x):
+    t = cuda.threadIdx.x
+    part = cuda.shared.array(32, float32)
+    if t > 0:
+        part[t] = x[t]
+    cuda.syncthreads()
+    x[t] = part[t] + filled(x[t])

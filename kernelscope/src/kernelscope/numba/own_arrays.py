@@ -23,14 +23,16 @@ def with_names(ptx: str, functions: Iterable, taken: str) -> tuple[str, dict[str
     functions: those compiled into the PTX, in the order in which Numba has compiled them; taken: a
     name that no array gets.
     """
-    found: dict[str, SharedArray] = {}
-    names: dict[str, str] = {}
     declared = [array for function in functions for array in declared_arrays(function, "shared")]
+    matched: list[tuple[str, SharedArray]] = []
     for place, size in _numbered(ptx):
         at = next((i for i, one in enumerate(declared) if one.size == size), None)
-        if at is None:
-            continue
-        array, declared = declared[at], declared[at + 1 :]
+        if at is not None:
+            matched.append((place, declared[at]))
+            declared = declared[at + 1 :]
+    found: dict[str, SharedArray] = {}
+    names: dict[str, str] = {}
+    for place, array in reversed(matched):  # the kernel comes last: its arrays keep their names
         name, count = array.name, 2
         while name in found or name == taken:
             name, count = f"{array.name}_{count}", count + 1
