@@ -1,7 +1,6 @@
 """Calls of Numba kernels: compile one for its arguments, launch it."""
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from .compiler import (
 )
 from .own_arrays import declared_arrays, with_names
 
-_MODULES: WeakKeyDictionary = WeakKeyDictionary()  # dispatcher -> types -> its NumbaModule
+_MODULES = "_kernelscope_modules"  # attribute of a dispatcher: types -> its NumbaModule
 _LARGE_SHARED = "Give it the size 0, cuda.shared.array(0, dtype), and pass shared_mem=BYTES"
 _WORDS = {"__syncthreads()": "cuda.syncthreads()", "__syncwarp()": "cuda.syncwarp()"}
 
@@ -161,7 +160,7 @@ def compile(kernel, /, *args) -> NumbaCall:
     dispatcher = checked(kernel)
     where = place_of(dispatcher.py_func)
     kinds = signature_for(dispatcher, types_of(dispatcher, args, where))
-    known = _MODULES.setdefault(dispatcher, {})
+    known = vars(dispatcher).setdefault(_MODULES, {})
     if kinds not in known:
         names = tuple(name for name, _ in flattened(dispatcher, kinds, args, where))
         known[kinds] = NumbaModule(dispatcher, kinds, names)
