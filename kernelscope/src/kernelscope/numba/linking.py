@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 _HEAD = re.compile(r"^\s*\.(?:version|target|address_size)\b.*$", re.MULTILINE)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+("[^"]*").*$', re.MULTILINE)
-_SECTION = re.compile(r"^\s*\.section\s+\S+\s*\{.*?^\s*\}", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^\s*\.section\s+\S+\s*\{[^}]*\}", re.MULTILINE)
 _POSITION = re.compile(r"(\.loc\s+|\binlined_at\s+)(\d+)")
 
 
