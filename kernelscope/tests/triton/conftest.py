@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from kernelscope import Sanitizer, observe
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install kernelscope[triton]")
 
@@ -15,3 +16,11 @@ def _triton_cache(tmp_path_factory):
     os.environ.pop("TRITON_CACHE_DIR")
     if before is not None:
         os.environ["TRITON_CACHE_DIR"] = before
+
+
+@pytest.fixture
+def clean():
+    """Watch all launches of a test: kernels without a defect have no finding."""
+    with observe(Sanitizer()) as found:
+        yield
+    assert not found.findings, found

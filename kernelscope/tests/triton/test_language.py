@@ -12,6 +12,8 @@ from triton_harness import assert_close, normal, poisoned
 HALF, BRAIN = np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e5m2)
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 # -- dtypes -------------------------------------------------------------------------------------
 @triton.jit
@@ -132,6 +134,26 @@ def test_products_of_tiles(dtype, precision, bound):
     out = poisoned(16, 16, dtype=kind)
     run(tile_product, (1,), x, y, out, K=32, PRECISION=precision)
     assert_close(out, x.astype(np.float64) @ y.astype(np.float64), bound)
+
+
+@triton.jit
+def scaled_product(x, x_scale, y, y_scale, out):
+    i, k, group = tl.arange(0, 32), tl.arange(0, 64), tl.arange(0, 2)
+    a = tl.load(x + i[:, None] * 64 + k[None, :])
+    b = tl.load(y + k[:, None] * 32 + i[None, :])
+    place = i[:, None] * 2 + group[None, :]
+    scales = tl.load(x_scale + place), tl.load(y_scale + place)
+    c = tl.dot_scaled(a, scales[0], "e5m2", b, scales[1], "e5m2")
+    tl.store(out + i[:, None] * 32 + i[None, :], c)
+
+
+def test_scaled_products():
+    x, y, out = normal(32, 64).astype(FP8), normal(64, 32, seed=1).astype(FP8), poisoned(32, 32)
+    powers = np.random.default_rng(0).integers(125, 130, (2, 32, 2)).astype(np.uint8)
+    run(scaled_product, (1,), x, powers[0], y, powers[1], out)
+    factors = np.repeat(2.0 ** (powers.astype(int) - 127), 32, 2)
+    expected = (x.astype(np.float64) * factors[0]) @ (y.astype(np.float64) * factors[1].T)
+    assert_close(out, expected, 1e-6)
 
 
 # -- atomics --------------------------------------------------------------------------------------
@@ -475,3 +497,38 @@ def test_loops_and_branches_of_scalars():
     x, out = normal(33), poisoned(1)
     run(loops, (1,), x, out, 33, num_warps=1)
     assert_close(out, [x[x > 0].astype(np.float64).sum()])
+
+
+@triton.jit
+def joined(mean_a, apart_a, count_a, mean_b, apart_b, count_b):
+    step, count = mean_b - mean_a, count_a + count_b
+    share = tl.where(count == 0.0, 0.0, count_b / count)
+    return mean_a + step * share, apart_a + apart_b + step * step * count_a * share, count
+
+
+@triton.jit
+def variances(x, mean, variance, N: tl.constexpr):
+    i, j = tl.arange(0, 2), tl.arange(0, N)
+    value = tl.load(x + i[:, None] * N + j[None, :])
+    zero = tl.zeros_like(value)
+    centre, apart, count = tl.reduce((value, zero, zero + 1), 1, joined)
+    tl.store(mean + i, centre)
+    tl.store(variance + i, apart / count)
+
+
+def test_a_reduction_of_several_values_whose_order_shows_in_the_last_digit():
+    x, mean, variance = normal(2, 128), poisoned(2), poisoned(2)
+    run(variances, (1,), x, mean, variance, N=128)
+    assert_close(mean, x.astype(np.float64).mean(1))
+    assert_close(variance, x.astype(np.float64).var(1))
+
+
+@triton.jit
+def numbered(out):
+    tl.store(out + tl.program_id(0), tl.program_id(0) + 10 * tl.num_programs(0))
+
+
+def test_programs_that_are_clusters():
+    out = poisoned(3, dtype="int32")
+    run(numbered, (3,), out, num_ctas=2, target="sm_90")
+    assert out.tolist() == [30, 31, 32]

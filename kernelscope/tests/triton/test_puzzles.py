@@ -1,10 +1,13 @@
 """Small kernels, one idea each, against float64; sizes are ragged."""
 
 import numpy as np
+import pytest
 import triton
 import triton.language as tl
 from kernelscope.triton import run
 from triton_harness import assert_close, cdiv, normal, poisoned, softmax
+
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 @triton.jit

@@ -8,6 +8,8 @@ from kernelscope import Sanitizer, observe
 from kernelscope.triton import run
 from triton_harness import assert_close, cdiv, normal, poisoned, softmax
 
+pytestmark = pytest.mark.usefixtures("clean")
+
 
 # -- elementwise and rows ---------------------------------------------------------------------
 @triton.jit

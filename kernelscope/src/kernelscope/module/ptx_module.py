@@ -20,8 +20,9 @@ class PtxModule(RawModule):
         headers: (name, text) of other files of the user's that the PTX has code of.
         names: kernel -> a name and a text ("x_ptr: *fp32") for each of its parameters.
         line: where the source declares the kernel, 0 where that is not known.
-        managed_shared: whether the compiler, not the source, lays out shared memory. Lanes that
-            write one value to an element of it are then no finding.
+        managed_shared: whether the compiler, not the source, lays out shared memory. Lanes of a
+            warp that write an element of it at once, and threads that write one value to it, are
+            then no finding.
     """
 
     def __init__(

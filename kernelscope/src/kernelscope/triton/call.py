@@ -53,7 +53,8 @@ class TritonCall:
         Observers of `kernelscope.observe` see the launch. Raises LaunchError, SimulatorError.
         """
         sizes = grid(self.meta) if callable(grid) else grid
-        sizes = tuple(sizes) if isinstance(sizes, list) else sizes
+        if isinstance(sizes, tuple | list) and len(sizes):
+            sizes = (sizes[0] * self.options.num_ctas, *sizes[1:])  # a program is a cluster
         allow_shared(self.kernel, self.shared_bytes)
         values = list(self.values)
         if self.scratch_bytes:
@@ -61,7 +62,7 @@ class TritonCall:
         try:
             self.kernel(sizes, self.block, tuple(values), shared_mem=self.shared_bytes)
         except UnsupportedKernel as error:
-            if self.target < "sm_90" and len(self.target) == 5:
+            if int(self.target[3:]) < 90:
                 raise
             raise UnsupportedKernel(
                 f"{error}. Triton made it for {self.target}: compile for target='sm_80'", error.line
@@ -143,6 +144,8 @@ def _unwrapped(fn, args, kwargs, config) -> tuple:
                 + (" (TRITON_INTERPRET is set: unset it)" if "Interpreted" in str(type(fn)) else "")
             )
         fn = fn.fn
+    if fn.is_gluon():
+        raise InputError(f"{fn.__name__} is a Gluon kernel; only @triton.jit is known here")
     if config is not None and not chosen:
         raise InputError(f"{fn.__name__} has no autotuner; leave out config=")
     return fn, kwargs, chosen

@@ -16,7 +16,7 @@ STAGES = ("ttir", "ttgir", "llir", "ptx")
 TARGETS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 # Without a version of PTX Triton asks ptxas for one. Products and sums become fused multiply-adds,
 # Triton's own default, of which it warns where nothing is said.
-DEFAULTS = {"ptx_version": 86, "enable_fp_fusion": True}
+DEFAULTS = {"ptx_version": 87, "enable_fp_fusion": True}
 
 
 def import_triton():
@@ -114,6 +114,7 @@ def compile_error(fn, error: Exception) -> CompileError:
     inner = chain[-1]
     reason = getattr(inner, "error_message", None) or inner.__cause__ or inner
     reason = " ".join(str(reason).split()) or type(inner).__name__
+    reason = re.sub(r"""^\w+\((['"])(.*)\1\)$""", r"\2", reason)  # of an exception's repr
     places = [place for one in chain if (place := _place(fn, one))[0]]
     line, text = places[-1] if places else (0, "")
     where = f"{Path(file).name}:{line} `{text}`" if line else Path(file).name

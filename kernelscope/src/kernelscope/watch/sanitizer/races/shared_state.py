@@ -79,6 +79,7 @@ class SharedState:
 
     space = ""
     accepted: tuple[str, ...] = ()  # reasons that are no finding here
+    any_lane_wins = False  # whether lanes of a warp may write one element with one instruction
 
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
@@ -339,6 +340,8 @@ class SharedState:
         lost: units whose earlier value other lanes have read.
         """
         winner = self.shadow.writer[touch.unit]
+        if self.any_lane_wins:
+            beaten = beaten[lane_of(winner[beaten]) >> 5 != lane_of(touch.stamp[beaten]) >> 5]
         same = self.agreeing(beaten, touch, context, keep)
         if touch.strong:  # volatile
             unit, who = touch.unit[beaten], winner[beaten]
