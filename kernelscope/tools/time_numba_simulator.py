@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def found(name: str) -> dict:
         try:
             launch(*call)
         except Exception as error:
-            return {"found": f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"}
+            text = re.sub(r"tid=\S+ \S+ \S+ ctaid=\S+ \S+ \S+ ", "", str(error))
+            return {"found": f"{type(error).__name__}: {text}"}
         return {"found": ""}
     from kernelscope import Sanitizer, observe
 

@@ -1,5 +1,6 @@
 """Calls of Numba kernels: the page's table, errors in one line, observers, what is imported."""
 
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from numba import cuda, float32  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
 NUMBA = PAGE.read_text(encoding="utf-8").partition("## Numba\n")[2].partition("\n## ")[0]
-TABLE = re.findall(r"^\| (?!feature|--)(.+?) \| (.+?) \|$", NUMBA, re.MULTILINE)
+FEATURES, _, OBSERVED = NUMBA.partition("### What the observers see")
+TABLE = re.findall(r"^\| (?!feature|--)(.+?) \| (.+?) \|$", FEATURES, re.MULTILINE)
+RECORD = json.loads((PAGE.parents[1] / "results" / "cpu" / "numba_front.json").read_text())
 X = np.arange(1, 33, dtype=np.float32)
 
 
@@ -56,6 +59,17 @@ def test_the_python_of_the_page_runs(tmp_path, capsys):
     exec(compile(path.read_text(), str(path), "exec"), {"__name__": "page"})
     (shown,) = re.findall(r"^```text\n(.*?)^```", NUMBA, re.MULTILINE | re.DOTALL)
     assert shown in capsys.readouterr().out
+
+
+def test_the_figures_of_the_page_are_those_of_the_record():
+    for name, case in RECORD["cpu_seconds"].items():
+        ours = case["kernelscope"]
+        cells = (f"{one:.3g} s" for one in (case["numba"]["again"], ours["again"], ours["first"]))
+        assert f"| `{name}` | {' | '.join(cells)} |" in OBSERVED
+    for name, both in RECORD["wrong_kernels"].items():
+        assert f"| `{name}` | " in OBSERVED and f"`{both['kernelscope']}` |" in OBSERVED
+        assert not both["numba"] or f"`{both['numba']}`" in OBSERVED
+    assert RECORD["date"] in OBSERVED
 
 
 # -- errors in one line --------------------------------------------------------------------------
