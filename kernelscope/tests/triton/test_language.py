@@ -204,7 +204,9 @@ def test_atomic_sums_of_floats(dtype, bound):
 def counted_under_a_lock(lock, count):
     while tl.atomic_cas(lock, 0, 1) == 1:
         pass
-    tl.store(count, tl.load(count) + 1)
+    before = tl.load(count)
+    tl.debug_barrier()  # every thread loads, the first one stores
+    tl.store(count, before + 1)
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
 

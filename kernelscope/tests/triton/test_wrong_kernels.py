@@ -164,6 +164,20 @@ def test_a_program_that_reads_what_its_other_threads_wrote():
 
 
 @triton.jit
+def incremented(count, BARRIER: tl.constexpr):
+    before = tl.load(count)
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(count, before + 1)
+
+
+def test_a_scalar_that_every_thread_loads_and_the_first_one_stores():
+    found = checked(incremented, (1,), np.zeros(1, np.int32), False, num_warps=2)
+    assert [(one.kind, one.array) for one in found] == [("race", "count")]
+    assert not checked(incremented, (1,), np.zeros(1, np.int32), True, num_warps=2)
+
+
+@triton.jit
 def unlocked(lock, count):
     while tl.atomic_cas(lock, 0, 1) == 1:
         pass

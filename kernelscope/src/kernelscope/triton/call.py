@@ -108,10 +108,8 @@ def compile(fn, /, *args, target: str = "sm_80", config=None, **kwargs) -> Trito
     for hook in fn.pre_run_hooks:
         hook(*args, **kwargs)
     passed = {
-        key: value if constant else as_passed(name, key, value)
-        for (key, value), constant in zip(
-            meta.items(), (parameter.is_constexpr for parameter in fn.params), strict=True
-        )
+        one.name: meta[one.name] if one.is_constexpr else as_passed(name, one.name, meta[one.name])
+        for one in fn.params
     }
     extra = {key: value for key, value in kwargs.items() if key not in accepted}
     return _compiled(fn, backend, target, meta, passed, extra, chosen)
@@ -208,19 +206,14 @@ def _flat(name: str, kind, value) -> list[tuple[str, str, object]]:
     return [] if kind == "constexpr" else [(name, kind, value)]
 
 
-@dataclass(frozen=True)
-class _Built:
-    """A specialised kernel; names of globals that it has read must keep their values."""
-
-    kernel: Kernel
-    metadata: dict
+_BUILT: dict[tuple, tuple[Kernel, dict]] = {}  # by all that a specialisation depends on
 
 
-_BUILT: dict[tuple, _Built] = {}
+def _build(fn, signature, constants, attributes, backend, options, flat) -> tuple[Kernel, dict]:
+    """The compiled kernel and Triton's metadata, made once for a specialisation.
 
-
-def _build(fn, signature, constants, attributes, backend, options, flat) -> _Built:
-    """The compiled kernel, made once for a specialisation."""
+    Raises InputError where a global that the kernel has read has another value now, as Triton does.
+    """
     key = (fn, file_of(fn), backend.target, repr((signature, constants, attributes, options)))
     if key not in _BUILT:
         ptx, metadata = compile_ptx(fn, signature, constants, attributes, backend, options)
@@ -234,7 +227,7 @@ def _build(fn, signature, constants, attributes, backend, options, flat) -> _Bui
             line=definition_line(fn),
             managed_shared=True,
         )
-        _BUILT[key] = _Built(module.get_function(metadata["name"]), metadata)
+        _BUILT[key] = module.get_function(metadata["name"]), metadata
     for (name, _), (value, space) in fn.used_global_vals.items():
         if space.get(name, fn) != value:
             raise InputError(
@@ -248,15 +241,15 @@ def _compiled(fn, backend, target, meta, passed, extra, chosen) -> TritonCall:
     given = DEFAULTS | {"debug": bool(fn.debug)} | extra
     options, signature, constants, attributes = _specialised(fn, backend, passed, given)
     flat = [one for key, kind in signature.items() for one in _flat(key, kind, passed[key])]
-    built = _build(fn, signature, constants, attributes, backend, options, flat)
-    parameters, data = built.kernel.entry.parameters, built.metadata
+    kernel, data = _build(fn, signature, constants, attributes, backend, options, flat)
+    parameters = kernel.entry.parameters
     values = [
         image(fn.__name__, *one, parameter.size, parameter.kind in ("f32", "f64"))
         for one, parameter in zip(flat, parameters, strict=False)
     ]
     values += [None] * (len(parameters) - len(flat))  # the scratch memory of Triton's own
     return TritonCall(
-        built.kernel,
+        kernel,
         (32 * data["num_warps"], 1, 1),
         data["shared"],
         meta,

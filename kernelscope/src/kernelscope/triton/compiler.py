@@ -52,8 +52,11 @@ def compile_ptx(fn, signature: dict, constants: dict, attributes: dict, backend,
     KERNELSCOPE_COMPILED. Raises CompileError that names the line.
     """
     triton = import_triton()
+    from triton._C import libtriton
+
     source = triton.compiler.ASTSource(fn, signature, constants, attributes)
-    key = (triton.__version__, file_of(fn), source.hash(), repr(options), backend.target)
+    settings = sorted(libtriton.get_cache_invalidating_env_vars().items())
+    key = triton.__version__, file_of(fn), source.hash(), repr(options), backend.target, settings
     path = kept_path(hashlib.sha256(repr(key).encode()).hexdigest())
     kept = read_kept(path)
     if kept is None:
