@@ -155,6 +155,26 @@ def test_tensors_of_the_cpu_share_their_memory(monkeypatch):
         run(scaled, (2,), Tensor(x, device="cuda"), out, 50)
 
 
+def test_arrays_of_other_libraries_come_through_dlpack():
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+            self.__dlpack_device__ = array.__dlpack_device__
+
+        def __dlpack__(self, **how):
+            return self.array.__dlpack__(**how)
+
+    class OnDevice(Foreign):
+        def __dlpack__(self, **how):
+            raise BufferError("no such device")
+
+    x, out = normal(50), poisoned(50)
+    run(scaled, (2,), Foreign(x), Foreign(out), 50)
+    assert_close(out, 2 * x.astype(np.float64))
+    with pytest.raises(ArgumentError, match=r"x: NumPy cannot share .*no such device.*NumPy array"):
+        run(scaled, (2,), OnDevice(x), out, 50)
+
+
 Pair = collections.namedtuple("Pair", "first second")
 
 

@@ -85,7 +85,13 @@ def _as_array(kernel: str, name: str, value) -> np.ndarray | None:
             "memory of the CPU: pass array.cpu()"
         )
     if not hasattr(value, "detach"):
-        return np.from_dlpack(value)
+        try:
+            return np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"{kernel}, argument {name}: NumPy cannot share this array's memory ({error}); "
+                "the simulator works in the memory of the CPU: pass a NumPy array"
+            ) from None
     value, bare = value.detach(), str(value.dtype).removeprefix("torch.")
     if bare in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):  # NumPy gets the bits
         library = sys.modules[type(value).__module__.partition(".")[0]]
