@@ -78,6 +78,8 @@ class SharedState:
     """Base of shared and global memory: how an access is checked against the shadow."""
 
     space = ""
+    accepted: tuple[str, ...] = ()  # reasons that are no finding here
+    any_lane_wins = False  # whether lanes of a warp may write one element with one instruction
 
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
@@ -282,7 +284,7 @@ class SharedState:
         return found
 
     def report(self, hazard, reason, places, prior, touch, access, context) -> None:
-        if not places.size:
+        if not places.size or reason in self.accepted:
             return
         first = self.example(places, prior[places], touch)
         address = self.address_of(int(touch.unit[first]))
@@ -338,6 +340,8 @@ class SharedState:
         lost: units whose earlier value other lanes have read.
         """
         winner = self.shadow.writer[touch.unit]
+        if self.any_lane_wins:
+            beaten = beaten[lane_of(winner[beaten]) >> 5 != lane_of(touch.stamp[beaten]) >> 5]
         same = self.agreeing(beaten, touch, context, keep)
         if touch.strong:  # volatile
             unit, who = touch.unit[beaten], winner[beaten]
