@@ -255,9 +255,10 @@ class SharedState:
         """(n,) bool: is the earlier read one of those that a load of the writer's made at once?"""
         if "first" not in self.shadow.marks:
             return np.zeros(places.size, bool)
-        first = self.shadow.marked("first", touch.unit[places])
+        first, earlier = self.shadow.marked("first", touch.unit[places]), prior[places]
         mine = (first ^ touch.stamp[places]) & LANE_MASK == 0
-        return mine & (time_of(first) == time_of(prior[places]))
+        inside = self.flags.block_of(first) == self.flags.block_of(earlier)
+        return mine & inside & (time_of(first) == time_of(earlier))
 
     def unordered(self, places, prior, touch: Touch, context: Context) -> np.ndarray:
         """The places that nothing at all orders."""
