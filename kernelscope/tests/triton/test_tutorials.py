@@ -45,7 +45,7 @@ def softmax_rows(out, rows, out_step, row_step, n_rows, n_columns, WIDTH: tl.con
         tl.store(out + row * out_step + column, powers / tl.sum(powers, axis=0), mask=inside)
 
 
-def test_fused_softmax():
+def test_rows_in_a_loop_with_stages():
     x, out = normal(13, 781 // 6), poisoned(13, 781 // 6)
     width = triton.next_power_of_2(x.shape[1])
     run(softmax_rows, (5,), out, x, out.shape[1], x.shape[1], *x.shape, WIDTH=width, num_warps=2)

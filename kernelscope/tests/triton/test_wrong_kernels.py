@@ -126,8 +126,7 @@ def test_a_race_between_programs():
     assert {(one.kind, one.array, one.line) for one in found} == {
         ("race", "total", line_of("tl.store(total, tl.load(total) + part)  # not atomic"))
     }
-    assert all(one.severity == "error" for one in found)
-    first = found[0]
+    first = next(one for one in found if one.severity == "error")
     assert first.threads[0][0] != first.threads[1][0]  # programs
     assert not checked(summed, (3,), normal(90), np.zeros(1, np.float32), 90, True, B=32)
 
@@ -173,8 +172,30 @@ def incremented(count, BARRIER: tl.constexpr):
 
 def test_a_scalar_that_every_thread_loads_and_the_first_one_stores():
     found = checked(incremented, (1,), np.zeros(1, np.int32), False, num_warps=2)
-    assert [(one.kind, one.array) for one in found] == [("race", "count")]
+    assert [(one.kind, one.array, one.severity) for one in found] == [("race", "count", "warning")]
+    assert "several threads load it and one of them store it" in str(found[0])
     assert not checked(incremented, (1,), np.zeros(1, np.int32), True, num_warps=2)
+
+
+@triton.jit
+def turned(x, B: tl.constexpr):
+    at = tl.arange(0, B)
+    value = tl.load(x + at)
+    tl.store(x + B - 1 - at, value)
+
+
+@triton.jit
+def raised(x, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(x + at, tl.load(x + at) + 1)
+
+
+def test_threads_that_load_an_element_beside_the_one_that_stores_it():
+    for size, severities in ((32, ["warning"]), (128, [])):  # 128 threads
+        found = checked(raised, (1,), normal(size), B=size)
+        assert [one.severity for one in found] == severities
+    for size in (32, 128):  # another thread's element
+        assert [one.severity for one in checked(turned, (1,), normal(size), B=size)] == ["error"]
 
 
 @triton.jit
