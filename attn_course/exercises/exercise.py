@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from kernelscope.errors import UserError
+from kernelscope.errors import UserError, did_you_mean
 
 from attn_course.clinic.edits import EditError, edited, edits_of
 from attn_course.folders import course_folder
@@ -196,12 +196,15 @@ def exercise_names() -> list[str]:
 
 def read_exercise(name: str) -> Exercise:
     """Read an exercise. Raises ExerciseError where there is none or its file is wrong."""
+    if not isinstance(name, str):
+        raise ExerciseError('write the name in quotes, as in check("add_ten")')
     for folder in (FOLDER, ASSIGNMENTS) if re.fullmatch(r"\w+", name) else ():
         path = folder / f"{name}.md"
         if path.is_file():
             return parse_exercise(name, path.read_text(encoding="utf-8"))
-    known = ", ".join([*sorted(_names()), *problem_names()])
-    raise ExerciseError(f"there is no exercise {name!r}; the exercises are: {known}")
+    known = [*sorted(_names()), *problem_names()]
+    near = did_you_mean(name, known)
+    raise ExerciseError(f"there is no exercise {name!r}{near}; they are: {', '.join(known)}")
 
 
 def problem_names() -> list[str]:

@@ -57,7 +57,8 @@ def attempt(exercise: Exercise, text: str, copy: WorkingCopy | None) -> Judgemen
     if not mine:
         return replace(judgement, diagnosis=known)
     others = known_standings(exercise)
-    best, lowest = ranked([*others, *own_standings(attempts), ("yours", mine)])[0]
+    best, lowest = ranked([*others, *own_standings(attempts)])[0]
+    best = "a kernel of yours" if best in attempts.passes else best
     shown = {"yours": mine, "reference": others[0][1], f"best known: {best}": lowest}
     return replace(judgement, standings=shown)
 
@@ -126,11 +127,13 @@ def step(name: str):
 
 
 def _told(trace: Tracer, failure: Failure | None) -> int | None:
-    """Return the step of the failure that `check` told, where the trace has it."""
-    found = trace.findings if failure is not None and trace.recordings else ()
-    of = [one for one in found if BROKEN_BY.get(one["kind"]) == failure.property]
+    """Return the step of the failure that `check` told, else the last one of a run that it ended."""
+    if failure is None or not trace.recordings:
+        return None
+    of = [one for one in trace.findings if BROKEN_BY.get(one["kind"]) == failure.property]
     exactly = [one for one in of if one["line"] == failure.line]
-    return next((one["step"] for one in (*exactly, *of)), None)
+    last = len(trace.frames) - 1 if failure.property in ("in bounds", "finishes") else None
+    return next((one["step"] for one in (*exactly, *of)), last)
 
 
 def traced(
@@ -168,6 +171,8 @@ def cuda(line: str, cell: str):
     from IPython import get_ipython
 
     name = line.strip()
+    if not name:
+        raise ExerciseError("write the exercise's name after %%cuda, as in %%cuda add_ten")
     read_exercise(name)  # a wrong name is told here, with the names that exist
     names = get_ipython().user_ns
     names.setdefault("hint", hint)

@@ -15,7 +15,7 @@ from . import style
 def running_softmax(blocks: Sequence[Mapping]) -> Figure:
     """Draw scores with the running maximum m above, and the parts of the running sum l below.
 
-    blocks: one a block of keys: scores, new_m, rescale, old_l and row_l, as the kernel had them.
+    blocks: one a block of keys: scores, row_m, rescale, old_l and row_l, as the kernel had them.
     """
     style.require(len(blocks) > 0, "there is no block of keys")
     figure = style.new_figure(7.4, 5.2)
@@ -43,9 +43,9 @@ def running_softmax(blocks: Sequence[Mapping]) -> Figure:
 def _draw_scores(axes: Axes, block: Mapping, start: int, stop: int) -> None:
     places = np.arange(start, stop) + 0.5
     axes.scatter(places, block["scores"], color=style.BLUE, zorder=3, s=34)
-    axes.hlines(block["new_m"], start, stop, color=style.RED, lw=2.2, zorder=2)
-    at = (start + stop) / 2, block["new_m"]
-    style.note(axes, f"row_m = {block['new_m']:g}", at, (0, 5), ha="center", color=style.RED)
+    axes.hlines(block["row_m"], start, stop, color=style.RED, lw=2.2, zorder=2)
+    at = (start + stop) / 2, block["row_m"]
+    style.note(axes, f"row_m = {block['row_m']:g}", at, (0, 5), ha="center", color=style.RED)
 
 
 def _draw_sum(axes: Axes, block: Mapping, middle: float) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -17,7 +17,7 @@ import numpy as np
 from attn_course.figures import table
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
 
-from .predictions import predict, reveal
+from .predictions import PredictionError, predict, reveal
 
 HOLDS, HOLDS_WHEN, FAILS, UNDECIDED = "holds", "holds only when", "does not hold", "not decided"
 VERDICTS = (HOLDS, HOLDS_WHEN, FAILS, UNDECIDED)
@@ -152,10 +152,16 @@ def evidence_table(evidence: Iterable[Evidence]) -> str:
     return "\n".join([table(heads, rows, (1,)), *notes])
 
 
-def ask(verdicts: Mapping[str, str | None]) -> None:
-    """Take a learner's verdicts as predictions: name of a claim -> a key of CHOICE, or None."""
-    for name, letter in verdicts.items():
-        predict(name, letter, CHOICE, listed=False)
+def ask(tried: Sequence[Tried], letters: str) -> None:
+    """Take a learner's verdicts as predictions: a key of CHOICE for each claim, - for none.
+
+    Blanks do not count, and letters may be missing at the end. Raises PredictionError for too many.
+    """
+    letters = letters.replace(" ", "").ljust(len(tried), "-")
+    if len(letters) > len(tried):
+        raise PredictionError(f"{len(tried)} letters expected, {len(letters)} given")
+    for one, letter in zip(tried, letters, strict=True):
+        predict(one.name, None if letter == "-" else letter, CHOICE, listed=False)
 
 
 def show(tried: Iterable[Tried]) -> None:

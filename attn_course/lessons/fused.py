@@ -130,20 +130,20 @@ def cluster_use(
 def key_blocks(trace: Tracer) -> list[dict]:
     """Return the state after each block of keys in a trace of kernel 09.
 
-    One dict a block: key0, scores (keys,), old_m and new_m, rescale, old_l and row_l, all under
+    One dict a block: key0, scores (keys,), old_m and row_m, rescale, old_l and row_l, all under
     the kernel's names, and o (d,), the undivided output.
     """
     recording = trace.recording
     starts = recording.history("key0")
     found, old_m, old_l = [], -np.inf, 0.0
     for (_, key0), (end, _) in zip(starts, starts[1:], strict=False):
-        names = ("new_m", "rescale", "row_l", "count")
+        names = ("row_m", "rescale", "row_l", "count")
         here = {name: _last(recording, name, end) for name in names}
         shared = recording.shared_at(end)
         scores = np.asarray(shared["score"])[: int(here.pop("count"))]
         before = {"key0": int(key0), "scores": scores, "old_m": old_m, "old_l": old_l}
         found.append(before | here | {"o": np.asarray(shared["o"])})
-        old_m, old_l = here["new_m"], here["row_l"]
+        old_m, old_l = here["row_m"], here["row_l"]
     return found
 
 

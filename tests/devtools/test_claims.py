@@ -10,6 +10,7 @@ import pytest
 from attn_course.cli.main import main
 from attn_course.lessons import begin, claims
 from attn_course.lessons.claims import COMPUTED, Evidence
+from attn_course.lessons.predictions import PredictionError
 from attn_course.lessons.working_copy import NOTEBOOKS
 from attn_course.measure.records import RESULTS_FOLDER, RecordError
 from attn_devtools.claims import CLAIMS, command, trials, write
@@ -155,11 +156,22 @@ def test_an_open_case_is_no_verdict_where_it_would_change_it(held, verdict):
 
 def test_a_learners_verdict_stands_beside_the_stored_one(capsys):
     begin()
-    claims.ask({"try_tile_64": "w"})
+    claims.ask([STORED["try_tile_64"]], " w ")
     claims.show([STORED["try_tile_64"]])
     said = capsys.readouterr().out
     assert "your prediction  w: holds only when" in said and "n: does not hold" in said
     assert "a: computed" in said and "not as predicted" in said
+
+
+def test_verdicts_are_letters_in_the_order_of_the_claims(capsys):
+    begin()
+    tried = list(STORED.values())[:3]
+    claims.ask(tried, "n -")
+    said = capsys.readouterr().out
+    assert f"{tried[0].name}: your prediction is n: does not hold" in said
+    assert said.count("your prediction is none yet") == 2
+    with pytest.raises(PredictionError, match="3 letters expected, 4 given"):
+        claims.ask(tried, "nw hu")
 
 
 def test_a_file_that_does_not_fit_is_named(tmp_path):

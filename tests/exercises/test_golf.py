@@ -60,7 +60,7 @@ def test_an_own_pass_can_be_the_best_known(copy):
     mine = copy.progress()["transpose"].passes[text_hash(lean)]
     copy.note("transpose", lambda attempts: setattr(attempts.passes[text_hash(lean)], "total", 1))
     again = session.attempt(EXERCISE, f"{lean}\n// the same code, another text\n", copy)
-    assert f"best known: {text_hash(lean)}" in again.standings
+    assert "best known: a kernel of yours" in again.standings
     assert len(copy.progress()["transpose"].passes) == 2 and mine.total > 1
 
 

@@ -74,6 +74,13 @@ def test_step_shows_the_failing_case_even_where_the_kernel_faults(copy):
     assert stepper.step == found["step"] > 0 and found["kind"] == "out-of-bounds"
 
 
+def test_step_opens_at_the_last_step_of_a_kernel_that_never_ends(copy):
+    session.write("add_arrays", wrong("add_arrays", "never moves on"))
+    assert session.check("add_arrays").first.property == "finishes"
+    stepper = session.step("add_arrays")
+    assert stepper.step == len(stepper.tracer.frames) - 1 > 0
+
+
 TWO_FINDINGS = """
 extern "C" __global__ void rotate_row(float* x, int m) {
     __shared__ float unset[1024];
@@ -160,8 +167,13 @@ def test_the_magic_keeps_the_kernel_and_names_its_module(copy):
         shell.run_cell_magic("cuda", "add_ten", read_exercise("add_ten").solution)
         assert shell.user_ns["add_ten"].get_function("add_ten") is not None
         assert shell.user_ns["hint"] is session.hint
-        with pytest.raises(ExerciseError, match="there is no exercise 'add_tenn'; .*add_ten"):
+        near = r"there is no exercise 'add_tenn' \(did you mean 'add_ten'\?\); they are: .*add_ten"
+        with pytest.raises(ExerciseError, match=near):
             shell.run_cell_magic("cuda", "add_tenn", "x")
+        with pytest.raises(ExerciseError, match="write the exercise's name after %%cuda"):
+            shell.run_cell_magic("cuda", "", "x")
+        with pytest.raises(ExerciseError, match="write the name in quotes"):
+            session.check(shell.user_ns["add_ten"])
     finally:
         InteractiveShell.clear_instance()
 

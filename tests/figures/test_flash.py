@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from attn_course import figures
 
 BLOCKS = [
-    {"scores": [1, 3], "new_m": 3, "rescale": 0, "old_l": 0, "row_l": 1.1},
-    {"scores": [2, 5], "new_m": 5, "rescale": 0.13, "old_l": 1.1, "row_l": 1.2},
+    {"scores": [1, 3], "row_m": 3, "rescale": 0, "old_l": 0, "row_l": 1.1},
+    {"scores": [2, 5], "row_m": 5, "rescale": 0.13, "old_l": 1.1, "row_l": 1.2},
 ]
 
 

@@ -33,7 +33,7 @@ def wrong(rows, columns):
 
 
 def block(scores, old, new):
-    return dict(scores=scores, new_m=max(scores), rescale=0.135, old_l=old, row_l=new)
+    return dict(scores=scores, row_m=max(scores), rescale=0.135, old_l=old, row_l=new)
 
 
 def examples():

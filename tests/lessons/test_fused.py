@@ -41,11 +41,11 @@ def test_key_blocks_hold_the_running_maximum_sum_and_output(traced):
     assert [len(block["scores"]) for block in blocks] == [8, 8, 5]
     for block in blocks:
         seen = scores[: block["key0"] + len(block["scores"])]
-        np.testing.assert_allclose(block["new_m"], seen.max(), rtol=1e-5)
+        np.testing.assert_allclose(block["row_m"], seen.max(), rtol=1e-5)
         weights = np.exp(seen - seen.max())
         np.testing.assert_allclose(block["row_l"], weights.sum(), rtol=1e-5)
         np.testing.assert_allclose(block["o"], weights @ v[: len(seen)], rtol=1e-4, atol=1e-5)
-        rescale = np.exp(block["old_m"] - block["new_m"])
+        rescale = np.exp(block["old_m"] - block["row_m"])
         np.testing.assert_allclose(block["rescale"], rescale, rtol=1e-5)
 
 
@@ -57,6 +57,7 @@ def test_key_blocks_that_a_bias_hides_add_nothing():
     fused.run(9, q, k, v, trace, bias=bias, options=("-DKEYS=8", "-DWARPS=1"))
     first, second, _ = fused.key_blocks(trace)
     assert first["row_l"] == first["rescale"] == 0.0 and (first["o"] == 0).all()
+    assert first["row_m"] == second["old_m"] == -np.inf
     assert second["rescale"] == 0.0 and second["row_l"] >= 1.0
 
 

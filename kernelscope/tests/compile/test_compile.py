@@ -308,10 +308,18 @@ def test_host_code_is_named_as_such_and_the_advice_is_right():
     assert "host code" in str(failure(body("  cudaMalloc(&x, 4);")))
 
 
+def test_a_name_that_is_not_declared_gets_a_way_out():
+    text = str(failure(body("  if (i < n) x[0] = 1.0f;")))
+    assert "give it a type at its first use, as in `int i = ...;`" in text
+    text = str(failure(body("  x[0] = qzwv(n);")))
+    assert "qzwv is not declared before this line" in text and "a type" not in text
+
+
 @pytest.mark.parametrize("line", ["for i in range(n):", "if n > 1:", "while n > 1:  # go on"])
 def test_a_line_of_python_is_one_message(line):
     error = failure(body(f"  {line}\n    x[i] = 1.0f;"))
     assert str(error).count("error: ") == 1 and "hint: this is Python: C++ has" in str(error)
+    assert "as in if (i < n) { ... } or for" in str(error)
     assert "not declared" not in str(error) and len(error.diagnostics) > 1
 
 

@@ -22,7 +22,7 @@ _HOST_CALL = re.compile(r"\bcuda[A-Z]\w*\s*\(|\bstd::(?:cout|cerr|endl|vector|st
 
 PYTHON_HINT = (
     "this is Python: C++ has the condition in parentheses and the body in braces, as in "
-    "for (int i = 0; i < n; ++i) { ... }"
+    "if (i < n) { ... } or for (int i = 0; i < n; ++i) { ... }"
 )
 HOST_HINT = (
     "The compiler takes device code only: kernels and what they call. Keep the host's part in "
@@ -298,7 +298,10 @@ def _name_hint(name: str, source: str) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
     if close:
         return f"did you mean {close[0]}?"
-    return f"{name} is not declared before this line" if name else ""
+    undeclared = f"{name} is not declared before this line" if name else ""
+    if not undeclared or re.search(rf"\b{name}\s*[(:]", source):  # a function's, or a namespace's
+        return undeclared
+    return f"{undeclared}: give it a type at its first use, as in `int {name} = ...;`"
 
 
 def describe_refusal(file: str, line: int, message: str, text: str, hint: str) -> CompileError:

@@ -148,7 +148,7 @@ class Stepper {
       key("write", "written now"),
       key("read", "read now"),
       key("both", "both"),
-      key("empty", "never written"),
+      key("empty", "never written (global memory: not used by this block)"),
       key("never", "read, but never written"),
     );
   }
