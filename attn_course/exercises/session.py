@@ -127,13 +127,13 @@ def step(name: str):
 
 
 def _told(trace: Tracer, failure: Failure | None) -> int | None:
-    """Return the step of the failure that `check` told, else the last one of a run that it ended."""
+    """Return the step of the failure that `check` told, else the last of a run that it ended."""
     if failure is None or not trace.recordings:
         return None
     of = [one for one in trace.findings if BROKEN_BY.get(one["kind"]) == failure.property]
-    exactly = [one for one in of if one["line"] == failure.line]
+    of.sort(key=lambda one: one["line"] != failure.line)
     last = len(trace.frames) - 1 if failure.property in ("in bounds", "finishes") else None
-    return next((one["step"] for one in (*exactly, *of)), last)
+    return next((one["step"] for one in of), last)
 
 
 def traced(
@@ -168,8 +168,6 @@ def write(name: str, source: str) -> RawModule:
 
 def cuda(line: str, cell: str):
     """Run the cell magic `%%cuda NAME`: keep the kernel, and name its module NAME."""
-    from IPython import get_ipython
-
     name = line.strip()
     if not name:
         raise ExerciseError("write the exercise's name after %%cuda, as in %%cuda add_ten")
@@ -179,13 +177,8 @@ def cuda(line: str, cell: str):
     names[name] = write(name, cell)
 
 
-def _register() -> None:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return
+with suppress(ImportError):
+    from IPython import get_ipython
+
     if shell := get_ipython():
         shell.register_magic_function(cuda, "cell")
-
-
-_register()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -153,10 +153,7 @@ def evidence_table(evidence: Iterable[Evidence]) -> str:
 
 
 def ask(tried: Sequence[Tried], letters: str) -> None:
-    """Take a learner's verdicts as predictions: a key of CHOICE for each claim, - for none.
-
-    Blanks do not count, and letters may be missing at the end. Raises PredictionError for too many.
-    """
+    """Take keys of CHOICE as predictions, one a claim, - for none. PredictionError: too many."""
     letters = letters.replace(" ", "").ljust(len(tried), "-")
     if len(letters) > len(tried):
         raise PredictionError(f"{len(tried)} letters expected, {len(letters)} given")

@@ -31,9 +31,9 @@ _SHOWN = (
 _SOURCE_WIDTH = (56, 64)  # characters of source text in it, least and most
 # Heads wrap, and source lines take the room that the counts leave: the counts are what is read.
 _STYLE = (
-    "<style>.counts th{white-space:normal;vertical-align:bottom;padding:1px 4px}"
-    ".counts th.source{min-width:32ch}"
-    ".counts td{text-align:right;font-family:monospace;white-space:pre;padding:1px 4px}"
+    "<style>.counts th{font-size:11px;white-space:normal;vertical-align:bottom;padding:1px 3px}"
+    ".counts th.source{min-width:20ch}.counts td{font-size:11px;text-align:right;"
+    "font-family:monospace;white-space:pre;padding:1px 3px}"
     ".counts td.source{text-align:left;width:100%;max-width:0;overflow:hidden;"
     "text-overflow:ellipsis}.counts .idle{opacity:.55}</style>"
 )
