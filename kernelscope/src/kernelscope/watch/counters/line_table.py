@@ -218,6 +218,7 @@ def _html(kernel: KernelLines) -> str:
         text = f'<td class="source" {whole}>{html.escape(code)}</td>'
         lines.append(f"<tr{idle}><td>{number}</td>{text}{cells}</tr>")
     return (
-        f'<table class="counts"><caption>{html.escape(_title(kernel))}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        '<div style="overflow-x:auto"><table class="counts">'
+        f"<caption>{html.escape(_title(kernel))}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
