@@ -28,7 +28,7 @@ from .races.ordering import ChunkOrder
 from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
-from .traits import MEETINGS, InstructionTraits
+from .traits import MEETINGS, InstructionTraits, is_fence
 from .unset.registers import Registers
 from .unset.unassigned import RegisterPlan, plan_of
 
@@ -83,13 +83,13 @@ class Sanitizer(Observer):
     is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
     votes. Acquiring an inter-block lock without a following fence usually works on current GPUs,
     but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
-    block barrier serves as the fence. Volatile accesses are in no race with each other, for they
-    may be flags; `races.flags` has the two exceptions.
+    block barrier serves as the fence. Volatile accesses may be flags or data; `races.flags` says
+    which, and when they are in a race with each other.
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
-    headers; members of a struct that is passed by value, in the function that gets it; volatile
-    shared memory in a program with a fence, taken for flags; bulk copies. `pointers` says which
+    headers; members of a struct that is passed by value, in the function that gets it; bulk copies.
+    `pointers` says which
     accesses that leave their array are found inside shared and local memory. In global memory an
     index finds nothing but its own array for 32 MiB around it.
 
@@ -141,7 +141,7 @@ class Sanitizer(Observer):
         self._plan = plan_of(launch.source, launch.kernel) or None
         functions = launch.source.module.functions.values()
         opcodes = {one.opcode for function in functions for one in function.body}
-        self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
+        self._has_fences = any(map(is_fence, opcodes))
         self._may_miss = Exits.concern(functions)
         self.found.source_lines = launch.source_lines
         names = [b.name for b in launch.buffers if b.space == "global"]
@@ -267,12 +267,12 @@ class Sanitizer(Observer):
                 self._fence(event, traits, time)
                 time = self._tick()
             is_global = access.space == "global"
-            strong = traits.atomic or traits.volatile and (is_global or self._has_fences)
+            strong = traits.atomic or traits.volatile
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
             context = Context(self._last_line, time, state.order, lanes, strong, traits, values)
             if strong:
-                self._publish(access, state, time)
+                self._publish(access, state, time, self._may_lock(event, traits))
             if is_global:
                 self._global.access(access, context)
             elif traits.copy == "issue":
@@ -310,15 +310,23 @@ class Sanitizer(Observer):
         self.found.add(leaving(access, wrong, self._last_line, self._naming, first_lane, array))
         return replace(access, valid=~wrong if access.valid is None else access.valid & ~wrong)
 
-    def _publish(self, access, state: _ChunkState, time: int) -> None:
+    def _may_lock(self, event: InstructionEvent, traits: InstructionTraits) -> bool:
+        """May an atomic take a lock? An exchange whose result nobody uses frees one."""
+        if not (self._has_fences and traits.exchange):
+            return self._has_fences and traits.swap
+        values = self._bounds.origins.values
+        sites = event.machine.running(event.instruction, event.lanes.size)
+        return any(values.result_is_used(event.instruction, site) for site in sites)
+
+    def _publish(self, access, state: _ChunkState, time: int, lock: bool) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
         writes = access.kind != "load"
         if access.space == "global":
-            self._global.publications.strong(lanes, address, time, writes)
+            self._global.publications.strong(lanes, address, time, writes, lock)
         else:
             address = address | 1 << 62  # another memory than the global one
-        state.order.publications.strong(access.lanes, address, time, writes)
+        state.order.publications.strong(access.lanes, address, time, writes, lock)
 
     def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order
@@ -385,6 +393,8 @@ class Sanitizer(Observer):
         if event.barrier == CLUSTER_BARRIER:
             for _, lanes in event.arrivals:
                 state.order.at_cluster().wait(lanes, event.machine.cluster_arrivals)
+                state.order.publications.barrier(lanes, self._tick())
+            self._global.publications.barrier(event.blocks, self._tick())
         else:
             state.order.barrier(event.arrivals, event.barrier, self._tick())
             self._global.publications.barrier(event.blocks, self._tick())

@@ -87,7 +87,10 @@ class GlobalRaces(SharedState):
         ordered, met, taken = np.zeros((3, prior.size), bool)
         one = time[inside], earlier[inside], lane[inside]
         ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
-        ordered[inside] |= order.phase_orders(*one) | order.publications.orders(*one)
+        ordered[inside] |= order.phase_orders(*one)
+        taken[inside] = order.publications.orders(*one)
+        if taken.any():
+            ordered[inside] |= order.publications.orders(*one, fenced=True)
         met[inside] = order.only_met(*one)
         outside = ~inside
         if outside.any():

@@ -58,6 +58,8 @@ class ChunkOrder:
         """
         if self.phases is not None:
             self.phases.meet(np.concatenate([lanes for _, lanes in arrivals]))
+        if self.publications.single.fresh:
+            self.publications.barrier(np.concatenate([lanes for _, lanes in arrivals]), time)
         counted = any(len(instruction.operands) > 1 for instruction, _ in arrivals)
         count = sum(lanes.size for _, lanes in arrivals)
         if not counted and count == np.count_nonzero(self.alive):
@@ -137,6 +139,7 @@ class ChunkOrder:
         """Lanes of warps meet; see WarpMeetings.meet. orders_memory: it is __syncwarp()."""
         if orders_memory:
             self.synced.meet(lanes, members, self.alive, time)
+            self.publications.barrier(lanes, time)
         self.met.meet(lanes, members, self.alive, time)
 
     def barrier_orders(self, time, earlier, later) -> np.ndarray:
@@ -193,12 +196,14 @@ class _Taking:
     """Strong accesses of a block at one address, one for each state that was published there.
 
     first, last: the times of the first and of the last access to this state; acquired: the time of
-    the fence or barrier that follows the first one, or NEVER_ACQUIRED.
+    the fence or barrier that follows the first one, or NEVER_ACQUIRED; lock: was it an atomic that
+    may take a lock?
     """
 
     first: int
     last: int
     acquired: int
+    lock: bool
 
 
 class Publications:
@@ -211,6 +216,9 @@ class Publications:
     thread after a block barrier counts for its block. On B's side a barrier of its block does as
     well as a fence: CUDA's own example of tickets has no more. The order goes on through further
     blocks: one that has taken what A gave, and then gives, gives what A did too.
+
+    A lock that A itself took without a fence after it orders only this way round: had B taken it
+    first, B's accesses would not be ordered before A's. So such an order counts as unfenced too.
     """
 
     def __init__(self, per_block: int):
@@ -234,31 +242,33 @@ class Publications:
             one.acquired = time
 
     def barrier(self, blocks: np.ndarray, time: int) -> None:
-        """Blocks, by their numbers in the grid, passed a barrier."""
+        """Blocks, by their numbers, passed a barrier."""
         if self.fresh:
             for block in blocks.tolist():
                 self.acquire(block, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
-        """Atomic or volatile accesses at global addresses; of use only after a first fence."""
-        if not self.fences:
+    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool) -> None:
+        """Atomic or volatile accesses; of use only after a first fence, or where they may take a
+        lock.
+        """
+        if not (self.fences or lock):
             return
         pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
         for address, block in pairs.T.tolist():
-            self._take(block, address, time)
+            self._take(block, address, time, lock)
             if writes and block in self.fences:
                 given = self.given[block].setdefault(address, [])
                 if not given or given[-1][0] != self.fences[block]:
                     given.append((self.fences[block], time))
                     self.newest[address] = time
 
-    def _take(self, block: int, address: int, time: int) -> None:
+    def _take(self, block: int, address: int, time: int, lock: bool) -> None:
         takings = self.taken[block].setdefault(address, [])
         # Atomics of one instruction are done in the order of the blocks.
         if takings and self.newest.get(address, -1) < takings[-1].last:
             takings[-1].last = time
             return
-        takings.append(_Taking(time, time, NEVER_ACQUIRED))
+        takings.append(_Taking(time, time, NEVER_ACQUIRED, lock))
         self.takers[address].add(block)
         self.fresh[block].append(takings[-1])
 
@@ -267,7 +277,8 @@ class Publications:
     ) -> np.ndarray:
         """(n,) bool for accesses at `time` by block `earlier`, followed now by block `later`.
 
-        fenced: only where a fence follows the atomic or volatile access of `later`.
+        fenced: only where a fence follows the atomic or volatile access of `later`, and where one
+        followed when `earlier` took the lock that they share.
         """
         if not self.fences:
             return np.zeros(time.size, bool)
@@ -281,6 +292,8 @@ class Publications:
         while blocks:
             giver = blocks.pop()
             for address, at in self._published(giver, since[giver]):
+                if fenced and giver == earlier and self._unfenced_lock(giver, address, time):
+                    continue
                 if self._takes(later, address, giver, at, fenced) is not None:
                     return True
                 for taker in self.takers[address]:
@@ -296,6 +309,11 @@ class Publications:
             at = next((at for fenced, at in given if fenced >= since), None)
             if at is not None:
                 yield address, at
+
+    def _unfenced_lock(self, block: int, address: int, time: int) -> bool:
+        """Had a block taken a lock at this address, and run no fence since, at some time?"""
+        takings = self.taken.get(block, {}).get(address, ())
+        return any(one.lock and one.first < time < one.acquired for one in takings)
 
     def _takes(self, block: int, address: int, giver: int, at: int, fenced: bool) -> int | None:
         """Return when a block has acquired what was published at `at`; None: it has not."""
@@ -320,16 +338,22 @@ class LanePublications:
         self.warps.fence(lanes, time)
         self.single.fence(lanes, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool) -> None:
-        self.warps.strong(lanes, addresses, time, writes)
-        self.single.strong(lanes, addresses, time, writes)
+    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool) -> None:
+        self.warps.strong(lanes, addresses, time, writes, lock)
+        self.single.strong(lanes, addresses, time, writes, lock)
 
-    def orders(self, time, earlier, later) -> np.ndarray:
+    def barrier(self, lanes: np.ndarray, time: int) -> None:
+        """Lanes passed a barrier of their block or warp: it serves as the fence behind a lock."""
+        if self.single.fresh:
+            self.warps.barrier(np.unique(lanes >> 5), time)
+            self.single.barrier(lanes, time)
+
+    def orders(self, time, earlier, later, fenced: bool = False) -> np.ndarray:
         """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
         if not self.warps.fences:
             return np.zeros(time.size, bool)
         return np.where(
             earlier >> 5 != later >> 5,
-            self.warps.orders(time, earlier >> 5, later >> 5),
-            self.single.orders(time, earlier, later),
+            self.warps.orders(time, earlier >> 5, later >> 5, fenced),
+            self.single.orders(time, earlier, later, fenced),
         )

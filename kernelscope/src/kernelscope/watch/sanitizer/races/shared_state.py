@@ -14,10 +14,11 @@ import numpy as np
 from kernelscope.events import Access
 
 from ..findings import Finding, Naming, key_of
+from ..pointers import origins_of
 from ..traits import InstructionTraits
 from .flags import Flags
 from .ordering import ChunkOrder
-from .shadow import FIRST, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
+from .shadow import FIRST, LANE_MASK, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 
 _HAZARDS = {
     "RAW": ("wrote", "reads"),
@@ -39,6 +40,20 @@ _REASONS = {
         "; both are volatile, and write different values",
         "let one thread write the flag, or let the later one wait for the earlier one's value",
     ),
+    "data": ("; both are volatile, and volatile makes neither wait for the other", ""),
+    "data of another block": (
+        "; both are volatile, so it reads the old value or the new one, as timing has it",
+        "after the write put __threadfence() and then a flag or ticket; the reader takes it, runs "
+        "__threadfence(), and only then reads",
+    ),
+    "data in a warp": (
+        "; both are volatile, but lanes of one warp need not run together",
+        "put __syncwarp() between the two accesses; then volatile is not needed",
+    ),
+    "mixed": (
+        "; one is an atomic and the other a volatile store, and which value stays is an accident",
+        "let one thread write it, or use atomic operations for both and order them",
+    ),
     "lost": (
         "; both read, compute and write, so one update is lost",
         "use an atomic operation: volatile does not make a read and a write one",
@@ -49,7 +64,14 @@ _REASONS = {
     ),
 }
 _AGREED = 16  # writes of one value by several lanes that are remembered
-_WARNINGS = ("same", "agreed", "met", "unfenced")
+_WARNINGS = (
+    "same",
+    "agreed",
+    "met",
+    "unfenced",
+    "data of another block",
+    "data in a warp",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +104,8 @@ class SharedState:
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
         self.swaps: set[int] = set()  # times of compare-and-swaps
-        self.flags = Flags(shadow, naming.per_block)
+        values = origins_of(naming.launch.source).values
+        self.flags = Flags(shadow, naming.per_block, values.has_volatile_stores)
         self.agreed: dict[int, np.ndarray] = {}  # time of a write -> keys of who wrote one value
 
     # -- what the two memories do differently ---------------------------------------------------
@@ -122,8 +145,8 @@ class SharedState:
             return
         agreed = self.agreeing_readers(writer, touch) if self.agreed else None
         self.check("RAW", writer, touch, access, context, agreed)
-        if context.traits.decides or context.traits.updates:
-            self.flags.read(touch, context.traits, context.time)
+        if context.traits.volatile:
+            self.read_volatile(writer, touch, access, context, agreed)
         if touch.strong:
             return
         if agreed is None or not agreed.any():
@@ -138,6 +161,8 @@ class SharedState:
             self.swaps.add(context.time)
         else:
             self.check_readers(touch, access, context)
+            self.check_mixed(writer, touch, access, context)
+        self.flags.update(touch)
         self.check_scope(writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
         if context.traits.narrow:
@@ -179,6 +204,7 @@ class SharedState:
         flag = touch.strong and context.traits.volatile
         if flag:
             self.check_flag(writer, touch, access, context)
+            self.check_mixed(writer, touch, access, context)
         elif touch.strong:
             self.check_scope(writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
@@ -186,6 +212,59 @@ class SharedState:
             self.report_beaten(beaten, lost, touch, access, context, keep)
         if flag:
             self.shadow.mark("flag", touch)
+            self.check_data_readers(writer, touch, access, context)
+
+    def read_volatile(self, writer, touch: Touch, access: Access, context: Context, agreed) -> None:
+        """A volatile load: of a flag, or of data that something else has to order."""
+        flags, traits = self.flags, context.traits
+        data = flags.reads_data(touch, access, traits, self.space)
+        if not data or traits.updates:
+            flags.read(touch, traits, context.time)
+        if not data or traits.in_place:
+            return
+        places = flags.overwritten(writer, touch)
+        places = places[~flags.seen_by(places, writer, touch)]
+        self.report_data("RAW", places, writer, touch, access, context, agreed)
+        self.shadow.note_read(touch)
+
+    def check_data_readers(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        """A volatile store over what another lane has read as data, by a volatile load.
+
+        It is in order when that lane, or another one, has written the value since, and the storing
+        block has seen that.
+        """
+        for stamps in (self.shadow.reader, self.shadow.other):
+            prior = stamps[touch.unit]
+            read = prior >= np.maximum(touch.floor, FIRST)
+            if not np.count_nonzero(read):
+                continue
+            read &= (prior & STRONG != 0) & ((prior ^ touch.stamp) & LANE_MASK != 0)
+            places = np.nonzero(read)[0]
+            since = time_of(writer[places]) > time_of(prior[places])
+            places = places[~(since & self.flags.seen_by(places, writer, touch))]
+            self.report_data("WAR", places, prior, touch, access, context)
+
+    def report_data(
+        self, hazard, places, prior, touch: Touch, access: Access, context: Context, agreed=None
+    ) -> None:
+        """Volatile accesses of data that nothing orders."""
+        if not places.size:
+            return
+        ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
+        wrong = ~(ordered | met | unfenced)
+        earlier, later = lane_of(prior[places]), lane_of(touch.stamp[places])
+        warp = earlier >> 5 == later >> 5
+        block = earlier // self.flags.per_block == later // self.flags.per_block
+        other = np.zeros(places.size, bool) if agreed is None else agreed[places]
+        for reason, chosen in (
+            ("data", wrong & block & ~warp & ~other),
+            ("data of another block", wrong & ~block & ~other),
+            ("data in a warp", wrong & warp & ~other),
+            ("agreed", wrong & other),
+            ("met", ~ordered & met),
+            ("unfenced", ~ordered & ~met & unfenced),
+        ):
+            self.report(hazard, reason, places[chosen], prior, touch, access, context)
 
     def check_readers(self, touch: Touch, access: Access, context: Context) -> np.ndarray:
         """Return the units that another lane has read, and nothing orders that before this."""
@@ -253,6 +332,8 @@ class SharedState:
     def check_flag(self, prior, touch: Touch, access: Access, context: Context) -> None:
         """A volatile write after another lane's that this one has not waited for."""
         places = self.flags.overwritten(prior, touch)
+        if not places.size:
+            return
         places = self.unordered(places, prior, touch, context)
         places = places[~self.flags.seen_by(places, prior, touch)]
         if not places.size:
@@ -262,6 +343,16 @@ class SharedState:
         lost = self.flags.updates(unit, touch.stamp[places])
         for reason, chosen in (("lost", lost), ("volatile", changed & ~lost)):
             self.report("WAW", reason, places[chosen], prior, touch, access, context)
+
+    def check_mixed(self, prior, touch: Touch, access: Access, context: Context) -> None:
+        """An atomic and a volatile store of another value."""
+        places = self.flags.mixed(prior, touch, context.traits.volatile)
+        if not places.size:
+            return
+        places = self.unordered(places, prior, touch, context)
+        unit = touch.unit[places]
+        changed = self.shadow.values(self.shadow.before)[unit] != self.shadow.now(unit)
+        self.report("WAW", "mixed", places[changed], prior, touch, access, context)
 
     def check_scope(self, prior, touch: Touch, access: Access, context: Context) -> None:
         """A strong write after another block's, one of them with the scope of a block."""
@@ -345,6 +436,7 @@ class SharedState:
             self.report("WAW", "lost", beaten[update], winner, touch, access, context)
             different = beaten[~same & ~update]
             self.report("WAW", "volatile", different, winner, touch, access, context)
+            self.remember(np.setdiff1d(touch.unit[beaten], touch.unit[different]), touch, context)
             return
         self.report("WAW", "error", beaten[~same], winner, touch, access, context)
         agreed = beaten[same & ~np.isin(touch.unit[beaten], lost)]
