@@ -16,6 +16,7 @@ from kernelscope.translate.function import TRANSLATED, call_parts
 
 from ..addresses import FUNCTION_WINDOW
 from ..errors import Hang, SimulatorError, Trap
+from ..events import GRID_BARRIER
 from .access import Memory
 from .barriers import AsyncCopies, Barriers, Mbarriers
 from .clock import Clock
@@ -25,9 +26,11 @@ from .lanes import ChunkLanes
 from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
-from .scheduler import Scheduler
+from .scheduler import Scheduler, placed_in
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
+
+_GRID_SYNC = "(in sync.h:"  # the header of cooperative groups where blocks wait for each other
 
 
 class Chunk:
@@ -164,6 +167,25 @@ class Chunk:
         if self.barriers.waiting:
             text += f"; {self.barriers.describe_deadlock()}"
         return Hang(text, self.scheduler.line(self.scheduler.spinning_at()))
+
+    def missed_in_grid(self) -> bool:
+        """Do lanes wait at grid.sync(), where blocks of the grid never come?
+
+        Then it is a fault; True where an observer wants to go on, and so ends the launch here.
+        """
+        block = self.scheduler.spinning_at()
+        instruction = placed_in(block)
+        if _GRID_SYNC not in block.instance.where(instruction):
+            return False
+        lanes = self.lanes.at(self.scheduler.spinning[0][1])
+        text = (
+            f"{self.lanes.thread_text(lanes)} waits at {GRID_BARRIER} for ever: other blocks of "
+            "the grid end, or wait elsewhere, without reaching it"
+        )
+        return (
+            self.reports.fault("divergent-barrier", text, block.instance, instruction, lanes)
+            is None
+        )
 
     def where(self, error: BaseException) -> str:
         """The source line of the instruction, or of the block, that an error has ended."""

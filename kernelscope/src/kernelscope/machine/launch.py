@@ -192,7 +192,11 @@ class Run:
             if len(stalled) == count and self.memory.version == before:
                 if any([chunk.clock.leap() for chunk in stalled]):
                     continue
-                raise stalled[0].hang()
+                if not stalled[0].missed_in_grid():
+                    raise stalled[0].hang()
+                for chunk in stalled:
+                    self.end_chunk(chunk)
+                return
 
     def run_chunk(self, chunk: Chunk, start: bool) -> bool:
         """Run a chunk as far as it gets; True when all of its threads have ended."""
@@ -210,11 +214,15 @@ class Run:
             ) from None
         if not ended:
             return False
+        self.end_chunk(chunk)
+        return True
+
+    def end_chunk(self, chunk: Chunk) -> None:
+        """Tell observers of the end of a chunk, and free it."""
         self.progress.done += chunk.block_count
         for observer in self.observers:
             observer.chunk_finished(chunk.reports.machine)
         chunk.close()
-        return True
 
 
 def seed_from_environment() -> int | None:

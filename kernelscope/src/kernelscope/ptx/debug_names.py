@@ -133,7 +133,7 @@ def shared_arrays(source: SourceModule, sizes: Mapping[str, int]) -> dict[str, S
         if kind.dtype:
             found[name] = SharedArray(name, kind.dtype, kind.shape)
     fitting: dict[str, set[SharedArray]] = {}
-    for array in declared_arrays(source.source, source.options):
+    for array in declared_arrays(source.source, source.options, sizes):
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
             fitting.setdefault(array.name, set()).add(array)

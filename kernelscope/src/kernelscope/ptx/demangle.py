@@ -6,6 +6,7 @@ from functools import lru_cache
 _LENGTH = re.compile(r"\d+")
 _START = re.compile(r"_ZN?[rVK]*(?:St)?")
 _COMPONENT = re.compile(r"L?(\d+)")
+_ARGUMENT = re.compile(r"L[a-z]n?\d+E")  # a number as a template argument: Li8E
 
 
 @lru_cache(maxsize=4096)
@@ -28,6 +29,9 @@ def _local(name: str) -> str:
     """The last component, that of a variable inside a function."""
     place, last = 2, name
     while place < len(name):
+        if match := _ARGUMENT.match(name, place):
+            place = match.end()
+            continue
         match = _LENGTH.match(name, place)
         if match is None:
             place += 1

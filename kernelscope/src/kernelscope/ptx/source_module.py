@@ -1,9 +1,13 @@
 """A PTX module beside the CUDA C file that it was compiled from."""
 
+import re
 from functools import cached_property
 
 from .dwarf import Reader
 from .syntax import Instruction, Module, Position
+
+_LINE = re.compile(r'\s*#\s*(?:line\s+)?(\d+)(?:\s+"([^"]*)")?')
+_MOST_LINES = 1 << 16  # whose numbers are believed
 
 
 def lines_of(text: str) -> list[str]:
@@ -13,6 +17,24 @@ def lines_of(text: str) -> list[str]:
     or U+2028 in a comment, and all numbers after it would be wrong.
     """
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def numbered(lines: list[str], name: str) -> tuple[str, ...]:
+    """Return the lines of a file by the numbers that `#line` gives them; "" where two have one."""
+    if not any(map(_LINE.match, lines)):
+        return tuple(lines)
+    found: dict[int, set[str]] = {}
+    number, own = 1, True
+    for text in lines:
+        if directive := _LINE.match(text):
+            number = int(directive[1])
+            own = own if directive[2] is None else directive[2].rpartition("/")[2] == name
+            continue
+        if own and number <= _MOST_LINES:
+            found.setdefault(number, set()).add(text)
+        number += 1
+    numbers = range(1, max(found, default=0) + 1)
+    return tuple(found[n].pop() if len(found.get(n, ())) == 1 else "" for n in numbers)
 
 
 class SourceModule:
@@ -35,12 +57,12 @@ class SourceModule:
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
-        self.source_lines = tuple(lines_of(source))
         self.unset_uses = unset_uses
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
+        self.source_lines = numbered(lines_of(source), self._file)
 
     @cached_property
     def dwarf(self) -> Reader | None:

@@ -102,6 +102,12 @@ class Executable:
         raise UnsupportedInstruction(f"unknown symbol {name}")
 
     # -- calls ----------------------------------------------------------------------------------
+    def recursing(self, caller: Instance, callee: str) -> str:
+        """The name of the innermost function that calls itself, of those that run."""
+        while callee not in self.recursive and caller is not None:
+            callee, caller = caller.function.name, (caller.called_from or (None, None))[0]
+        return demangle(callee)
+
     def expand_call(self, caller: Instance, block: Block, callee: str) -> tuple[Key, Instance, int]:
         """(first key, instance, number of the call site) of a call; made when first reached."""
         call, fall = block.terminator.instruction, block.terminator.fall
@@ -122,7 +128,8 @@ class Executable:
             if caller.depth >= MAX_CALL_DEPTH:
                 raise SimulatorError(
                     f"{MAX_CALL_DEPTH} nested calls at {caller.where(call)}: does the recursion "
-                    f"of {demangle(callee)} end? A GPU's stack of 1 KB a thread holds far fewer"
+                    f"of {self.recursing(caller, callee)} end? A GPU's stack of 1 KB a thread "
+                    "holds far fewer"
                 )
             live = self.blocks[fall].live_in
             instance = Instance(

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from kernelscope.events import (
     CLUSTER_BARRIER,
+    GRID_BARRIER,
     Access,
     BarrierEvent,
     FaultEvent,
@@ -29,6 +30,7 @@ from .races.shared_races import SharedRaces
 from .races.shared_state import Context, LaneStamps
 from .refusals import leaving, nearest, refused
 from .traits import MEETINGS, InstructionTraits, is_fence
+from .unset.copies import Copies
 from .unset.registers import Registers
 from .unset.unassigned import RegisterPlan, plan_of
 
@@ -54,6 +56,7 @@ class _ChunkState:
         self.shared = SharedRaces(machine, naming, lines)
         self.local = LocalMemory(machine, lanes, naming)
         self.registers = Registers(machine, lanes, naming, plan, self.local) if plan else None
+        self.copies = Copies(self.local.values)
         self.exits = Exits(machine, lanes, naming)
         self.lanes: list[LaneStamps] = []  # those of the last few events
 
@@ -219,7 +222,7 @@ class Sanitizer(Observer):
             number = event.machine.operand(event.instruction, operands[0], event.lanes.size)
             order.arrive(event.lanes, number, self._tick())
         else:  # barrier.cluster.arrive
-            order.at_cluster().arrive(event.lanes, event.machine.cluster_arrivals, self._tick())
+            order.arrive_at_cluster(event.lanes, event.machine.cluster_arrivals, self._tick())
 
     def _use_phase(self, event: InstructionEvent, what: str) -> None:
         """An arrival at the phase of an mbarrier, or the question whether one is complete."""
@@ -259,6 +262,8 @@ class Sanitizer(Observer):
                 access = self._within_variable(access, event, state)
             if access.space == "local":
                 state.local.access(access, event, self._last_line)
+                if state.copies.loads and access.kind == "store":
+                    self._store_copy(access, event, state, None)
                 continue
             if state.local.copied and access.kind == "store":
                 state.local.leave(access, event, self._last_line)
@@ -270,7 +275,9 @@ class Sanitizer(Observer):
             strong = traits.atomic or traits.volatile
             lanes = state.lanes_of(access.lanes)
             values = partial(event.machine.stored, event.instruction, access, event.lanes.size)
-            context = Context(self._last_line, time, state.order, lanes, strong, traits, values)
+            context = Context(
+                self._last_line, time, state.order, lanes, strong, traits, values, state.copies
+            )
             if strong:
                 self._publish(access, state, time, self._may_lock(event, traits))
             if is_global:
@@ -279,6 +286,28 @@ class Sanitizer(Observer):
                 state.shared.start_copy(access, context)
             else:
                 state.shared.access(access, context)
+            if state.copies.loads and access.kind == "store":
+                self._store_copy(access, event, state, context)
+
+    def _store_copy(self, access, event: InstructionEvent, state: _ChunkState, context) -> None:
+        """A store of what was loaded from shared memory before it was written, by some lanes."""
+        found = state.copies.lacking(event.instruction, access.lanes)
+        if found is None:
+            return
+        lacking, where = found
+        if access.space == "local":
+            state.local.lose(access, 0, 1, lacking)
+        elif access.space == "shared":
+            state.shared.forget(access, lacking, context)
+        else:
+            lanes = access.lanes[lacking] + state.order.first_lane
+            said = (
+                f"{self._naming.who(lanes[0])} copies {where.text} to global memory, and nothing "
+                "has written it yet: its value is whatever was in shared memory before"
+            )
+            remedy = f"write {where.array} before it is read, for example zero"
+            how = {"remedy": remedy}
+            self._naming.report("uninitialised-read", self._last_line, said, lanes, where, **how)
 
     def _refused(self, access, event: InstructionEvent, state: _ChunkState) -> None:
         arrays = state.local.arrays.around(event) if access.space == "local" else ()
@@ -435,12 +464,15 @@ class Sanitizer(Observer):
         members = sorted(members, key=lambda m: m[1].size)
         lines = [line for line, _ in members]
         lanes = members[0][1] + state.order.first_lane
-        waits = " and ".join(
-            f"{who.size} thread{'s' * (who.size > 1)} at line {line}" for line, who in members
-        )
+        waits = []
+        for i, (line, who) in enumerate(members):
+            where = f"line {line}"
+            if lines.count(line) > 1:  # two barriers, or two calls of one
+                where = f"{'another' if line in lines[:i] else 'one'} barrier of line {line}"
+            waits.append(f"{who.size} thread{'s' * (who.size > 1)} at {where}")
         said = (
             f"threads of block {self._naming.thread(lanes[0])[0]} meet at different barriers: "
-            f"{waits}; which threads pass together is then an accident"
+            f"{' and '.join(waits)}; which threads pass together is then an accident"
         )
         how = {"count": blocks, "other_line": lines[-1]}
         self._naming.report("divergent-barrier", lines[0], said, lanes, **how)
@@ -469,5 +501,7 @@ class Sanitizer(Observer):
         opcode = event.instruction.opcode if event.instruction is not None else ""
         missed = event.kind == "divergent-barrier" and opcode.startswith(MEETINGS)
         remedy = _ALL_LANES if missed else ""
+        if GRID_BARRIER in event.message:
+            remedy = "let all blocks of the grid reach grid.sync(), or none"
         place = event.array, event.index
         self.found.add(Finding(event.kind, line, event.message, threads, *place, remedy=remedy))

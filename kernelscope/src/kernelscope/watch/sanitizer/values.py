@@ -19,6 +19,7 @@ class Values:
             id(one): function for function in module.functions.values() for one in function.body
         }
         self.uses: dict[str, dict[str, list[Instruction]]] = {}
+        self.definitions: dict[str, dict[str, int]] = {}
         self.loops: dict[str, list[set[int]]] = {}
 
     @cached_property
@@ -126,6 +127,41 @@ class Values:
         """Does a register of a load go to stores alone, as when a struct is copied?"""
         return all(one.opcode.startswith(("st.", "mov.")) for one in self.reached(load, name))
 
+    def stores_of(self, load: Instruction) -> list[Instruction]:
+        """Return the stores that all of what a load reads goes to; [] where it is used otherwise.
+
+        Registers on the way have one definition each, so a store holds what was loaded last.
+        """
+        function = self.function_of(load)
+        uses, queue, stores = self.uses_in(function), [load], []
+        if isinstance(load.operands[0], Vector):
+            return []
+        while queue:
+            one = queue.pop()
+            if one.opcode.startswith("st.") and not one.opcode.startswith("st.param"):
+                stores.append(one)
+            elif one is load or one.opcode.startswith("mov."):
+                name = one.operands[0].name
+                if self.definitions_in(function)[name] > 1:
+                    return []
+                readers = uses.get(name, ())
+                if any(_is_address(name, reader) for reader in readers):
+                    return []
+                queue += readers
+            else:
+                return []
+        return stores
+
+    def definitions_in(self, function: Function) -> dict[str, int]:
+        """Return how many instructions of a function write each register."""
+        if function.name not in self.definitions:
+            found = defaultdict(int)
+            for instruction in function.body:
+                for name in reads_and_writes(instruction)[1]:
+                    found[name] += 1
+            self.definitions[function.name] = found
+        return self.definitions[function.name]
+
     def sets_bits(self, load: Instruction) -> bool:
         """Is a load the first half of setting some bits: `and`, `or`, store to its address?"""
         if isinstance(load.operands[0], Vector):
@@ -137,6 +173,11 @@ class Values:
             if root == "st" and one.operands[0] != load.operands[1]:
                 return False
         return roots <= {"and", "or", "bfi", "mov", "cvt", "st"} and {"st"} < roots
+
+
+def _is_address(name: str, store: Instruction) -> bool:
+    """Is a register the address, or the guard, of a store?"""
+    return store.opcode.startswith("st.") and name not in registers_in(store.operands[1])
 
 
 def _reads_result(load: Instruction, call: Instruction) -> bool:

@@ -118,8 +118,15 @@ class ChunkOrder:
         """The barriers of clusters, made when the first thread comes to one."""
         if self.clusters is None:
             cluster = np.repeat(self.cluster_of_block, self.per_block)
-            self.clusters = ClusterBarriers(self.lanes, cluster)
+            self.clusters = ClusterBarriers(self.lanes, cluster, self.per_block)
         return self.clusters
+
+    def arrive_at_cluster(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
+        """Lanes arrive at the barrier of their cluster; phase: as ClusterBarriers.arrive has it."""
+        passed = np.full(lanes.size, self.passed_by_all)
+        if self.passed is not None:
+            passed = self.passed[lanes] if self.released is None else passed * 0
+        self.at_cluster().arrive(lanes, phase, passed, time)
 
     def cluster_orders(self, time, earlier, later) -> np.ndarray:
         """(n,) bool; lanes counted through the chunk. Those outside of it are not ordered."""
@@ -165,20 +172,25 @@ class ClusterBarriers:
     """Barriers of clusters of blocks, at which threads first arrive and later wait.
 
     What a thread does between the two is not ordered by that barrier. Nobody waits for a thread
-    that has ended, and what it did after its last arrival is ordered before nothing.
+    that has ended, and what it did after its last arrival is ordered before nothing: but for what a
+    barrier of its block ordered before an arrival of another thread there.
     """
 
     _KEPT = 4  # phases: a thread can be two ahead of another
 
-    def __init__(self, lanes: int, cluster_of_lane: np.ndarray):
-        self.cluster = cluster_of_lane
+    def __init__(self, lanes: int, cluster_of_lane: np.ndarray, per_block: int):
+        self.cluster, self.per_block = cluster_of_lane, per_block
+        self.passed = np.zeros((self._KEPT, lanes // per_block), np.int64)  # by phase and block
         self.arrived = np.zeros((self._KEPT, lanes), np.int64)  # when, by phase
         self.arrivals = np.zeros(lanes, np.int64)  # how many
         self.phase = np.zeros(lanes, np.int64)  # the last one waited for
 
-    def arrive(self, lanes: np.ndarray, phase: np.ndarray, time: int) -> None:
-        """phase: (all lanes,) how often each has arrived."""
+    def arrive(self, lanes: np.ndarray, phase: np.ndarray, passed: np.ndarray, time: int) -> None:
+        """phase: (all lanes,) how often each has arrived; passed: when each of these lanes last
+        passed a barrier of its block.
+        """
         self.arrivals[lanes] = phase[lanes]
+        np.maximum.at(self.passed, (phase[lanes] % self._KEPT, lanes // self.per_block), passed)
         self.arrived[phase[lanes] % self._KEPT, lanes] = time
 
     def wait(self, lanes: np.ndarray, phase: np.ndarray) -> None:
@@ -188,7 +200,9 @@ class ClusterBarriers:
         """(n,) bool: did a barrier of their cluster come between?"""
         phase = np.minimum(self.phase[later], self.arrivals[earlier])  # fewer: it has ended
         before = self.arrived[phase % self._KEPT, earlier]
-        return (self.cluster[earlier] == self.cluster[later]) & (time < before)
+        by_block = self.passed[self.phase[later] % self._KEPT, earlier // self.per_block]
+        known = (time < before) | (time < by_block) & (self.phase[later] > 0)
+        return (self.cluster[earlier] == self.cluster[later]) & known
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ let pass: the plain read before a loop of compare-and-swap, which checks what wa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from kernelscope.events import Access
@@ -16,6 +16,7 @@ from kernelscope.events import Access
 from ..findings import Finding, Naming, key_of
 from ..pointers import origins_of
 from ..traits import InstructionTraits
+from ..unset.copies import Copies
 from .flags import Flags
 from .ordering import ChunkOrder
 from .shadow import FIRST, LANE_MASK, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
@@ -94,6 +95,7 @@ class Context:
     strong: bool
     traits: InstructionTraits
     values: Callable  # () -> (lanes, bytes) uint8 that a store wrote, or None
+    copies: Copies
 
 
 class SharedState:
@@ -275,11 +277,17 @@ class SharedState:
         return touch.unit[np.concatenate(found)]
 
     def check_initialised(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        load = self.naming.findings.event.instruction
+        if context.copies.loads:
+            context.copies.load(load, touch.lane)
         if writer.all():
             return
         places = np.nonzero(writer == NEVER)[0]
         unit = int(touch.unit[places[0]])
         element = self.naming.element(self.space, self.address_of(unit), access.size)
+        copied = access.kind == "load" and self.space == "shared"
+        if copied and context.copies.put_off(load, touch.lane[places], element):
+            return
         lanes = lane_of(touch.stamp[places])
         said = (
             f"{self.naming.who(lanes[0])} reads {element.text}, which nothing has written yet: its "
@@ -289,6 +297,12 @@ class SharedState:
             f"write {element.array} before it is read, for example zero, or skip the first read"
         )
         self.naming.report("uninitialised-read", context.line, said, lanes, element, remedy=remedy)
+
+    def forget(self, access: Access, lacking: np.ndarray, context: Context) -> None:
+        """Some lanes have stored what nothing had written; lacking: (lanes,) bool."""
+        kept = lacking if access.valid is None else lacking & access.valid
+        touch, _ = self.touch(replace(access, valid=kept), context)
+        self.shadow.writer[touch.unit] = NEVER
 
     # -- conflicts ------------------------------------------------------------------------------
     def check(
