@@ -141,6 +141,18 @@ TABLE = [
         (G, *CLEAN),
         (B, *CLEAN),
     ),
+    *rows(
+        "MP, a release of something else",
+        "W x; W.rel.gpu g; W.rlx.gpu f | A.acq.gpu f; R x",
+        (G, *ERROR),
+        (B, *ERROR),
+    ),
+    *rows(
+        "MP, an acquire of something else",
+        "W x; W.rel.gpu f | A.rlx.gpu f; R.acq.gpu g; R x",
+        (G, *WARNING),
+        (B, *WARNING),
+    ),
     *rows("MP, barrier", "W x; B | B; R x", (B, *CLEAN)),
     *rows("MP, barrier before both", "B; W x | B; R x", (B, *ERROR)),
     *rows("WAR, barrier", "R x; B | B; W x", (B, *CLEAN)),
@@ -178,7 +190,7 @@ TABLE = [
     ),
     *rows(
         "SB, volatile and relaxed",
-        "W.vol x; R.rlx.gpu y | W.rlx.gpu y; R.vol x",
+        "W.vol x; R.vol y | W.rlx.gpu y; R.rlx.gpu x",
         (G, *CLEAN),
         (B, *CLEAN),
     ),
@@ -247,6 +259,18 @@ TABLE = [
     *rows(
         "WRC, broken in the middle",
         "W x; W.rel.gpu f | A.rlx.gpu f; W.rlx.gpu g | A.acq.gpu g; R x",
+        (G, *ERROR),
+        (B, *ERROR),
+    ),
+    *rows(
+        "WRC, an acquire is no release",
+        "W x; W.rel.gpu f | A.acq.gpu f; W.rlx.gpu g | A.acq.gpu g; R x",
+        (G, *ERROR),
+        (B, *ERROR),
+    ),
+    *rows(
+        "WRC, a release is no acquire",
+        "W x; W.rel.gpu f | A.rlx.gpu f; W.rel.gpu g | A.acq.gpu g; R x",
         (G, *ERROR),
         (B, *ERROR),
     ),
@@ -364,7 +388,7 @@ def body(row):
                     steps[-1] += statement(one, places) + "\n"
             if part < len(steps) and steps[part]:
                 text += f"if ({here}) {{\n{steps[part]}}}\n"
-    return text + "if (sum) b[blockIdx.x * blockDim.x + threadIdx.x] = sum;"
+    return text + "b[blockIdx.x * blockDim.x + threadIdx.x] = sum;"
 
 
 BODIES = tuple(dict.fromkeys(map(body, TABLE)))

@@ -1,5 +1,7 @@
 """Volatile accesses as flags and as data, beside atomics, and locks that nobody fences."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from kernelscope.watch import Sanitizer
@@ -248,7 +250,44 @@ LOCKS = {  # name: findings, blocks, threads, body
         "atomicExch(a, 2); } else { while (c[0] != 2) { } __threadfence(); b[2] = b[0] + b[1]; }",
     ),
 }
-CASES = VOLATILE | LOCKS
+# -- two writes of one value: a warning; of two values: an error; volatile of one value: nothing ---
+WRITERS = {  # blocks, who writes, and a number that they do not share
+    "lanes": (1, ("t == 0", "t == 1"), "t"),
+    "warps": (1, ("t == 0", "t == 32"), "t"),
+    "blocks": (2, ("g == 0 && t == 0", "g == 1 && t == 0"), "g"),
+}
+ARRAYS = {"shared": "__shared__ int s[4]; int* p = s;", "global": "int* p = b;"}
+PLAIN, KEPT, ATOMIC = "p[0] = {};", "*(volatile int*)p = {};", "atomicExch(p, {});"
+PAIRS = (  # two writes, the verdict where both write one value, and where they do not
+    (PLAIN, PLAIN, WARNING, ERROR),
+    (KEPT, KEPT, "", ERROR),
+    (KEPT, PLAIN, WARNING, ERROR),
+    (PLAIN, KEPT, WARNING, ERROR),
+    (PLAIN, ATOMIC, ERROR, ERROR),
+    (ATOMIC, PLAIN, ERROR, ERROR),
+    (ATOMIC, ATOMIC, "", ""),
+)
+
+
+def pairs_of_writes():
+    """Cases of two writers of one element: one after the other, and by one instruction."""
+    found = {}
+    for (space, array), (name, who) in product(ARRAYS.items(), WRITERS.items()):
+        blocks, (one, other), own = who
+        if (space, name) == ("shared", "blocks"):
+            continue
+        for first, second, *verdicts in PAIRS:
+            for value, verdict in zip((1, 2), verdicts, strict=True):
+                body = f"{array} if ({one}) {first.format(1)}\nif ({other}) {second.format(value)}"
+                found[f"{space}, {name}: {first} {second} {value}"] = verdict, blocks, 64, body
+        for write, same in ((PLAIN, WARNING), (KEPT, "")):
+            for value, verdict in (("1", same), (own, ERROR)):
+                body = f"{array} if ({one} || {other}) {write.format(value)}"
+                found[f"{space}, {name}: at once {write} {value}"] = verdict, blocks, 64, body
+    return found
+
+
+CASES = VOLATILE | LOCKS | pairs_of_writes()
 HEAD = "__device__ int peek(volatile int* p) { return *p; }\n"
 BODIES = tuple(START + row[-1] for row in CASES.values())
 

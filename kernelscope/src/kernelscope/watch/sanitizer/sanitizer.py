@@ -268,8 +268,7 @@ class Sanitizer(Observer):
             if state.local.copied and access.kind == "store":
                 state.local.leave(access, event, self._last_line)
             time = self._tick()
-            if traits.block_fence and access.kind != "load":  # a release: a fence, and then a store
-                self._fence(event, traits, time)
+            if traits.releases:  # a fence, and then a store
                 time = self._tick()
             is_global = access.space == "global"
             strong = traits.atomic or traits.volatile
@@ -279,7 +278,7 @@ class Sanitizer(Observer):
                 self._last_line, time, state.order, lanes, strong, traits, values, state.copies
             )
             if strong:
-                self._publish(access, state, time, self._may_lock(event, traits))
+                self._publish(access, state, time, self._may_lock(event, traits), traits)
             if is_global:
                 self._global.access(access, context)
             elif traits.copy == "issue":
@@ -347,15 +346,21 @@ class Sanitizer(Observer):
         sites = event.machine.running(event.instruction, event.lanes.size)
         return any(values.result_is_used(event.instruction, site) for site in sites)
 
-    def _publish(self, access, state: _ChunkState, time: int, lock: bool) -> None:
+    def _publish(
+        self, access, state: _ChunkState, time: int, lock: bool, traits: InstructionTraits
+    ) -> None:
         lanes = access.lanes + state.order.first_lane
         address = access.address.view(np.int64)
-        writes = access.kind != "load"
-        if access.space == "global":
-            self._global.publications.strong(lanes, address, time, writes, lock)
-        else:
+        how = {"writes": access.kind != "load", "lock": lock, "releases": traits.releases}
+        every = [(state.order.publications, access.lanes)]
+        if access.space != "global":
             address = address | 1 << 62  # another memory than the global one
-        state.order.publications.strong(access.lanes, address, time, writes, lock)
+        elif not traits.narrow:
+            every.append((self._global.publications, lanes))
+        for publications, who in every:
+            publications.strong(who, address, time, **how)
+            if traits.acquires:
+                publications.acquire_at(who, address, self._tick())
 
     def _fence(self, event: InstructionEvent, traits: InstructionTraits, time: int) -> None:
         order = self._chunks[event.machine].order

@@ -224,12 +224,13 @@ class Publications:
     """Order between blocks: writes, a fence, and an atomic that another block reads afterwards.
 
     The rule: an access of block A is ordered before one of block B when A, after its access, ran
-    __threadfence() (or a releasing atomic) and then an atomic or volatile write at an address
-    where B, before its own access and after A's atomic, did an atomic or volatile access and then
-    a fence. That covers tickets ("the last block to finish"), flags and locks. A fence by one
-    thread after a block barrier counts for its block. On B's side a barrier of its block does as
-    well as a fence: CUDA's own example of tickets has no more. The order goes on through further
-    blocks: one that has taken what A gave, and then gives, gives what A did too.
+    __threadfence() and then an atomic or volatile write (or one that releases, without a fence) at
+    an address where B, before its own access and after A's atomic, did an atomic or volatile access
+    and then a fence (or one that acquires). That covers tickets ("the last block to finish"), flags
+    and locks. A fence by one thread after a block barrier counts for its block. On B's side a
+    barrier of its block does as well as a fence: CUDA's own example of tickets has no more. The
+    order goes on through further blocks: one that has taken what A gave, and then gives, gives what
+    A did too.
 
     A lock that A itself took without a fence after it orders only this way round: had B taken it
     first, B's accesses would not be ordered before A's. So such an order counts as unfenced too.
@@ -238,6 +239,7 @@ class Publications:
     def __init__(self, per_block: int):
         self.per_block = per_block
         self.fences: dict[int, int] = {}  # block -> time of its last fence
+        self.released: dict[tuple[int, int], int] = {}  # (block, address) -> of its last release
         # block -> address -> (time of the fence, time of the write), one for each fence
         self.given: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
         self.taken: dict[int, dict[int, list[_Taking]]] = defaultdict(dict)  # block -> address
@@ -255,25 +257,43 @@ class Publications:
         for one in self.fresh.pop(block, ()):
             one.acquired = time
 
+    def acquire_at(self, lanes: np.ndarray, addresses: np.ndarray, time: int) -> None:
+        """Accesses that acquire: they order what their blocks have taken there, and no more."""
+        if not self.fresh:
+            return
+        pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
+        for address, block in pairs.T.tolist():
+            last = self.taken[block][address][-1:] if address in self.taken[block] else ()
+            for one in last:
+                one.acquired = min(one.acquired, time)
+                self.fresh[block] = [other for other in self.fresh[block] if other is not one]
+                if not self.fresh[block]:
+                    del self.fresh[block]
+
     def barrier(self, blocks: np.ndarray, time: int) -> None:
         """Blocks, by their numbers, passed a barrier."""
         if self.fresh:
             for block in blocks.tolist():
                 self.acquire(block, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool) -> None:
-        """Atomic or volatile accesses; of use only after a first fence, or where they may take a
-        lock.
+    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool, releases: bool) -> None:
+        """Atomic or volatile accesses; of use only after a first fence or release, or where they
+        may take a lock.
         """
-        if not (self.fences or lock):
+        if not (self.fences or self.given or lock or releases):
             return
         pairs = np.unique(np.stack([addresses, lanes // self.per_block]), axis=1)
         for address, block in pairs.T.tolist():
             self._take(block, address, time, lock)
-            if writes and block in self.fences:
+            if not writes:
+                continue
+            if releases:
+                self.released[block, address] = time - 1
+            fence = max(self.fences.get(block, 0), self.released.get((block, address), 0))
+            if fence:
                 given = self.given[block].setdefault(address, [])
-                if not given or given[-1][0] != self.fences[block]:
-                    given.append((self.fences[block], time))
+                if not given or given[-1][0] != fence:
+                    given.append((fence, time))
                     self.newest[address] = time
 
     def _take(self, block: int, address: int, time: int, lock: bool) -> None:
@@ -294,7 +314,7 @@ class Publications:
         fenced: only where a fence follows the atomic or volatile access of `later`, and where one
         followed when `earlier` took the lock that they share.
         """
-        if not self.fences:
+        if not self.given:
             return np.zeros(time.size, bool)
         cases, place = np.unique(np.stack([time, earlier, later]), axis=1, return_inverse=True)
         known = [self._ordered(*case, fenced) for case in cases.T.tolist()]
@@ -352,9 +372,13 @@ class LanePublications:
         self.warps.fence(lanes, time)
         self.single.fence(lanes, time)
 
-    def strong(self, lanes, addresses, time: int, writes: bool, lock: bool) -> None:
-        self.warps.strong(lanes, addresses, time, writes, lock)
-        self.single.strong(lanes, addresses, time, writes, lock)
+    def strong(self, *accesses, **how) -> None:
+        self.warps.strong(*accesses, **how)
+        self.single.strong(*accesses, **how)
+
+    def acquire_at(self, *accesses) -> None:
+        self.warps.acquire_at(*accesses)
+        self.single.acquire_at(*accesses)
 
     def barrier(self, lanes: np.ndarray, time: int) -> None:
         """Lanes passed a barrier of their block or warp: it serves as the fence behind a lock."""
@@ -364,7 +388,7 @@ class LanePublications:
 
     def orders(self, time, earlier, later, fenced: bool = False) -> np.ndarray:
         """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
-        if not self.warps.fences:
+        if not self.warps.given:
             return np.zeros(time.size, bool)
         return np.where(
             earlier >> 5 != later >> 5,

@@ -60,8 +60,8 @@ _REASONS = {
         "use an atomic operation: volatile does not make a read and a write one",
     ),
     "narrow": (
-        "; an atomic of block scope (its name ends in _block) is atomic inside its block only",
-        "use the atomic without _block: its scope is the device",
+        "; an atomic of block scope (`_block`, `.cta`) is atomic inside its block only",
+        "use one whose scope is the device: the atomic without _block, or `.gpu`",
     ),
 }
 _AGREED = 16  # writes of one value by several lanes that are remembered
@@ -150,6 +150,7 @@ class SharedState:
         if context.traits.volatile:
             self.read_volatile(writer, touch, access, context, agreed)
         if touch.strong:
+            self.read_atomic(writer, touch, access, context)
             return
         if agreed is None or not agreed.any():
             self.shadow.note_read(touch)
@@ -165,7 +166,7 @@ class SharedState:
             self.check_readers(touch, access, context)
             self.check_mixed(writer, touch, access, context)
         self.flags.update(touch)
-        self.check_scope(writer, touch, access, context)
+        self.check_scope("WAW", writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
         if context.traits.narrow:
             self.shadow.mark("narrow", touch)
@@ -208,13 +209,21 @@ class SharedState:
             self.check_flag(writer, touch, access, context)
             self.check_mixed(writer, touch, access, context)
         elif touch.strong:
-            self.check_scope(writer, touch, access, context)
+            self.check_scope("WAW", writer, touch, access, context)
         beaten = self.shadow.note_write(touch)
         if beaten.size and (flag or not touch.strong):
             self.report_beaten(beaten, lost, touch, access, context, keep)
+        if context.traits.narrow:
+            self.shadow.mark("narrow", touch)
         if flag:
             self.shadow.mark("flag", touch)
             self.check_data_readers(writer, touch, access, context)
+
+    def read_atomic(self, writer, touch: Touch, access: Access, context: Context) -> None:
+        """A load that is in no race with atomics of a scope that holds both."""
+        self.check_scope("RAW", writer, touch, access, context)
+        if not context.traits.volatile:
+            self.shadow.mark("atomic load", touch)
 
     def read_volatile(self, writer, touch: Touch, access: Access, context: Context, agreed) -> None:
         """A volatile load: of a flag, or of data that something else has to order."""
@@ -270,9 +279,11 @@ class SharedState:
 
     def check_readers(self, touch: Touch, access: Access, context: Context) -> np.ndarray:
         """Return the units that another lane has read, and nothing orders that before this."""
+        readers = [self.shadow.reader, self.shadow.other]
+        if not touch.strong and "atomic load" in self.shadow.marks:
+            readers.append(self.shadow.marks["atomic load"])
         found = [
-            self.check("WAR", stamps[touch.unit], touch, access, context)
-            for stamps in (self.shadow.reader, self.shadow.other)
+            self.check("WAR", stamps[touch.unit], touch, access, context) for stamps in readers
         ]
         return touch.unit[np.concatenate(found)]
 
@@ -321,9 +332,13 @@ class SharedState:
             return places
         ordered, met, unfenced = self.relation(prior[places], touch.lane[places], context)
         wrong = ~(ordered | met | unfenced)
-        if hazard == "WAW" and not touch.strong:
+        if hazard == "WAW" and (context.traits.volatile or not touch.strong):
             shadow, unit = self.shadow, touch.unit[places]
             same = shadow.values(shadow.before)[unit] == shadow.now(unit)
+            if np.count_nonzero(prior[places] & STRONG):  # beside an atomic no value is right
+                same &= (prior[places] & STRONG == 0) | (
+                    prior[places] == shadow.marked("flag", unit)
+                )
         else:
             same = np.zeros(places.size, bool)
         other = np.zeros(places.size, bool) if agreed is None else agreed[places]
@@ -368,15 +383,17 @@ class SharedState:
         changed = self.shadow.values(self.shadow.before)[unit] != self.shadow.now(unit)
         self.report("WAW", "mixed", places[changed], prior, touch, access, context)
 
-    def check_scope(self, prior, touch: Touch, access: Access, context: Context) -> None:
-        """A strong write after another block's, one of them with the scope of a block."""
+    def check_scope(
+        self, hazard: str, prior, touch: Touch, access: Access, context: Context
+    ) -> None:
+        """A strong access after another block's write, one of them with the scope of a block."""
         if self.space != "global" or not (context.traits.narrow or "narrow" in self.shadow.marks):
             return
         strong = (prior >= FIRST) & (prior & STRONG != 0)
         narrow = (prior == self.shadow.marked("narrow", touch.unit)) | context.traits.narrow
         apart = self.flags.block_of(prior) != self.flags.block_of(touch.stamp)
         places = self.unordered(np.nonzero(strong & narrow & apart)[0], prior, touch, context)
-        self.report("WAW", "narrow", places, prior, touch, access, context)
+        self.report(hazard, "narrow", places, prior, touch, access, context)
 
     def agreeing_readers(self, writer, touch: Touch) -> np.ndarray:
         """(n,) bool: was the reader among the lanes that last wrote this, all one value?"""
