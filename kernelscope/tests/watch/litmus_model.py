@@ -2,8 +2,9 @@
 
 From the chapter "Memory Consistency Model" of the PTX ISA: executions are choices of what each read
 reads from, of the coherence order of the writes to each location, and of the Fence-SC order; the
-axioms discard some. A program is racy when an execution that is left has two conflicting accesses
-that are not morally strong and not in causality order.
+axioms discard some. No-Thin-Air excludes nothing here: what is written is a constant, or one more
+than an atomic reads, whose cycles Atomicity excludes. A program is racy when an execution that is
+left has two conflicting accesses that are not morally strong and not in causality order.
 
 A program is text: threads separated by `|`, operations by `;`. `W x` writes 1 and `W x=2` writes 2,
 `R x` reads, `A x` waits until it reads 1 (`A x=2`: 2), `U x` adds 1, `F` is a fence, `B` a barrier
@@ -264,18 +265,26 @@ class Executions:
                 return True
         return False
 
-    def is_racy(self) -> bool:
-        """Is there an execution with a data race? ValueError where there is none at all."""
-        any_holds = False
+    def allowed(self):
+        """Yield (what each read reads from, causality) of the executions that the axioms allow."""
         for from_, coherence, fences in self.candidates():
             after = self.causality(from_, fences)
             if self.holds(from_, coherence, fences, after):
-                any_holds = True
-                if self.racing(after):
-                    return True
-        if not any_holds:
+                yield from_, after
+
+    def outcomes(self) -> set[tuple[int, ...]]:
+        """Return the values that the reads may read together, in the order of the program."""
+        return {
+            tuple(self.value(from_[read], from_, 0) for read in self.reads)
+            for from_, _ in self.allowed()
+        }
+
+    def is_racy(self) -> bool:
+        """Is there an execution with a data race? ValueError where there is none at all."""
+        racing = [self.racing(after) for _, after in self.allowed()]
+        if not racing:
             raise ValueError("no execution is allowed")
-        return False
+        return any(racing)
 
 
 def _union(masks) -> int:

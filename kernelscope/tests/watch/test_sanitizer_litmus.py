@@ -2,10 +2,13 @@
 
 Each row is checked twice: whether the program is racy, by the axioms of the PTX model (see
 litmus_model), and what the sanitizer reports of the kernel that is made from it. Where the two
-differ, the row says why.
+differ, the row says why. The table of docs/races.md is made from the rows:
+
+    python kernelscope/tests/watch/test_sanitizer_litmus.py     prints it
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +16,8 @@ from kernelscope.watch import Sanitizer
 from litmus_model import Executions, parse
 from watch_harness import kernels, launch
 
-VOLATILE_DATA = "the model lets it be, but the value that is read is an accident of timing"
-MIXED = "the model lets it be, but which value stays is an accident of timing"
+VOLATILE_DATA = "The model allows it, but which value is read is an accident of timing"
+MIXED = "The model allows it, but which value stays is an accident of timing"
 
 
 @dataclass(frozen=True)
@@ -344,6 +347,34 @@ def blocks_of(row):
     )
 
 
+# -- the table of the documentation ----------------------------------------------------------------
+PAGE = Path(__file__).parents[2] / "docs" / "races.md"
+REASONS = (VOLATILE_DATA, MIXED)
+COLUMNS = ("grid", "block", "pairs")
+
+
+def cell(row):
+    """A verdict in words; a number refers to the reason why the sanitizer differs."""
+    model = "race" if row.racy else "no race"
+    more = f", {row.found}" if row.found else ""
+    return model + more + (f" ({1 + REASONS.index(row.why)})" if row.why else "")
+
+
+def document():
+    """The table as Markdown, with the reasons below it."""
+    lines = [
+        "| Test | Threads | Between blocks | Inside a block | Two in a block |",
+        "|---|---|---|---|---|",
+    ]
+    for name, threads in dict.fromkeys((row.name, row.threads) for row in TABLE):
+        verdicts = {row.place: cell(row) for row in TABLE if row.name == name}
+        program = " and ".join(f"`{thread.strip()}`" for thread in threads.split("|"))
+        cells = " | ".join(verdicts.get(place, "") for place in COLUMNS)
+        lines.append(f"| {name} | {program} | {cells} |")
+    reasons = [f"{number}. {why}." for number, why in enumerate(REASONS, 1)]
+    return "\n".join([*lines, "", *reasons])
+
+
 # -- kernels ---------------------------------------------------------------------------------------
 NAMES = {"rlx": "relaxed", "rel": "release", "acq": "acquire", "acq_rel": "acq_rel"}
 
@@ -412,7 +443,65 @@ def test_what_the_model_says(row):
     assert Executions(row.threads, blocks_of(row)).is_racy() == row.racy
 
 
+SC = "F.sc.gpu"
+SYNC = "W.rlx.gpu x; W.rel.gpu y | R.acq.gpu y; R.rlx.gpu x"
+OUTCOMES = {  # threads in blocks of their own: values read together, and whether they are allowed
+    "MP, relaxed": ("W.rlx.gpu x; W.rlx.gpu y | R.rlx.gpu y; R.rlx.gpu x", (1, 0), True),
+    "MP, release and acquire": (SYNC, (1, 0), False),
+    "MP, of a block's scope": (SYNC.replace("gpu y", "cta y"), (1, 0), True),
+    "SB, relaxed": ("W.rlx.gpu x; R.rlx.gpu y | W.rlx.gpu y; R.rlx.gpu x", (0, 0), True),
+    "SB, fence.sc": (
+        f"W.rlx.gpu x; {SC}; R.rlx.gpu y | W.rlx.gpu y; {SC}; R.rlx.gpu x",
+        (0, 0),
+        False,
+    ),
+    "SB, fence.acq_rel": (
+        "W.rlx.gpu x; F.acq_rel.gpu; R.rlx.gpu y | W.rlx.gpu y; F.acq_rel.gpu; R.rlx.gpu x",
+        (0, 0),
+        True,
+    ),
+    "LB, relaxed": ("R.rlx.gpu x; W.rlx.gpu y | R.rlx.gpu y; W.rlx.gpu x", (1, 1), True),
+    "LB, fences": (
+        f"R.rlx.gpu x; {SC}; W.rlx.gpu y | R.rlx.gpu y; {SC}; W.rlx.gpu x",
+        (1, 1),
+        False,
+    ),
+    "CoRR": ("W.rlx.gpu x | R.rlx.gpu x; R.rlx.gpu x", (1, 0), False),
+    "CoRR, weak": ("W x | R x; R x", (1, 0), True),
+    "CoWR": ("W.rlx.gpu x; R.rlx.gpu x | W.rlx.gpu x=2", (0,), False),
+    "CoRW": ("R.rlx.gpu x; W.rlx.gpu x", (1,), False),
+    "IRIW, acquire": (
+        "W.rlx.gpu x | W.rlx.gpu y | R.acq.gpu x; R.rlx.gpu y | R.acq.gpu y; R.rlx.gpu x",
+        (1, 0, 1, 0),
+        True,
+    ),
+    "IRIW, fence.sc": (
+        f"W.rlx.gpu x | W.rlx.gpu y | R.rlx.gpu x; {SC}; R.rlx.gpu y"
+        f" | R.rlx.gpu y; {SC}; R.rlx.gpu x",
+        (1, 0, 1, 0),
+        False,
+    ),
+    "atomics lose nothing": ("U.rlx.gpu x | U.rlx.gpu x", (0, 0), False),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_outcomes_of_the_model(name):
+    """The model is the documented one: it allows and forbids what is known of these tests."""
+    threads, values, allowed = OUTCOMES[name]
+    blocks = tuple(range(len(parse(threads))))
+    assert (values in Executions(threads, blocks).outcomes()) == allowed
+
+
 @pytest.mark.parametrize("row", TABLE, ids=IDS)
 def test_what_the_sanitizer_says(row):
     assert [verdict(row, order) for order in (None, 2)] == [row.found] * 2
     assert bool(row.why) == (row.racy != bool(row.found))
+
+
+def test_the_documentation_has_the_table():
+    assert document() in PAGE.read_text()
+
+
+if __name__ == "__main__":
+    print(document())
