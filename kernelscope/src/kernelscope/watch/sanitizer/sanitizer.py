@@ -85,16 +85,15 @@ class Sanitizer(Observer):
     stop the kernel: refused stores are dropped and refused loads give zeros. What orders accesses
     is in `races.ordering`: barriers, mbarriers, __syncwarp(), fences with atomics; not shuffles and
     votes. Acquiring an inter-block lock without a following fence usually works on current GPUs,
-    but the memory model does not guarantee it; reported as a warning. The same holds for a flag; a
-    block barrier serves as the fence. Volatile accesses may be flags or data; `races.flags` says
-    which, and when they are in a race with each other.
+    but the memory model does not guarantee it; reported as a warning. The same holds for a flag,
+    and inside a block; a block barrier serves as the fence. Volatile accesses may be flags or data;
+    `races.flags` says which, and when they are in a race with each other.
     What it does not judge: an unset local variable that the compiler has replaced by a constant,
     where neither its warnings nor the source tell; what printf prints; a barrier that threads left
     the kernel before, as `if (t >= n) return;` has it (see Exits); reads of local memory by CUDA's
     headers; members of a struct that is passed by value, in the function that gets it; bulk copies.
-    `pointers` says which
-    accesses that leave their array are found inside shared and local memory. In global memory an
-    index finds nothing but its own array for 32 MiB around it.
+    `pointers` says which accesses that leave their array are found inside shared and local memory.
+    In global memory an index finds nothing but its own array for 32 MiB around it.
 
     `findings` is a list of Finding, equal ones merged, over all launches inside the `with`.
     """
