@@ -88,9 +88,8 @@ class GlobalRaces(SharedState):
         one = time[inside], earlier[inside], lane[inside]
         ordered[inside] = order.barrier_orders(*one) | order.warp_orders(*one)
         ordered[inside] |= order.phase_orders(*one)
-        taken[inside] = order.publications.orders(*one)
-        if taken.any():
-            ordered[inside] |= order.publications.orders(*one, fenced=True)
+        fenced, taken[inside] = order.publications.relation(*one)
+        ordered[inside] |= fenced
         met[inside] = order.only_met(*one)
         outside = ~inside
         if outside.any():
@@ -100,9 +99,7 @@ class GlobalRaces(SharedState):
                 lane_of(prior[outside]) // self.per_block,
                 lane[outside] // self.per_block + first,
             )
-            taken[outside] = self.publications.orders(*pairs)
-            if taken.any():
-                ordered[outside] = self.publications.orders(*pairs, fenced=True)
+            ordered[outside], taken[outside] = self.publications.relation(*pairs)
         return ordered | order.cluster_orders(time, earlier, lane), met, taken
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:

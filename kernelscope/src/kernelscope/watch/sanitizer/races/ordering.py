@@ -306,6 +306,11 @@ class Publications:
         self.takers[address].add(block)
         self.fresh[block].append(takings[-1])
 
+    def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
+        """Two (n,) bool as `orders` has them: where fences stand on both sides, and in all."""
+        fenced = self.orders(time, earlier, later, fenced=True)
+        return fenced, fenced if fenced.all() else self.orders(time, earlier, later)
+
     def orders(
         self, time: np.ndarray, earlier: np.ndarray, later: np.ndarray, fenced: bool = False
     ) -> np.ndarray:
@@ -386,12 +391,11 @@ class LanePublications:
             self.warps.barrier(np.unique(lanes >> 5), time)
             self.single.barrier(lanes, time)
 
-    def orders(self, time, earlier, later, fenced: bool = False) -> np.ndarray:
-        """(n,) bool for accesses at `time` by lane `earlier`, followed now by lane `later`."""
+    def relation(self, time, earlier, later) -> tuple[np.ndarray, np.ndarray]:
+        """Publications.relation for accesses by lane `earlier`, followed now by lane `later`."""
         if not self.warps.given:
-            return np.zeros(time.size, bool)
-        return np.where(
-            earlier >> 5 != later >> 5,
-            self.warps.orders(time, earlier >> 5, later >> 5, fenced),
-            self.single.orders(time, earlier, later, fenced),
-        )
+            return (np.zeros(time.size, bool),) * 2
+        apart = earlier >> 5 != later >> 5
+        warps = self.warps.relation(time, earlier >> 5, later >> 5)
+        lanes = self.single.relation(time, earlier, later)
+        return np.where(apart, warps[0], lanes[0]), np.where(apart, warps[1], lanes[1])

@@ -205,10 +205,8 @@ class SharedRaces(SharedState):
         ordered |= order.phase_orders(time, earlier, lane)
         if ordered.all():
             return ordered, ordered, ordered
-        taken = order.publications.orders(time, earlier, lane)
-        if taken.any():
-            ordered |= order.publications.orders(time, earlier, lane, fenced=True)
-        return ordered, order.only_met(time, earlier, lane), taken
+        fenced, taken = order.publications.relation(time, earlier, lane)
+        return ordered | fenced, order.only_met(time, earlier, lane), taken
 
     def remedy(self, hazard: str, earlier: int, later: int) -> str:
         if self.in_one_block(earlier, later):
