@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernelscope.errors import Hang
+from kernelscope.errors import Hang, SimulatorError
 from kernelscope.events import observe
 from kernelscope.module import RawModule
 from kernelscope.watch import Sanitizer
@@ -363,6 +363,12 @@ def test_a_grid_barrier_that_some_blocks_skip(barriers):
     kernel = kernels(("if (blockIdx.x == 0)\nwait();\nb[threadIdx.x] = 1;",), head)
     with pytest.raises(Hang, match=r"hangs at kernel\.cu:\d+ `.*\.sync\(\);"):
         next(iter(kernel.values()))((2,), (64,), (np.zeros(64, np.int32),) * 2)
+
+
+def test_a_recursion_without_end_is_named_though_it_calls_others_last():
+    head = "__device__ int deeper(int n, int* b) { return atomicAdd(b, 1) + deeper(n + 1, b); }"
+    with pytest.raises(SimulatorError, match="does the recursion of deeper end"):
+        run("b[0] = deeper(0, b);", Sanitizer(), head=head, block=1)
 
 
 def test_two_barriers_of_one_line_are_told_apart():
