@@ -5,6 +5,7 @@ from .arguments import bind
 from .graphs import GraphLaunch, capture_graph
 from .kernel import Kernel, allow_shared
 from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
+from .ptx_module import PtxModule
 from .raw_kernel import RawKernel
 from .raw_module import RawModule
 
@@ -17,6 +18,7 @@ __all__ = [
     "KernelNotFoundError",
     "LaunchError",
     "OPT_IN_SHARED_KIB",
+    "PtxModule",
     "RawKernel",
     "RawModule",
     "allow_shared",

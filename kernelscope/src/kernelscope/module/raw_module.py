@@ -69,6 +69,8 @@ class RawModule:
     Raises ValueError, FileNotFoundError or BackendError here, CompileError at the first use.
     """
 
+    managed_shared = False  # see SourceModule
+
     def __init__(
         self,
         code: str | None = None,
@@ -161,6 +163,11 @@ class RawModule:
         return str(self.path.parent) if self.path else None
 
     @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """(name, text) of the files that the source includes, for messages."""
+        return headers_of(self.code or "", self.folder, self.options)
+
+    @property
     def compiled_code(self) -> str:
         """The source text that NVRTC gets: `code`, less what translate_cucomplex replaces."""
         if self.translate_cucomplex:
@@ -194,9 +201,10 @@ class RawModule:
                     source_name=self.name,
                     build=build,
                     options=self.options,
-                    headers=headers_of(self.code or "", self.folder, self.options),
+                    headers=self.headers,
                     unset_uses=unset_uses(compiled.log, self.code or "", self.name),
                     memory=next((one.memory for one in self._programs.values()), None),
+                    managed_shared=self.managed_shared,
                 )
         return self._programs[build]
 

@@ -21,7 +21,8 @@ class SourceModule:
     module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
     given it; options: the compiler's; headers: (name, text) of the headers that the source
     includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
-    compiler warned that a variable is used before its value is set.
+    compiler warned that a variable is used before its value is set; managed_shared: whether the
+    compiler, not the source, lays out shared memory, as Triton's does.
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class SourceModule:
         options=(),
         headers=(),
         unset_uses: tuple[tuple[int, str, int], ...] = (),
+        managed_shared: bool = False,
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(lines_of(source))
-        self.unset_uses = unset_uses
+        self.unset_uses, self.managed_shared = unset_uses, managed_shared
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function

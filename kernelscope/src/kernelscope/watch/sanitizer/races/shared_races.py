@@ -105,6 +105,7 @@ class SharedRaces(SharedState):
     def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
         image = machine.memory("shared")
         super().__init__(Shadow(image.size, NEVER, image), naming, lines)
+        self.accepted = ("same", "agreed") if naming.launch.source.managed_shared else ()
         self.per_block = naming.per_block
         self.stride = image.size // machine.block_count
         self.one_block = machine.block_count == 1

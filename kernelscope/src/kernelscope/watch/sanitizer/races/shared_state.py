@@ -78,6 +78,7 @@ class SharedState:
     """Base of shared and global memory: how an access is checked against the shadow."""
 
     space = ""
+    accepted: tuple[str, ...] = ()  # reasons that are no finding here
 
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
@@ -282,7 +283,7 @@ class SharedState:
         return found
 
     def report(self, hazard, reason, places, prior, touch, access, context) -> None:
-        if not places.size:
+        if not places.size or reason in self.accepted:
             return
         first = self.example(places, prior[places], touch)
         address = self.address_of(int(touch.unit[first]))
