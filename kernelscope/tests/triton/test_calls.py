@@ -169,7 +169,7 @@ def test_named_tuples():
     assert out[0] == 42
 
 
-# -- decorators --------------------------------------------------------------------------------------
+# -- decorators -----------------------------------------------------------------------------------
 def small_first(configs, named, **kwargs):
     return [one for one in configs if one.kwargs["B"] < named["N"]]
 
@@ -353,7 +353,7 @@ def test_a_descriptor_of_the_caller_is_refused():
     refused(ArgumentError, "argument x: a tensor descriptor made by the caller", x=descriptor)
 
 
-# -- without Triton ---------------------------------------------------------------------------------
+# -- without Triton -------------------------------------------------------------------------------
 def test_missing_triton_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(CompilerMissingError, match=r"pip install kernelscope\[triton\]"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import triton
 import triton.language as tl
-from kernelscope.triton import compile, run
+from kernelscope.triton import run
 from triton.language.extra import libdevice
 from triton_harness import assert_close, normal, poisoned
 
@@ -306,7 +306,7 @@ def test_shapes():
     assert_close(out, [x.reshape(-1, 2)[:, ::-1].ravel(), apart, apart], 0)
 
 
-# -- functions --------------------------------------------------------------------------------------
+# -- functions ------------------------------------------------------------------------------------
 @triton.jit
 def functions(x, out, N: tl.constexpr):
     j = tl.arange(0, N)
@@ -392,7 +392,7 @@ def test_integers_and_inline_assembly():
     assert (out[3] == [bin(one & 0xFFFFFFFF).count("1") for one in x.tolist()]).all()
 
 
-# -- the compiler's own ------------------------------------------------------------------------------
+# -- the compiler's own ---------------------------------------------------------------------------
 @triton.jit
 def told(x, N, B: tl.constexpr):
     tl.static_assert(B % 2 == 0)

@@ -110,7 +110,7 @@ def test_a_missing_array_is_an_error_of_the_compiler():
         run(optional, (1,), normal(8), None, poisoned(8), 8, B=8)
 
 
-# -- races ------------------------------------------------------------------------------------------
+# -- races ----------------------------------------------------------------------------------------
 @triton.jit
 def summed(x, total, N, ATOMIC: tl.constexpr, B: tl.constexpr):
     at = tl.program_id(0) * B + tl.arange(0, B)
@@ -204,7 +204,7 @@ def test_a_lock_that_nobody_opens_is_a_hang():
         run(unlocked, (1,), np.ones(1, np.int32), np.zeros(1, np.int32), num_warps=1)
 
 
-# -- counters and the stepper -----------------------------------------------------------------------
+# -- counters and the stepper ---------------------------------------------------------------------
 @triton.jit
 def columns_summed(x, out, M, N, B: tl.constexpr):
     row = tl.program_id(0) * B + tl.arange(0, B)

@@ -18,7 +18,7 @@ from .compiler import (
     other_files,
     text_of,
 )
-from .values import Pointer, as_passed, image
+from .values import as_passed, image
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def run(fn, grid, /, *args, target: str = "sm_80", config=None, **kwargs) -> Tri
             values; None: the first. Nothing is timed.
 
     Returns the call; `config` tells the configuration. Observers see the launch as any other.
-    Raises ArgumentError, InputError, CompileError, LaunchError; CompilerMissingError without Triton.
+    Raises ArgumentError, InputError, CompileError, LaunchError, and CompilerMissingError where
+    Triton is not installed.
     """
     return compile(fn, *args, target=target, config=config, **kwargs)(grid)
 
