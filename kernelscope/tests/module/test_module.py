@@ -873,3 +873,22 @@ def test_arguments_are_read_as_by_cupys_own_kernel(f, n, d, part):
         results.append(asnumpy(out))
     np.testing.assert_array_equal(results[1], results[0])
     np.testing.assert_array_equal(results[2], results[0])
+
+
+def test_an_array_in_the_place_of_the_tuple_is_taken_as_by_cupy():
+    """CuPy passes the items of any sequence: `(x)` is x, whose first item is where x begins."""
+    code = """extern "C" __global__ void one(float* x) { x[1] += 2; }
+    extern "C" __global__ void two(float* x, float* y) { x[0] = 1; y[0] = 2; }"""
+    module = RawModule(code, backend="simulator")
+    x, rows = np.ones(3, np.float32), np.zeros((2, 4), np.float32)
+    module.get_function("one")((1,), (1,), (x))
+    module.get_function("two")((1,), (1,), rows)
+    assert x.tolist() == [1, 3, 1] and rows[:, 0].tolist() == [1, 2]
+    with pytest.raises(ArgumentError, match="two takes 2 arguments, .* whose 1 items"):
+        module.get_function("two")((1,), (1,), rows[:1])
+    for value in (np.float32(1), 1, None, np.array(1, np.float32)):  # without a length in CuPy
+        with pytest.raises(ArgumentError, match="must come as a tuple"):
+            module.get_function("one")((1,), (1,), value)
+    strict = RawModule(code, backend="simulator", strict=True)
+    with pytest.raises(ArgumentError, match="must come as a tuple"):
+        strict.get_function("one")((1,), (1,), (x))
