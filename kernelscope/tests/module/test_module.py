@@ -42,6 +42,15 @@ def no_backend_from_outside(monkeypatch):
     monkeypatch.delenv("KERNELSCOPE_BACKEND", raising=False)
 
 
+class DebugBuild(Observer):
+    """Only asks for the debug build."""
+
+    build = "debug"
+
+    def __init__(self):
+        pass
+
+
 def simulated(code, **keywords):
     return RawModule(code, backend="simulator", **keywords)
 
@@ -774,6 +783,47 @@ def test_a_kernel_for_a_gpu_needs_the_debug_build_only(fake_device, monkeypatch)
     entry = module.get_function("axpy").entry
     assert [p.text for p in entry.parameters] == ["float a", "const float* x", "float* y", "int n"]
     assert module.kernels == ("axpy",) and builds == ["debug"]
+
+
+LARGE = """#include <cuda/std/type_traits>
+typedef float real;
+#define COUNT int n
+/* __global__ void plain(double* x) */
+extern "C" __global__ void plain(const float* x, unsigned* __restrict__ y, double a) {}
+__global__ void __launch_bounds__(64, 2) cplusplus(float4 v,
+                                                   bool b) {}
+extern "C" __global__ void named(const real* x) {}
+extern "C" __global__ void macro(float* x, COUNT) {}
+__global__ void twice(int* x) {}
+__global__ void twice(float* x) {}
+struct pair { float a, b; };
+extern "C" __global__ void record(pair p) {}
+template <typename T> __global__ void scale(T* x) {}
+"""
+
+
+def test_large_headers_are_compiled_once(monkeypatch):
+    """Where the compiler may read a signature by itself; else in the debug build too."""
+    built, compiled = [], RawModule.compiled
+
+    def noted(self, build="optimised"):
+        built.append(build)
+        return compiled(self, build)
+
+    template, once = "scale<float>", ("plain", "_Z9cplusplus6float4b")
+    small = LARGE.replace("#include <cuda/std/type_traits>", "")
+    small = simulated(small, name_expressions=(template,))
+    expected = {name: small.get_function(name).entry for name in (*small.kernels, template)}
+    monkeypatch.setattr(RawModule, "compiled", noted)
+    module = simulated(LARGE, name_expressions=(template,))
+    for name in (*once, "named", "macro", "_Z5twicePi", "record", template):
+        built.clear()
+        assert module.get_function(name).entry == expected[name], name
+        assert ("debug" in built) == (name not in once)
+    watched = simulated(LARGE)
+    with observe(DebugBuild()):
+        watched.get_function("plain")
+    assert built[-1] == "debug", "which the observer needs anyway"
 
 
 @needs_gpu

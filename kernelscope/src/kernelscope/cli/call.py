@@ -78,14 +78,18 @@ class FileCall:
         }
 
 
-def file_call(arguments: argparse.Namespace, backend: str | None = None) -> FileCall:
+def file_call(
+    arguments: argparse.Namespace, backend: str | None = None, for_debug: bool = False
+) -> FileCall:
     """Return the call that `arguments.file` and the options of `add_call` name.
 
-    backend: where it runs; None: as --backend says. Raises CompileError, ValueError,
+    backend: where it runs; None: as --backend says; for_debug: whether the debug build will run,
+    as for the sanitizer. Raises CompileError, ValueError,
     ArgumentError and FileNotFoundError for options that make no call.
     """
     file = source_file(arguments.file)
-    kernel, name = _kernel(file, arguments, resolve_backend(backend or arguments.backend))
+    backend = resolve_backend(backend or arguments.backend)
+    kernel, name = _kernel(file, arguments, backend, for_debug)
     parameters, texts = kernel.entry.parameters, arguments.arg or []
     if len(texts) != len(parameters) or arguments.grid is None:
         raise InputError(_usage(name, parameters, texts, arguments.grid))
@@ -109,7 +113,9 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
     )
 
 
-def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Kernel, str]:
+def _kernel(
+    file: Path, arguments: argparse.Namespace, backend: str, for_debug: bool
+) -> tuple[Kernel, str]:
     """The kernel that --kernel names, or the only one of the file, and its name in the source."""
     wanted = arguments.kernel
     module = RawModule(
@@ -119,6 +125,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
         name_expressions=(wanted,) if wanted and "<" in wanted else None,
         strict=True,
     )
+    module.for_debug = for_debug
     if wanted and "<" in wanted:
         return module.get_function(wanted), wanted
     known = {name: demangle(name) for name in module.kernels}

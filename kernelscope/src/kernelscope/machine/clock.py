@@ -17,10 +17,10 @@ class Clock:
     instructions: how many the chunk has executed, whatever the number of lanes.
 
     A loop that looks at the clock again and again, while no thread writes anything, sees it stand
-    still. So it comes back to where it was, and is known to wait. Once all threads only wait, or one
-    loop goes on that counts its rounds, time leaps, further each time, and passes as fast between
-    the next readings. A loop that waits for a time, or adds up times, ends soon, and one that waits
-    for what never comes is found.
+    still. So it comes back to where it was, and is known to wait. Once all threads only wait, or
+    one loop goes on that counts its rounds, time leaps, further each time, and passes as fast
+    between the next readings. A loop that waits for a time, or adds up times, ends soon, and one
+    that waits for what never comes is found.
     """
 
     def __init__(self, memory: GlobalMemory):

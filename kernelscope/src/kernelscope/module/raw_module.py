@@ -18,17 +18,19 @@ from kernelscope.compile import (
     requested_arch,
     unset_uses,
 )
+from kernelscope.events import active_observers
 
 from ..errors import Advice, InputError, InputTypeError, KernelNotFoundError, did_you_mean
 from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
 from ..ptx.parser import parse
-from ..ptx.syntax import Module
+from ..ptx.syntax import Function, Module
 from .cupy_side import CupyModules, newer_arch, translated_cucomplex
+from .declared import declared_entry, has_large_headers
 from .kernel import GpuKernel, Kernel, SimulatorKernel
 from .limits import DEFAULT_SHARED_BYTES
-from .signature import read_entry
+from .signature import Entry, read_entry
 
 _MAKING = threading.RLock()  # threads make one program after the other
 _TEMPLATE_KERNEL = re.compile(
@@ -108,6 +110,7 @@ class RawModule:
             "translate_cucomplex": translate_cucomplex,
             "enable_cooperative_groups": enable_cooperative_groups,
         } | ({} if jitify is None else {"jitify": jitify})
+        self.for_debug = False  # whether only observers that ask for the debug build will watch
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
         if self.name_expressions and self.kind != ".cu":
@@ -207,13 +210,25 @@ class RawModule:
         """The build whose PTX describes the kernels: the debug build, which knows their C types.
 
         NVRTC makes it in a small part of the time of the optimised build, which stands in where
-        the code has no debug build; then no C type is known.
+        the code has no debug build; then no C type is known. It also stands in where large headers
+        take most of the time of either build, unless the debug build is asked for anyway.
         """
         with call_budget():  # one limit of time for both
+            if self._has_large_headers and not self._is_watched_in_debug():
+                return self.compiled()
             try:
                 return self.compiled("debug")
             except CompileError:
                 return self.compiled()
+
+    @cached_property
+    def _has_large_headers(self) -> bool:
+        on_simulator = self.backend == "simulator"
+        return on_simulator and self.kind == ".cu" and has_large_headers(self.code)
+
+    def _is_watched_in_debug(self) -> bool:
+        """Whether the debug build will run, as far as is known now."""
+        return self.for_debug or any(one.build == "debug" for one in active_observers())
 
     @cached_property
     def _ptx_module(self) -> Module:
@@ -256,7 +271,7 @@ class RawModule:
             raise KernelNotFoundError(self._not_found(name))
         self._check_definitions()
         function = self._ptx_module.functions[mangled]
-        entry = read_entry(function, self._debug_reader, self.name)
+        entry = self._entry(name, function)
         if self.backend == "gpu":
             return GpuKernel(self, name, entry, self._cupy.function(name))
         kernel = SimulatorKernel(self, name, entry)
@@ -268,6 +283,19 @@ class RawModule:
                 + Advice("set kernel.max_dynamic_shared_size_bytes", "give --shared-mem BYTES")
             )
         return kernel
+
+    def _entry(self, name: str, function: Function) -> Entry:
+        """The description of a kernel, in a debug build where nothing else tells its C types."""
+        reader = self._debug_reader
+        if reader is None and self._has_large_headers:
+            entry = declared_entry(self, demangle(name), function)
+            if entry is not None:
+                return entry
+            try:
+                reader = Reader(parse(self.compiled("debug").ptx, bodies=False))
+            except CompileError:
+                pass  # the code has no debug build
+        return read_entry(function, reader, self.name)
 
     @cached_property
     def declared_shared_bytes(self) -> int:
