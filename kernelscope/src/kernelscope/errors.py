@@ -192,6 +192,10 @@ class ShuffleWarning(UserWarning):
     """A shuffle read a lane that its mask names and that is not there: a GPU gives any number."""
 
 
+class PortabilityWarning(UserWarning):
+    """A source uses a declaration of nvcc's, which cupy.RawModule itself does not have."""
+
+
 class LaunchError(UserError, ValueError):
     """An illegal launch: grid, block or shared memory outside what the device accepts.
 

@@ -16,7 +16,9 @@ from ..ptx.syntax import Function
 from .signature import Entry, read_entry
 
 _LARGE_HEADER = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*<(?:cooperative_groups|cub/|cuda/|thrust/|curand)", re.MULTILINE
+    r"^[ \t]*#[ \t]*include[ \t]*<(?:cooperative_groups|cub/|cuda/|thrust/|curand|type_traits"
+    r"|utility|tuple|array|functional|numeric|complex)",
+    re.MULTILINE,
 )
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _KERNEL = re.compile(

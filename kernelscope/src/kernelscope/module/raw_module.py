@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+import warnings
 from functools import cached_property
 
 from kernelscope.backend import BackendError, resolve_backend
@@ -20,7 +21,15 @@ from kernelscope.compile import (
 )
 from kernelscope.events import active_observers
 
-from ..errors import Advice, InputError, InputTypeError, KernelNotFoundError, did_you_mean
+from ..errors import (
+    Advice,
+    InputError,
+    InputTypeError,
+    KernelNotFoundError,
+    PortabilityWarning,
+    did_you_mean,
+    levels_to_caller,
+)
 from ..project import find_file, is_strict
 from ..ptx.demangle import demangle
 from ..ptx.dwarf import Reader
@@ -110,6 +119,7 @@ class RawModule:
             "translate_cucomplex": translate_cucomplex,
             "enable_cooperative_groups": enable_cooperative_groups,
         } | ({} if jitify is None else {"jitify": jitify})
+        self._noted = False  # whether a warning has named what is of nvcc
         self.for_debug = False  # whether only observers that ask for the debug build will watch
         self._programs: dict[str, object] = {}
         self._kernels: dict[str, Kernel] = {}
@@ -148,7 +158,7 @@ class RawModule:
         if self.kind == ".ptx":
             return Compiled(read_text(self.path))
         with call_budget():
-            return compile_ptx(
+            compiled = compile_ptx(
                 self.compiled_code,
                 self.name,
                 self.options,
@@ -157,6 +167,14 @@ class RawModule:
                 self.name_expressions,
                 self.folder,
             )
+        if compiled.lacked and not self._noted:
+            self._noted = True
+            text = (
+                f"{self.name}: {compiled.lacked} is of nvcc, and kernelscope gives it on the "
+                f"simulator and on a GPU. cupy.RawModule itself refuses this source"
+            )
+            warnings.warn(text, PortabilityWarning, stacklevel=levels_to_caller())
+        return compiled
 
     @property
     def folder(self) -> str | None:
