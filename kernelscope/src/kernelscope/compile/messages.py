@@ -241,6 +241,8 @@ def _hint(diagnostic: Diagnostic, source: str, lines: list[str], previous: int) 
         return _header_hint(missing.group(1))
     if "is undefined" in message or "namespace name" in message:
         return _name_hint(_quoted(message) or _name_at_caret(diagnostic), source)
+    if message == "texture is not a template":
+        return "CUDA 12 has no texture references; pass a cudaTextureObject_t to the kernel"
     if 'expected a "}"' in message:
         return "a brace is opened and never closed; look for the block that misses its end"
     return ""

@@ -97,7 +97,20 @@ class _Refusal:
         warnings.warn(text, ArgumentWarning, stacklevel=levels_to_caller())
 
 
+def _bind_texture(refuse, parameter: Parameter, value, backend: str):
+    """The handle of a texture object; on a GPU the object, whose handle CuPy passes."""
+    if parameter.size != 8 or parameter.is_struct:
+        refuse("got a texture object; it is for a parameter of type cudaTextureObject_t")
+    if backend == "gpu":
+        return value
+    if _is_cupys(type(value)):
+        refuse("got a texture object of CuPy's; the simulator takes those of kernelscope.texture")
+    return np.uint64(value.ptr)
+
+
 def _bind_one(refuse, parameter, value, backend):
+    if type(value).__name__ in ("TextureObject", "SurfaceObject"):
+        return _bind_texture(refuse, parameter, value, backend)
     array = is_array(value)
     known_pointer = parameter.ctype is not None and parameter.ctype.kind == "pointer"
     known_value = parameter.ctype is not None and not known_pointer

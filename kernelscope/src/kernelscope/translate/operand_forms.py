@@ -90,6 +90,7 @@ FORMS = {
     **dict.fromkeys(("prefetch", "prefetchu"), "address"),
     **dict.fromkeys(("discard", "applypriority"), "address number"),
     **dict.fromkeys(("pmevent", "setmaxnreg"), "number"),
+    "tex": "...",  # see texture_parts
     # asynchronous copies
     "cp.async": "address address number extent? hint?",
     **dict.fromkeys(("cp.async.commit_group", "cp.async.wait_all"), ""),
