@@ -313,6 +313,16 @@ class Memory:
                 old[places] = seen
         return old
 
+    def clear(self, address, size, ins) -> None:
+        """st.bulk: bytes of shared memory from an address on, 8 at a time, become zero."""
+        lanes = self.lanes.R[LANE].size
+        address, size = spread(address, lanes), np.unique(size)
+        if size.size > 1 or int(size[0]) % 8:
+            raise SimulatorError(f"{ins.opcode}: one size for all threads, a multiple of 8 bytes")
+        zero = (np.zeros(lanes, np.uint64),)
+        for offset in range(0, int(size[0]), 8):
+            self.store("shared", address + np.uint64(offset), zero, _LONG, 3, ins)
+
     def atomic_vector(self, address, operation, items: tuple, dtype, shift: int, wanted: bool, ins):
         """red.v2, atom.v4: atomics on adjacent items of global memory, each by itself.
 

@@ -218,6 +218,8 @@ class Warps:
         `if (lane < 8) x += __shfl_down_sync(0xff, x, 4)`.
         """
         block, lanes = self.reports.block, self.lanes.R[LANE]
+        if block.members is None:  # a shuffle without a mask
+            return
         members = spread(self.members_of(block), lanes.size)
         source = np.broadcast_to(source, lanes.size).astype(np.uint32)
         absent = inactive & (members >> source & np.uint32(1) != 0)
@@ -245,6 +247,18 @@ class Warps:
 
     def redux(self, mode, value, members):
         return reduce(mode, value, self.lanes.R[LANE], members)
+
+    def float_redux(self, fn, absent, value, members):
+        """redux.sync of floats: fn(a, b), for which `absent` changes nothing."""
+        lanes = self.lanes.R[LANE]
+        value, members = spread(value, lanes.size), spread(members, lanes.size)
+        table, base = _table(value, lanes, absent)
+        active = ballot(np.bool_(True), lanes, _ALL) & members
+        start, result = (lanes - base) & ~np.int64(31), np.full(lanes.size, absent)
+        for lane in range(32):
+            named = active >> np.uint32(lane) & np.uint32(1) != 0
+            result = fn(result, np.where(named, table[start + lane], absent))
+        return result
 
     def elect(self, members):
         return first_active(self.lanes.R[LANE], members)

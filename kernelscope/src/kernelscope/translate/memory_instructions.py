@@ -148,6 +148,8 @@ class MemoryLines(OperandText):
         )
 
     def _st(self, instruction: Instruction) -> str:
+        if instruction.opcode.startswith("st.bulk"):
+            return self.bulk_store(instruction)
         destination, source = instruction.operands[:2]
         kind = _item_type(instruction.opcode)
         values = ", ".join(self.read(item, kind) for item in _items(source, instruction.opcode))
@@ -156,6 +158,14 @@ class MemoryLines(OperandText):
             raise UnsupportedInstruction("a kernel cannot write to its parameters")
         where = repr(space), self.address(destination)
         return self.call("memory.store", instruction, *where, f"({values},)", _item(kind))
+
+    def bulk_store(self, instruction: Instruction) -> str:
+        """st.bulk: a number of bytes of shared memory become zero."""
+        self.need(100)
+        address, size, value = instruction.operands
+        if value != Immediate(0):
+            raise UnsupportedInstruction("its value can only be 0")
+        return self.call("memory.clear", instruction, self.address(address), self.read(size, "u64"))
 
     def _atom(self, instruction: Instruction) -> str:
         return self.atomic(instruction, instruction.operands[0], instruction.operands[1:])
@@ -216,6 +226,9 @@ class MemoryLines(OperandText):
         if parts[:4] == ["cp", "async", "mbarrier", "arrive"]:
             counted = str("noinc" in parts)
             return self.mbarrier(instruction, "follow_copies", instruction.operands[0], counted)
+        if parts[:4] == ["cp", "async", "bulk", "prefetch"] and "tensor" not in parts:
+            self.need(90)
+            return "pass"
         if parts[:2] != ["cp", "async"] or "bulk" in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: only cp.async")
         if "commit_group" in parts:
