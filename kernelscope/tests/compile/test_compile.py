@@ -294,7 +294,6 @@ extern "C" __global__ void k(float* x) {{
             "x[1] = std::clamp(5, 1, 3); x[2] = std::min(4, 3);",
             (2, 3, 3),
         ),
-        ("<limits>", "limits", "x[0] = std::numeric_limits<float>::infinity();", (np.inf,)),
         (
             "<climits>",
             "climits cfloat float.h limits.h",
@@ -314,13 +313,6 @@ extern "C" __global__ void k(float* x) {{
             (3,),
         ),
         ("<iostream>", "iostream vector string fstream iomanip chrono random", "x[0] = 2;", (2,)),
-        ("<type_traits>", "type_traits", "x[0] = std::is_same<int, int>::value;", (1,)),
-        (
-            "<utility>",
-            "utility",
-            "auto p = std::make_pair(1, 2.f); x[0] = p.first + p.second;",
-            (3,),
-        ),
     ],
 )
 def test_a_source_for_nvcc_compiles_and_says_what_cupy_lacks(lacked, includes, lines, expected):

@@ -267,7 +267,10 @@ def _run_nvrtc(
         reply, image = kept or _answer(library, request, name, budget)
     if reply["error"]:
         log, system = reply["log"].rstrip("\0") or reply["error"], real_folders(include_folders())
-        raise describe_failure(source, name, log, arguments, reply["error"], system)
+        failure = describe_failure(source, name, log, arguments, reply["error"], system)
+        if not kept and lacked_of_nvcc(failure.diagnostics, source):
+            keep(path, reply, image)  # it compiles otherwise, and need not fail again before
+        raise failure
     if not kept:
         keep(path, reply, image)
     ptx = "" if binary else image.decode(errors="replace").rstrip("\0")

@@ -30,7 +30,7 @@ __device__ unsigned bits(unsigned x) { return x; }
 
 
 @dataclass(frozen=True)
-class Case:
+class TextureCase:
     """One texture: a dtype, channels, dimensions (0: linear memory), an address mode, the filter,
     whether coordinates are normalised and integers read as fractions.
     """
@@ -108,26 +108,26 @@ class Case:
         return home.TextureObject(resource, described), array
 
 
-def cases() -> list[Case]:
+def cases() -> list[TextureCase]:
     """Every format, channel count, dimension, address mode and filter that CUDA allows."""
     found = []
     for dtype, channels in itertools.product(FORMATS, (1, 2, 4)):
         fractions = (False, True) if dtype in ("u1", "i1", "u2", "i2") else (False,)
-        found.append(Case(dtype, channels, 0, "clamp", False, False, False))
+        found.append(TextureCase(dtype, channels, 0, "clamp", False, False, False))
         for as_fractions, dimensions, normalized in itertools.product(fractions, (1, 2), (0, 1)):
             filters = (False, True) if dtype[0] == "f" or as_fractions else (False,)
             modes = MODES if normalized else ("clamp", "border")
             for linear, mode in itertools.product(filters, modes):
                 if mode == "border" and dtype[0] != "f" and not as_fractions:
                     continue  # a border of floats has no meaning there
-                case = Case(
+                case = TextureCase(
                     dtype, channels, dimensions, mode, linear, bool(normalized), as_fractions
                 )
                 found.append(case)
     return found
 
 
-def run_case(machine, case: Case) -> np.ndarray:
+def run_case(machine, case: TextureCase) -> np.ndarray:
     """(LANES, 4) uint32: the four channels at each place."""
     module = machine.load(case.source)
     handle, alive = case.texture(machine.backend == "gpu")
@@ -137,7 +137,7 @@ def run_case(machine, case: Case) -> np.ndarray:
     return out
 
 
-def compare(case: Case, first: np.ndarray, second: np.ndarray) -> dict:
+def compare(case: TextureCase, first: np.ndarray, second: np.ndarray) -> dict:
     """`mismatches`: lanes where a channel has other bits; `channels`: in which; what is apart."""
     bad = first != second
     record = {"lanes": LANES, "mismatches": int(bad.any(axis=1).sum())}

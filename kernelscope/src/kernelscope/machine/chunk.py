@@ -26,7 +26,6 @@ from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
-from .textures import Textures
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
@@ -52,7 +51,6 @@ class Chunk:
             self.lanes, self.memory, self.copies, self.scheduler, self.reports
         )
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
-        self.textures = Textures(self.lanes, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
         self.reports.machine = ChunkView(self) if run.observers else None

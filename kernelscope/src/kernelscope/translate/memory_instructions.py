@@ -262,7 +262,7 @@ class MemoryLines(OperandText):
         kind, coordinate_kind, results, handle, places = texture_parts(instruction)
         coordinates = "".join(f"{self.read(place, coordinate_kind)}, " for place in places)
         call = self.call(
-            "textures.fetch",
+            "memory.fetch",
             instruction,
             self.read(handle, "u64"),
             f"({coordinates})",
