@@ -79,7 +79,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
         failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
         return Judgement(**about, failures=(failure,))
     passed, totals = [], {}
-    for setup in exercise.setups:
+    for setup in exercise.setups_for(source):
         failures, totals = examine(kernel, setup)
         if failures:
             return Judgement(**about, cases=tuple(passed), failures=failures)

@@ -11,10 +11,11 @@ with the formula that its notebook shows, hidden cases, and a solution whose mar
 the learner writes; its stub is the solution without that region.
 """
 
+import random
 import re
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -158,8 +159,15 @@ class Exercise:
 
     @cached_property
     def setups(self) -> tuple[Setup, ...]:
-        """The launches of the specification, smallest first."""
-        return self._setups(self._names["SIZES"])
+        """The launches of the specification, smallest first; a range is its least size."""
+        return self._setups([_chosen(one, min) for one in self._names["SIZES"]])
+
+    def setups_for(self, source: str) -> Iterator[Setup]:
+        """Yield the launches that judge a kernel's text, which decides of the ranges."""
+        choose = random.Random(source).choice
+        for sizes, setup in zip(self._names["SIZES"], self.setups, strict=True):
+            drawn = _chosen(sizes, choose)
+            yield setup if drawn == setup.sizes else self._setups([drawn])[0]
 
     @cached_property
     def hidden_setups(self) -> tuple[Setup, ...]:
@@ -175,6 +183,10 @@ class Exercise:
     def is_stub(self, source: str) -> bool:
         """Whether a kernel's text is still the stub; comments and blanks do not count."""
         return _code_of(source) == _code_of(self.stub)
+
+
+def _chosen(sizes: Mapping[str, object], choose: Callable[[range], int]) -> dict[str, object]:
+    return {name: choose(one) if isinstance(one, range) else one for name, one in sizes.items()}
 
 
 def exercise_names() -> list[str]:

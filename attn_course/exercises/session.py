@@ -117,9 +117,9 @@ def step(name: str):
             f'nothing to step through yet: run check("{name}") on your kernel first'
         )
     exercise, first = read_exercise(name), judgement.first
-    setup = exercise.setups[0]
-    if first is not None:
-        setup = next((one for one in exercise.setups if one.label == first.label), setup)
+    label = first.label if first is not None else ""
+    setups = exercise.setups_for(judgement.source)
+    setup = next((one for one in setups if one.label == label), exercise.setups[0])
     block = first.block if first is not None and first.block else (0, 0, 0)
     trace = traced(exercise, judgement.source, setup, block, STEP_SECONDS)
     return trace.show(step=_told(trace, first))

@@ -1,7 +1,8 @@
 """The vocabulary of an exercise's specification: inputs, outputs, goals and launches.
 
 A specification is Python text with two names: `SIZES`, a list of dicts, the smallest case first,
-and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCABULARY`.
+and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCABULARY`. A size
+may be a range, of which a kernel's text decides: none can be made for the sizes that it has seen.
 """
 
 from __future__ import annotations
