@@ -1,5 +1,6 @@
 """The exceptions of the engine. Messages name the source line and a remedy."""
 
+import functools
 import sys
 import sysconfig
 import traceback
@@ -25,8 +26,10 @@ def is_hidden(filename: str) -> bool:
 
 def levels_to_caller() -> int:
     """Return the `stacklevel` with which a warning shows the line that called this package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back and is_hidden(frame.f_code.co_filename):
+    level, frame, between = 1, sys._getframe(1), functools.__file__  # of cached properties
+    while frame.f_back and (
+        is_hidden(frame.f_code.co_filename) or frame.f_code.co_filename == between
+    ):
         level, frame = level + 1, frame.f_back
     return level
 

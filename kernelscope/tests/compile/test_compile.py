@@ -324,7 +324,7 @@ def test_a_source_for_nvcc_compiles_and_says_what_cupy_lacks(lacked, includes, l
     kernel((1,), (1,), (x,))
     expected = np.array(expected, np.float32)
     np.testing.assert_allclose(x[: expected.size], expected, rtol=1e-7)
-    assert len(warned) == 1
+    assert len(warned) == 1 and warned[0].filename == __file__
 
 
 def test_names_of_a_source_of_its_own_are_left_to_it(recwarn):

@@ -126,10 +126,10 @@ class Scheduler:
             self.next_probe = _FIRST_PROBE
         if monotonic() >= self.budget.next_look:
             self.check_budget(block)
-        if lanes.jumps >= _LONG_LOOP and self.clock.stands_still():
-            self.clock.leap()  # the loop changes something else at each round
         if lanes.probe is None:
             if lanes.jumps >= self.next_probe:
+                if lanes.jumps >= _LONG_LOOP and self.clock.stands_still():
+                    self.clock.leap()  # the loop changes something else at each round
                 lanes.probe = (key, self.live_registers(key), self.versions())
                 self.next_probe = lanes.jumps + _PROBE_JUMPS
             return False
