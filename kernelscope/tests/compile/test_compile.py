@@ -510,3 +510,14 @@ def test_without_cupy_the_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(CompilerMissingError, match="pip install cupy-cuda12x"):
         compile_ptx(SCALE, options=("-DWITHOUT_CUPY",))
+
+
+def test_an_error_inside_a_header_of_cudas_does_not_ask_to_edit_it(tmp_path):
+    header = tmp_path / "inner.h"
+    header.write_text("")
+    log = f'{header}(3): error: namespace "std" has no member "thing"\n  std::thing x;\n       ^\n'
+    source, failed = f"#include <inner.h>\n{SCALE}", "NVRTC_ERROR_COMPILATION"
+    mine = describe_failure(source, "k.cu", log, (), failed)
+    cudas = describe_failure(source, "k.cu", log, (), failed, (str(tmp_path),))
+    assert "not yours to edit" in str(cudas) and "not yours to edit" not in str(mine)
+    assert "host code" not in str(cudas) + str(mine)

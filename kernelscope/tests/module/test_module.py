@@ -747,6 +747,14 @@ def test_cupy_gets_include_folders_but_no_architecture(fake_device, tmp_path):
     assert CupyModules(module)._options() != options
 
 
+@pytest.mark.filterwarnings("ignore::kernelscope.errors.PortabilityWarning")
+def test_cupy_gets_what_a_source_for_nvcc_lacks(fake_device):
+    code = AXPY.replace("a * x[i]", "a * x[i] * (float)M_PI")
+    for text, count in ((AXPY, 0), (code, 1)):
+        options = CupyModules(RawModule(text, backend="gpu"))._options()
+        assert sum(one.startswith("--pre-include=") for one in options) == count
+
+
 @pytest.mark.parametrize(
     ("code", "options", "arch"),
     [
