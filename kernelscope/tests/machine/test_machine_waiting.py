@@ -249,9 +249,14 @@ def test_a_loop_that_writes_the_same_nan_is_a_hang_too(impatient, name, build):
         run(CODE, name, 1, 64, zeros(2, np.float32), zeros(64), build=build)
 
 
+@pytest.fixture
+def some_patience(monkeypatch):
+    monkeypatch.setenv("KERNELSCOPE_TIMEOUT", "20")
+
+
 @pytest.mark.parametrize("threads", [1, 40])
 @pytest.mark.parametrize("cycles", [1000, 20_000_000])
-def test_a_busy_wait_on_the_clock_ends(impatient, build, threads, cycles):
+def test_a_busy_wait_on_the_clock_ends(some_patience, build, threads, cycles):
     """Whether it adds up times or counts its rounds, neither of which a waiting loop does."""
     for name in ("adds_up", "counts_rounds"):
         out = np.zeros(threads, np.int64)
@@ -260,12 +265,12 @@ def test_a_busy_wait_on_the_clock_ends(impatient, build, threads, cycles):
         assert (out < cycles * 2 + 100).all()
 
 
-def test_a_wait_for_a_flag_gives_up_by_the_clock(impatient, build):
+def test_a_wait_for_a_flag_gives_up_by_the_clock(some_patience, build):
     out = np.zeros(8, np.int64)
     run(CODE, "gives_up", 1, 8, zeros(1), np.int64(20_000_000), out, build=build)
     assert (out > 0).all()
 
 
-def test_a_loop_that_adds_no_time_hangs(impatient, build):
+def test_a_loop_that_adds_no_time_hangs(some_patience, build):
     with pytest.raises(Hang, match="adds_nothing hangs at"):
         run(CODE, "adds_nothing", 1, 8, np.int64(10), np.zeros(8, np.int64), build=build)

@@ -55,6 +55,7 @@ redux.sync.add.u32 %r4, %r1, -1 | elect.sync _|%p2, -1 | activemask.b32 %r4
 ld.global.u32 %r4, [%rd2] | ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd2]
 ld.shared.b128 q, [tile] | ld.param.u64 %rd4, [out] | ldu.global.u32 %r4, [%rd1]
 ld.local.u16 %h1, [mine+2] | ld.global.L2::cache_hint.u32 %r4, [%rd2], %rd5
+mov.b128 _, {%rd4, %rd5}
 st.shared.u32 [tile+16], %r1 | st.global.v2.u32 [%rd2], {%r1, 7} | st.global.b128 [%rd2], q
 atom.global.add.u32 %r4, [%rd1], 1 | atom.shared.cas.b32 %r4, [tile+16], 0, 1
 atom.global.add.v2.f32 {%f1, %f2}, [%rd2], {%f3, %f4} | atom.global.exch.b128 q, [%rd2], q

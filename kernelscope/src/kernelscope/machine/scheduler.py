@@ -22,7 +22,7 @@ from .memory import scalar
 
 _FIRST_PROBE = 8  # backward jumps of a group before it is first asked whether it only spins
 _LAST_PROBE = 2048  # and the most between two questions
-_LONG_LOOP = 4096  # backward jumps of a group after which a clock that stands still goes on
+_LONG_LOOP = 2048  # backward jumps of a group after which a clock that stands still goes on
 _LONG_WAIT = 32  # the same for groups that poll: after so many turns without a write
 _PROBE_JUMPS = 32  # backward jumps until a question is given up
 _PATIENCE = 256  # blocks with polling instructions until other groups get a turn
@@ -128,8 +128,6 @@ class Scheduler:
             self.check_budget(block)
         if lanes.probe is None:
             if lanes.jumps >= self.next_probe:
-                if lanes.jumps >= _LONG_LOOP and self.clock.stands_still():
-                    self.clock.leap()  # the loop changes something else at each round
                 lanes.probe = (key, self.live_registers(key), self.versions())
                 self.next_probe = lanes.jumps + _PROBE_JUMPS
             return False
@@ -142,8 +140,10 @@ class Scheduler:
                 self.spin_block, lanes.probe = self.polled if inside else block, None
                 return True
         if lanes.jumps >= self.next_probe:
-            lanes.probe = None
-            self.next_probe = lanes.jumps + min(lanes.jumps, _LAST_PROBE)
+            lanes.probe, wait = None, min(lanes.jumps, _LAST_PROBE)
+            if lanes.jumps >= _LONG_LOOP and self.clock.stands_still() and self.clock.leap():
+                wait = _PROBE_JUMPS  # the loop changes something else at each round
+            self.next_probe = lanes.jumps + wait
         return False
 
     def versions(self) -> tuple[int, int]:

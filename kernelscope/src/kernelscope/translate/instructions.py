@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 from kernelscope.ptx.registers import symbols_in
-from kernelscope.ptx.syntax import TYPE_BYTES, Instruction, Register, Selected
+from kernelscope.ptx.syntax import TYPE_BYTES, Instruction, Register, Selected, Vector
 
 from ..addresses import LOCAL_WINDOW, SHARED_WINDOW
 from ..errors import UnsupportedInstruction
@@ -76,6 +76,8 @@ class Decoder(MatrixLines):
         kind = type_of(instruction.opcode)
         if "b128" in instruction.opcode.split("."):
             values = ", ".join(self.read(half, "b64") for half in source.items)
+            if not isinstance(destination, Vector):  # `_`
+                return values
             return self.write_halves(destination, values)
         if isinstance(source, Register) and source.name.startswith(("%clock", "%globaltimer")):
             shift = 32 if source.name.endswith("_hi") else 0
