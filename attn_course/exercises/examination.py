@@ -1,7 +1,7 @@
 """Examine a kernel: compile it, run every case of its exercise, and say which property fails.
 
-Everything runs on the simulator, on any machine alike: each case once as the optimised build with
-counters, and once as the debug build under the sanitizer. A loop without an end is told within
+Everything runs on the simulator: each case as the optimised build with counters and, unless its
+setup says otherwise, as the debug build under the sanitizer. A loop without an end is told within
 some seconds.
 """
 
@@ -117,7 +117,7 @@ def examine(
             counts, arguments = LaunchCounts(setup), setup.fresh()
             launch(kernel, setup, arguments, *counts.observers)
         totals = counts.totals(kernel)
-        found = _sanitized(kernel, setup) if sanitized else []
+        found = _sanitized(kernel, setup) if sanitized and setup.sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)

@@ -124,10 +124,9 @@ class Setup:
         shared_bytes: dynamic shared memory of the launch.
         relative: the relative error allowed; see reference.compare. absolute: the error allowed
             where the reference is 0.
-        goals: bounds on the launch's counters.
-        method: goals that a kernel reaches only by the method that is asked for; see
-            classroom.points.
-        sizes: what the specification's `setup` was called with.
+        goals: bounds on the launch's counters. method: goals that only the method reaches that is
+            asked for; see classroom.points.
+        sanitized: False leaves the sanitizer to the smaller cases. sizes: of the specification.
     """
 
     grid: object
@@ -139,6 +138,7 @@ class Setup:
     absolute: float = 0.0
     goals: tuple[Goal, ...] = ()
     method: tuple[Goal, ...] = ()
+    sanitized: bool = True
     sizes: Mapping[str, object] | None = None
 
     def __post_init__(self):
