@@ -152,10 +152,13 @@ def _compile(source, name, options, target, build_options, name_expressions, fol
             if not known:
                 raise
     compiled = _compile_with(call, NVCC_OPTIONS)
+    if len(_lacking) >= _MOST_KNOWN:
+        _lacking.clear()
     _lacking[call[:3]] = known
     return replace(compiled, added=NVCC_OPTIONS, lacked=known)
 
 
+_MOST_KNOWN = 256
 _lacking: dict[tuple, str] = {}  # (source, name, options) -> what it lacked
 
 
