@@ -33,7 +33,7 @@ _MOST_ELEMENTS = 1 << 24  # of an array; no block has as much shared memory
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A __shared__ array's element type and extents (-1: the launch decides).
+    """A __shared__ array's element type and extents (-1: the launch decides); other arrays' too.
 
     members: the last extent are the members of a vector type such as float4.
     """
@@ -42,6 +42,11 @@ class SharedArray:
     dtype: str
     shape: tuple[int, ...]
     members: bool = False
+
+    @property
+    def size(self) -> int:
+        """Its bytes; 0 where the launch decides."""
+        return max(np.dtype(self.dtype).itemsize * prod(self.shape), 0)
 
 
 def declared_arrays(
