@@ -30,6 +30,7 @@ class Executable:
         self.specials: dict[int, str] = {slot: name for name, slot in _HIDDEN.items()}
         self.special_names: dict[str, int] = dict(_HIDDEN)
         self.unset: dict[int, str] = {}  # slots that may be read before they are written -> dtype
+        self.loops: dict[tuple, object] = {}  # of single lanes, see the room `scalar`
         self.shared_bytes = 0
         self.shared_places: dict[str, tuple[int, Variable]] = {}
         self.dynamic_names: list[str] = []
@@ -70,6 +71,11 @@ class Executable:
         ]
         sizes = [aligned(v.size, max(v.align, 16)) for v in variables if v.space != "shared"]
         return sum(sizes) + 32 * len(functions)
+
+    @cached_property
+    def reads_clock(self) -> bool:
+        """May it read a clock, whose value depends on how many blocks have run?"""
+        return "%clock" in self.program.ptx or "%globaltimer" in self.program.ptx
 
     def note_unset(self, live: int) -> None:
         """Registers that some path reads before any write: they start as zero."""
