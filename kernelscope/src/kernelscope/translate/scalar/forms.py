@@ -150,15 +150,14 @@ _FLOATS = {
     "neg": "-{}",
 }
 EXACT = {"min", "max", "abs", "neg", "selp", "mov"}  # the result is a value of the type already
-_NEAREST = {"rn", "ftz", "approx", "full"}
-# .approx is the nearest number too, but for quotients, and for these in .f64.
-_APPROXIMATE = {"f32": {"rcp", "sqrt", "rsqrt"}}
+_NEAREST = {"f32": {"rn", "ftz", "approx", "full"}, "f64": {"rn"}}
+_APPROXIMATE = {"rcp", "sqrt", "rsqrt"}  # whose .approx is computed in float64, and rounded
 
 
 def _float(name: str, kind: str, modifiers: frozenset[str], values: tuple) -> str | None:
-    if name not in _FLOATS or not modifiers <= _NEAREST:
+    if name not in _FLOATS or not modifiers <= _NEAREST[kind]:
         return None
-    if "approx" in modifiers and name not in _APPROXIMATE.get(kind, ()):
+    if "approx" in modifiers and name not in _APPROXIMATE:
         return None
     return _FLOATS[name].format(*values)
 

@@ -25,8 +25,9 @@ from kernelscope.ptx.syntax import (
 
 from ...address_space import SPACE
 from ...errors import UnsupportedInstruction
+from ...isa.narrow import VIDEO_ROWS
 from ...isa.special_registers import CLOCKS
-from ..control_flow import LOCAL_BASE, SHARED_BASE, is_warp_level, looks_at_others
+from ..control_flow import LOCAL_BASE, SHARED_BASE
 from ..instructions import NOTHING, WINDOWS, WRAPPING
 from ..memory_instructions import item_type, items_of, memory_space
 from ..operands import STORED, code_of, type_of
@@ -121,7 +122,7 @@ class ScalarLines:
         """What the lane does at an instruction: `raise Aside` where that is NumPy's turn."""
         self.instance = instance
         root = instruction.opcode.split(".")[0]
-        if is_warp_level(instruction.opcode) or looks_at_others(instruction.opcode):
+        if root in VIDEO_ROWS:
             return ["raise Aside"]
         if root in NOTHING:
             return []
