@@ -8,7 +8,8 @@ the call are found and told of by the same code as ever.
 
 A few lanes, each of another warp, go on one after another. It steps aside for all observers, which are told of every instruction; for kernels that read a
 clock, which counts blocks; while the scheduler has other groups to run inside the loop; and for
-blocks that poll memory, which must let other groups take turns.
+blocks that poll memory, which must let other groups take turns; and in a launch that is shared out
+among processes, which note every store.
 """
 
 from time import monotonic
@@ -38,7 +39,8 @@ class Single:
 
     def __init__(self, chunk):
         self.chunk, self.kernel, self.lanes = chunk, chunk.kernel, chunk.lanes
-        self.allowed = not chunk.reports.observers and not self.kernel.reads_clock
+        marks = chunk.memory.globals.marks
+        self.allowed = not (chunk.reports.observers or self.kernel.reads_clock or marks)
         self.rest, self.turn, self.wait = 1, FUEL * 16, _FIRST
         self._known: tuple[object, object, dict] = (None, None, {})
 
