@@ -26,7 +26,7 @@ from .matrix import Matrices
 from .memory import scalar
 from .reports import Reports
 from .scheduler import Scheduler
-from .speed import FEW, Single
+from .speed import FEW, Single, Swaps
 from .view import ChunkView
 from .warps import Warps, is_warp_barrier
 
@@ -54,12 +54,12 @@ class Chunk:
         self.warps = Warps(self.lanes, self.scheduler, self.reports)
         self.matrices = Matrices(self.lanes, self.memory, self.reports)
         self.calls = DeviceCalls(run, self.lanes, self.memory)
-        self.single = Single(self)
+        self.single, self.swaps = Single(self), Swaps(self)
         self.reports.machine = ChunkView(self) if run.observers else None
 
     def close(self) -> None:
         """Drop the references back to the chunk, so that its memory is freed at once."""
-        self.reports.machine = self.single = None
+        self.reports.machine = self.single = self.swaps = None
 
     # -- the run loop ---------------------------------------------------------------------------
     def run(self) -> bool:
@@ -87,7 +87,7 @@ class Chunk:
                 lanes.fetch(block.uses)
             if reports.observers:
                 self.run_observed(block)
-            else:
+            elif not (block.polls and self.swaps.settle(block)):
                 R = lanes.R
                 for operation in block.operations[start:] if start else block.operations:
                     operation(R, self)
