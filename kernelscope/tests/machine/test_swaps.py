@@ -51,7 +51,7 @@ extern "C" __global__ void in_shared(float* sums, const float* x, float* seen, i
     seen[PLACE] = s[threadIdx.x % 8];
 }
 extern "C" __global__ void guessed(float* sums, const float* x, float* seen, int places) {
-    int i = PLACE, *p = (int*)sums + i % places, old, found = 1 + i % 3;  // nobody expects what is there
+    int i = PLACE, *p = (int*)sums + i % places, old, found = 1 + i % 3;  // all wrong
     do {
         old = found;
         found = atomicCAS(p, old, old * 5 + i);

@@ -158,7 +158,8 @@ class MemoryLines(OperandText):
         if "exch" not in parts and "cas" not in parts:
             raise UnsupportedInstruction(f"{instruction.opcode}: .b128 has .exch and .cas only")
         pairs = [
-            [self.read(half, "b64") for half in items_of(o, instruction.opcode)] for o in operands[1:]
+            [self.read(half, "b64") for half in items_of(o, instruction.opcode)]
+            for o in operands[1:]
         ]
         values = "".join(f"({low}, {high}), " for low, high in pairs)
         where = repr(memory_space(instruction.opcode)), self.address(operands[0])

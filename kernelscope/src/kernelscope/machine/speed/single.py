@@ -6,10 +6,12 @@ translate.scalar) runs until it is done, or meets what it leaves to NumPy. That 
 that instruction, with the same registers and the same memory: a fault, a hang and the limits of
 the call are found and told of by the same code as ever.
 
-A few lanes, each of another warp, go on one after another. It steps aside for all observers, which are told of every instruction; for kernels that read a
-clock, which counts blocks; while the scheduler has other groups to run inside the loop; and for
-blocks that poll memory, which must let other groups take turns; and in a launch that is shared out
-among processes, which note every store.
+A few lanes, each of another warp, go on one after another.
+
+It steps aside for all observers, which are told of every instruction; for kernels that read a
+clock, which counts blocks; while the scheduler has other groups to run inside the loop; for blocks
+that poll memory, which must let other groups take turns; and in a launch that is shared out among
+processes, which note every store.
 """
 
 from time import monotonic
@@ -71,6 +73,7 @@ class Single:
         """Let the group's lanes run one after another, as warps may."""
         lanes, scheduler = self.lanes, self.chunk.scheduler
         lanes.flush(self.chunk.blocks[key].live_in)
+        self.wait = 1  # for each of them
         scheduler.queue += [{key: place} for place in lanes.all_places()[::-1, None]]
 
     def tired(self) -> int:

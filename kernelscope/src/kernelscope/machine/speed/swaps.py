@@ -58,7 +58,9 @@ def find(block: Block) -> Swap | None:
     """The swap that a block repeats until it succeeds; None where it may be something else."""
     t, body = block.terminator, block.instructions
     roots = [i.opcode.split(".")[0] for i in body]
-    swaps = [at for at, i in enumerate(body) if roots[at] == "atom" and "cas" in i.opcode.split(".")]
+    swaps = [
+        at for at, i in enumerate(body) if roots[at] == "atom" and "cas" in i.opcode.split(".")
+    ]
     if t.kind != "branch" or t.target != block.key or len(swaps) != 1 or block.warp_level:
         return None
     at, instance = swaps[0], block.instance

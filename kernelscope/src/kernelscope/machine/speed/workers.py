@@ -138,7 +138,9 @@ class Marks:
             extent: self.memory.bytes[extent[0] & ~15 :][: mask.size][mask != 0]
             for extent, mask in self.all_writes.items()
         }
-        both = ({e: _bits(mask) for e, mask in m.items()} for m in (self.all_reads, self.all_writes))
+        both = (
+            {e: _bits(mask) for e, mask in m.items()} for m in (self.all_reads, self.all_writes)
+        )
         return pickle.dumps((self.memory.read, *both, data))
 
 

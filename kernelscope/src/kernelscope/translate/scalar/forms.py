@@ -244,7 +244,7 @@ def form_of(opcode: str, values: tuple[str, ...]) -> str | None:
     if name == "mov":
         return values[0]
     if name == "selp":
-        return "{} if {} else {}".format(values[0], values[2], values[1])
+        return f"{values[0]} if {values[2]} else {values[1]}"
     if name.startswith("setp."):
         return _comparison(name, kind, values)
     if name == "cvt":

@@ -259,8 +259,7 @@ class ScalarLines:
         """
         return [
             f"x = {a} * {b}; t = x + {c}; DOUBLE[0] = t",
-            "if LONG[0] & 536870911 == 268435456 and "
-            f"(t - x != {c} or t - {c} != x): raise Aside",
+            f"if LONG[0] & 536870911 == 268435456 and (t - x != {c} or t - {c} != x): raise Aside",
             *_ROUNDED,
             *self.write(destination, "f32", "t"),
         ]

@@ -51,9 +51,7 @@ class Loop:
 
 def loop_of(kernel, head: Key, last: Key) -> Loop | None:
     """The function of the blocks from `head` to `last`, calls and all; None where they are many."""
-    keys = sorted(
-        key for key in kernel.blocks if head <= key <= last
-    )
+    keys = sorted(key for key in kernel.blocks if head <= key <= last)
     if sum(len(kernel.blocks[key].instructions) for key in keys) > _MOST:
         return None
     return _Writer(kernel, keys).loop()
@@ -117,9 +115,7 @@ class _Writer:
         lines = [(*one, None) for one in head] + body + [(*one, None) for one in tail]
         source = "\n".join("    " * depth + line for depth, line, _ in lines)
         code = next(
-            one
-            for one in compile(source, SCALAR, "exec").co_consts
-            if isinstance(one, CodeType)
+            one for one in compile(source, SCALAR, "exec").co_consts if isinstance(one, CodeType)
         )
         places = [None, *(place for *_, place in lines)]
         run = FunctionType(code, text.names)
