@@ -156,6 +156,8 @@ class GlobalMemory(FlatMemory):
     def read_and_written(self) -> set[str]:
         """The names of the arrays that accesses have met in both ways."""
         extents = self.read & self.written
+        if not extents:
+            return set()
         return {b.name for b in self.buffers for e in extents if e[0] <= b.start < e[1]}
 
     def extents_of(self, names: set[str]) -> set[tuple[int, int]]:

@@ -66,30 +66,56 @@ def shared_out(run, first: int) -> bool:
     """Run a launch's blocks from `first` on in several processes, where that is worth while and
     right. Raises InputError, OutOfTime and Interrupted.
     """
-    kernel, left, count = run.kernel, run.blocks - first, worker_count()
-    stays = run.blocks_that_stay_together()
-    if count == 1 or kernel.alone or left < 2 * stays:
-        return False
-    if kernel.seconds_a_lane * left * run.threads < _WORTH_SECONDS:
+    kernel, left = run.kernel, run.blocks - first
+    if kernel.alone or kernel.seconds_a_lane * left * run.threads < _WORTH_SECONDS:
         return False
     if run.observers or run.warp_order is not None or run.budget.started is not None:
+        return False
+    count, stays = worker_count(), run.blocks_that_stay_together()
+    if count == 1 or left < 2 * stays:
         return False
     kernel.alone = not (are_independent(kernel) and Team(run, count).execute(first, stays))
     return not kernel.alone
 
 
+class Mask:
+    """Which bytes of an extent a part touches: a byte each, from the multiple of 16 before it on.
+
+    within: where they all are.
+    """
+
+    def __init__(self, extent: tuple[int, int]):
+        self.start = extent[0] & ~15
+        self.bytes, self.within = np.zeros((extent[1] + 15 & ~15) - self.start, np.uint8), slice(0)
+
+    def add(self, address, size: int) -> None:
+        """Add what lanes touch at their addresses, (lanes,) or one scalar, of `size` bytes each."""
+        words = self.bytes.view(_WORDS[size])
+        place = ((address - np.uint64(self.start)) // np.uint64(words.itemsize)).astype(np.int64)
+        for item in range(size // words.itemsize):
+            words[place + item] = ~words.dtype.type(0)
+        low, high = int(place.min()) * words.itemsize, int(place.max()) * words.itemsize + size
+        before = self.within
+        self.within = slice(min(low, before.start or low), max(high, before.stop))
+
+    def clear(self) -> None:
+        self.bytes[self.within] = 0
+        self.within = slice(0)
+
+
 class Marks:
     """What one process reads and writes of global memory, part after part.
 
-    Masks by extent, with a byte for each byte, from the multiple of 16 before the extent on.
-    writes, reads: of the part that runs; reads only of extents that the kernel is known to write
-    as well. all_writes, all_reads: of the parts before. saved: what was there at first.
+    writes, reads: Masks by extent, of the part that runs; reads only of extents that the kernel is
+    known to write as well. all_writes, all_reads: their bytes, of the parts before. saved: what
+    was there at first.
     """
 
     def __init__(self, memory, both: set):
         self.memory, self.saved = memory, {}
         self.writes, self.all_writes = {}, {}
-        self.reads, self.all_reads = ({extent: _mask(extent) for extent in both} for _ in range(2))
+        self.reads = {extent: Mask(extent) for extent in both}
+        self.all_reads = {extent: mask.bytes.copy() for extent, mask in self.reads.items()}
         memory.read, memory.written = set(), set()
         memory.recent = memory.recent_writable = (0, 0)
 
@@ -97,19 +123,16 @@ class Marks:
         """Note an access of all lanes inside one extent, before it takes place."""
         extent = self.memory.recent if kind == "load" else self.memory.recent_writable
         mask = self.reads.get(extent) if kind == "load" else self.written(extent)
-        if mask is None:
-            return
-        words = mask.view(_WORDS[size])
-        place = (address - np.uint64(extent[0] & ~15)) // np.uint64(words.itemsize)
-        for item in range(size // words.itemsize):
-            words[place.astype(np.int64) + item] = ~words.dtype.type(0)
+        if mask is not None:
+            mask.add(address, size)
 
-    def written(self, extent: tuple[int, int]) -> np.ndarray:
+    def written(self, extent: tuple[int, int]) -> Mask:
         """Which bytes of an extent the part has written. Raises MemoryError for too many."""
         if extent not in self.writes:
             if sum(end - start for start, end in (*self.writes, extent)) > _MOST_BYTES:
                 raise MemoryError
-            self.writes[extent], self.all_writes[extent] = _mask(extent), _mask(extent)
+            mask = self.writes[extent] = Mask(extent)
+            self.all_writes[extent] = mask.bytes.copy()
             self.saved[extent] = self.memory.bytes[slice(*extent)].copy()
         return self.writes[extent]
 
@@ -120,11 +143,16 @@ class Marks:
             (self.reads, self.all_writes),
             (self.writes, self.all_reads),
         )
-        apart = not any(_meet(one, other) for one, other in pairs)
-        for now, before in ((self.writes, self.all_writes), (self.reads, self.all_reads)):
+        apart = not any(
+            (mask.bytes[mask.within] & before[extent][mask.within]).any()
+            for now, before in pairs
+            for extent, mask in now.items()
+            if extent in before
+        )
+        for now, before in pairs[0], (self.reads, self.all_reads):
             for extent, mask in now.items():
-                before[extent] |= mask
-                mask[:] = 0
+                before[extent][mask.within] |= mask.bytes[mask.within]
+                mask.clear()
         return apart and not self.memory.read & self.writes.keys() - self.reads.keys()
 
     def undo(self) -> None:
@@ -142,10 +170,6 @@ class Marks:
             {e: _bits(mask) for e, mask in m.items()} for m in (self.all_reads, self.all_writes)
         )
         return pickle.dumps((self.memory.read, *both, data))
-
-
-def _mask(extent: tuple[int, int]) -> np.ndarray:
-    return np.zeros((extent[1] + 15 & ~15) - (extent[0] & ~15), np.uint8)
 
 
 def _bits(mask: np.ndarray) -> np.ndarray:
