@@ -213,10 +213,10 @@ class Team:
             for _ in range(self.count - 1):
                 self.start(starts)
             done = self.work(starts) and self.merge(marks)
-        except KeyboardInterrupt:
-            raise run.interrupted("blocks that other processes run") from None
         except (OutOfTime, Interrupted):
             raise
+        except KeyboardInterrupt:
+            raise run.interrupted("blocks of other processes") from None
         except (UserError, OSError, MemoryError):
             pass  # the blocks run again, and tell of it
         finally:
