@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import warnings
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from ...translate.control_flow import looks_at_others
 from ...translate.executable import reachable
 
 WORKERS = "KERNELSCOPE_WORKERS"  # environment: how many processes run the blocks of a launch
+_GIVEN_AWAY = ("PYTEST_XDIST_WORKER", "CI")
 _MOST = 8  # processes, unless the environment asks for more
 _WORTH_SECONDS = 0.1  # that the blocks must take for it
 _LEAST_LANES = 8192  # of a part: fewer cost NumPy nearly as much
@@ -38,15 +40,16 @@ _OWN = (".shared", ".local")  # spaces that no other block sees
 def worker_count() -> int:
     """How many processes to use. Raises InputError where KERNELSCOPE_WORKERS is no such number.
 
-    Without it a core each; but one where pytest-xdist or a CI service has given each core to a
-    process already, and where the system cannot fork.
+    Without it a core each; but one where pytest-xdist, a CI service or a pool of processes has
+    given the cores away already, and where the system cannot fork.
     """
     text = setting(WORKERS)
-    if text:
+    if text and not multiprocessing.current_process().daemon:  # which may have no children
         if not text.isdigit() or int(text) == 0:
             raise InputError(f"{WORKERS} is {text!r}; it must be a number of processes such as 2")
         return int(text)
-    if "PYTEST_XDIST_WORKER" in os.environ or "CI" in os.environ or not hasattr(os, "fork"):
+    given_away = multiprocessing.current_process().daemon or {*_GIVEN_AWAY} & os.environ.keys()
+    if given_away or not hasattr(os, "fork"):
         return 1
     return min(len(os.sched_getaffinity(0)), _MOST)
 
@@ -191,12 +194,14 @@ def agree(parts: list) -> bool:
 
 
 class Team:
-    """Processes that run blocks of one launch: this one and those that it forks."""
+    """Processes that run blocks of one launch: this one and those that it forks.
+
+    next: the number of the part that the next free one takes.
+    """
 
     def __init__(self, run, count: int):
         self.run, self.count = run, count
-        self.fork = multiprocessing.get_context("fork")
-        self.next = self.fork.Value("q", 0)  # the number of the next part
+        self.fork, self.next = multiprocessing.get_context("fork"), None
         self.children: list = []  # (process, end of a pipe that it writes to)
 
     def execute(self, first: int, stays: int) -> bool:
@@ -209,7 +214,7 @@ class Team:
         marks = run.memory.marks = Marks(run.memory, run.memory.extents_of(run.kernel.both))
         done = False
         try:
-            starts = self.parts(first, stays)
+            starts, self.next = self.parts(first, stays), self.fork.Value("q", 0)
             for _ in range(self.count - 1):
                 self.start(starts)
             done = self.work(starts) and self.merge(marks)
@@ -217,7 +222,7 @@ class Team:
             raise
         except KeyboardInterrupt:
             raise run.interrupted("blocks of other processes") from None
-        except (UserError, OSError, MemoryError):
+        except (UserError, OSError, ImportError, MemoryError):
             pass  # the blocks run again, and tell of it
         finally:
             run.memory.marks, budget.memory_bytes = None, whole
@@ -240,7 +245,9 @@ class Team:
         """Fork a process that runs parts and sends what it wrote, or nothing where it gave up."""
         receive, send = self.fork.Pipe(duplex=False)
         process = self.fork.Process(target=self.serve, args=(send, starts), daemon=True)
-        process.start()
+        with warnings.catch_warnings():  # of other threads, which the child goes on without
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
         send.close()
         self.children.append((process, receive))
 
@@ -258,8 +265,8 @@ class Team:
 
     def work(self, starts: range) -> bool:
         """Run parts, in the order of their numbers, until there is none."""
-        run = self.run
-        while True:
+        run, parent = self.run, multiprocessing.parent_process()
+        while parent is None or parent.is_alive():
             with self.next.get_lock():
                 number, self.next.value = self.next.value, self.next.value + 1
             if number >= len(starts):
@@ -267,7 +274,8 @@ class Team:
             run.progress.done = start = starts[number]
             chunk = run.chunk(start, min(starts.step, run.blocks - start))
             if not run.run_chunk(chunk, start=True) or not run.memory.marks.end_part():
-                return False
+                break
+        return False
 
     def merge(self, marks: Marks) -> bool:
         """Take over what the others have written; False where one gave up, or two disagree."""
