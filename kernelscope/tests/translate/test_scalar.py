@@ -7,7 +7,7 @@ from kernelscope.machine.launch import launch
 from kernelscope.machine.speed import Single, single
 from kernelscope.translate.program import Program
 
-COUNT, GROUPS, SAMPLE = 192, 8, 6
+COUNT, GROUPS, SAMPLE = 192, 8, 12
 CODES = opcodes()
 # One pass of the program of an opcode, and what makes it a loop over the inputs for one thread.
 LOOP = {

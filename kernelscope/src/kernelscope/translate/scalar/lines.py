@@ -278,18 +278,15 @@ class ScalarLines:
         if operation.reads_carry:
             texts.append(f"b1({carry})")
         call = f"{name}({', '.join(texts)})"
-        kinds = operation.results
+        pair, lines = isinstance(destination, Pair), [f"v = {call}"]
+        targets = (destination.first, destination.second) if pair else (destination,)
+        several = operation.writes_carry or len(operation.results) == 2
+        for i, (target, kind) in enumerate(zip(targets, operation.results, strict=False)):
+            lines += self.result(target, kind, f"v[{i}]" if several else "v")
         if operation.writes_carry:
             self.written.add(self.instance.slot("%carry"))
-            found = self.result(destination, kinds[0], "v[0]")
-            return [f"v = {call}", *found, f"{carry} = bool(v[1])"]
-        if len(kinds) == 2:
-            both = isinstance(destination, Pair)
-            first, second = (destination.first, destination.second) if both else (destination, None)
-            found = self.result(first, kinds[0], "v[0]")
-            found += self.result(second, kinds[1], "v[1]") if both else []
-            return [f"v = {call}", *found]
-        return [f"v = {call}", *self.result(destination, kinds[0], "v")]
+            lines.append(f"{carry} = bool(v[1])")
+        return lines
 
     def result(self, destination, kind: str, text: str) -> list[str]:
         """A NumPy scalar as a plain number."""
