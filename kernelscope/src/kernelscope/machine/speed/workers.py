@@ -29,7 +29,7 @@ from ...translate.executable import reachable
 WORKERS = "KERNELSCOPE_WORKERS"  # environment: how many processes run the blocks of a launch
 _GIVEN_AWAY = ("PYTEST_XDIST_WORKER", "CI")
 _MOST = 8  # processes, unless the environment asks for more
-_WORTH_SECONDS = 0.1  # that the blocks must take for it
+_WORTH_SECONDS = 0.25  # that the blocks must take for it
 _LEAST_LANES = 8192  # of a part: fewer cost NumPy nearly as much
 _PARTS = 4  # for each process, as blocks may differ in what they take
 _MOST_BYTES = 1 << 28  # of arrays that are written
