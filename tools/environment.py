@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 UNFINISHED = VENV / ".unfinished"  # stays where an installer was killed
-MEGABYTES = {"tour": 780, "lab": 960, "test": 1150}  # of .venv
-DOWNLOADS = {"tour": 320, "lab": 370, "test": 440}  # MB that pip fetches
+MEGABYTES = {"tour": 780, "lab": 960, "test": 2490}  # of .venv
+DOWNLOADS = {"tour": 320, "lab": 370, "test": 850}  # MB that pip fetches
 MACHINES = ("x86_64", "aarch64")
 # Settings of pip and uv that a user's network needs. Others, such as PIP_USER, PIP_TARGET or
 # UV_SYSTEM_PYTHON, would send packages elsewhere, or install something else.

@@ -44,18 +44,18 @@ def _alike(exercise: Exercise, judgement: Judgement, text: str, end: float) -> b
     The largest case takes most of the time: it counts only where no smaller one fails.
     """
     first = judgement.first
-    cases = sorted(enumerate(exercise.setups), key=lambda case: case[1].label != first.label)
+    cases = sorted(exercise.setups_for(judgement.source), key=lambda one: one.label != first.label)
     return all(
-        _evidence(exercise, judgement.source, number, first.property, end)
-        == _evidence(exercise, text, number, first.property, end)
-        for number, setup in cases
+        _evidence(exercise, judgement.source, setup, first.property, end)
+        == _evidence(exercise, text, setup, first.property, end)
+        for setup in cases
         if setup.label == first.label or setup is not exercise.setups[-1]
     )
 
 
-def _evidence(exercise: Exercise, text: str, number: int, broken: str, end: float) -> tuple:
-    if (key := (exercise.name, text, number, broken)) not in _seen:
-        _seen[key] = tuple(_shown(exercise, text, exercise.setups[number], broken, end))
+def _evidence(exercise: Exercise, text: str, setup: Setup, broken: str, end: float) -> tuple:
+    if (key := (exercise.name, text, setup.label, broken)) not in _seen:
+        _seen[key] = tuple(_shown(exercise, text, setup, broken, end))
     return _seen[key]
 
 

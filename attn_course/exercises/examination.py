@@ -1,7 +1,7 @@
 """Examine a kernel: compile it, run every case of its exercise, and say which property fails.
 
-Everything runs on the simulator, on any machine alike: each case once as the optimised build with
-counters, and once as the debug build under the sanitizer. A loop without an end is told within
+Everything runs on the simulator: each case as the optimised build with counters and, unless its
+setup says otherwise, as the debug build under the sanitizer. A loop without an end is told within
 some seconds.
 """
 
@@ -28,6 +28,7 @@ from kernelscope.errors import (
     OutOfTime,
     ParseError,
 )
+from kernelscope.triton import TextKernel
 from kernelscope.watch import Finding, InFlight
 
 from attn_course.reference.comparison import compare
@@ -68,7 +69,8 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     The examination ends with the first case that fails: cases are listed from the smallest. Raises
     CompilerFailedError, CompilerMissingError where the compiler gives no verdict.
     """
-    about = {"exercise": exercise.name, "source": source, "of": len(exercise.setups)}
+    about = {"exercise": exercise.name, "language": exercise.language, "source": source}
+    about["of"] = len(exercise.setups)
     if exercise.is_stub(source):
         return Judgement(**about, waiting=True)
     try:
@@ -79,7 +81,7 @@ def judge(exercise: Exercise, source: str) -> Judgement:
         failure = Failure("compiles", str(error), line=getattr(error, "line", 0))
         return Judgement(**about, failures=(failure,))
     passed, totals = [], {}
-    for setup in exercise.setups:
+    for setup in exercise.setups_for(source):
         failures, totals = examine(kernel, setup)
         if failures:
             return Judgement(**about, cases=tuple(passed), failures=failures)
@@ -93,8 +95,10 @@ def judge(exercise: Exercise, source: str) -> Judgement:
     )
 
 
-def compiled(exercise: Exercise, source: str) -> Kernel:
+def compiled(exercise: Exercise, source: str) -> Kernel | TextKernel:
     """Return the exercise's kernel in a learner's text, for the simulator."""
+    if exercise.language == "triton":
+        return TextKernel(source, exercise.kernel, f"{exercise.name}.py")
     module = RawModule(code=source, backend="simulator", strict=True, options=ONE_TEXT)
     module.program()  # compiling takes none of the launches' time
     return module.get_function(exercise.kernel)
@@ -117,7 +121,7 @@ def examine(
             counts, arguments = LaunchCounts(setup), setup.fresh()
             launch(kernel, setup, arguments, *counts.observers)
         totals = counts.totals(kernel)
-        found = _sanitized(kernel, setup) if sanitized else []
+        found = _sanitized(kernel, setup) if sanitized and setup.sanitized else []
         found += _compared(setup, arguments)
     except MemoryFault as fault:
         block = fault.threads[0][0] if fault.threads else (0, 0, 0)

@@ -1,7 +1,8 @@
 """The vocabulary of an exercise's specification: inputs, outputs, goals and launches.
 
 A specification is Python text with two names: `SIZES`, a list of dicts, the smallest case first,
-and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCABULARY`.
+and `setup(**sizes)`, which returns a `Setup`. It is run with the names of `VOCABULARY`. A size
+may be a range, of which a kernel's text decides: none can be made for the sizes that it has seen.
 """
 
 from __future__ import annotations
@@ -123,10 +124,9 @@ class Setup:
         shared_bytes: dynamic shared memory of the launch.
         relative: the relative error allowed; see reference.compare. absolute: the error allowed
             where the reference is 0.
-        goals: bounds on the launch's counters.
-        method: goals that a kernel reaches only by the method that is asked for; see
-            classroom.points.
-        sizes: what the specification's `setup` was called with.
+        goals: bounds on the launch's counters. method: goals that only the method reaches that is
+            asked for; see classroom.points.
+        sanitized: False leaves the sanitizer to the smaller cases. sizes: of the specification.
     """
 
     grid: object
@@ -138,6 +138,7 @@ class Setup:
     absolute: float = 0.0
     goals: tuple[Goal, ...] = ()
     method: tuple[Goal, ...] = ()
+    sanitized: bool = True
     sizes: Mapping[str, object] | None = None
 
     def __post_init__(self):

@@ -9,9 +9,8 @@ import numpy as np
 from kernelscope import gpu_count, resolve_backend
 from kernelscope.errors import InputError
 
+from attn_course.figures import table
 from attn_course.ladder.headers import KERNEL_FOLDER, kernel_path
-
-TABLE_WIDTH = 110  # characters of a table of steps; a notebook breaks longer lines inside words
 
 
 class Listing:
@@ -115,21 +114,13 @@ def show_steps(trace, first: int = 0, last: int | None = None, *, width: int = 5
         first, last: steps to show, both included; default: to the end.
         width: characters of source text; longer lines are cut.
     """
-    heads = ("step", "line", "source", "what happened")
     chosen = trace.rows()[first : None if last is None else last + 1]
-    cut = [
-        (step, line, _shortened(text.split("  //")[0], width), seen)
+    rows = [
+        (str(step), str(line), _shortened(text.split("  //")[0], width), seen)
         for step, line, text, seen in chosen
     ]
-    widths = [max(len(row[i]) for row in (heads, *cut)) for i in range(3)]
-    room = max(TABLE_WIDTH - sum(widths) - 6, 24)
-    lines = []
-    for step, line, text, seen in (heads, *cut):
-        first, *more = textwrap.wrap(seen, room, break_long_words=False) or [""]
-        numbers = f"{step:>{widths[0]}}  {line:>{widths[1]}}"
-        lines.append(f"{numbers}  {text:<{widths[2]}}  {first}".rstrip())
-        lines += [" " * (sum(widths) + 6) + part for part in more]
-    return Listing("\n".join(lines), "text")
+    heads = ("step", "line", "source", "what happened")
+    return Listing(table(heads, rows, right=(0, 1), whole=(2,)), "text")
 
 
 def _shortened(text: str, width: int) -> str:

@@ -24,7 +24,6 @@ Shape = tuple[int, ...]  # of attention: (B, H, L, D)
 ROW_SECONDS = 3.0  # of samples; benchmarks of slow candidates take fewer turns
 FEWEST_TURNS = 10
 ESTIMATES = 3  # samples before the contest; the shortest counts
-END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
 
 
 def shape_label(shape: Shape, causal: bool = False) -> str:
@@ -50,13 +49,6 @@ def float64_attention(
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(head, np.ndindex(q.shape[:2])))
     return np.stack(found).reshape(*q.shape[:2], *found[0].shape)
-
-
-def compared_queries(n: int) -> np.ndarray:
-    """The queries of a long problem whose output is checked: the ends and some between them."""
-    ends = np.r_[: min(n, END_ROWS), max(0, n - END_ROWS) : n]
-    between = np.random.default_rng(n).integers(n, size=BETWEEN_ROWS)
-    return np.unique(np.r_[ends, between])
 
 
 @dataclass

@@ -6,15 +6,12 @@ them is first asked for. TF32 is off: float32 means float32.
 """
 
 import math
-import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
-from multiprocessing import get_context
 from typing import NamedTuple
 
 import numpy as np
@@ -23,11 +20,10 @@ from kernelscope.errors import UnknownNameError, UserError
 from kernelscope.module import GraphLaunch
 
 from attn_course.clinic.edits import Edit, edited, kernel_text
-from attn_course.ladder.call import call_steps, kernel_of
+from attn_course.ladder.call import call_steps
 from attn_course.ladder.choose import current_device
 from attn_course.ladder.methods import check_options, pick, problem_of, steps_of
 from attn_course.ladder.steps import Device, Geometry, Problem, Step, step
-from attn_course.layers import LayerPlan
 from attn_course.reference.comparison import poisoned
 from attn_course.reference.dtypes import DTYPES, TOLERANCES
 
@@ -92,14 +88,6 @@ class Candidate:
     def output(self) -> np.ndarray:
         """Return the output on the host."""
         return asnumpy(self.out)
-
-
-class Planned(Candidate):
-    """A layer of the course. relative: the relative error to float64 that is allowed."""
-
-    def __init__(self, plan: LayerPlan, relative: float):
-        self.plan, self.out, self.relative = plan, plan.out, relative
-        self.call = plan.launches.run
 
 
 class Kernels(Candidate):
@@ -190,26 +178,6 @@ def ours(method: str, q, k, v, causal: bool = False) -> Kernels:
     chosen = pick(method, problem, "gpu")
     check_options(chosen, problem)
     return Kernels(method, [Part(row.number) for row in steps_of(chosen)], q, k, v, causal=causal)
-
-
-def compile_parts(parts: Iterable[Part]) -> int:
-    """Compile kernels into CuPy's cache, in as many processes as there are cores.
-
-    parts: with all their options, as Part.launch gives them. Returns the number of kernels.
-
-    Raises:
-        TimingError: no GPU.
-    """
-    require_gpu()
-    wanted = sorted({Part(*part) for part in parts}, key=repr)
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        list(pool.map(_compile_part, wanted, chunksize=2))
-    return len(wanted)
-
-
-def _compile_part(part: Part) -> None:
-    kernel = kernel_of(part.row, part.row.entry, part.options, "gpu")
-    kernel.attributes  # noqa: B018  (compiles now)
 
 
 # -- PyTorch ---------------------------------------------------------------------------------------

@@ -208,7 +208,10 @@ def test_the_cases_reach_what_a_kernel_can_do(step):
 
 
 def test_our_side_at_several_cases():
-    found = tool.simulate(runs.clean_subjects()["09_rows_online.cu"])
+    subject = runs.clean_subjects()["09_rows_online.cu"]
+    few = subject.cases[::4]  # the clinic's tests examine it at cases like the others
+    assert len(few) == 2
+    found = tool.simulate(replace(subject, cases=few))
     assert found == {"kinds": {}, "right": True, "messages": []}
     exact = tool.simulate(runs.all_subjects()[tool.EXACT])
     assert exact["kinds"] == {} and exact["right"]

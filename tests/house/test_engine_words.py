@@ -10,8 +10,14 @@ WORDS = re.compile(
     r"(?i)attn|attention|softmax|flash|\bladder|\blessons?\b|\blearners?\b|\bcourses?\b|classroom"
     r"|\bexercises?\b|\bassignments?\b|\bstudents?\b|\bteachers?\b|layer ?norm|transformer"
 )
+# What people write in Triton.
+_IN_TRITON = re.compile(r"(?i)softmax|flash|attention|layer norm")
 # The names that variables of the environment had before; the name of another simulator.
 ALIASES = {
+    **{
+        f"tests/triton/{name}.py": _IN_TRITON
+        for name in ("test_tutorials", "test_puzzles", "triton_harness")
+    },
     "src/kernelscope/settings.py": re.compile(r"ATTN_COURSE_"),
     "README.md": re.compile(r"FlashGPU-Sim"),
 }

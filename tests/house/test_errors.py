@@ -29,6 +29,8 @@ RAISES = {
 # Exceptions that no user sees, and warnings.
 CLASSES = {
     "kernelscope.errors.ArgumentWarning": "a warning",
+    "kernelscope.errors.PortabilityWarning": "a warning",
+    "kernelscope.errors.ShuffleWarning": "a warning",
     "kernelscope.errors.Interrupted": "a KeyboardInterrupt; commands end with 130",
     "kernelscope.errors.UnknownInstruction": "becomes an UnsupportedInstruction",
     "kernelscope.errors.UnsupportedInstruction": "becomes an UnsupportedKernel",

@@ -43,10 +43,13 @@ ENGINE_ROOMS = (
         "ptx",
         "events",
         "isa",
+        "texture",
         "translate",
         "machine",
         "compile",
         "module",
+        "numba",
+        "triton",
         "watch",
         "differential",
         "cli",
@@ -63,7 +66,7 @@ WATCHERS = tuple(
     f"kernelscope.{name}" for name in ("events", "addresses", "errors", "ptx", "watch")
 )
 # What the engine gives beside its first face. A stranger's first use needs no more than that one.
-ENGINE_FACES = ("errors", "watch", "module", "compile", "ptx", "project")
+ENGINE_FACES = ("errors", "watch", "module", "compile", "ptx", "project", "numba", "triton")
 MOST_FIRST_NAMES = 30
 # A library and the only places that may import it.
 CONFINED = {
@@ -71,6 +74,9 @@ CONFINED = {
     "anywidget": ("kernelscope.watch.tracer",),
     "traitlets": ("kernelscope.watch.tracer",),
     "ipywidgets": ("kernelscope.watch.tracer",),
+    "numba": ("kernelscope.numba",),
+    "numba_cuda": ("kernelscope.numba",),
+    "triton": ("kernelscope.triton",),
     "jinja2": ("attn_devtools.site", "attn_course.classroom.grading.feedback"),
     **dict.fromkeys(("sphinx", "docutils", "pygments"), ("attn_devtools.site",)),
     "ipython_pygments_lexers": ("attn_devtools.site",),
@@ -458,7 +464,7 @@ IMPORT_NAMES = {
     "ml-dtypes": {"ml_dtypes"},
 }
 # Libraries that a module uses where they happen to be there, inside a function that says so.
-OPTIONAL = {"torch", "nbgrader", "distributed"}
+OPTIONAL = {"torch", "triton", "numba", "numba_cuda", "nbgrader", "distributed"}
 # Those of the extra `site`.
 OF_THE_SITE = {name for name, places in CONFINED.items() if places == ("attn_devtools.site",)}
 

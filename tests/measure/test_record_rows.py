@@ -89,7 +89,7 @@ def test_a_row_of_a_suite_in_bfloat16(made_up_gpu, monkeypatch):
     errors = [one["relative_error"] for one in found["timings"].values()]
     assert all(1e-4 < error < 2**-8 for error in errors) and found["dtype"] == "bfloat16"
     assert found["bytes"] == 2 * 4 * 2 * 140 * 24
-    compared = benchmarks.compared_queries(140)
+    compared = attention.compared_queries(140)
     unseen = next(query for query in range(140) if query not in compared)
 
     def spoilt(self):

@@ -43,7 +43,8 @@ _REMEMBERED = 4096  # arrays that have ended whose addresses are still explained
 class Span:
     """A named part of an allocation that kernels may use.
 
-    start: address; size: bytes; item: bytes of one element, where no dtype tells.
+    start: address; size: bytes; item: bytes of one element, where no dtype tells; strided: (extent,
+    stride in bytes) of each axis of an array that is not in C's order.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Span:
     dtype: np.dtype | None = None
     writable: bool = True
     item: int = 1
+    strided: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -87,7 +89,7 @@ class Allocation:
             return
         spans.append(span)
         if len(spans) > _SPANS:
-            whole = replace(span, start=self.start, size=self.size, shape=())
+            whole = replace(span, start=self.start, size=self.size, shape=(), strided=())
             spans[:] = [replace(whole, writable=any(one.writable for one in spans))]
 
     def owner(self) -> object:
@@ -294,13 +296,15 @@ class AddressSpace:
             else:
                 allocation = self._of_array(array, low, high)
                 delta = allocation.start - allocation.host
+            in_order = array.flags.c_contiguous
             span = Span(
                 name,
                 low + delta,
                 high - low,
-                array.shape if array.flags.c_contiguous else (),
+                array.shape if in_order else (),
                 array.dtype,
                 array.flags.writeable and (allocation.host > 0 or allocation.spans[0].writable),
+                strided=() if in_order else tuple(zip(array.shape, array.strides, strict=True)),
             )
             if allocation.host:
                 allocation.remember(span, addressed)

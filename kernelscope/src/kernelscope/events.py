@@ -39,6 +39,7 @@ class Buffer:
     shape: tuple[int, ...] = ()
     dtype: np.dtype | None = None
     writable: bool = True
+    strided: tuple[tuple[int, int], ...] = ()  # (extent, stride in bytes) by axis, if not C's order
 
 
 @dataclass(frozen=True)
@@ -325,9 +326,14 @@ class FaultEvent:
 
 @dataclass
 class Observer:
-    """Base class: override what you want to hear. `build` says which build the kernel is run in."""
+    """Base class: override what you want to hear. `build` says which build the kernel is run in.
+
+    shows_variables: whether it needs the names of local variables, which is what a debug build of
+    some compilers is for alone.
+    """
 
     build: str = field(default="optimised", init=False)
+    shows_variables: bool = field(default=False, init=False)
     keeps_going: bool = field(default=False, init=False)  # True: faults are reported, not raised
 
     def launch_started(self, launch: Launch) -> None: ...

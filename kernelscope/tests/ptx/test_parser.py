@@ -99,6 +99,9 @@ def test_device_functions():
             "ld.global.v2.u32",
             (Vector((Register("%r1"), Register("%r2"))), Address(Register("%rd1"), -8)),
         ),
+        ("ld.b32 {%r1}, [%rd1];", "ld.b32", (Register("%r1"), Address(Register("%rd1"), 0))),
+        ("st.b32 [%rd1], {%r1};", "st.b32", (Address(Register("%rd1"), 0), Register("%r1"))),
+        ("mma.x {%r1}, %r2;", "mma.x", (Vector((Register("%r1"),)), Register("%r2"))),
         (
             "st.shared.u32 [tile+12], %r1;",
             "st.shared.u32",

@@ -215,8 +215,9 @@ class Recorded:
         return best_sandbox().run(arguments, data, limits)
 
 
-def test_no_python_of_a_submission_is_given_to_python(tmp_path):
+def test_no_python_of_a_submission_is_given_to_python(tmp_path, monkeypatch):
     """The two programs that run are the course's own; the judge gets the kernel's text alone."""
+    monkeypatch.setattr(verdict, "require_judge", lambda *_: None)  # it would judge two more texts
     (case,) = write_class(tmp_path, ("replaces_the_judge",))
     data = (tmp_path / "submitted" / case.name / SET / f"{SET}.ipynb").read_bytes()
     sandbox = Recorded()

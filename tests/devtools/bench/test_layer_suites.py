@@ -100,14 +100,14 @@ def test_a_nan_in_a_row_that_is_not_compared_shows(made_up_gpu, monkeypatch):
     monkeypatch.setattr(layers, "ROWS_CHECKED", 1)
     assert len(layers.sampled_rows(np.ones((2, 3, 40)))) == 1
     assert row_record("layernorm")["wrong"] == {}
-    output = candidates.Planned.output
+    output = layers.Planned.output
 
     def spoilt(self):
         out = output(self).copy()
         out[0, 0, 1] = np.nan
         return out
 
-    monkeypatch.setattr(candidates.Planned, "output", spoilt)
+    monkeypatch.setattr(layers.Planned, "output", spoilt)
     with pytest.raises(timing.TimingError, match="layer_norm, elements that are finite: 1 of 240"):
         row_record("layernorm")
 

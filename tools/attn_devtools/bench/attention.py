@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from kernelscope.errors import InputError, did_you_mean
 
 from attn_course.ladder.methods import AUTO, METHODS, dtypes_of, pick, steps_of
@@ -15,7 +16,6 @@ from attn_course.measure.benchmarks import (
     BenchmarkResult,
     Entrants,
     Shape,
-    compared_queries,
     float64_attention,
     shape_label,
     time_parts,
@@ -26,6 +26,7 @@ from attn_course.measure.timing import Contest
 
 from .suite import Suite
 
+END_ROWS, BETWEEN_ROWS = 8, 48  # queries of a long problem that are checked
 TOO_SLOW = 20.0  # a method slower than this many times the best baseline is checked and not timed
 AUTO_MARGIN = 1.1  # auto may take this many times the best of our methods
 
@@ -261,3 +262,10 @@ def auto_standing(measured: Contest, problem: Problem) -> dict:
         found["auto_over_best"] = round(auto / best, 4)
         found["auto_within_margin"] = auto <= AUTO_MARGIN * best
     return found
+
+
+def compared_queries(n: int) -> np.ndarray:
+    """The queries of a long problem whose output is checked: the ends and some between them."""
+    ends = np.r_[: min(n, END_ROWS), max(0, n - END_ROWS) : n]
+    between = np.random.default_rng(n).integers(n, size=BETWEEN_ROWS)
+    return np.unique(np.r_[ends, between])

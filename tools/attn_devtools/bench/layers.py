@@ -15,11 +15,19 @@ from kernelscope.errors import InputError
 
 from attn_course import reference
 from attn_course.ladder.methods import METHODS, steps_of
-from attn_course.layers import LAYERS, SwinStage, TransformerBlock, bias_gelu, layer_norm, mlp
+from attn_course.layers import (
+    LAYERS,
+    LayerPlan,
+    SwinStage,
+    TransformerBlock,
+    bias_gelu,
+    layer_norm,
+    mlp,
+)
 from attn_course.layers.swin import BIAS_TABLE, relative_bias, shift_mask
 from attn_course.measure import candidates
 from attn_course.measure.benchmarks import BenchmarkResult
-from attn_course.measure.candidates import Planned, TorchCall
+from attn_course.measure.candidates import Candidate, TorchCall
 
 from .suite import Suite
 from .torch_layers import encoder_layer, swin_stage, tensors, torch_state
@@ -34,6 +42,14 @@ EPS = 1e-5
 ROWS_CHECKED = 4096  # of an output
 
 Makers = dict[str, Callable]
+
+
+class Planned(Candidate):
+    """A layer of the course. relative: the relative error to float64 that is allowed."""
+
+    def __init__(self, plan: LayerPlan, relative: float):
+        self.plan, self.out, self.relative = plan, plan.out, relative
+        self.call = plan.launches.run
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from zlib import crc32
 from attn_course.exercises.exercise import Exercise
 
 WHOLE = os.environ.get("PROOF") == "whole"  # as `make proof` sets it
-SOLUTIONS_ONE_IN = 1 if WHOLE else 8
-MUTANTS_ONE_IN = 1 if WHOLE else 24
+SOLUTIONS_ONE_IN = 1 if WHOLE else 16
+MUTANTS_ONE_IN = 1 if WHOLE else 48
 
 
 def chosen(name: str, one_in: int) -> bool:
@@ -17,9 +17,11 @@ def chosen(name: str, one_in: int) -> bool:
 
 
 def part_of(exercise: Exercise) -> Exercise:
-    """Return an exercise with its share of wrong solutions, and with one correct one at least."""
+    """Return an exercise with its share of solutions, one wrong and one correct at least."""
     wrong, correct = (
         tuple(one for one in kind if chosen(one.name, SOLUTIONS_ONE_IN))
         for kind in (exercise.wrong, exercise.correct)
     )
-    return replace(exercise, wrong=wrong, correct=correct or exercise.correct[:1])
+    return replace(
+        exercise, wrong=wrong or exercise.wrong[:1], correct=correct or exercise.correct[:1]
+    )

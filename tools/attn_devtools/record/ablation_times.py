@@ -8,9 +8,11 @@ from attn_course.ladder.choose import current_device
 from attn_course.ladder.steps import Device, Problem, step
 from attn_course.lessons.lesson10_ablations import KIND, part_of, variant
 from attn_course.measure.benchmarks import Shape, run_benchmark
-from attn_course.measure.candidates import Part, compile_parts
+from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
+
+from .compiling import compile_parts
 
 # (B, H, n, d) and causal: few short rows, Swin windows, long rows without and with the mask.
 PROBLEMS: tuple[tuple[Shape, bool], ...] = (

@@ -24,9 +24,11 @@ from attn_course.ladder.tiles import (
 )
 from attn_course.lessons.fused import measure_shape
 from attn_course.measure.benchmarks import Shape
-from attn_course.measure.candidates import Part, compile_parts
+from attn_course.measure.candidates import Part
 from attn_course.measure.records import new_record
 from attn_course.measure.timing import ClockWatch, require_gpu
+
+from .compiling import compile_parts
 
 KIND = "tiles"
 # (B, H, n, d) and keys: the seven of the suite seeds_fp32, a Swin window, few queries, odd extents,

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ from ..module.raw_module import instance_advice
 from ..ptx.demangle import demangle
 from .arguments import dimensions
 from .options import BLOCK, source_file
+from .python.call import python_call
+from .python.module import python_target
 from .values import takes, value_of
 
 
@@ -24,7 +27,8 @@ class FileCall:
 
     texts: of --arg, by parameter; given: the values before the launch, NumPy arrays, numbers or
     None for a null pointer; passed: the same with arrays of the backend, which the kernel writes;
-    quiet: what the kernel prints goes to standard error, as the screen is for JSON.
+    quiet: what the kernel prints goes to standard error, as the screen is for JSON; launch: makes
+    the launch of a kernel in Python.
     """
 
     file: Path
@@ -37,6 +41,7 @@ class FileCall:
     given: dict[str, object]
     passed: dict[str, object] = field(repr=False)
     quiet: bool = False
+    launch: Callable[[], object] | None = field(default=None, repr=False)
 
     @property
     def title(self) -> str:
@@ -59,9 +64,12 @@ class FileCall:
 
     def run(self) -> None:
         """Launch the kernel once. Raises what the launch raises."""
-        allow_shared(self.kernel, self.shared_bytes)
-        values = tuple(self.passed.values())
         with redirect_stdout(sys.stderr) if self.quiet else nullcontext():
+            if self.launch is not None:
+                self.launch()
+                return
+            allow_shared(self.kernel, self.shared_bytes)
+            values = tuple(self.passed.values())
             self.kernel(self.grid, self.block, values, shared_mem=self.shared_bytes)
 
     def record(self) -> dict:
@@ -78,14 +86,24 @@ class FileCall:
         }
 
 
-def file_call(arguments: argparse.Namespace, backend: str | None = None) -> FileCall:
+def file_call(
+    arguments: argparse.Namespace, backend: str | None = None, for_debug: bool = False
+) -> FileCall:
     """Return the call that `arguments.file` and the options of `add_call` name.
 
-    backend: where it runs; None: as --backend says. Raises CompileError, ValueError,
+    backend: where it runs; None: as --backend says; for_debug: whether the debug build will run,
+    as for the sanitizer. Raises CompileError, ValueError,
     ArgumentError and FileNotFoundError for options that make no call.
     """
+    quiet = getattr(arguments, "json", None) == Path("-")
+    if (target := python_target(arguments.file)) is not None:
+        with redirect_stdout(sys.stderr) if quiet else nullcontext():
+            one = python_call(*target, arguments)
+        parts = one.kernel, one.name, arguments.grid, one.block, one.shared_bytes
+        return FileCall(target[0], *parts, one.texts, one.given, one.passed, quiet, one.launch)
     file = source_file(arguments.file)
-    kernel, name = _kernel(file, arguments, resolve_backend(backend or arguments.backend))
+    backend = resolve_backend(backend or arguments.backend)
+    kernel, name = _kernel(file, arguments, backend, for_debug)
     parameters, texts = kernel.entry.parameters, arguments.arg or []
     if len(texts) != len(parameters) or arguments.grid is None:
         raise InputError(_usage(name, parameters, texts, arguments.grid))
@@ -105,11 +123,13 @@ def file_call(arguments: argparse.Namespace, backend: str | None = None) -> File
         dict(zip(names, texts, strict=True)),
         dict(zip(names, values, strict=True)),
         dict(zip(names, passed, strict=True)),
-        getattr(arguments, "json", None) == Path("-"),
+        quiet,
     )
 
 
-def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Kernel, str]:
+def _kernel(
+    file: Path, arguments: argparse.Namespace, backend: str, for_debug: bool
+) -> tuple[Kernel, str]:
     """The kernel that --kernel names, or the only one of the file, and its name in the source."""
     wanted = arguments.kernel
     module = RawModule(
@@ -119,6 +139,7 @@ def _kernel(file: Path, arguments: argparse.Namespace, backend: str) -> tuple[Ke
         name_expressions=(wanted,) if wanted and "<" in wanted else None,
         strict=True,
     )
+    module.for_debug = for_debug
     if wanted and "<" in wanted:
         return module.get_function(wanted), wanted
     known = {name: demangle(name) for name in module.kernels}

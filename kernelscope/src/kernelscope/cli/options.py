@@ -16,6 +16,12 @@ _VALUES = (
     "FILE.npy, or null. The element type is that of the parameter"
 )
 
+_FILES = (
+    "CUDA C (.cu), PTX (.ptx), or MODULE.py:FUNCTION, a kernel of Numba or Triton: the module is "
+    "imported, which executes its code in this process. There arrays are KIND:SHAPE:DTYPE, float32 "
+    "without a dtype; --arg NAME=VALUE names a parameter, --option NAME=VALUE an option of Triton"
+)
+
 
 def extents_argument(text: str) -> tuple[int, int, int]:
     """'4,1' -> (4, 1, 1); argparse shows the message of what it refuses."""
@@ -76,7 +82,7 @@ def add_call(
 
 def add_file(parser: argparse.ArgumentParser) -> None:
     """FILE, and all that a call of its kernel takes."""
-    parser.add_argument("file", metavar="FILE", help="CUDA C (.cu) or PTX (.ptx)")
+    parser.add_argument("file", metavar="FILE", help=_FILES)
     add_call(parser)
     parser.add_argument("--seed", type=natural, default=0, help="of `normal` (default 0)")
     add_backend(parser)

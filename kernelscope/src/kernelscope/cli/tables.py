@@ -28,15 +28,20 @@ def terminal_wide() -> Iterator[None]:
         _width.reset(token)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[int] = (),
+    whole: Sequence[int] = (),
+) -> str:
     """Return rows of cells as aligned text; columns numbered in `right` are flush right.
 
     Where a line would have more than width() characters, the cells of the widest columns that are
-    flush left go over several lines; columns that still find no room follow in further tables, each
-    with the first column.
+    flush left and not in `whole` go over several lines; columns that still find no room follow in
+    further tables, each with the first column.
     """
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    widths = _narrowed(widths, right)
+    widths = _narrowed(widths, (*right, *whole))
     return "\n\n".join(_text(heads, rows, right, widths, part) for part in parts(widths))
 
 
@@ -73,11 +78,11 @@ def _text(heads, rows, right, widths: Sequence[int], part: Sequence[int]) -> str
     return "\n".join(map(line, [*folded(heads), rule, *chain.from_iterable(map(folded, rows))]))
 
 
-def _narrowed(widths: list[int], right: Sequence[int]) -> list[int]:
-    """Widths of columns that fit into width(), where columns that are flush left allow it."""
+def _narrowed(widths: list[int], whole: Sequence[int]) -> list[int]:
+    """Widths of columns that fit into width(), where columns that may be narrower allow it."""
     widths = list(widths)
     while (excess := sum(widths) + 2 * (len(widths) - 1) - width()) > 0:
-        places = [i for i, each in enumerate(widths) if i not in right and each > _NARROWEST]
+        places = [i for i, each in enumerate(widths) if i not in whole and each > _NARROWEST]
         if not places:
             break
         widest = max(places, key=widths.__getitem__)

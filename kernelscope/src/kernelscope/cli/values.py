@@ -40,7 +40,7 @@ def _array(parameter: Parameter, text: str, seed: int) -> np.ndarray | None:
     if text == "null":
         return None
     if text.endswith(".npy"):
-        return _read(Path(text))
+        return read_array(Path(text))
     kind, colon, shape = text.partition(":")
     if not colon or kind not in KINDS or not _SHAPE.fullmatch(shape):
         raise InputError(
@@ -84,7 +84,8 @@ def _dtype(parameter: Parameter) -> np.dtype:
     )
 
 
-def _read(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.ndarray:
+    """Return the array of a .npy file, in C's order. Raises InputError."""
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:

@@ -46,7 +46,7 @@ class Chunk:
         self.memory = Memory(run, self.lanes, self.cluster, self.reports)
         self.clock = Clock(run.memory)
         self.copies = AsyncCopies(self.lanes, self.memory)
-        self.scheduler = Scheduler(run, self.lanes, self.memory)
+        self.scheduler = Scheduler(run, self.lanes, self.memory, self.clock)
         self.barriers = Barriers(self.lanes, self.scheduler, self.cluster, self.reports)
         self.mbarriers = Mbarriers(
             self.lanes, self.memory, self.copies, self.scheduler, self.reports

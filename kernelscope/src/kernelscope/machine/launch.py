@@ -59,6 +59,7 @@ class Run:
             )
         self.memory = GlobalMemory()
         self.refused_bytes = 0  # of the first malloc() that found no room
+        self.warned = False  # of a shuffle that reads a lane which is not there
 
     # -- memory ---------------------------------------------------------------------------------
     def place_arguments(self, arguments, names) -> None:

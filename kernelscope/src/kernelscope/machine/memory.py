@@ -91,6 +91,7 @@ class GlobalMemory(FlatMemory):
             span.shape,
             span.dtype,
             span.writable,
+            span.strided,
         )
         self.buffers.append(buffer)
         self._items[id(buffer)] = span.item

@@ -3,8 +3,9 @@
 from ..errors import ArgumentError, ArgumentWarning, KernelNotFoundError, LaunchError
 from .arguments import bind
 from .graphs import GraphLaunch, capture_graph
-from .kernel import Kernel, allow_shared
+from .kernel import Kernel, SimulatorKernel, allow_shared
 from .limits import DEFAULT_SHARED_BYTES, OPT_IN_SHARED_KIB
+from .ptx_module import PtxModule
 from .raw_kernel import RawKernel
 from .raw_module import RawModule
 
@@ -17,8 +18,10 @@ __all__ = [
     "KernelNotFoundError",
     "LaunchError",
     "OPT_IN_SHARED_KIB",
+    "PtxModule",
     "RawKernel",
     "RawModule",
+    "SimulatorKernel",
     "allow_shared",
     "bind",
     "capture_graph",

@@ -226,7 +226,7 @@ class SimulatorKernel(Kernel):
     def _launch(self, grid, block, values, shared_mem, stream, observers) -> None:
         from ..machine.launch import launch  # only here: the simulator takes a while to import
 
-        build = "debug" if any(o.build == "debug" for o in observers) else "optimised"
+        build = self._build_for(observers)
         parameters = self.entry.parameters
         arguments = [_image(*pair) for pair in zip(values, parameters, strict=True)]
         names = tuple(parameter.name for parameter in parameters)
@@ -242,6 +242,10 @@ class SimulatorKernel(Kernel):
                 names=names,
                 warp_order=self.warp_order,
             )
+
+    def _build_for(self, observers) -> str:
+        """The build that the observers want to see."""
+        return "debug" if any(o.build == "debug" for o in observers) else "optimised"
 
     def _program(self, build: str):
         try:

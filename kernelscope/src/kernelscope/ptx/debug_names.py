@@ -9,7 +9,7 @@ import numpy as np
 from .demangle import demangle
 from .dwarf import STEP, CType, Place, attribute_of, bounded, text_of, type_of
 from .registers import reads_and_writes
-from .shared_shapes import SharedArray, declared_arrays
+from .shared_shapes import SharedArray
 from .source_module import SourceModule
 from .syntax import Function, Register, Symbol
 
@@ -67,11 +67,19 @@ class LocalVariable:
 
 def variables(source: SourceModule, function_name: str) -> tuple[LocalVariable, ...]:
     """Return the variables of one PTX function of a debug build; () without debug information."""
-    die = _subprogram(source, function_name)
+    die, function = _subprogram(source, function_name), source.module.functions[function_name]
     if die is None:
-        return ()
-    function = source.module.functions[function_name]
+        return _only_array(source.local_arrays.get(function_name), function)
     return tuple(_Scopes(source, function).scope(die, 0, len(function.body), 0, ""))
+
+
+def _only_array(array: SharedArray | None, function: Function) -> tuple[LocalVariable, ...]:
+    """A local array that fills its function's frame."""
+    frames = [one for one in function.variables.values() if one.space == "local"]
+    if array is None or len(frames) != 1 or frames[0].size != array.size:
+        return ()
+    piece = Range(0, len(function.body), Place("local", frames[0].name))
+    return (LocalVariable(array.name, array.dtype, array.dtype, array.shape, 0, (piece,)),)
 
 
 def unplaced_variables(source: SourceModule, function_name: str) -> tuple[LocalVariable, ...]:
@@ -133,7 +141,7 @@ def shared_arrays(source: SourceModule, sizes: Mapping[str, int]) -> dict[str, S
         if kind.dtype:
             found[name] = SharedArray(name, kind.dtype, kind.shape)
     fitting: dict[str, set[SharedArray]] = {}
-    for array in declared_arrays(source.source, source.options):
+    for array in source.declared_arrays():
         size = sizes.get(array.name)
         if size is not None and np.dtype(array.dtype).itemsize * int(np.prod(array.shape)) == size:
             fitting.setdefault(array.name, set()).add(array)
@@ -171,10 +179,11 @@ class _Scopes:
     def variable(self, die, first, end, depth, inlined) -> list[LocalVariable]:
         own = self.source.is_own_file(attribute_of(die, "DW_AT_decl_file") or 0)
         ranges = self.ranges(die, first, end) if own else ()
-        if not ranges:
+        kind = type_of(die)
+        hidden = self.source.hidden_types
+        if not ranges or hidden and kind.text.startswith(hidden):
             return []
         line = attribute_of(die, "DW_AT_decl_line") or 0
-        kind = type_of(die)
         name = text_of(die, "DW_AT_name")
         ranges = tuple(self.after_declaration(ranges, line, die.tag == "DW_TAG_formal_parameter"))
         whole = LocalVariable(

@@ -21,6 +21,8 @@ def demangle(name: str) -> str:
     while match := _COMPONENT.match(name, place):
         place = match.end() + int(match[1])
         last = name[match.end() : place]
+        if not start or "N" not in start[0]:
+            break  # what follows is its parameters' types
     return last or name
 
 

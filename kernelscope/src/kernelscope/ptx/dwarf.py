@@ -112,7 +112,8 @@ class Reader:
             for die in bounded(unit.iter_DIEs()):
                 if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
                     mangled = text_of(die, "DW_AT_MIPS_linkage_name")  # of device functions
-                    self.subprograms[mangled or text_of(die, "DW_AT_name")] = die
+                    known = mangled in module.functions
+                    self.subprograms[mangled if known else text_of(die, "DW_AT_name")] = die
                 elif die.tag == "DW_TAG_variable" and die.get_parent().tag == "DW_TAG_compile_unit":
                     self.shared[text_of(die, "DW_AT_name")] = die
 

@@ -29,6 +29,7 @@ _HALVES = ("~low", "~high")  # of a .b128 register
 MOST_SCOPES = 256
 MOST_REGISTERS = 1 << 20
 _VARIABLES = (".local", ".shared", ".param", ".global", ".const")
+_MOVES = ("ld.", "st.")  # ptxas takes `{%r1}` for `%r1` there
 
 
 def read_file(tokens: Tokens, module: Module) -> None:
@@ -39,6 +40,12 @@ def read_file(tokens: Tokens, module: Module) -> None:
         tokens.integer()
         tokens.expect(",")
         tokens.integer()
+
+
+def _bare(operand):
+    """The only part of a vector of one, any other operand as it is."""
+    single = isinstance(operand, Vector) and len(operand.items) == 1
+    return operand.items[0] if single else operand
 
 
 @dataclass
@@ -237,6 +244,8 @@ class FunctionBody:
             if not self.tokens.accept(","):
                 self.tokens.expect(";")
                 break
+        if opcode.startswith(_MOVES):
+            operands = [_bare(operand) for operand in operands]
         instruction = Instruction(opcode, tuple(operands), guard, negated, self.position)
         instruction.index, instruction.start = len(self.function.body), start
         self.function.body.append(instruction)

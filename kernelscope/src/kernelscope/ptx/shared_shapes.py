@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from operator import add, floordiv, lshift, mul, sub
 
+import numpy as np
+
 from .c_types import C_TYPES
 
 _DECLARATION = re.compile(
@@ -30,7 +32,7 @@ _MOST_ELEMENTS = 1 << 24  # of an array; no block has as much shared memory
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A __shared__ array's element type and extents (-1: the launch decides).
+    """A __shared__ array's element type and extents (-1: the launch decides); other arrays' too.
 
     members: the last extent are the members of a vector type such as float4.
     """
@@ -39,6 +41,11 @@ class SharedArray:
     dtype: str
     shape: tuple[int, ...]
     members: bool = False
+
+    @property
+    def size(self) -> int:
+        """Its bytes; 0 where the launch decides."""
+        return max(np.dtype(self.dtype).itemsize * prod(self.shape), 0)
 
 
 def declared_arrays(source: str, options: tuple[str, ...]) -> Iterator[SharedArray]:

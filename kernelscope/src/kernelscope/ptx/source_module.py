@@ -1,8 +1,10 @@
 """A PTX module beside the CUDA C file that it was compiled from."""
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from .dwarf import Reader
+from .shared_shapes import SharedArray, declared_arrays
 from .syntax import Instruction, Module, Position
 
 
@@ -21,8 +23,19 @@ class SourceModule:
     module: the parsed PTX; source: the CUDA C text; source_name: its file, as the compiler was
     given it; options: the compiler's; headers: (name, text) of the headers that the source
     includes, CUDA's own aside; unset_uses: (line, variable, column) of the places where the
-    compiler warned that a variable is used before its value is set.
+    compiler warned that a variable is used before its value is set; managed_shared: whether the
+    compiler, not the source, lays out shared memory, as Triton's does.
+
+    A front for another language sets: arrays, the shared arrays that the source declares (None: its
+    CUDA C is read); local_arrays, PTX function -> its local array, where it has one alone, for
+    builds without debug information; words, which of CUDA C's names in a message are others in that
+    language; hidden_types, how the names of types begin whose variables the source does not have.
     """
+
+    arrays: Iterable[SharedArray] | None = None
+    local_arrays: Mapping[str, SharedArray] = {}
+    words: Mapping[str, str] = {}
+    hidden_types: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -32,15 +45,26 @@ class SourceModule:
         options=(),
         headers=(),
         unset_uses: tuple[tuple[int, str, int], ...] = (),
+        managed_shared: bool = False,
     ):
         self.module, self.source, self.source_name = module, source, source_name
         self.options: tuple[str, ...] = tuple(options)
         self.source_lines = tuple(lines_of(source))
-        self.unset_uses = unset_uses
+        self.unset_uses, self.managed_shared = unset_uses, managed_shared
         self.headers = {name: tuple(lines_of(text)) for name, text in headers}
         self._own_lines: dict[int, tuple[Instruction, int]] = {}  # by id of the instruction
         self._inlined: dict[str, list[tuple[int, int, int, int]]] = {}  # by function
         self._file = source_name.rsplit("/", 1)[-1]
+
+    def declared_arrays(self) -> Iterable[SharedArray]:
+        """The shared arrays that the source declares."""
+        return declared_arrays(self.source, self.options) if self.arrays is None else self.arrays
+
+    def in_words(self, text: str) -> str:
+        """Return a message with the names of the source's language."""
+        for name, word in self.words.items():
+            text = text.replace(name, word)
+        return text
 
     @cached_property
     def dwarf(self) -> Reader | None:

@@ -121,7 +121,10 @@ class Executable:
         call, fall = block.terminator.instruction, block.terminator.fall
         function = self.module.functions.get(callee)
         if function is None or not function.defined:
-            why = f"function {callee} has no body in this module"
+            why = (
+                f"function {demangle(callee)} has no body in this module, which is linked with no "
+                "other: define it in this source, or #include the file that does"
+            )
             if "cudaCDP" in callee:
                 why = "kernels that launch kernels are not simulated: launch them from the host"
             raise UnsupportedKernel(caller.complaint(call, why))

@@ -20,8 +20,8 @@ class Program(SourceModule):
     ptx: the module's text. source: the CUDA C text, for messages (and line text in reports).
     build: "optimised" or "debug"; a debug build keeps every register readable to its end.
     options: the compiler's, which observers may want to know. headers: (name, text) of the headers
-    that the source includes, CUDA's own aside. unset_uses: see SourceModule. memory: the variables
-    of another build of the same module, which the builds then share.
+    that the source includes, CUDA's own aside. unset_uses, managed_shared: see SourceModule.
+    memory: the variables of another build of the same module, which the builds then share.
     """
 
     def __init__(
@@ -35,8 +35,10 @@ class Program(SourceModule):
         headers: tuple[tuple[str, str], ...] = (),
         unset_uses: tuple[tuple[int, str, int], ...] = (),
         memory: ModuleMemory | None = None,
+        managed_shared: bool = False,
     ):
-        super().__init__(parse(ptx), source, source_name, options, headers, unset_uses)
+        facts = options, headers, unset_uses, managed_shared
+        super().__init__(parse(ptx), source, source_name, *facts)
         self.ptx, self.build = ptx, build
         self.keep_registers = build == "debug"
         self._executables: dict[str, Executable] = {}

@@ -215,14 +215,16 @@ class Team:
         done = False
         try:
             starts, self.next = self.parts(first, stays), self.fork.Value("q", 0)
-            for _ in range(self.count - 1):
-                self.start(starts)
-            done = self.work(starts) and self.merge(marks)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # one process warns of what comes first
+                for _ in range(self.count - 1):
+                    self.start(starts)
+                done = self.work(starts) and self.merge(marks)
         except (OutOfTime, Interrupted):
             raise
         except KeyboardInterrupt:
             raise run.interrupted("blocks of other processes") from None
-        except (UserError, OSError, ImportError, MemoryError):
+        except (UserError, OSError, ImportError, MemoryError, Warning):
             pass  # the blocks run again, and tell of it
         finally:
             run.memory.marks, budget.memory_bytes = None, whole
@@ -231,6 +233,7 @@ class Team:
                 process.join()
         if not done:
             marks.undo()
+            run.warned = False
         return done
 
     def parts(self, first: int, stays: int) -> range:

@@ -239,6 +239,8 @@ def form_of(opcode: str, values: tuple[str, ...]) -> str | None:
     """
     name, _, types, modifiers = find_row(opcode)
     kind = types[-1]
+    if name in ("min", "max") and len(values) > 2:
+        return None
     if lookup(opcode).uses_carry or any(one in _HALVES for one in types):
         return None
     if name == "mov":

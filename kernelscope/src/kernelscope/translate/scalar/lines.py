@@ -24,7 +24,7 @@ from kernelscope.ptx.syntax import (
 )
 
 from ...address_space import SPACE
-from ...errors import UnsupportedInstruction
+from ...errors import UnknownInstruction, UnsupportedInstruction
 from ...isa.narrow import VIDEO_ROWS
 from ...isa.special_registers import CLOCKS
 from ..control_flow import LOCAL_BASE, SHARED_BASE
@@ -122,13 +122,13 @@ class ScalarLines:
         """What the lane does at an instruction: `raise Aside` where that is NumPy's turn."""
         self.instance = instance
         root = instruction.opcode.split(".")[0]
-        if root in VIDEO_ROWS:
+        if root in VIDEO_ROWS or "bulk" in instruction.opcode:
             return ["raise Aside"]
         if root in NOTHING:
             return []
         try:
             return getattr(self, f"_{root}", self.pure)(instruction)
-        except (Aside, UnsupportedInstruction):
+        except (Aside, UnsupportedInstruction, UnknownInstruction):
             return ["raise Aside"]
 
     # -- operands -------------------------------------------------------------------------------

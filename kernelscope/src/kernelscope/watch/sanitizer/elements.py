@@ -12,7 +12,8 @@ class Array:
 
     start, size: its first byte in its memory, and how many bytes; item: bytes of one element;
     shape: its extents, () where only the bytes are known; members: the last axis are the members
-    x, y, ... of a vector type such as float4; scalar: a variable that is no array.
+    x, y, ... of a vector type such as float4; scalar: a variable that is no array;
+    strided: (extent, stride in bytes) by axis, of an array that is not in C's order.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Array:
     shape: tuple[int, ...] = ()
     members: bool = False
     scalar: bool = False
+    strided: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -54,6 +56,12 @@ def element(array: Array, address: int) -> Element:
     flat = (address - array.start) // array.item
     if array.scalar and flat == 0:
         return Element(array.name, None, array.name, "")
+    if (index := strided_index(array, address)) is not None:
+        ranges = [f"0..{extent - 1}" for extent, _ in array.strided]
+        name = index if len(index) > 1 else index[0]
+        return Element(
+            array.name, name, _subscripts(array, map(str, index)), _subscripts(array, ranges)
+        )
     dimensions = array.dimensions
     if not dimensions:
         text = f"{array.name}[{flat}]"
@@ -67,6 +75,24 @@ def element(array: Array, address: int) -> Element:
     return Element(
         array.name, index, _subscripts(array, map(str, index)), _subscripts(array, ranges)
     )
+
+
+def strided_index(array: Array, address: int) -> tuple[int, ...] | None:
+    """The index of the element at an address in an array with strides of its own.
+
+    The axis with the longest stride takes what lies outside. None where no element begins.
+    """
+    place, index = address - array.start, {}
+    if not array.strided or not all(stride for _, stride in array.strided):
+        return None
+    order = sorted(range(len(array.strided)), key=lambda axis: -abs(array.strided[axis][1]))
+    for axis in order:
+        extent, stride = array.strided[axis]
+        number, place = divmod(place, abs(stride))
+        if axis != order[0] and number >= extent:
+            return None
+        index[axis] = extent - 1 - number if stride < 0 else number
+    return tuple(index[axis] for axis in range(len(index))) if not place else None
 
 
 def _subscripts(array: Array, parts) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from kernelscope.events import Buffer, InstructionEvent, Launch, place_in
 from kernelscope.ptx.c_types import dtype_of
 from kernelscope.ptx.debug_names import shared_arrays
+from kernelscope.ptx.source_module import SourceModule
 
 from .elements import NOWHERE, Array, Element, element
 
@@ -89,6 +90,7 @@ class Findings:
     def __init__(self):
         self._found: dict[tuple, Finding] = {}
         self.source_lines: tuple[str, ...] = ()
+        self.source: SourceModule | None = None  # whose language messages speak
         self.line, self.header = 0, ""  # of the instruction that is running
         self.event: InstructionEvent | None = None  # its event
 
@@ -116,12 +118,15 @@ class Findings:
             return
         inside = 0 < finding.line <= len(self.source_lines) and finding.kind != "bad-launch"
         text = self.source_lines[finding.line - 1].strip() if inside else ""
+        remedy = finding.remedy or REMEDIES.get(finding.kind, "")
+        in_words = self.source.in_words if self.source else str
         self._found[key] = replace(
             finding,
+            message=in_words(finding.message),
             line_text=finding.line_text or text,
             header=self.header if finding.line == self.line else "",
             called=self._called() if finding.line == self.line else "",
-            remedy=finding.remedy or REMEDIES.get(finding.kind, ""),
+            remedy=in_words(remedy),
         )
 
     def _called(self) -> str:
@@ -174,7 +179,10 @@ class Naming:
         variable = buffer.space == "shared" or not buffer.shape
         known = self.declared.get(buffer.name) if variable else None
         if known is None:
-            return Array(buffer.name, buffer.start, buffer.size, item, tuple(buffer.shape))
+            shape = tuple(buffer.shape)
+            return Array(
+                buffer.name, buffer.start, buffer.size, item, shape, strided=buffer.strided
+            )
         item = dtype_of(known.dtype).itemsize
         shape = known.shape
         if shape and shape[0] < 0:  # the launch decides

@@ -92,6 +92,8 @@ def _finding(
     elif missing:
         text, where = f"{who} {missing}, to which the launch gives no memory", NOWHERE
         remedy = GIVE_MEMORY
+    elif meant is None and access.space == "local":
+        text = f"{who} byte {address} of its local memory, which holds no array there"
     elif meant is None:
         text = f"{who} address {address:#x}, where no array is: a null or wild pointer"
     else:

@@ -143,7 +143,7 @@ class Sanitizer(Observer):
         opcodes = {one.opcode for function in functions for one in function.body}
         self._has_fences = any(opcode.startswith(("membar", "fence.")) for opcode in opcodes)
         self._may_miss = Exits.concern(functions)
-        self.found.source_lines = launch.source_lines
+        self.found.source_lines, self.found.source = launch.source_lines, launch.source
         names = [b.name for b in launch.buffers if b.space == "global"]
         unknown = sorted(set(self.uninitialised) - set(names))
         if unknown:

@@ -303,11 +303,9 @@ def plain_values(array: np.ndarray) -> list:
         array = array.astype(np.float32)
     if array.dtype.kind != "f":
         return array.tolist()
-    if array.ndim > 1:
-        return [plain_values(part) for part in array]
-    finite = np.isfinite(array)
-    if array.dtype == np.float64 and finite.all():
-        return array.tolist()
-    return [
-        float(str(value)) if ok else str(value) for value, ok in zip(array, finite, strict=True)
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}").ravel()
+    found, places = np.unique(bits, return_inverse=True)  # most threads have the same few
+    plain = [
+        float(str(value)) if np.isfinite(value) else str(value) for value in found.view(array.dtype)
     ]
+    return np.array(plain, dtype=object)[places].reshape(array.shape).tolist()

@@ -28,6 +28,7 @@ class TracedBlock:
             if not buffer.name.endswith(" parameters"):  # those have names as variables
                 self.buffers.append(buffer)
                 self.arrays[buffer.name] = _described(buffer, shapes.get(buffer.name))
+        self.pointer_texts: dict[str, dict[int, str]] = {}  # space -> address -> its text
         self.local_written = np.zeros((0, 0), bool)  # (threads, bytes of local memory)
 
     def mine(self, lanes: np.ndarray, machine: MachineView) -> tuple[slice, np.ndarray]:
@@ -107,8 +108,11 @@ class TracedBlock:
         """
         found = [""] * addresses.size
         for space, places, relative in machine.by_space(addresses):
+            texts = {} if space == "local" else self.pointer_texts.setdefault(space, {})
             for place, address in zip(places.tolist(), relative.tolist(), strict=True):
-                found[place] = self.pointer(space, address, in_frame)
+                if address not in texts:
+                    texts[address] = self.pointer(space, address, in_frame)
+                found[place] = texts[address]
         return found
 
     def pointer(self, space: str, address: int, in_frame) -> str:

@@ -26,7 +26,7 @@ class Tracer(Observer):
         self, block=(0, 0, 0), warp: int | None = None, kernel: str | None = None, limit: int = 5000
     ):
         super().__init__()
-        self.build = "debug"
+        self.build, self.shows_variables = "debug", True
         several = isinstance(block, Sequence) and block and isinstance(block[0], Sequence)
         self.blocks = [_extents(one) for one in (block if several else [block])]
         self.warp, self.kernel, self.limit = warp, kernel, limit

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from kernelscope.addresses import Packed
-from kernelscope.events import Buffer
+from kernelscope.events import Access, Buffer
 
 from ..findings import Naming
 from .ordering import Publications
@@ -46,6 +46,7 @@ class GlobalShadow(Shadow):
         self.writer = np.concatenate([self.writer, more + HOST])
         self.reader = np.concatenate([self.reader, more])
         self.other = np.concatenate([self.other, more])
+        self.marks = {name: np.concatenate([old, more]) for name, old in self.marks.items()}
 
     def now(self, unit: np.ndarray) -> np.ndarray:
         address = self.packed.address(unit << self.shift)
@@ -62,6 +63,7 @@ class GlobalRaces(SharedState):
     ):
         stretches = [(b.start, b.start + b.size) for b in naming.buffers["global"]]
         super().__init__(GlobalShadow(image, stretches), naming, lines)
+        self.replicates = naming.launch.source.managed_shared  # a compiler's layout of threads
         self.per_block = naming.per_block
         self.publications = Publications(naming.per_block)
         for buffer in unwritten:
@@ -72,6 +74,12 @@ class GlobalRaces(SharedState):
             start = int(self.shadow.packed.positions(np.array([buffer.start]))[0])
             end = start + buffer.size
             self.shadow.writer[start >> self.shadow.shift : end >> self.shadow.shift] = NEVER
+
+    def access(self, access: Access, context: Context) -> None:
+        super().access(access, context)
+        if self.replicates and access.kind == "load":
+            touch, _ = self.touch(access, context)
+            self.shadow.mark("first", touch.reverse())  # the lowest lane of those that load a unit
 
     def flat(self, address: np.ndarray, lanes: LaneStamps, context: Context) -> np.ndarray:
         return self.shadow.positions(address)

@@ -48,6 +48,11 @@ class Touch:
         floor = self.floor[chosen] if isinstance(self.floor, np.ndarray) else self.floor
         return Touch(self.unit[chosen], self.stamp[chosen], self.lane[chosen], self.strong, floor)
 
+    def reverse(self) -> Touch:
+        """The accesses in the opposite order, for what the first of them decides."""
+        floor = self.floor[::-1] if isinstance(self.floor, np.ndarray) else self.floor
+        return Touch(self.unit[::-1], self.stamp[::-1], self.lane[::-1], self.strong, floor)
+
 
 class Shadow:
     """Stamps of the last write and of two different last readers of each unit of memory.

@@ -105,6 +105,8 @@ class SharedRaces(SharedState):
     def __init__(self, machine: MachineView, naming: Naming, lines: list[int]):
         image = machine.memory("shared")
         super().__init__(Shadow(image.size, NEVER, image), naming, lines)
+        self.any_lane_wins = naming.launch.source.managed_shared
+        self.accepted = ("same", "agreed") if self.any_lane_wins else ()
         self.per_block = naming.per_block
         self.stride = image.size // machine.block_count
         self.one_block = machine.block_count == 1

@@ -17,7 +17,7 @@ from ..findings import Finding, Naming, key_of
 from ..traits import InstructionTraits
 from .flags import Flags
 from .ordering import ChunkOrder
-from .shadow import FIRST, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
+from .shadow import FIRST, LANE_MASK, NEVER, STRONG, Shadow, Touch, lane_of, suspects, time_of
 
 _HAZARDS = {
     "RAW": ("wrote", "reads"),
@@ -30,6 +30,10 @@ _REASONS = {
     "error": ("", ""),
     "same": ("; both write the same value, so the result stands", ""),
     "agreed": ("; the reader wrote the same value too, so it reads that one in any order", ""),
+    "replica": (
+        "; the compiler lets several threads load it and one of them store it",
+        "where the loaded value counts later, put tl.debug_barrier() between the two",
+    ),
     "met": ("; only a shuffle or vote lies between, and those do not order memory", ""),
     "unfenced": (
         "; the lock or flag between them was taken without a fence after it",
@@ -49,7 +53,7 @@ _REASONS = {
     ),
 }
 _AGREED = 16  # writes of one value by several lanes that are remembered
-_WARNINGS = ("same", "agreed", "met", "unfenced")
+_WARNINGS = ("same", "agreed", "replica", "met", "unfenced")
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class SharedState:
     """Base of shared and global memory: how an access is checked against the shadow."""
 
     space = ""
+    accepted: tuple[str, ...] = ()  # reasons that are no finding here
+    any_lane_wins = False  # whether lanes of a warp may write one element with one instruction
 
     def __init__(self, shadow: Shadow, naming: Naming, lines: list[int]):
         self.shadow, self.naming, self.lines = shadow, naming, lines
@@ -234,14 +240,25 @@ class SharedState:
         else:
             same = np.zeros(places.size, bool)
         other = np.zeros(places.size, bool) if agreed is None else agreed[places]
+        copies = self.replicas(prior, touch, places) if hazard == "WAR" else np.zeros_like(other)
         for reason, chosen in (
-            ("error", wrong & ~same & ~other),
+            ("error", wrong & ~same & ~other & ~copies),
             ("agreed", wrong & other),
+            ("replica", wrong & copies),
             ("met", ~ordered & met & ~same),
             ("unfenced", ~ordered & ~met & unfenced & ~same),
         ):
             self.report(hazard, reason, places[chosen], prior, touch, access, context)
         return places[wrong if hazard == "WAR" else ~ordered & same]
+
+    def replicas(self, prior, touch: Touch, places: np.ndarray) -> np.ndarray:
+        """(n,) bool: is the earlier read one of those that a load of the writer's made at once?"""
+        if "first" not in self.shadow.marks:
+            return np.zeros(places.size, bool)
+        first, earlier = self.shadow.marked("first", touch.unit[places]), prior[places]
+        mine = (first ^ touch.stamp[places]) & LANE_MASK == 0
+        inside = self.flags.block_of(first) == self.flags.block_of(earlier)
+        return mine & inside & (time_of(first) == time_of(earlier))
 
     def unordered(self, places, prior, touch: Touch, context: Context) -> np.ndarray:
         """The places that nothing at all orders."""
@@ -282,7 +299,7 @@ class SharedState:
         return found
 
     def report(self, hazard, reason, places, prior, touch, access, context) -> None:
-        if not places.size:
+        if not places.size or reason in self.accepted:
             return
         first = self.example(places, prior[places], touch)
         address = self.address_of(int(touch.unit[first]))
@@ -338,6 +355,8 @@ class SharedState:
         lost: units whose earlier value other lanes have read.
         """
         winner = self.shadow.writer[touch.unit]
+        if self.any_lane_wins:
+            beaten = beaten[lane_of(winner[beaten]) >> 5 != lane_of(touch.stamp[beaten]) >> 5]
         same = self.agreeing(beaten, touch, context, keep)
         if touch.strong:  # volatile
             unit, who = touch.unit[beaten], winner[beaten]

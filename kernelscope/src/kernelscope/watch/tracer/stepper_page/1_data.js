@@ -196,10 +196,16 @@ const TOKEN = new RegExp(
   "g",
 );
 
-function highlight(text) {
+const PYTHON_TOKEN = new RegExp(
+  "(#.*$)|(^\\s*@[\\w.]+)|(\\b(?:def|for|in|if|elif|else|while|return|and|or|not|is|None|True|" +
+    "False|pass|break|continue|lambda|with|import|from|as)\\b)|(\"[^\"]*\"|'[^']*')",
+  "g",
+);
+
+function highlight(text, file) {
   const parts = [];
   let last = 0;
-  for (const match of text.matchAll(TOKEN)) {
+  for (const match of text.matchAll(file.endsWith(".py") ? PYTHON_TOKEN : TOKEN)) {
     parts.push(text.slice(last, match.index));
     const kind = match[1] ? "comment" : match[2] ? "directive" : match[3] ? "keyword" : "string";
     parts.push(make("span", `acs-${kind}`, match[0]));

@@ -264,7 +264,7 @@ class Stepper {
         "div",
         "acs-line",
         make("span", "acs-number", String(i + 1)),
-        make("span", "acs-code", ...highlight(text), "\n"),
+        make("span", "acs-code", ...highlight(text, this.recording.source_name), "\n"),
       );
       if (reached.has(i + 1)) {
         row.classList.add("acs-reached");

@@ -1,0 +1,1 @@
+"""Kernels of Numba and Triton in a Python file, for the commands."""

@@ -1,0 +1,126 @@
+"""The commands on kernels of Numba and Triton in Python files."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernelscope.cli.main import main
+
+pytest.importorskip("numba_cuda")
+pytest.importorskip("triton")
+
+PAGE = Path(__file__).parents[2] / "docs" / "python_kernels.md"
+SECTION = PAGE.read_text(encoding="utf-8").partition("## Command line\n")[2].partition("\n## ")[0]
+BROKEN = {
+    "raises.py": "import math\n\nx = math.sqrt(-1)\n",
+    "lacks.py": "import no_such_package\n",
+    "syntax.py": "def f(:\n",
+    "leaves.py": "raise SystemExit(3)\n",
+    "none.py": "x = 1\n",
+    "signed.py": "from numba import cuda\n@cuda.jit('void(float32[:])')\ndef k(x):\n    x[0] = 1\n",
+}
+
+
+def block(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("python")
+    for name, text in {"kernels.py": block("python"), **BROKEN}.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, folder):
+    """Run a command in the folder of the files: (exit status, output, error)."""
+    monkeypatch.setenv("KERNELSCOPE_BACKEND", "simulator")
+    monkeypatch.chdir(folder)
+
+    def run(*arguments):
+        status = main(list(arguments))
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return run
+
+
+def test_the_commands_of_the_page_run(call, folder):
+    commands = [line.split() for line in block("sh").splitlines()]
+    assert [command[1] for command in commands] == ["run", "check", "count", "trace"]
+    shown = [call(*command[1:]) for command in commands]
+    assert [status for status, _, _ in shown] == [0, 0, 0, 0]
+    run, check, count, _ = [out for _, out, _ in shown]
+    assert "z      100    float32  100 of 100" in run and "no findings" in check
+    assert "tl.store(z + at" in count and "block 64, backend simulator" in count
+    assert "z[i] = x[i] + y[i]" in (folder / "trace.html").read_text()
+
+
+ARRAYS = "--arg normal:100 --arg ones:100 --arg output:100".split()
+
+
+@pytest.mark.parametrize(
+    "kernel", ["add --block 32 --arg 101", "add_tiles --arg 101 --arg TILE=32"]
+)
+def test_check_names_the_line_and_the_array_of_an_overrun(call, kernel):
+    name, *more = kernel.split()
+    status, out, _ = call("check", f"kernels.py:{name}", "--grid", "4", *ARRAYS, *more)
+    assert status == 1 and "error: out-of-bounds, line " in out
+    assert "writes element 100 of z, which has elements 0 to 99" in out
+
+
+def test_arrays_of_any_dtype_and_of_files_and_the_result_for_machines(call, folder):
+    np.save(folder / "y.npy", np.arange(100.0))
+    arrays = "--arg ones:100:float16 --arg y.npy --arg output:100:float64 --arg n=99".split()
+    call_of = ("run", "kernels.py:add", "--grid", "4", "--block", "32", *arrays)
+    status, out, _ = call(*call_of, "--out", "arrays.npz", "--json", "-")
+    assert status == 1  # the last element stays unwritten
+    record = json.loads(out)
+    assert record["arguments"]["x"] == "ones:100:float16" and record["kernel"] == "add"
+    assert record["arrays"][2]["first_unwritten"] == [99]
+    with np.load(folder / "arrays.npz") as saved:
+        assert saved["x"].dtype == np.float16 and (saved["z"][:99] == np.arange(1, 100)).all()
+
+
+def test_signatures_of_decorators_need_no_gpu(call):
+    assert call("run", "signed.py", "--grid", "1", "--block", "1", "--arg", "zeros:3")[0] == 0
+
+
+ADD, TILES = "kernels.py:add --grid 1", "kernels.py:add_tiles --grid 1"
+REFUSALS = {
+    "kernels.py:ad --grid 1": "kernels.py has no function 'ad' (did you mean 'add'?); its kernels",
+    "kernels.py:tl --grid 1": "tl of kernels.py is no kernel of Numba or Triton but of type module",
+    "kernels.py --grid 1": "kernels.py has the kernels add, add_tiles: name one",
+    "none.py --grid 1": "none.py has no kernel",
+    "gone.py:add --grid 1": "no Python file 'gone.py'",
+    "raises.py:k --grid 1": "cannot be imported: line 3: ValueError: math domain error",
+    "lacks.py:k --grid 1": "line 1: ModuleNotFoundError: No module named 'no_such_package'",
+    "syntax.py:k --grid 1": "cannot be imported: line 1: SyntaxError",
+    "leaves.py:k --grid 1": "cannot be imported: line 1: SystemExit: 3",
+    f"{ADD} --arg 1": "add(x, y, z, n) takes one --arg for each parameter: missing",
+    f"{ADD} --arg m=1 --arg x=1 --arg y=1 --arg z=1 --arg n=1": "unexpected keyword argument 'm'",
+    "kernels.py:add --arg 1 --arg 1 --arg 1 --arg 1": "add(x, y, z, n) needs --grid",
+    f"{ADD} --arg one:3 --arg 1 --arg 1 --arg 1": "--arg one:3 for x: a parameter",
+    f"{ADD} --arg ones:3:f5 --arg 1 --arg 1 --arg 1": "'f5' is no dtype",
+    f"{ADD} --arg null --arg 1 --arg 1 --arg 1": "argument x: got NoneType",
+    f"{ADD} --option a=1 --arg 1 --arg 1 --arg 1 --arg 1": "of @cuda.jit in the file",
+    f"{TILES} --block 3 --arg 1 --arg 1 --arg 1 --arg 1 --arg 1": "a Triton kernel has no --bl",
+    "kernels.py:add --backend gpu --grid 1": "on a GPU launch its kernel from Python",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSALS)
+def test_a_refusal_is_one_line(call, arguments):
+    status, out, error = call("run", *arguments.split())
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert REFUSALS[arguments] in error
+
+
+def test_the_help_says_that_the_module_is_executed(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "executes its code in this process" in " ".join(capsys.readouterr().out.split())
