@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from kernelscope import Counters, observe
-from kernelscope.errors import InputError, Interrupted, MemoryFault, OutOfTime
+from kernelscope.errors import InputError, Interrupted, MemoryFault, OutOfTime, ShuffleWarning
 from kernelscope.machine.speed import workers
 from machine_harness import module
 
@@ -44,6 +44,11 @@ extern "C" __global__ void shared_count(int* y) {
 }
 extern "C" __global__ void say(int* y) {
     if (threadIdx.x == 0) printf("block %d\n", blockIdx.x);
+}
+extern "C" __global__ void absent(int* y) {  // in one block lane 31 has left
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (blockIdx.x == 40 && threadIdx.x == 31) return;
+    y[i] = __shfl_sync(~0u, i, 31);
 }
 extern "C" __global__ void beyond(float* y, int bad) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -155,6 +160,15 @@ def test_a_fault_in_any_block_is_that_of_one_process(bad, shares, monkeypatch):
             kernel((BLOCKS,), (THREADS,), (array, np.int32(bad)))
         told.append((str(error.value), error.value.line, array.tolist()))
     assert told[0] == told[1] and shares == [False]
+
+
+def test_a_warning_is_that_of_one_process(shares, monkeypatch):
+    told = []
+    for count in (1, 2):
+        with pytest.warns(ShuffleWarning, match="block .40, 0, 0.") as warned:
+            run(monkeypatch, "absent", count, np.zeros(SIZE, np.int32))
+        told.append([str(one.message) for one in warned])
+    assert told[0] == told[1] and len(told[0]) == 1 and shares == [False]
 
 
 def test_the_limit_of_time_ends_all_processes(shares, monkeypatch):

@@ -212,7 +212,7 @@ class Team:
         run, budget = self.run, self.run.budget
         whole, budget.memory_bytes = budget.memory_bytes, budget.memory_bytes // self.count
         marks = run.memory.marks = Marks(run.memory, run.memory.extents_of(run.kernel.both))
-        done = False
+        done, warned = False, run.warned
         try:
             starts, self.next = self.parts(first, stays), self.fork.Value("q", 0)
             with warnings.catch_warnings():
@@ -233,7 +233,7 @@ class Team:
                 process.join()
         if not done:
             marks.undo()
-            run.warned = False
+            run.warned = warned
         return done
 
     def parts(self, first: int, stays: int) -> range:
